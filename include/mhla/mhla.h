@@ -1,0 +1,473 @@
+/* mhla.h - Multi-Head Linear Attention on the CPU: operators, their gradients, and the baselines beside them.
+ *
+ * This header is the manual. It goes from the simplest use to the most demanding one:
+ *
+ *   1. statuses and messages             5. streaming: one token, or n, at a time
+ *   2. one-shot calls                    6. training: gradients, the mixing matrix
+ *   3. contexts: threads and memory      7. the matrix product of linear layers
+ *   4. plans and calls                   8. what this machine has
+ *
+ * Symbols, as in the paper: B batch, T tokens, H heads, G key/value heads (H is a multiple of G), K key size of a
+ * head, V value size of a head, M blocks ("token-level heads"), C tokens of a causal chunk.
+ * Tensors are token-major [B,T,H,K] unless strides say otherwise. float32, or bfloat16 with float32 arithmetic.
+ *
+ * Every function that can fail returns an mhla_status; mhla_message() then holds one sentence naming the argument.
+ * The library never prints, never exits and, but where a comment says so, writes nothing when it fails.
+ * Structures begin with their size: set `.size = sizeof x`, leave the rest zero, fill what you need. Zero is always
+ * the default. */
+#ifndef MHLA_H
+#define MHLA_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define MHLA_VERSION_MAJOR 0
+#define MHLA_VERSION_MINOR 1
+#define MHLA_VERSION_PATCH 0
+
+#if defined(__GNUC__)
+#define MHLA_API __attribute__((visibility("default")))
+#else
+#define MHLA_API
+#endif
+
+/* ---- 1. Statuses and messages ------------------------------------------------------------------------------ */
+
+#define MHLA_STATUS_LIST(X)                                                                                          \
+    X(OK, 0, "success")                                                                                              \
+    X(EINVAL, 1, "invalid argument")                                                                                 \
+    X(ENOMEM, 2, "out of memory")                                                                                    \
+    X(ERANGE, 3, "beyond the trained range")                                                                         \
+    X(EDATA, 4, "corrupt or foreign data")                                                                           \
+    X(ENOTSUP, 5, "not supported")
+
+typedef enum mhla_status {
+#define X(name, value, text) MHLA_##name = (value),
+    MHLA_STATUS_LIST(X)
+#undef X
+} mhla_status;
+
+/* The text of a status, never NULL. */
+MHLA_API const char *mhla_status_text(mhla_status status);
+
+/* The sentence about the last failure of a call made by this thread; "" if there was none. Valid until the thread's
+ * next failing call. */
+MHLA_API const char *mhla_message(void);
+
+/* "0.1.0" */
+MHLA_API const char *mhla_version(void);
+
+/* ---- 2. One-shot calls --------------------------------------------------------------------------------------
+ *
+ * Contiguous float32, default context, relu + 1e-6 features. For anything else, and for repeated calls, make a plan.
+ *
+ * o [B,T,H,V] is written; q, k [B,T,H,K], v [B,T,H,V]; mix [M,M], row i = query block i (see section 6 for how to
+ * make one). All memory is the caller's. */
+
+/* Bidirectional MHLA with the denominator of Eq. 4. The `axes` entries of grid multiply to T; blocks says into how
+ * many pieces each axis is cut; M is the product of blocks. Tokens are in raster order. */
+MHLA_API mhla_status mhla_attention(float *o, const float *q, const float *k, const float *v, const float *mix,
+                                    int64_t B, int64_t T, int H, int K, int V, int axes, const int *grid,
+                                    const int *blocks);
+
+/* Causal MHLA without denominator, relu features without eps, scale K^-1/2, chunks of `chunk` tokens; mix [M,M], of
+ * which the lower triangle is read, with M * chunk >= T. */
+MHLA_API mhla_status mhla_causal_attention(float *o, const float *q, const float *k, const float *v, const float *mix,
+                                           int64_t B, int64_t T, int H, int K, int V, int chunk, int M);
+
+/* ---- 3. Contexts: threads and memory -----------------------------------------------------------------------
+ *
+ * A context says how many threads work and who runs them. NULL stands for the default: OpenMP with as many threads
+ * as it would use. Results do not depend on it: they are bit-identical for any number of threads and any backend. */
+
+typedef struct mhla_context mhla_context;
+
+typedef enum mhla_backend {
+    MHLA_BACKEND_OPENMP = 0, /* the process's OpenMP runtime */
+    MHLA_BACKEND_PTHREADS,   /* threads of our own, kept waiting between calls; one call at a time uses them, a
+                                concurrent one runs in its caller's thread */
+    MHLA_BACKEND_CUSTOM      /* the caller's */
+} mhla_backend;
+
+/* A loop body: does task i (0 <= i < n), knowing that no two tasks run at once with the same `worker`. */
+typedef void (*mhla_task_fn)(void *arg, int64_t i, int worker);
+
+/* The caller's own parallel for: calls task(arg, i, worker) once for each i in 0..n-1, in any order, with
+ * 0 <= worker < threads, and returns when all are done. */
+typedef void (*mhla_parallel_fn)(void *user, int64_t n, mhla_task_fn task, void *arg);
+
+typedef struct mhla_context_desc {
+    size_t size;
+    mhla_backend backend;
+    int threads; /* 0: what OpenMP would use, or the number of CPUs this process may run on */
+    mhla_parallel_fn parallel;
+    void *user;
+} mhla_context_desc;
+
+/* Makes a context; free it with mhla_context_free (NULL is legal) when no call uses it. May be shared by threads. */
+MHLA_API mhla_status mhla_context_create(mhla_context **context, const mhla_context_desc *desc);
+MHLA_API void mhla_context_free(mhla_context *context);
+MHLA_API int mhla_context_threads(const mhla_context *context);
+
+/* Replaces malloc and free for everything the library allocates from now on; NULL, NULL restores them. For tests of
+ * what happens without memory and for embedding; call it while no other call runs and no object lives. */
+MHLA_API void mhla_set_allocator(void *(*allocate)(size_t bytes), void (*release)(void *memory));
+
+/* ---- 4. Plans and calls -------------------------------------------------------------------------------------
+ *
+ * A plan fixes the meaning, a call the sizes and the memory. Plans are immutable and may be used by many threads at
+ * once. All of an operator's maths stands in the README.md of its folder in src/ops. */
+
+typedef enum mhla_kind {
+    MHLA_KIND_BIDIRECTIONAL = 0, /* MHLA over a grid of blocks */
+    MHLA_KIND_CAUSAL,            /* MHLA over chunks; also streams (section 5) */
+    MHLA_KIND_LINEAR,            /* linear attention, bidirectional: every query reads the sum of all summaries */
+    MHLA_KIND_LINEAR_CAUSAL,     /* linear attention, causal; also streams */
+    MHLA_KIND_SOFTMAX            /* softmax attention, bidirectional or causal, windowed, Tq != Tk */
+} mhla_kind;
+
+typedef enum mhla_dtype { MHLA_F32 = 0, MHLA_BF16 = 1 } mhla_dtype;
+
+typedef enum mhla_feature {
+    MHLA_FEATURE_RELU = 0, /* max(x,0) + feature_eps */
+    MHLA_FEATURE_ELU,      /* elu(x) + 1 */
+    MHLA_FEATURE_IDENTITY  /* x: for features computed elsewhere */
+} mhla_feature;
+
+typedef enum mhla_denominator {
+    MHLA_DEN_EQ4 = 0,  /* q~ . z' + den_eps, the paper's */
+    MHLA_DEN_RELEASED, /* bidirectional only, equal blocks only: the released image models' */
+    MHLA_DEN_NONE      /* 1 */
+} mhla_denominator;
+
+typedef enum mhla_order {
+    MHLA_ORDER_RASTER = 0, /* tokens come in raster order of the grid, last axis fastest */
+    MHLA_ORDER_BLOCKS      /* tokens come block after block, raster inside a block */
+} mhla_order;
+
+typedef enum mhla_rope {
+    MHLA_ROPE_NONE = 0,
+    MHLA_ROPE_HALF,       /* pairs (j, j + rope_dim/2) */
+    MHLA_ROPE_INTERLEAVED /* pairs (2j, 2j+1) */
+} mhla_rope;
+
+typedef enum mhla_beyond { /* causal: what happens past chunk M-1 */
+    MHLA_BEYOND_ERROR = 0, /* MHLA_ERANGE, nothing is written */
+    MHLA_BEYOND_CLAMP,     /* weights by distance: chunk i >= M weighs chunk b = i-d by m[M-1,M-1-d], d < M, and all
+                              older ones, merged into one tail summary, by m[M-1,0] */
+    MHLA_BEYOND_CHUNK      /* the plan chooses C = ceil(max_tokens / M) so that M chunks cover max_tokens; past
+                              that, as ERROR */
+} mhla_beyond;
+
+typedef struct mhla_plan_desc {
+    size_t size;
+    mhla_kind kind;
+    mhla_dtype dtype;      /* storage of q, k, v, o; everything else is float32 */
+    int heads;             /* H */
+    int kv_heads;          /* G; 0 = H. Fewer than H: causal, linear causal and softmax only */
+    int key_dim;           /* K, 1..1024 */
+    int value_dim;         /* V, 1..512 (softmax: 1..1024) */
+
+    /* Features and denominator: all kinds but softmax. */
+    mhla_feature feature;
+    float feature_eps;     /* added by RELU */
+    mhla_denominator denominator;
+    float den_eps;         /* added to the denominator */
+    float scale;           /* multiplies q~.k~; 0 = the default: K^-1/2 for causal, linear causal and softmax, 1 for
+                              the others. A denominator is scaled alike */
+
+    /* Rotary embedding of q~ and k~ (softmax: of q and k), applied on the way in: no rotated copy is made. The
+     * denominator uses the un-rotated ones. The table is in the call. */
+    mhla_rope rope;
+    int rope_dim;          /* how many of the K dims turn, even; 0 = K */
+
+    /* Blocks, MHLA_KIND_BIDIRECTIONAL. Either a grid ... */
+    int axes;              /* 1, 2 or 3 */
+    int grid[3];           /* tokens per axis; T is their product */
+    int blocks[3];         /* pieces per axis; axis a is cut at floor(i * grid[a] / blocks[a]) */
+    mhla_order order;
+    /* ... or, with axes = 0, any division of T tokens: block b holds tokens permutation[block_offsets[b]] ..
+     * permutation[block_offsets[b+1] - 1]; permutation NULL means 0..T-1. Both arrays are copied. */
+    int64_t n_blocks;      /* M */
+    int64_t n_tokens;      /* T */
+    const int64_t *block_offsets; /* [M+1], from 0 to T, no block empty */
+    const int32_t *permutation;   /* [T], each token once */
+
+    /* The mixing matrix, both kinds of MHLA. */
+    int mix_per_head;      /* 0: mix is [M,M]; 1: [H,M,M] */
+
+    /* Chunks, MHLA_KIND_CAUSAL (LINEAR_CAUSAL takes chunk as a hint of how to work; the result does not depend on
+     * it but for rounding). */
+    int chunk;             /* C; 0 = 64 */
+    int64_t chunks;        /* M, the side of the mixing matrix */
+    mhla_beyond beyond;
+    int64_t max_tokens;    /* MHLA_BEYOND_CHUNK: the longest sequence to come */
+
+    /* Softmax. */
+    int causal;            /* token t of Tq sees keys up to t + Tk - Tq */
+    int64_t window;        /* causal: sees only the last `window` of those; 0 = all */
+} mhla_plan_desc;
+
+typedef struct mhla_plan mhla_plan;
+
+/* Checks and copies desc. Free the plan with mhla_plan_free (NULL is legal). */
+MHLA_API mhla_status mhla_plan_create(mhla_plan **plan, const mhla_plan_desc *desc);
+MHLA_API void mhla_plan_free(mhla_plan *plan);
+MHLA_API int64_t mhla_plan_blocks(const mhla_plan *plan); /* M */
+MHLA_API int64_t mhla_plan_tokens(const mhla_plan *plan); /* T of a bidirectional plan, else 0 */
+MHLA_API int mhla_plan_chunk(const mhla_plan *plan);      /* C as chosen, else 0 */
+
+/* Element strides of a [B,T,H,*] tensor; the last axis is always contiguous. All zero = contiguous. Slices of a fused
+ * qkv, [B,H,T,*] and broadcast (0) inputs are expressed here without a copy; outputs must not overlap themselves. */
+typedef struct mhla_strides {
+    int64_t batch, token, head;
+} mhla_strides;
+
+typedef struct mhla_call {
+    size_t size;
+    const mhla_context *context; /* NULL = default */
+    int64_t batch;               /* B */
+    int64_t tokens;              /* T (softmax: Tq) */
+    int64_t kv_tokens;           /* softmax: Tk; 0 = T */
+    mhla_strides q, k, v, o;     /* o also holds for the gradient that arrives, do */
+
+    /* Packed sequences, all causal kinds and softmax: batch is 1, sequence s is tokens cu_seqlens[s] ..
+     * cu_seqlens[s+1]-1, from 0 to T, not decreasing; none sees another. Softmax: of q and of k alike. */
+    const int64_t *cu_seqlens;   /* [sequences + 1] or NULL */
+    int64_t sequences;
+
+    /* Rotary table [rope_rows, rope_dim/2] each; row = token (its index in its sequence, plus `past`). Softmax:
+     * query t of Tq is turned by row t + Tk - Tq, key u by row u. */
+    const float *rope_cos, *rope_sin;
+    int64_t rope_rows;
+
+    /* Denominator from an explicit second pair, to which the feature map but no rotary is applied. NULL = q and k. */
+    const void *q2, *k2;
+    mhla_strides q2_strides, k2_strides;
+
+    /* Causal kinds: what came before, what there is after, all contiguous float32. With sequences, B counts them.
+     * MHLA: `past` tokens are summarised in N0 = ceil(past/C) chunks, the last of which may be open; the final state
+     * holds N1 = ceil((past+T)/C) of them (a sequence that is shorter fills the rest with zeros). Under CLAMP with
+     * past or past+T beyond M chunks only the summaries that can still be read are kept: see src/ops/causal.
+     * Linear: N0 = N1 = 1, whatever `past` is. */
+    int64_t past;                /* the same for all sequences of the call */
+    const float *initial_state;  /* [B,N0,G,K,V], or NULL where past = 0; linear: NULL = zeros */
+    const float *initial_z;      /* [B,N0,G,K], needed only with a denominator */
+    float *final_state;          /* [B,N1,G,K,V] or NULL */
+    float *final_z;              /* [B,N1,G,K] or NULL */
+
+    int accumulate;              /* o += instead of o = */
+} mhla_call;
+
+/* Bytes of scratch memory that forward and backward need for this call: the summaries, their mixtures and a block per
+ * thread, nothing of size T*T. 0 if the call is invalid (mhla_message says why). */
+MHLA_API size_t mhla_forward_workspace(const mhla_plan *plan, const mhla_call *call);
+MHLA_API size_t mhla_backward_workspace(const mhla_plan *plan, const mhla_call *call);
+
+/* Attention of every query over the mixture that its block has learned.
+ *
+ *   o    [B,T,H,V]  written, or added to; may not overlap an input
+ *   q    [B,T,H,K], k [B,T,G,K], v [B,T,G,V]; the feature map is applied on the way in
+ *   mix  [M,M] or [H,M,M], row i = query block i; causal: the lower triangle is read. NULL for the baselines
+ *   ws   the workspace above, 64-byte aligned; NULL lets the call allocate
+ *
+ * bfloat16: q~, k~ and v enter the products as bfloat16, summaries and mixtures are rounded to bfloat16 before they
+ * are multiplied (where the CPU multiplies bfloat16; elsewhere they stay float32), all sums are float32. */
+MHLA_API mhla_status mhla_forward(const mhla_plan *plan, const mhla_call *call, void *o, const void *q, const void *k,
+                                  const void *v, const float *mix, void *ws);
+
+/* The same by definition: naive, in double, one thread; what every fast path is tested against. bfloat16 inputs are
+ * read exactly, the result is rounded once. */
+MHLA_API mhla_status mhla_forward_reference(const mhla_plan *plan, const mhla_call *call, void *o, const void *q,
+                                            const void *k, const void *v, const float *mix);
+
+/* ---- 5. Streaming -------------------------------------------------------------------------------------------
+ *
+ * A state holds one sequence of a causal or linear-causal plan, all heads: the finished summaries, the open chunk, and the
+ * mixture of the past that the open chunk's row has. It is fed 1 or n tokens at a time, in any split; outputs equal
+ * mhla_forward's to rounding. Finished summaries are immutable and shared between forks. A state keeps a reference to
+ * neither plan nor mix; both must be the same at each step (a fingerprint of mix is checked). One thread at a time
+ * may use a state. */
+
+typedef struct mhla_state mhla_state;
+
+/* An empty state. mix as in mhla_forward; NULL for linear. */
+MHLA_API mhla_status mhla_state_create(mhla_state **state, const mhla_plan *plan, const float *mix);
+MHLA_API void mhla_state_free(mhla_state *state); /* NULL is legal */
+
+/* Feeds states[s] its next tokens, for each s in 0..n-1 (the decode batch of a server: different sequences, all
+ * different states). Without cu_seqlens call->batch is n and each state gets call->tokens tokens; with it, state s
+ * gets tokens cu_seqlens[s] .. cu_seqlens[s+1]-1. `past`, initial and final state of the call must be zero. The
+ * rotary row is the state's own position. On MHLA_ERANGE or MHLA_EINVAL no state has changed. */
+MHLA_API mhla_status mhla_step(const mhla_plan *plan, const mhla_call *call, mhla_state *const *states, int64_t n,
+                               void *o, const void *q, const void *k, const void *v, const float *mix);
+
+/* Tokens seen so far. */
+MHLA_API int64_t mhla_state_tokens(const mhla_state *state);
+
+/* Bytes of memory that the state occupies, shared summaries included. */
+MHLA_API size_t mhla_state_bytes(const mhla_state *state);
+
+/* A copy that shares the finished summaries. */
+MHLA_API mhla_status mhla_state_fork(mhla_state **copy, const mhla_state *state);
+
+/* Back to `tokens` tokens, exactly as if the later ones had never been fed. MHLA: tokens is a chunk boundary that is
+ * still kept (all of them; under CLAMP, beyond M chunks, the last M-1), or the present position. Linear: 0 or the
+ * present position. MHLA_ERANGE otherwise, and the state is unchanged. */
+MHLA_API mhla_status mhla_state_rollback(mhla_state *state, int64_t tokens, const mhla_plan *plan, const float *mix);
+
+/* Saving: mhla_state_save_size bytes into `bytes`. Loading refuses anything truncated, altered, of another version,
+ * another plan or another mixing matrix with MHLA_EDATA; *state is then unset. */
+MHLA_API size_t mhla_state_save_size(const mhla_state *state);
+MHLA_API mhla_status mhla_state_save(const mhla_state *state, void *bytes, size_t capacity);
+MHLA_API mhla_status mhla_state_load(mhla_state **state, const void *bytes, size_t size, const mhla_plan *plan,
+                                     const float *mix);
+
+/* ---- 6. Training --------------------------------------------------------------------------------------------
+ *
+ * Nothing needs to be kept from the forward call but its inputs: backward recomputes the rest. */
+
+typedef struct mhla_grads {
+    size_t size;
+    /* Where each gradient goes, float32 also for bfloat16 inputs; NULL = not wanted. Strides zero = contiguous. */
+    float *dq, *dk, *dv;               /* [B,T,H,K], [B,T,G,K], [B,T,G,V] */
+    mhla_strides dq_strides, dk_strides, dv_strides;
+    float *dmix;                       /* like mix; entries above the diagonal of a causal one get 0 */
+    float *dq2, *dk2;                  /* of the second pair */
+    mhla_strides dq2_strides, dk2_strides;
+    float *dinitial_state, *dinitial_z; /* like initial_state, initial_z */
+    const float *dfinal_state, *dfinal_z; /* what arrives at final_state, final_z; NULL = 0 */
+    int accumulate;                    /* gradients are added to what is there */
+} mhla_grads;
+
+/* dO [B,T,H,V] has o's dtype and strides (call->o). The other arguments are those of the forward call (call's
+ * final_state and final_z are not used). */
+MHLA_API mhla_status mhla_backward(const mhla_plan *plan, const mhla_call *call, const mhla_grads *grads,
+                                   const void *dO, const void *q, const void *k, const void *v, const float *mix,
+                                   void *ws);
+MHLA_API mhla_status mhla_backward_reference(const mhla_plan *plan, const mhla_call *call, const mhla_grads *grads,
+                                             const void *dO, const void *q, const void *k, const void *v,
+                                             const float *mix);
+
+/* The mixing matrix. dist(i,j) is the Euclidean distance between block centres in block units. */
+#define MHLA_MIX_LIST(X)                                                                                             \
+    X(PAPER, "paper")                     /* 1 - dist / max_k dist(i,k), rows sum to 1 */                            \
+    X(RELEASED_LINEAR, "released-linear") /* 1 - dist / dmax, columns sum to 1 */                                    \
+    X(COS, "cos")                         /* cos(pi/4 dist / dmax), columns */                                       \
+    X(EXP, "exp")                         /* exp(-dist / param), param 0 = 3, columns */                             \
+    X(GAUSSIAN, "gaussian")               /* exp(-dist^2 / (2 (dmax/3)^2)), not normalised */                        \
+    X(LOCAL, "local")                     /* 1 where dist <= param, param 0 = 1.5, columns */                        \
+    X(UNIFORM, "uniform")                 /* 1/M */                                                                  \
+    X(CAUSAL, "causal")                   /* lower triangle, row i: 1/(i+1) */
+
+typedef enum mhla_mix_init {
+#define X(name, text) MHLA_MIX_##name,
+    MHLA_MIX_LIST(X)
+#undef X
+} mhla_mix_init;
+
+/* Fills mix [M,M], M the product of blocks[0..axes-1]; M = 1 gives 1. */
+MHLA_API mhla_status mhla_mix_fill(float *mix, mhla_mix_init init, int axes, const int *blocks, double param);
+
+/* The name of an initialisation ("paper"), or NULL; and the way back, MHLA_EINVAL for an unknown name. */
+MHLA_API const char *mhla_mix_name(mhla_mix_init init);
+MHLA_API mhla_status mhla_mix_from_name(mhla_mix_init *init, const char *name);
+
+/* After an optimiser step: clips mix [rows,cols] to [low, high] (the paper's (0,1): 1e-6, 1), then, if renormalise is
+ * set, divides each row by its sum. causal: only the lower triangle is touched. */
+MHLA_API mhla_status mhla_mix_clip(float *mix, int64_t rows, int64_t cols, float low, float high, int renormalise,
+                                   int causal);
+
+/* A rotary table: cos, sin [positions, rope_dim/2]. Axis a of the grid turns dims[a] of the rope_dim dims (even, they sum
+ * to rope_dim), the pair j of axis a by position_a * base^(-2j/dims[a]); positions = product of grid, raster order.
+ * One axis: grid = {positions}, dims = {rope_dim}. Angles are computed in double. */
+MHLA_API mhla_status mhla_rope_table(float *cos, float *sin, int axes, const int *grid, const int *dims, double base);
+
+/* ---- 7. The matrix product of linear layers -----------------------------------------------------------------
+ *
+ * y = epilogue(x W^T): the product that the operators stand on, with W [N,K] packed once. */
+
+typedef struct mhla_weight mhla_weight;
+
+typedef enum mhla_activation {
+    MHLA_ACT_NONE = 0,
+    MHLA_ACT_GELU_ERF,
+    MHLA_ACT_GELU_TANH,
+    MHLA_ACT_SILU
+} mhla_activation;
+
+/* Packs W [N,K] (row stride ldw, 0 = K) of float32 or bfloat16; the copy is the handle's. A packed bfloat16 weight
+ * takes half the memory and is multiplied in bfloat16 where the CPU can. */
+MHLA_API mhla_status mhla_weight_pack(mhla_weight **weight, const void *w, mhla_dtype dtype, int64_t N, int64_t K,
+                                      int64_t ldw);
+MHLA_API void mhla_weight_free(mhla_weight *weight);
+
+/* Packs new values of the same shape into an existing handle (after an optimiser step). */
+MHLA_API mhla_status mhla_weight_update(mhla_weight *weight, const void *w, mhla_dtype dtype, int64_t ldw);
+
+typedef struct mhla_linear_desc {
+    size_t size;
+    const mhla_context *context;
+    int64_t rows;
+    int64_t ldx, ldy;       /* row strides of x and y; 0 = contiguous */
+    const float *bias;      /* [N] or NULL */
+    mhla_activation activation;
+    const float *residual;  /* added after the activation, row stride ldr (0 = N); may be y itself */
+    int64_t ldr;
+    float *pre_activation;  /* if not NULL: x W^T + bias is written here, row stride N, for the backward */
+    int accumulate;         /* y += */
+} mhla_linear_desc;
+
+/* y [rows,N] = activation(x [rows,K] W^T + bias) + residual. y must not overlap x. */
+MHLA_API mhla_status mhla_linear_forward(const mhla_linear_desc *desc, float *y, const float *x,
+                                         const mhla_weight *weight);
+
+/* dx [rows,K] = dy [rows,N] W. Strides: ldx of dx, ldy of dy; context, rows and accumulate are used. */
+MHLA_API mhla_status mhla_linear_backward_input(const mhla_linear_desc *desc, float *dx, const float *dy,
+                                                const mhla_weight *weight);
+
+/* dw [N,K] = dy^T x, db [N] = column sums of dy (either may be NULL). ldx of x, ldy of dy, dw contiguous. */
+MHLA_API mhla_status mhla_linear_backward_weight(const mhla_linear_desc *desc, float *dw, float *db, const float *dy,
+                                                 const float *x, int64_t N, int64_t K);
+
+/* dpre [rows,N] = dy * activation'(pre); contiguous; in place is allowed. */
+MHLA_API mhla_status mhla_activation_backward(float *dpre, const float *dy, const float *pre, int64_t count,
+                                              mhla_activation activation, const mhla_context *context);
+
+/* ---- 8. What this machine has -------------------------------------------------------------------------------
+ *
+ * Kernels exist once per instruction set; the best one that the CPU runs is taken at the first call, or the one that
+ * the environment variable MHLA_ISA names ("plain", "avx2", "avx512", "avx512bf16", "neon"). */
+
+typedef struct mhla_cpu_info {
+    size_t size;
+    const char *isa;        /* the chosen kernels */
+    const char *why;        /* one phrase: "best of this CPU", "MHLA_ISA", "MHLA_ISA=... is not available here" */
+    const char *available;  /* "plain avx2 avx512" */
+    const char *model;      /* as the CPU names itself */
+    int cpus;               /* that this process may run on */
+    int threads;            /* of the default context */
+    size_t l1d, l2, l3;     /* bytes; 0 = unknown */
+} mhla_cpu_info;
+
+MHLA_API mhla_status mhla_cpu_query(mhla_cpu_info *info);
+
+/* Chooses the kernels by name, as MHLA_ISA does (NULL = best). Not while other calls run. MHLA_ENOTSUP if this CPU
+ * lacks them. */
+MHLA_API mhla_status mhla_set_isa(const char *name);
+
+/* Measures the rate of fused multiply-adds, GFLOP/s (2 per element), in the chosen instruction set on `threads` threads
+ * for about `seconds`; dtype BF16 measures the bfloat16 dot product (0 where there is none). */
+MHLA_API double mhla_measure_peak(mhla_dtype dtype, const mhla_context *context, double seconds);
+
+/* Measures the rate of reading memory that is in no cache, GB/s. 0 without memory. */
+MHLA_API double mhla_measure_bandwidth(const mhla_context *context, double seconds);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
