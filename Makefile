@@ -1,0 +1,70 @@
+# Everything a visitor or an engineer types. Each target first lets scripts/setup.sh find and install what it needs;
+# CMakeLists.txt does the building.
+PREFIX ?= /usr/local
+GOLDENS ?= ../shared/goldens
+JOBS ?= $(shell nproc)
+FUZZ_SECONDS ?= 30
+BENCH ?= --compare
+comma := ,
+
+configure = cmake -S . -B $(1) $(2) >$(1).log 2>&1 || { cat $(1).log; exit 1; }; rm -f $(1).log
+compile = env -u MAKEFLAGS -u MAKELEVEL cmake --build $(1) --parallel $(JOBS)
+run_tests = ctest --test-dir $(1) --output-on-failure --no-tests=error
+
+.PHONY: build demo test bench asan lint goldens fuzz docs python check-slow install clean
+
+build:
+	@scripts/setup.sh build
+	@$(call configure,build)
+	@$(call compile,build)
+
+demo: build
+	@build/mhla demo
+
+bench: build
+	@build/mhla bench $(BENCH)
+
+test:
+	@scripts/setup.sh test
+	@$(call configure,build)
+	@$(call compile,build) --target all tests
+	@$(call run_tests,build)
+
+asan:
+	@scripts/setup.sh test
+	@$(call configure,build-asan,-DCMAKE_BUILD_TYPE=RelWithDebInfo -DMHLA_SANITIZE=address$(comma)undefined)
+	@$(call compile,build-asan) --target all tests
+	@$(call run_tests,build-asan)
+
+lint:
+	@scripts/setup.sh lint
+	@scripts/lint.sh
+
+goldens: python-env
+	@.venv/bin/python tests/goldens.py $(GOLDENS)
+
+python: python-env
+	@.venv/bin/python -m pytest -q python/tests
+
+# .venv: the package as a user's pip builds it, with the one torch that the tests are written for
+python-env:
+	@scripts/setup.sh python
+	@scripts/venv.sh
+
+fuzz:
+	@scripts/setup.sh fuzz
+	@scripts/fuzz.sh $(FUZZ_SECONDS)
+
+docs:
+	@scripts/setup.sh docs
+	@scripts/docs.sh
+
+check-slow:
+	@scripts/setup.sh check-slow
+	@scripts/check_slow.sh
+
+install: build
+	@DESTDIR=$(DESTDIR) cmake --install build --prefix $(PREFIX)
+
+clean:
+	rm -rf build build-*

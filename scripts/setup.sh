@@ -1,0 +1,91 @@
+#!/bin/sh
+# setup.sh GROUP: finds what the make target GROUP needs, says what is missing and installs it from Debian's packages.
+# Installs nothing else and touches nothing outside the tree where all is there. Missing means "does not work", not
+# "is not a package": a cmake from elsewhere is as good.
+set -eu
+missing=
+
+need() { # need PACKAGES... -- TEST...: unless the test succeeds, the packages are missing
+    packages=
+    while [ "$1" != -- ]; do packages="$packages $1"; shift; done
+    shift
+    "$@" >/dev/null 2>&1 || missing="$missing$packages"
+}
+have() { command -v "$1"; }
+compiles() { # compiles COMPILER INCLUDE FLAGS...: a program that includes INCLUDE compiles and links
+    compiler=$1 include=$2; shift 2
+    printf '#include <stdarg.h>\n#include <stddef.h>\n#include <stdint.h>\n#include <setjmp.h>\n#include <%s>\nint main(void) { return 0; }\n' "$include" |
+        "$compiler" -x c - -o /dev/null "$@"
+}
+cmake_new_enough() {
+    v=$(cmake --version | sed -n 's/^cmake version \([0-9]*\)\.\([0-9]*\).*/\1 \2/p')
+    set -- $v
+    [ "$1" -gt 3 ] || { [ "$1" -eq 3 ] && [ "$2" -ge 25 ]; }
+}
+
+group_build() {
+    need gcc libc6-dev -- compiles "${CC:-cc}" stdio.h -fopenmp
+    need cmake -- cmake_new_enough
+}
+group_test() {
+    group_build
+    need libcmocka-dev -- compiles "${CC:-cc}" cmocka.h -lcmocka
+    need pkg-config -- have pkg-config
+}
+group_python() {
+    group_build
+    need python3-venv python3-dev -- python3 -c 'import ensurepip, sysconfig, os; assert os.path.exists(sysconfig.get_paths()["include"] + "/Python.h")'
+}
+group_lint() {
+    group_build
+    need clang-format -- have clang-format
+    need clang-tidy -- have clang-tidy
+    need python3 -- have python3
+    need g++ -- have c++
+}
+group_fuzz() {
+    group_build
+    need clang libclang-rt-14-dev -- compiles clang stdio.h -fsanitize=address
+}
+group_docs() {
+    need mandoc -- have mandoc
+    need python3 -- have python3
+}
+group_check_slow() {
+    group_test
+    group_fuzz
+    need valgrind libc6-dbg -- have valgrind
+    need gcc-aarch64-linux-gnu libc6-dev-arm64-cross -- compiles aarch64-linux-gnu-gcc stdio.h -fopenmp
+    need qemu-user -- have qemu-aarch64
+}
+
+case ${1:-build} in
+build | test | python | lint | fuzz | docs) "group_${1:-build}" ;;
+check-slow) group_check_slow ;;
+*) echo "usage: scripts/setup.sh [build|test|python|lint|fuzz|docs|check-slow]" >&2; exit 2 ;;
+esac
+[ -n "$missing" ] || exit 0
+
+missing=$(printf '%s\n' $missing | sort -u | tr '\n' ' ')
+echo "missing: ${missing% }"
+install="apt-get install -y --no-install-recommends ${missing% }"
+by_hand() {
+    echo "mhla: please install these packages, then try again:" >&2
+    echo "    sudo apt-get update && sudo $install" >&2
+    exit 1
+}
+command -v apt-get >/dev/null || by_hand
+as_root=
+if [ "$(id -u)" -ne 0 ]; then
+    command -v sudo >/dev/null && sudo -v || by_hand
+    as_root=sudo
+fi
+export DEBIAN_FRONTEND=noninteractive
+echo "installing them from Debian's packages"
+log=$(mktemp)
+if ! { $as_root env DEBIAN_FRONTEND=noninteractive apt-get update && $as_root env DEBIAN_FRONTEND=noninteractive $install; } >"$log" 2>&1; then
+    tail -n 20 "$log" >&2
+    rm -f "$log"
+    by_hand
+fi
+rm -f "$log"
