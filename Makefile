@@ -1,6 +1,7 @@
 # Everything a visitor or an engineer types. Each target first lets scripts/setup.sh find and install what it needs;
 # CMakeLists.txt does the building.
 PREFIX ?= /usr/local
+BUILD ?= build
 GOLDENS ?= ../shared/goldens
 JOBS ?= $(shell nproc)
 FUZZ_SECONDS ?= 30
@@ -15,20 +16,20 @@ run_tests = ctest --test-dir $(1) --output-on-failure --no-tests=error
 
 build:
 	@scripts/setup.sh build
-	@$(call configure,build)
-	@$(call compile,build)
+	@$(call configure,$(BUILD))
+	@$(call compile,$(BUILD))
 
 demo: build
-	@build/mhla demo
+	@$(BUILD)/mhla demo
 
 bench: build
-	@build/mhla bench $(BENCH)
+	@$(BUILD)/mhla bench $(BENCH)
 
 test:
 	@scripts/setup.sh test
-	@$(call configure,build)
-	@$(call compile,build) --target all tests
-	@$(call run_tests,build)
+	@$(call configure,$(BUILD))
+	@$(call compile,$(BUILD)) --target all tests
+	@$(call run_tests,$(BUILD))
 
 asan:
 	@scripts/setup.sh test
@@ -64,7 +65,7 @@ check-slow:
 	@scripts/check_slow.sh
 
 install: build
-	@DESTDIR=$(DESTDIR) cmake --install build --prefix $(PREFIX)
+	@DESTDIR="$(DESTDIR)" cmake --install $(BUILD) --prefix "$(abspath $(PREFIX))"
 
 clean:
 	rm -rf build build-*

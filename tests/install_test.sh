@@ -1,0 +1,58 @@
+#!/bin/sh
+# install_test.sh BUILD_DIR: what `make install` leaves is enough for a program that has never seen this tree, by
+# pkg-config (shared, static) and by find_package (both). Also: the libraries show no name but mhla_*.
+set -eu
+build=$1
+root=$(cd "$(dirname "$0")/.." && pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+prefix=$work/prefix
+cc=${CC:-cc}
+
+make -C "$root" install BUILD="$build" PREFIX="$prefix" DESTDIR= >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+for file in include/mhla/mhla.h share/man/man1/mhla.1 share/man/man3/mhla.3; do
+    [ -f "$prefix/$file" ] || { echo "not installed: $file"; exit 1; }
+done
+
+mkdir "$work/user" && cd "$work/user"
+cat >mean.c <<'END'
+#include <mhla/mhla.h>
+#include <stdio.h>
+
+int main(void) {
+    float q[2] = {1, 1}, k[2] = {1, 1}, v[2] = {1, 3}, mix[1] = {1}, o[2];
+    int grid[1] = {2}, blocks[1] = {1};
+    if (mhla_attention(o, q, k, v, mix, 1, 2, 1, 1, 1, 1, grid, blocks) != MHLA_OK)
+        return puts(mhla_message()), 1;
+    printf("mhla %s: %.3f %.3f\n", mhla_version(), o[0], o[1]);
+}
+END
+cat >CMakeLists.txt <<'END'
+cmake_minimum_required(VERSION 3.25)
+project(user C)
+find_package(mhla 0.1 REQUIRED)
+add_executable(by_cmake mean.c)
+target_link_libraries(by_cmake mhla::mhla)
+add_executable(by_cmake_static mean.c)
+target_link_libraries(by_cmake_static mhla::static)
+END
+PKG_CONFIG_PATH=$(dirname "$(find "$prefix" -name mhla.pc)")
+libdir=$(dirname "$PKG_CONFIG_PATH")
+export PKG_CONFIG_PATH
+$cc mean.c -o by_pkgconfig $(pkg-config --cflags --libs mhla) -Wl,-rpath,"$libdir"
+$cc mean.c -o by_pkgconfig_static $(pkg-config --cflags mhla) "$libdir/libmhla.a" \
+    $(pkg-config --static --libs mhla | sed 's/-lmhla//')
+{ cmake -S . -B . -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_C_COMPILER="$cc" && cmake --build .; } >cmake.log 2>&1 || { cat cmake.log; exit 1; }
+
+version=$(pkg-config --modversion mhla)
+for program in by_pkgconfig by_pkgconfig_static by_cmake by_cmake_static; do
+    output=$(./$program)
+    echo "$program: $output"
+    [ "$output" = "mhla $version: 2.000 2.000" ] || { echo "expected: mhla $version: 2.000 2.000"; exit 1; }
+done
+
+strangers=$({ nm -D --defined-only "$libdir/libmhla.so"; nm -g --defined-only "$libdir/libmhla.a"; } |
+    awk 'NF == 3 && $2 != "A" && $3 !~ /^mhla_/ { print $3 }')
+[ -z "$strangers" ] || { echo "names without the prefix mhla_:" $strangers; exit 1; }
+needed=$(objdump -p "$libdir/libmhla.so" | awk '$1 == "NEEDED" && $2 !~ /^(libc|libm|libpthread|libgomp|libomp|ld-linux.*)\.so/ { print $2 }')
+[ -z "$needed" ] || { echo "libmhla needs more than libc, libm and OpenMP:" $needed; exit 1; }
