@@ -4,7 +4,6 @@ PREFIX ?= /usr/local
 BUILD ?= build
 GOLDENS ?= ../shared/goldens
 JOBS ?= $(shell nproc)
-FUZZ_SECONDS ?= 30
 BENCH ?= --compare
 comma := ,
 
@@ -12,7 +11,7 @@ configure = cmake -S . -B $(1) $(2) >$(1).log 2>&1 || { cat $(1).log; exit 1; };
 compile = env -u MAKEFLAGS -u MAKELEVEL cmake --build $(1) --parallel $(JOBS)
 run_tests = ctest --test-dir $(1) --output-on-failure --no-tests=error
 
-.PHONY: build demo test bench asan lint goldens fuzz docs python check-slow install clean
+.PHONY: build demo test bench asan lint format goldens fuzz docs python python-env check-slow install clean
 
 build:
 	@scripts/setup.sh build
@@ -41,6 +40,10 @@ lint:
 	@scripts/setup.sh lint
 	@scripts/lint.sh
 
+format:
+	@scripts/setup.sh lint
+	@find src cli tests bench examples python -name '*.[ch]' 2>/dev/null | xargs clang-format -i
+
 goldens: python-env
 	@.venv/bin/python tests/goldens.py $(GOLDENS)
 
@@ -54,7 +57,7 @@ python-env:
 
 fuzz:
 	@scripts/setup.sh fuzz
-	@scripts/fuzz.sh $(FUZZ_SECONDS)
+	@scripts/fuzz.sh $(or $(FUZZ_SECONDS),30)
 
 docs:
 	@scripts/setup.sh docs
@@ -62,7 +65,7 @@ docs:
 
 check-slow:
 	@scripts/setup.sh check-slow
-	@scripts/check_slow.sh
+	@scripts/check_slow.sh $(STAGES)
 
 install: build
 	@DESTDIR="$(DESTDIR)" cmake --install $(BUILD) --prefix "$(abspath $(PREFIX))"

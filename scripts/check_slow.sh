@@ -1,0 +1,63 @@
+#!/bin/sh
+# check_slow.sh [STAGE...]: what takes too long for every change. Without arguments all of them:
+#   tsan      ThreadSanitizer, with our own pthreads (OpenMP's runtime is opaque to it)
+#   valgrind  memcheck with the AVX2 kernels (valgrind has no AVX-512)
+#   fuzz      every fuzzer for FUZZ_SECONDS (300)
+#   arm64     cross build, NEON, run under qemu-user
+set -u
+cd "$(dirname "$0")/.." || exit 1
+. scripts/stages.sh
+
+build() { # build DIR CMAKE_OPTIONS...
+    dir=$1; shift
+    cmake -S . -B "$dir" -DCMAKE_BUILD_TYPE=RelWithDebInfo "$@" >/dev/null &&
+        env -u MAKEFLAGS -u MAKELEVEL cmake --build "$dir" --parallel "$(nproc)" --target all tests
+}
+
+tsan() {
+    build build-tsan -DMHLA_SANITIZE=thread -DMHLA_OPENMP=OFF &&
+        MHLA_TEST_BACKEND=pthreads ctest --test-dir build-tsan --output-on-failure --no-tests=error
+}
+
+valgrind_all() {
+    build build-valgrind -DMHLA_OPENMP=OFF || return 1
+    for test in build-valgrind/test_*; do
+        echo "valgrind: $test"
+        MHLA_ISA=avx2 MHLA_TEST_SLOW_MACHINE=1 valgrind -q --error-exitcode=99 --leak-check=full --errors-for-leak-kinds=definite "$test" \
+            >build-valgrind/log 2>&1 || { tail -n 60 build-valgrind/log; return 1; }
+    done
+}
+
+# cmocka for arm64 comes from Debian too, but is only unpacked into build-arm64: with package lists of its own the
+# machine needs no foreign architecture.
+cmocka_arm64() {
+    debs=$PWD/build-arm64/deb
+    [ ! -e "$debs/root/usr/include/cmocka.h" ] || return 0
+    echo "unpacking libcmocka for arm64 into build-arm64"
+    mkdir -p "$debs/lists/partial" "$debs/cache/archives/partial"
+    set -- -qq -o APT::Architecture=arm64 -o APT::Architectures::=arm64 -o Dir::State::Lists="$debs/lists" \
+        -o Dir::State::Status=/dev/null -o Dir::Cache="$debs/cache" -o Acquire::Languages=none \
+        -o APT::Sandbox::User="$(id -un)" -o Debug::NoLocking=1
+    apt-get "$@" update && (cd "$debs" && apt-get "$@" download libcmocka0:arm64 libcmocka-dev:arm64) || return 1
+    for deb in "$debs"/*.deb; do dpkg -x "$deb" "$debs/root" || return 1; done
+}
+
+arm64() {
+    cmocka_arm64 || return 1
+    lib=$PWD/build-arm64/deb/root/usr
+    build build-arm64 -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
+        -DCMAKE_C_COMPILER=aarch64-linux-gnu-gcc -DCMAKE_CROSSCOMPILING_EMULATOR="qemu-aarch64;-L;/usr/aarch64-linux-gnu" \
+        -DCMOCKA_INCLUDE="$lib/include" -DCMOCKA_LIBRARY="$lib/lib/aarch64-linux-gnu/libcmocka.so" &&
+        MHLA_TEST_SLOW_MACHINE=1 ctest --test-dir build-arm64 --output-on-failure --no-tests=error
+}
+
+for stage in ${*:-tsan valgrind fuzz arm64}; do
+    case $stage in
+    tsan) stage tsan tsan ;;
+    valgrind) stage valgrind valgrind_all ;;
+    fuzz) stage fuzz scripts/fuzz.sh "${FUZZ_SECONDS:-300}" ;;
+    arm64) stage arm64 arm64 ;;
+    *) echo "no such stage: $stage" >&2; exit 2 ;;
+    esac
+done
+stages_end

@@ -1,0 +1,38 @@
+#!/bin/sh
+# lint.sh: format, include direction, the public header in strict C and C++, scripts, clang-tidy. All of it runs; fails
+# if anything complained. `make format` mends the first.
+cd "$(dirname "$0")/.." || exit 1
+failed=
+check() { # check NAME COMMAND...
+    name=$1; shift
+    if "$@"; then echo "lint: $name ok"; else echo "lint: $name FAILED"; failed="$failed $name"; fi
+}
+sources() { find src cli tests bench examples python -name '*.[ch]' 2>/dev/null | sort; }
+
+format() { clang-format --dry-run --Werror $(sources); }
+header() {
+    cc -std=c11 -pedantic -Wall -Wextra -Werror -fsyntax-only -x c include/mhla/mhla.h &&
+        c++ -std=c++11 -pedantic -Wall -Wextra -Werror -fsyntax-only -x c++ include/mhla/mhla.h
+}
+scripts() {
+    for script in scripts/*.sh tests/*.sh .ci/run; do
+        case $(head -n 1 "$script") in *bash*) bash -n "$script" ;; *) sh -n "$script" ;; esac || return 1
+    done
+    python3 - <<'END'
+import pathlib
+for path in (p for d in ("scripts", "tests", "python", "bench", "examples") for p in pathlib.Path(d).rglob("*.py")):
+    compile(path.read_text(), str(path), "exec")
+END
+}
+tidy() { # without OpenMP, whose header clang may not have; each file as the plain ISA compiles it
+    cmake -S . -B build-lint -DMHLA_OPENMP=OFF >/dev/null || return 1
+    find src cli -name '*.c' 2>/dev/null | sort |
+        xargs -P "$(nproc)" -n 1 clang-tidy -p build-lint --quiet 2>build-lint/tidy.log || { grep -v 'warnings generated' build-lint/tidy.log; return 1; }
+}
+
+check format format
+check includes python3 scripts/check_includes.py
+check header header
+check scripts scripts
+check tidy tidy
+[ -z "$failed" ] || { echo "lint failed:$failed"; exit 1; }

@@ -1,0 +1,14 @@
+#!/bin/sh
+# venv.sh: .venv with the one torch that the tests are written for, and the package built from this tree as a user's pip
+# builds it (again only when something it is built from has changed).
+set -eu
+cd "$(dirname "$0")/.."
+export PIP_DISABLE_PIP_VERSION_CHECK=1
+[ -x .venv/bin/python ] || { echo "making .venv"; python3 -m venv .venv; }
+.venv/bin/python -m pip install -q torch==2.13.0 numpy pytest
+if [ ! -e .venv/installed ] || [ -n "$(find CMakeLists.txt pyproject.toml cmake include src python -newer .venv/installed -type f ! -name '*.pyc' ! -path '*/tests/*' -print -quit)" ]; then
+    echo "pip install ."
+    touch .venv/started
+    .venv/bin/python -m pip install -q .
+    mv .venv/started .venv/installed
+fi
