@@ -1,0 +1,425 @@
+/* Plans, and the public entry points of the attention operators: everything that a caller can get wrong is found
+ * here, once, before an operator runs. */
+#include "ops/op.h"
+
+static const mhla_op *const ops[] = {
+    [MHLA_KIND_BIDIRECTIONAL] = &mhla_op_bidirectional, [MHLA_KIND_CAUSAL] = &mhla_op_causal,
+    [MHLA_KIND_LINEAR] = &mhla_op_bidirectional,        [MHLA_KIND_LINEAR_CAUSAL] = &mhla_op_causal,
+    [MHLA_KIND_SOFTMAX] = &mhla_op_softmax,
+};
+
+/* ---- Plans ---- */
+
+#define CHECK(condition, ...)                                                                                        \
+    do {                                                                                                             \
+        if (!(condition)) return mhla_fail(MHLA_EINVAL, __VA_ARGS__);                                                \
+    } while (0)
+
+static mhla_status check_desc(mhla_plan_desc *d) {
+    CHECK((unsigned)d->kind <= MHLA_KIND_SOFTMAX, "kind is %d: no such operator", (int)d->kind);
+    CHECK((unsigned)d->dtype <= MHLA_BF16, "dtype is %d: expected MHLA_F32 or MHLA_BF16", (int)d->dtype);
+    CHECK((unsigned)d->feature <= MHLA_FEATURE_IDENTITY, "feature is %d: no such feature map", (int)d->feature);
+    CHECK((unsigned)d->denominator <= MHLA_DEN_NONE, "denominator is %d: no such denominator", (int)d->denominator);
+    CHECK((unsigned)d->order <= MHLA_ORDER_BLOCKS, "order is %d: no such order", (int)d->order);
+    CHECK((unsigned)d->rope <= MHLA_ROPE_INTERLEAVED, "rope is %d: no such rotary embedding", (int)d->rope);
+    CHECK((unsigned)d->beyond <= MHLA_BEYOND_CHUNK, "beyond is %d: no such policy", (int)d->beyond);
+    const int soft = d->kind == MHLA_KIND_SOFTMAX;
+    const int most_v = soft ? 1024 : 512;
+    CHECK(d->heads >= 1 && d->heads <= 65536, "heads is %d: expected 1 to 65536", d->heads);
+    CHECK(d->key_dim >= 1 && d->key_dim <= 1024, "key_dim is %d: expected 1 to 1024", d->key_dim);
+    CHECK(d->value_dim >= 1 && d->value_dim <= most_v, "value_dim is %d: expected 1 to %d", d->value_dim, most_v);
+    CHECK(d->kv_heads >= 0, "kv_heads is %d", d->kv_heads);
+    if (d->kv_heads == 0) d->kv_heads = d->heads;
+    CHECK(d->heads % d->kv_heads == 0, "heads is %d: not a multiple of kv_heads %d", d->heads, d->kv_heads);
+    CHECK(d->feature_eps == d->feature_eps && d->den_eps == d->den_eps && d->scale == d->scale,
+          "feature_eps, den_eps or scale is NaN");
+    if (d->rope != MHLA_ROPE_NONE) {
+        if (d->rope_dim == 0) d->rope_dim = d->key_dim;
+        CHECK(d->rope_dim > 0 && d->rope_dim <= d->key_dim && d->rope_dim % 2 == 0,
+              "rope_dim is %d: expected an even number up to key_dim %d", d->rope_dim, d->key_dim);
+    } else {
+        CHECK(d->rope_dim == 0, "rope_dim is %d but rope is MHLA_ROPE_NONE", d->rope_dim);
+    }
+    CHECK(d->denominator != MHLA_DEN_RELEASED || d->kind == MHLA_KIND_BIDIRECTIONAL,
+          "denominator is MHLA_DEN_RELEASED: only bidirectional MHLA has it");
+    CHECK(d->mix_per_head == 0 || d->mix_per_head == 1, "mix_per_head is %d: expected 0 or 1", d->mix_per_head);
+    return MHLA_OK;
+}
+
+mhla_status mhla_plan_create(mhla_plan **plan, const mhla_plan_desc *desc) {
+    CHECK(plan != NULL, "plan is NULL");
+    *plan = NULL;
+    mhla_plan_desc d;
+    MHLA_TRY(mhla_copy_struct(&d, sizeof d, desc, "plan_desc"));
+    MHLA_TRY(check_desc(&d));
+    mhla_plan *p = mhla_alloc_zero(sizeof *p);
+    if (p == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for a plan");
+    p->d = d;
+    p->op = ops[d.kind];
+    const mhla_status status = p->op->check_plan(p);
+    p->d.block_offsets = NULL; /* the caller's; ours are copies */
+    p->d.permutation = NULL;
+    if (status != MHLA_OK) {
+        mhla_plan_free(p);
+        return status;
+    }
+    *plan = p;
+    return MHLA_OK;
+}
+
+void mhla_plan_free(mhla_plan *plan) {
+    if (plan == NULL) return;
+    mhla_free(plan->offsets);
+    mhla_free(plan->perm);
+    mhla_free(plan);
+}
+
+int64_t mhla_plan_blocks(const mhla_plan *plan) { return plan ? plan->M : 0; }
+int64_t mhla_plan_tokens(const mhla_plan *plan) { return plan ? plan->T : 0; }
+int mhla_plan_chunk(const mhla_plan *plan) { return plan ? plan->d.chunk : 0; }
+
+/* ---- Tensors: strides, extents, overlap ---- */
+
+typedef struct tensor {
+    const char *name;
+    const void *data;
+    mhla_dtype dtype;
+    int64_t size[4];   /* batch, tokens, heads, dim */
+    int64_t stride[4]; /* elements */
+} tensor;
+
+/* Contiguous strides where all are zero; refuses negative ones and sizes whose addresses overflow. */
+static mhla_status fill_strides(mhla_strides *s, const char *name, int64_t B, int64_t T, int64_t H, int64_t D) {
+    int64_t elements;
+    if (__builtin_mul_overflow(B, T, &elements) || __builtin_mul_overflow(elements, H, &elements) ||
+        __builtin_mul_overflow(elements, D, &elements) || elements > INT64_MAX / 64)
+        return mhla_fail(MHLA_EINVAL, "%s has %lld x %lld x %lld x %lld elements: too many", name, (long long)B,
+                         (long long)T, (long long)H, (long long)D);
+    CHECK(s->batch >= 0 && s->token >= 0 && s->head >= 0, "strides of %s are %lld, %lld, %lld: negative", name,
+          (long long)s->batch, (long long)s->token, (long long)s->head);
+    if (s->batch == 0 && s->token == 0 && s->head == 0) {
+        *s = (mhla_strides){T * H * D, H * D, D};
+        return MHLA_OK;
+    }
+    int64_t b, t, h;
+    if (__builtin_mul_overflow(s->batch, B, &b) || __builtin_mul_overflow(s->token, T, &t) ||
+        __builtin_mul_overflow(s->head, H, &h) || b > INT64_MAX / 64 || t > INT64_MAX / 64 || h > INT64_MAX / 64)
+        return mhla_fail(MHLA_EINVAL, "strides of %s are %lld, %lld, %lld: too large", name, (long long)s->batch,
+                         (long long)s->token, (long long)s->head);
+    return MHLA_OK;
+}
+
+static tensor make_tensor(const char *name, const void *data, mhla_dtype dtype, const mhla_strides *s, int64_t B,
+                          int64_t T, int64_t H, int64_t D) {
+    return (tensor){name, data, dtype, {B, T, H, D}, {s->batch, s->token, s->head, 1}};
+}
+
+static tensor make_flat(const char *name, const void *data, int64_t count) {
+    return (tensor){name, data, MHLA_F32, {1, 1, 1, count}, {0, 0, 0, 1}};
+}
+
+static int64_t extent(const tensor *t) { /* elements from the first to one past the last */
+    int64_t n = 1;
+    for (int a = 0; a < 4; a++) n += (t->size[a] - 1) * t->stride[a];
+    return n;
+}
+
+/* No two elements of an output at one address: each axis must step over all that finer axes cover. */
+static int overlaps_itself(const tensor *t) {
+    int axis[3] = {0, 1, 2};
+    for (int i = 0; i < 3; i++)
+        for (int j = i + 1; j < 3; j++)
+            if (t->stride[axis[j]] < t->stride[axis[i]]) {
+                const int x = axis[i];
+                axis[i] = axis[j];
+                axis[j] = x;
+            }
+    int64_t covered = t->size[3];
+    for (int i = 0; i < 3; i++) {
+        const int a = axis[i];
+        if (t->size[a] == 1) continue;
+        if (t->stride[a] < covered) return 1;
+        covered = (t->size[a] - 1) * t->stride[a] + covered;
+    }
+    return 0;
+}
+
+/* Slices of one buffer interleave: their ranges meet but, with equal token and batch strides, their columns do not. */
+static int interleaved(const tensor *x, const tensor *y) {
+    if (x->dtype != y->dtype || x->stride[1] != y->stride[1] || x->stride[1] == 0) return 0;
+    if (x->stride[0] != y->stride[0] && x->size[0] > 1 && y->size[0] > 1) return 0;
+    if ((x->size[0] > 1 && x->stride[0] % x->stride[1]) || (y->size[0] > 1 && y->stride[0] % y->stride[1])) return 0;
+    const int64_t period = x->stride[1], element = (int64_t)mhla_dtype_size(x->dtype);
+    const int64_t wx = (x->size[2] - 1) * x->stride[2] + x->size[3], wy = (y->size[2] - 1) * y->stride[2] + y->size[3];
+    const int64_t bytes = (const char *)y->data - (const char *)x->data;
+    if (bytes % element) return 0;
+    const int64_t shift = ((bytes / element) % period + period) % period;
+    return shift >= wx && shift + wy <= period;
+}
+
+static mhla_status check_output(const tensor *out, const tensor *others, int n) {
+    CHECK(!overlaps_itself(out), "strides of %s let its elements overlap", out->name);
+    const uintptr_t lo = (uintptr_t)out->data, hi = lo + (uintptr_t)extent(out) * mhla_dtype_size(out->dtype);
+    for (int i = 0; i < n; i++) {
+        const tensor *x = &others[i];
+        if (x->data == NULL) continue;
+        const uintptr_t xlo = (uintptr_t)x->data, xhi = xlo + (uintptr_t)extent(x) * mhla_dtype_size(x->dtype);
+        CHECK(lo >= xhi || xlo >= hi || interleaved(out, x), "%s overlaps %s", out->name, x->name);
+    }
+    return MHLA_OK;
+}
+
+/* ---- Calls ---- */
+
+static mhla_status check_sequences(const mhla_call *c) {
+    if (c->cu_seqlens == NULL) {
+        CHECK(c->sequences == 0, "sequences is %lld but cu_seqlens is NULL", (long long)c->sequences);
+        return MHLA_OK;
+    }
+    CHECK(c->batch == 1, "batch is %lld: with cu_seqlens it must be 1", (long long)c->batch);
+    CHECK(c->sequences >= 1, "sequences is %lld: expected 1 or more", (long long)c->sequences);
+    CHECK(c->cu_seqlens[0] == 0, "cu_seqlens[0] is %lld: expected 0", (long long)c->cu_seqlens[0]);
+    for (int64_t s = 0; s < c->sequences; s++)
+        CHECK(c->cu_seqlens[s] <= c->cu_seqlens[s + 1], "cu_seqlens[%lld] is %lld, less than %lld before it",
+              (long long)s + 1, (long long)c->cu_seqlens[s + 1], (long long)c->cu_seqlens[s]);
+    CHECK(c->cu_seqlens[c->sequences] == c->tokens, "cu_seqlens ends with %lld: expected tokens, %lld",
+          (long long)c->cu_seqlens[c->sequences], (long long)c->tokens);
+    return MHLA_OK;
+}
+
+/* Everything about a call but the addresses of its tensors. */
+static mhla_status check_sizes(mhla_run *run, const mhla_plan *plan, const mhla_call *given) {
+    CHECK(plan != NULL, "plan is NULL");
+    memset(run, 0, sizeof *run);
+    run->plan = plan;
+    MHLA_TRY(mhla_copy_struct(&run->call, sizeof run->call, given, "call"));
+    mhla_call *c = &run->call;
+    const mhla_plan_desc *d = &plan->d;
+    const int H = d->heads, G = d->kv_heads, K = d->key_dim, V = d->value_dim;
+    const int causal = d->kind == MHLA_KIND_CAUSAL || d->kind == MHLA_KIND_LINEAR_CAUSAL;
+    const int soft = d->kind == MHLA_KIND_SOFTMAX;
+    CHECK(c->batch >= 1, "batch is %lld: expected 1 or more", (long long)c->batch);
+    CHECK(c->tokens >= 1, "tokens is %lld: expected 1 or more", (long long)c->tokens);
+    CHECK(c->kv_tokens >= 0, "kv_tokens is %lld", (long long)c->kv_tokens);
+    CHECK(soft || c->kv_tokens == 0 || c->kv_tokens == c->tokens, "kv_tokens is %lld: only softmax may differ from tokens",
+          (long long)c->kv_tokens);
+    if (c->kv_tokens == 0) c->kv_tokens = c->tokens;
+    CHECK(plan->T == 0 || c->tokens == plan->T, "tokens is %lld: the plan's grid has %lld", (long long)c->tokens,
+          (long long)plan->T);
+    CHECK(c->cu_seqlens == NULL || causal || soft, "cu_seqlens is given: bidirectional operators have one sequence");
+    MHLA_TRY(check_sequences(c));
+    CHECK(c->past >= 0 && c->past <= INT64_MAX / 4, "past is %lld", (long long)c->past);
+    CHECK(causal || (c->past == 0 && !c->initial_state && !c->initial_z && !c->final_state && !c->final_z),
+          "past or a state is given: only causal operators have one");
+    MHLA_TRY(fill_strides(&c->q, "q", c->batch, c->tokens, H, K));
+    MHLA_TRY(fill_strides(&c->k, "k", c->batch, c->kv_tokens, G, K));
+    MHLA_TRY(fill_strides(&c->v, "v", c->batch, c->kv_tokens, G, V));
+    MHLA_TRY(fill_strides(&c->o, "o", c->batch, c->tokens, H, V));
+    CHECK((c->q2 == NULL) == (c->k2 == NULL), "one of q2 and k2 is NULL");
+    CHECK(c->q2 == NULL || (!soft && d->denominator != MHLA_DEN_NONE), "q2 and k2 are given but there is no denominator");
+    MHLA_TRY(fill_strides(&c->q2_strides, "q2", c->batch, c->tokens, H, K));
+    MHLA_TRY(fill_strides(&c->k2_strides, "k2", c->batch, c->kv_tokens, G, K));
+    if (d->rope != MHLA_ROPE_NONE) {
+        CHECK(c->rope_cos && c->rope_sin, "rope_cos or rope_sin is NULL");
+        int64_t longest = c->kv_tokens > c->tokens ? c->kv_tokens : c->tokens;
+        if (c->cu_seqlens) {
+            longest = 0;
+            for (int64_t s = 0; s < c->sequences; s++)
+                if (c->cu_seqlens[s + 1] - c->cu_seqlens[s] > longest) longest = c->cu_seqlens[s + 1] - c->cu_seqlens[s];
+        }
+        CHECK(c->rope_rows >= longest + c->past, "rope_rows is %lld: the sequence has %lld positions",
+              (long long)c->rope_rows, (long long)(longest + c->past));
+    }
+    run->kernels = mhla_kernels_get();
+    run->threads = mhla_context_threads(c->context);
+    return plan->op->check_call ? plan->op->check_call(run) : MHLA_OK;
+}
+
+enum { MAX_TENSORS = 24 };
+
+/* The inputs of a run, for overlap tests; returns how many. */
+static int list_inputs(const mhla_run *run, tensor *t) {
+    const mhla_call *c = &run->call;
+    const mhla_plan_desc *d = &run->plan->d;
+    const int64_t M = run->plan->M, N = mhla_seq_count(c), G = d->kv_heads, K = d->key_dim;
+    int n = 0;
+    t[n++] = make_tensor("q", run->q, d->dtype, &c->q, c->batch, c->tokens, d->heads, K);
+    t[n++] = make_tensor("k", run->k, d->dtype, &c->k, c->batch, c->kv_tokens, G, K);
+    t[n++] = make_tensor("v", run->v, d->dtype, &c->v, c->batch, c->kv_tokens, G, d->value_dim);
+    if (run->mix) t[n++] = make_flat("mix", run->mix, M * M * (d->mix_per_head ? d->heads : 1));
+    if (c->q2) t[n++] = make_tensor("q2", c->q2, d->dtype, &c->q2_strides, c->batch, c->tokens, d->heads, K);
+    if (c->k2) t[n++] = make_tensor("k2", c->k2, d->dtype, &c->k2_strides, c->batch, c->kv_tokens, G, K);
+    if (c->initial_state)
+        t[n++] = make_flat("initial_state", c->initial_state,
+                           N * mhla_state_chunks(run->plan, c->past) * G * K * d->value_dim);
+    if (c->initial_z) t[n++] = make_flat("initial_z", c->initial_z, N * mhla_state_chunks(run->plan, c->past) * G * K);
+    return n;
+}
+
+static mhla_status check_inputs(mhla_run *run, const void *q, const void *k, const void *v, const float *mix) {
+    const int kind = (int)run->plan->d.kind;
+    CHECK(q != NULL, "q is NULL");
+    CHECK(k != NULL, "k is NULL");
+    CHECK(v != NULL, "v is NULL");
+    const int mixes = kind == MHLA_KIND_BIDIRECTIONAL || kind == MHLA_KIND_CAUSAL;
+    CHECK(mixes || mix == NULL, "mix is given: this operator has none");
+    CHECK(!mixes || mix != NULL, "mix is NULL");
+    run->q = q;
+    run->k = k;
+    run->v = v;
+    run->mix = mix;
+    return MHLA_OK;
+}
+
+mhla_status mhla_run_check(mhla_run *run, const mhla_plan *plan, const mhla_call *call, void *o, const void *q,
+                           const void *k, const void *v, const float *mix) {
+    MHLA_TRY(check_sizes(run, plan, call));
+    CHECK(o != NULL, "o is NULL");
+    MHLA_TRY(check_inputs(run, q, k, v, mix));
+    run->o = o;
+    const mhla_call *c = &run->call;
+    const mhla_plan_desc *d = &plan->d;
+    tensor in[MAX_TENSORS];
+    int n = list_inputs(run, in);
+    const tensor out = make_tensor("o", o, d->dtype, &c->o, c->batch, c->tokens, d->heads, d->value_dim);
+    MHLA_TRY(check_output(&out, in, n));
+    in[n++] = out;
+    const int64_t kept = mhla_seq_count(c) * (c->final_state || c->final_z ? mhla_state_chunks(plan, c->past + c->tokens) : 0) *
+                         d->kv_heads * d->key_dim;
+    const tensor state = make_flat("final_state", c->final_state, kept * d->value_dim);
+    const tensor z = make_flat("final_z", c->final_z, kept);
+    if (c->final_state) {
+        MHLA_TRY(check_output(&state, in, n));
+        in[n++] = state;
+    }
+    if (c->final_z) MHLA_TRY(check_output(&z, in, n));
+    return MHLA_OK;
+}
+
+static mhla_status check_backward(mhla_run *run, const mhla_plan *plan, const mhla_call *call, const mhla_grads *grads,
+                                  const void *dO, const void *q, const void *k, const void *v, const float *mix) {
+    MHLA_TRY(check_sizes(run, plan, call));
+    CHECK(dO != NULL, "dO is NULL");
+    MHLA_TRY(check_inputs(run, q, k, v, mix));
+    run->dO = dO;
+    MHLA_TRY(mhla_copy_struct(&run->grads, sizeof run->grads, grads, "grads"));
+    const mhla_call *c = &run->call;
+    const mhla_plan_desc *d = &plan->d;
+    mhla_grads *g = &run->grads;
+    const int64_t B = c->batch, T = c->tokens, Tk = c->kv_tokens, H = d->heads, G = d->kv_heads, K = d->key_dim,
+                  V = d->value_dim, N = mhla_seq_count(c), M = plan->M;
+    MHLA_TRY(fill_strides(&g->dq_strides, "dq", B, T, H, K));
+    MHLA_TRY(fill_strides(&g->dk_strides, "dk", B, Tk, G, K));
+    MHLA_TRY(fill_strides(&g->dv_strides, "dv", B, Tk, G, V));
+    MHLA_TRY(fill_strides(&g->dq2_strides, "dq2", B, T, H, K));
+    MHLA_TRY(fill_strides(&g->dk2_strides, "dk2", B, Tk, G, K));
+    CHECK(c->q2 != NULL || (g->dq2 == NULL && g->dk2 == NULL), "dq2 or dk2 is given without q2 and k2");
+    CHECK(mix != NULL || g->dmix == NULL, "dmix is given: this operator has no mix");
+    const int causal = d->kind == MHLA_KIND_CAUSAL || d->kind == MHLA_KIND_LINEAR_CAUSAL;
+    CHECK(causal || !(g->dinitial_state || g->dinitial_z || g->dfinal_state || g->dfinal_z),
+          "a state's gradient is given: only causal operators have one");
+    tensor t[MAX_TENSORS];
+    int n = list_inputs(run, t);
+    t[n++] = make_tensor("dO", dO, d->dtype, &c->o, B, T, H, V);
+    const int64_t n0 = N * (causal ? mhla_state_chunks(plan, c->past) : 0) * G * K;
+    const tensor out[] = {
+        make_tensor("dq", g->dq, MHLA_F32, &g->dq_strides, B, T, H, K),
+        make_tensor("dk", g->dk, MHLA_F32, &g->dk_strides, B, Tk, G, K),
+        make_tensor("dv", g->dv, MHLA_F32, &g->dv_strides, B, Tk, G, V),
+        make_tensor("dq2", g->dq2, MHLA_F32, &g->dq2_strides, B, T, H, K),
+        make_tensor("dk2", g->dk2, MHLA_F32, &g->dk2_strides, B, Tk, G, K),
+        make_flat("dmix", g->dmix, M * M * (d->mix_per_head ? H : 1)),
+        make_flat("dinitial_state", g->dinitial_state, n0 * V),
+        make_flat("dinitial_z", g->dinitial_z, n0),
+    };
+    for (size_t i = 0; i < sizeof out / sizeof *out; i++)
+        if (out[i].data) {
+            MHLA_TRY(check_output(&out[i], t, n));
+            t[n++] = out[i];
+        }
+    return MHLA_OK;
+}
+
+/* ---- Entry points ---- */
+
+static size_t workspace(const mhla_plan *plan, const mhla_call *call, int backward) {
+    mhla_run run;
+    if (check_sizes(&run, plan, call) != MHLA_OK) return 0;
+    return plan->op->workspace(&run, backward);
+}
+
+size_t mhla_forward_workspace(const mhla_plan *plan, const mhla_call *call) { return workspace(plan, call, 0); }
+size_t mhla_backward_workspace(const mhla_plan *plan, const mhla_call *call) { return workspace(plan, call, 1); }
+
+/* Runs with the caller's workspace, or with one of our own. */
+static mhla_status with_workspace(mhla_run *run, void *ws, int backward) {
+    CHECK(((uintptr_t)ws & (MHLA_ALIGN - 1)) == 0, "ws is not aligned to %d bytes", MHLA_ALIGN);
+    run->ws = ws;
+    void *own = NULL;
+    if (ws == NULL) {
+        const size_t bytes = run->plan->op->workspace(run, backward);
+        own = run->ws = mhla_alloc(bytes > 0 ? bytes : 1);
+        if (own == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for a workspace of %zu bytes", bytes);
+    }
+    const mhla_status status = backward ? run->plan->op->backward(run) : run->plan->op->forward(run);
+    mhla_free(own);
+    return status;
+}
+
+mhla_status mhla_forward(const mhla_plan *plan, const mhla_call *call, void *o, const void *q, const void *k,
+                         const void *v, const float *mix, void *ws) {
+    mhla_run run;
+    MHLA_TRY(mhla_run_check(&run, plan, call, o, q, k, v, mix));
+    return with_workspace(&run, ws, 0);
+}
+
+mhla_status mhla_forward_reference(const mhla_plan *plan, const mhla_call *call, void *o, const void *q, const void *k,
+                                   const void *v, const float *mix) {
+    mhla_run run;
+    MHLA_TRY(mhla_run_check(&run, plan, call, o, q, k, v, mix));
+    return plan->op->forward_reference(&run);
+}
+
+mhla_status mhla_backward(const mhla_plan *plan, const mhla_call *call, const mhla_grads *grads, const void *dO,
+                          const void *q, const void *k, const void *v, const float *mix, void *ws) {
+    mhla_run run;
+    MHLA_TRY(check_backward(&run, plan, call, grads, dO, q, k, v, mix));
+    return with_workspace(&run, ws, 1);
+}
+
+mhla_status mhla_backward_reference(const mhla_plan *plan, const mhla_call *call, const mhla_grads *grads,
+                                    const void *dO, const void *q, const void *k, const void *v, const float *mix) {
+    mhla_run run;
+    MHLA_TRY(check_backward(&run, plan, call, grads, dO, q, k, v, mix));
+    return plan->op->backward_reference(&run);
+}
+
+/* ---- One-shot calls ---- */
+
+static mhla_status one_shot(const mhla_plan_desc *desc, float *o, const float *q, const float *k, const float *v,
+                            const float *mix, int64_t B, int64_t T) {
+    mhla_plan *plan;
+    MHLA_TRY(mhla_plan_create(&plan, desc));
+    const mhla_call call = {.size = sizeof call, .batch = B, .tokens = T};
+    const mhla_status status = mhla_forward(plan, &call, o, q, k, v, mix, NULL);
+    mhla_plan_free(plan);
+    return status;
+}
+
+mhla_status mhla_attention(float *o, const float *q, const float *k, const float *v, const float *mix, int64_t B,
+                           int64_t T, int H, int K, int V, int axes, const int *grid, const int *blocks) {
+    mhla_plan_desc d = {.size = sizeof d, .heads = H, .key_dim = K, .value_dim = V, .feature_eps = 1e-6f, .den_eps = 1e-6f};
+    CHECK(axes >= 1 && axes <= 3, "axes is %d: expected 1, 2 or 3", axes);
+    CHECK(grid != NULL && blocks != NULL, "grid or blocks is NULL");
+    d.axes = axes;
+    memcpy(d.grid, grid, (size_t)axes * sizeof *grid);
+    memcpy(d.blocks, blocks, (size_t)axes * sizeof *blocks);
+    return one_shot(&d, o, q, k, v, mix, B, T);
+}
+
+mhla_status mhla_causal_attention(float *o, const float *q, const float *k, const float *v, const float *mix, int64_t B,
+                                  int64_t T, int H, int K, int V, int chunk, int M) {
+    const mhla_plan_desc d = {.size = sizeof d, .kind = MHLA_KIND_CAUSAL, .heads = H, .key_dim = K, .value_dim = V,
+                              .denominator = MHLA_DEN_NONE, .chunk = chunk, .chunks = M};
+    return one_shot(&d, o, q, k, v, mix, B, T);
+}

@@ -1,0 +1,153 @@
+/* The kernels that every instruction set provides, as one table of functions. MHLA_KERNEL_LIST is the registry: its
+ * rows make the prototypes, the table of each instruction set, and the list that tests walk. The bodies stand in
+ * kernels/, each file compiled once per instruction set.
+ *
+ * Kernels trust their caller. Buffers of our own are padded so that whole vectors may be read and written. */
+#ifndef MHLA_SIMD_KERNELS_H
+#define MHLA_SIMD_KERNELS_H
+
+#include <mhla/mhla.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* How the n columns of a right-hand matrix are cut into panels of whole vectors. Panel p starts at column
+ * mhla_panel_begin(p). A matrix [rows][n] stored "panelled" has panel p at offset rows * begin(p), as [rows][width]. */
+typedef struct mhla_panels {
+    int n;      /* columns that mean something */
+    int unit;   /* lanes of a vector */
+    int vectors; /* ceil(n / unit) */
+    int count;  /* panels */
+} mhla_panels;
+
+static inline int mhla_panel_begin(const mhla_panels *p, int i) {
+    return (int)((int64_t)i * p->vectors / p->count) * p->unit;
+}
+static inline int mhla_panels_width(const mhla_panels *p) { return p->vectors * p->unit; }
+
+/* Rows of a matrix in the caller's memory: row i is at base + (idx ? idx[i] : i) * stride elements. */
+typedef struct mhla_rows {
+    void *base;
+    const int32_t *idx;
+    int64_t stride;
+    mhla_dtype dtype;
+} mhla_rows;
+
+/* Rows to be brought towards L2 while a product runs, one per tile. */
+typedef struct mhla_prefetch {
+    mhla_rows rows;
+    int next, end; /* next row, and where to stop */
+    int bytes;     /* of a row */
+} mhla_prefetch;
+
+/* One factor pair of a product: A(i,p) = a[i*a_row + p*a_k], one of the two strides being 1; B panelled with b_rows
+ * rows (b_k = 0), or row-major with row stride b_k. */
+typedef struct mhla_factor {
+    int k; /* length of the sum; may be 0 */
+    const float *a;
+    int64_t a_row, a_k;
+    const float *b;
+    int64_t b_rows, b_k;
+} mhla_factor;
+
+typedef enum mhla_store {
+    MHLA_STORE_SET, /* C = */
+    MHLA_STORE_ADD, /* C += */
+    MHLA_STORE_ROWS /* caller's rows = or += row_scale[i] * */
+} mhla_store;
+
+/* C [m,n] = A B (+ A2 B2). Each element is a chain of fused multiply-adds in the order of k, then of the second
+ * factor, whatever the tiling, so that a result never depends on how the work was cut. */
+typedef struct mhla_gemm {
+    int m;
+    mhla_panels n;
+    mhla_factor f, f2; /* f2.k = 0: absent */
+    int f2_lower;      /* the second A is lower triangular: row i uses its first i + f2_lead columns, lead 0 or 1 */
+    int f2_lead;
+    mhla_store store;
+    float *c;          /* SET, ADD: panelled with c_rows rows (c_row = 0) or row-major with row stride c_row */
+    int64_t c_rows, c_row;
+    mhla_rows out;     /* ROWS */
+    const float *row_scale; /* [m] or NULL */
+    int accumulate;
+    mhla_prefetch *prefetch; /* [n_prefetch], advanced */
+    int n_prefetch;
+} mhla_gemm;
+
+/* Brings n rows of q or k into dst [n][ld] as float32 features: x -> phi(x) -> rotary. Columns K..ld-1 become 0. */
+typedef struct mhla_pack {
+    float *dst;
+    int64_t ld;
+    mhla_rows src;
+    int n, K;
+    mhla_feature feature;
+    float eps;
+    mhla_rope rope;
+    int rope_dim;
+    const float *cos, *sin; /* row i uses table row (src.idx ? src.idx[i] : i) + rope_row */
+    int64_t rope_row;
+    float *plain;   /* un-rotated features too, [n][ld], or NULL */
+    float *sum;     /* [ld]: column sums of the un-rotated features are added, or NULL */
+    const float *z; /* [ld]; then den[i] = un-rotated row . z */
+    float *den;
+} mhla_pack;
+
+/* The way back: dx[i] (=, +=) phi'(x[i]) * (unrotate(d[i]) + w[i] * z + plain[i]), each part optional. */
+typedef struct mhla_unpack {
+    mhla_rows dx;
+    mhla_rows x;
+    int n, K;
+    int64_t ld;
+    mhla_feature feature;
+    float eps;
+    mhla_rope rope;
+    int rope_dim;
+    const float *cos, *sin;
+    int64_t rope_row;
+    const float *d;     /* [n][ld] gradient of the rotated features, or NULL */
+    const float *plain; /* [n][ld] gradient of the un-rotated ones, or NULL */
+    const float *w, *z; /* w [n] (NULL = 1), z [K] (NULL = none) */
+    int accumulate;
+} mhla_unpack;
+
+#define MHLA_KERNEL_LIST(X)                                                                                          \
+    /* the cut into panels that suits n columns */                                                                   \
+    X(panels, (mhla_panels * p, int n))                                                                              \
+    X(gemm, (mhla_gemm * g))                                                                                         \
+    X(pack, (const mhla_pack *p))                                                                                    \
+    X(unpack, (const mhla_unpack *u))                                                                                \
+    /* rows [n][ld] of the caller (float32 or bfloat16), times scale[i] if not NULL, as float32; columns to ld = 0 */ \
+    X(copy_rows, (float *dst, int64_t ld, const mhla_rows *src, int n, int cols, const float *scale))                \
+    /* the way back: dst rows (=, +=) src [n][ld] */                                                                 \
+    X(store_rows, (const mhla_rows *dst, const float *src, int64_t ld, int n, int cols, int accumulate))             \
+    /* dst panelled over `cols` (panels p, p->n = number of src rows): dst[c][r] = src[r][c]; columns beyond p->n = 0 */       \
+    X(transpose, (float *dst, const mhla_panels *p, const float *src, int64_t ld, int cols))                         \
+    /* panelled [rows][from->n] -> panelled [from->n][rows], to->n = rows */                                         \
+    X(transpose_panels, (float *dst, const mhla_panels *to, const float *src, const mhla_panels *from))              \
+    /* c[i*ldc + j] (=, +=) x_i . y_j over k elements, k a multiple of 16 */                                         \
+    X(dots, (float *c, int64_t ldc, const float *x, int64_t ldx, int m, const float *y, int64_t ldy, int n, int64_t k, \
+             int accumulate))                                                                                        \
+    /* d[i] = x_i . y_i over rows of cols elements, both float32 [n][ld] */                                          \
+    X(row_dots, (float *d, const float *x, int64_t ldx, const float *y, int64_t ldy, int n, int cols))               \
+    /* y += a x */                                                                                                   \
+    X(axpy, (float *y, float a, const float *x, int64_t n))                                                          \
+    /* element-wise, in place is allowed */                                                                          \
+    X(vexp, (float *y, const float *x, int64_t n))
+
+typedef struct mhla_kernels {
+    const char *name;
+#define X(name, args) void(*name) args;
+    MHLA_KERNEL_LIST(X)
+#undef X
+    /* multiply-adds per second, in 1e9 flops, of one thread over `seconds`; bytes read */
+    double (*fma_flops)(int64_t iterations);
+    double (*bf16_flops)(int64_t iterations); /* NULL: no such instruction */
+    float (*read_sum)(const float *p, int64_t n);
+} mhla_kernels;
+
+/* The chosen table. The first call chooses. */
+const mhla_kernels *mhla_kernels_get(void);
+
+/* Every table that runs on this CPU, best last; returns how many. For tests. */
+int mhla_kernels_available(const mhla_kernels *tables[], int capacity);
+
+#endif

@@ -1,0 +1,74 @@
+/* The matrix product that everything stands on: C = A B (+ A2 B2), tile by tile, B in panels. */
+#include "simd/kernels/isa.h"
+
+enum { TILE_MAX_ROWS = 8, TILE_MAX_VECTORS = 4 };
+
+typedef void (*tile_fn)(const mhla_gemm *g, int row, int column);
+
+static void store_line(void *out, mhla_dtype dtype, int column, const float *line, int cols, int accumulate) {
+    for (int j = 0; j < cols; j += LANES) {
+        const int n = cols - j < LANES ? cols - j : LANES;
+        vf x = vload_n(line + j, n);
+        if (accumulate) x = row_load_n(out, dtype, column + j, n) + x;
+        row_store_n(out, dtype, column + j, x, n);
+    }
+}
+
+#if defined(__AVX512F__)
+#define TILE_LANES 16
+#include "simd/kernels/tile.h"
+#define TILE_LANES 8
+#include "simd/kernels/tile.h"
+#elif defined(__AVX2__)
+#define TILE_LANES 8
+#include "simd/kernels/tile.h"
+#else
+#define TILE_LANES 4
+#include "simd/kernels/tile.h"
+#endif
+
+/* Rows of a tile of nv vectors: as many accumulators as registers allow beside nv of B and one of A. */
+static int tile_rows(int nv) {
+    if (REGISTERS == 32) return nv == 4 ? 6 : 8;
+    return nv == 1 ? 8 : nv == 2 ? 6 : nv == 3 ? 4 : 3;
+}
+
+void KERNEL(panels)(mhla_panels *p, int n) {
+    /* 32 registers: up to 4 vectors a panel. 16: two, or three where the number is odd. Half vectors where they save
+     * padding (72 = 9 x 8). */
+    int unit = LANES, most = REGISTERS == 32 ? 4 : 2;
+#if defined(__AVX512F__)
+    if (n % 16 != 0 && n % 16 <= 8) unit = 8, most = 3;
+#endif
+    const int vectors = (n + unit - 1) / unit;
+    int count = REGISTERS == 32 ? (vectors + most - 1) / most : vectors / most;
+    if (count < 1) count = 1;
+    *p = (mhla_panels){n, unit, vectors, count};
+}
+
+static tile_fn pick(int unit, int nv, int rows) {
+#if defined(__AVX512F__)
+    return unit == 16 ? tiles_16[nv][rows] : tiles_8[nv][rows];
+#elif defined(__AVX2__)
+    (void)unit;
+    return tiles_8[nv][rows];
+#else
+    (void)unit;
+    return tiles_4[nv][rows];
+#endif
+}
+
+void KERNEL(gemm)(mhla_gemm *g) {
+    for (int p = 0; p < g->n.count; p++) {
+        const int column = mhla_panel_begin(&g->n, p);
+        const int nv = (mhla_panel_begin(&g->n, p + 1) - column) / g->n.unit;
+        const int most = tile_rows(nv);
+        const int tiles = (g->m + most - 1) / most; /* cut evenly, so that no tile is much smaller than the others */
+        for (int t = 0; t < tiles; t++) {
+            const int row = (int)((int64_t)t * g->m / tiles);
+            const int rows = (int)((int64_t)(t + 1) * g->m / tiles) - row;
+            pick(g->n.unit, nv, rows)(g, row, column);
+            for (int f = 0; f < g->n_prefetch; f++) prefetch_row(&g->prefetch[f]);
+        }
+    }
+}

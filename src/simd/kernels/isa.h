@@ -1,0 +1,122 @@
+/* What one instruction set looks like to the kernels: vector types, lanes, registers. A kernel file includes this and
+ * is compiled once per MHLA_ISA; symbols get its name. */
+#ifndef MHLA_SIMD_ISA_H
+#define MHLA_SIMD_ISA_H
+
+#include <math.h>
+#include <string.h>
+
+#include "simd/kernels.h"
+
+#define ISA_PASTE_(a, b, c) a##b##_##c
+#define ISA_PASTE(a, b, c) ISA_PASTE_(a, b, c)
+#define KERNEL(name) ISA_PASTE(mhla_, MHLA_ISA, name)
+#define ISA_TEXT_(x) #x
+#define ISA_TEXT(x) ISA_TEXT_(x)
+
+#if defined(__AVX512F__)
+enum { LANES = 16, REGISTERS = 32 };
+#elif defined(__AVX2__)
+enum { LANES = 8, REGISTERS = 16 };
+#elif defined(__aarch64__)
+enum { LANES = 4, REGISTERS = 32 };
+#else
+enum { LANES = 4, REGISTERS = 16 };
+#endif
+
+#define INLINE static inline __attribute__((always_inline))
+
+/* Vectors with the alignment of their elements, so that a dereference is an unaligned load or store. */
+typedef float vf __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
+typedef int32_t vi __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
+typedef uint32_t vu __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
+typedef uint16_t vh __attribute__((vector_size(LANES * 2), aligned(2), may_alias));
+
+INLINE vf vload(const float *p) { return *(const vf *)p; }
+INLINE void vstore(float *p, vf x) { *(vf *)p = x; }
+INLINE vf vset(float x) { return x - (vf){0}; }
+/* mask ? a : b, lane by lane */
+INLINE vf vselect(vi mask, vf a, vf b) { return (vf)((mask & (vi)a) | (~mask & (vi)b)); }
+
+INLINE float vsum(vf x) {
+    float s[LANES];
+    memcpy(s, &x, sizeof s);
+    for (int w = LANES / 2; w > 0; w /= 2)
+        for (int i = 0; i < w; i++) s[i] += s[i + w];
+    return s[0];
+}
+
+/* The first n lanes only. */
+INLINE vf vload_n(const float *p, int n) {
+    float t[LANES] = {0};
+    memcpy(t, p, (size_t)n * 4);
+    return vload(t);
+}
+INLINE void vstore_n(float *p, vf x, int n) {
+    float t[LANES];
+    vstore(t, x);
+    memcpy(p, t, (size_t)n * 4);
+}
+
+/* bfloat16: the upper half of a float32; rounding to nearest even, NaN kept quiet. */
+INLINE float bf16_to_f32(uint16_t h) {
+    const uint32_t u = (uint32_t)h << 16;
+    float f;
+    memcpy(&f, &u, 4);
+    return f;
+}
+INLINE uint16_t f32_to_bf16(float f) {
+    uint32_t u;
+    memcpy(&u, &f, 4);
+    if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)((u >> 16) | 0x40u);
+    return (uint16_t)((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
+}
+INLINE vf vload_bf16(const uint16_t *p) {
+    const vh h = *(const vh *)p;
+    return (vf)(__builtin_convertvector(h, vu) << 16);
+}
+INLINE void vstore_bf16(uint16_t *p, vf x) {
+    const vu u = (vu)x;
+    const vu nan = (vu)((u & 0x7fffffffu) > 0x7f800000u);
+    const vu rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+    const vu quiet = (u >> 16) | 0x40u;
+    *(vh *)p = __builtin_convertvector((nan & quiet) | (~nan & rounded), vh);
+}
+
+/* Loads and stores of a row of the caller's, whole vectors or the first n lanes. */
+INLINE vf row_load(const void *row, mhla_dtype dtype, int64_t at) {
+    return dtype == MHLA_F32 ? vload((const float *)row + at) : vload_bf16((const uint16_t *)row + at);
+}
+INLINE vf row_load_n(const void *row, mhla_dtype dtype, int64_t at, int n) {
+    if (dtype == MHLA_F32) return vload_n((const float *)row + at, n);
+    uint16_t t[LANES] = {0};
+    memcpy(t, (const uint16_t *)row + at, (size_t)n * 2);
+    return vload_bf16(t);
+}
+INLINE void row_store(void *row, mhla_dtype dtype, int64_t at, vf x) {
+    if (dtype == MHLA_F32)
+        vstore((float *)row + at, x);
+    else
+        vstore_bf16((uint16_t *)row + at, x);
+}
+INLINE void row_store_n(void *row, mhla_dtype dtype, int64_t at, vf x, int n) {
+    if (dtype == MHLA_F32) {
+        vstore_n((float *)row + at, x, n);
+        return;
+    }
+    uint16_t t[LANES];
+    vstore_bf16(t, x);
+    memcpy((uint16_t *)row + at, t, (size_t)n * 2);
+}
+INLINE void *row_at(const mhla_rows *r, int64_t i) {
+    const int64_t element = (r->idx ? r->idx[i] : i) * r->stride;
+    return (char *)r->base + element * (r->dtype == MHLA_F32 ? 4 : 2);
+}
+
+INLINE void prefetch_row(mhla_prefetch *f) {
+    if (f->next >= f->end) return;
+    const char *p = row_at(&f->rows, f->next++);
+    for (int i = 0; i < f->bytes; i += 64) __builtin_prefetch(p + i, 0, 2);
+}
+
+#endif

@@ -1,0 +1,146 @@
+/* Rows of q and k on their way in (feature map, rotary, column sums, denominators) and gradients on their way out. */
+#include "simd/kernels/features.h"
+
+/* (x_a, x_b) -> (x_a cos - x_b sin, x_a sin + x_b cos) for every pair of the row; sign = -1 turns back. */
+static void rotate_half(float *row, int dim, const float *cos, const float *sin, float sign) {
+    const int half = dim / 2;
+    int j = 0;
+    for (; j + LANES <= half; j += LANES) {
+        const vf a = vload(row + j), b = vload(row + half + j), c = vload(cos + j), s = sign * vload(sin + j);
+        vstore(row + j, a * c - b * s);
+        vstore(row + half + j, a * s + b * c);
+    }
+    for (; j < half; j++) {
+        const float a = row[j], b = row[half + j], c = cos[j], s = sign * sin[j];
+        row[j] = a * c - b * s;
+        row[half + j] = a * s + b * c;
+    }
+}
+
+static void rotate_interleaved(float *row, int dim, const float *cos, const float *sin, float sign) {
+    for (int j = 0; j < dim / 2; j++) {
+        const float a = row[2 * j], b = row[2 * j + 1], c = cos[j], s = sign * sin[j];
+        row[2 * j] = a * c - b * s;
+        row[2 * j + 1] = a * s + b * c;
+    }
+}
+
+static void rotate(float *row, mhla_rope rope, int dim, const float *cos, const float *sin, int64_t at, float sign) {
+    const int64_t offset = at * (dim / 2);
+    if (rope == MHLA_ROPE_HALF)
+        rotate_half(row, dim, cos + offset, sin + offset, sign);
+    else
+        rotate_interleaved(row, dim, cos + offset, sin + offset, sign);
+}
+
+/* The body; K, feature and dtype are constants where the caller knows them at compile time. `sum` and `den` use the
+ * un-rotated features. */
+INLINE void pack_body(const mhla_pack *p, const int K, const mhla_feature feature, const mhla_dtype dtype) {
+    const vf eps = vset(p->eps);
+    const int whole = K / LANES * LANES;
+    vf sum[1024 / LANES];
+    if (p->sum)
+        for (int j = 0; j < whole; j += LANES) sum[j / LANES] = vload(p->sum + j);
+    for (int i = 0; i < p->n; i++) {
+        const void *x = row_at(&p->src, i);
+        float *y = p->dst + i * p->ld;
+        vf den = vset(0.0f);
+        for (int j = 0; j < whole; j += LANES) {
+            const vf f = feature_apply(feature, row_load(x, dtype, j), eps);
+            vstore(y + j, f);
+            if (p->sum) sum[j / LANES] += f;
+            if (p->z) den += f * vload(p->z + j);
+        }
+        float tail_den = 0.0f;
+        if (whole < K) {
+            float t[LANES];
+            vstore(t, feature_apply(feature, row_load_n(x, dtype, whole, K - whole), eps));
+            for (int j = whole; j < K; j++) {
+                y[j] = t[j - whole];
+                if (p->sum) p->sum[j] += y[j];
+                if (p->z) tail_den += y[j] * p->z[j];
+            }
+        }
+        for (int64_t j = K; j < p->ld; j++) y[j] = 0.0f;
+        if (p->z) p->den[i] = vsum(den) + tail_den;
+        if (p->plain) memcpy(p->plain + i * p->ld, y, (size_t)p->ld * 4);
+        if (p->rope != MHLA_ROPE_NONE)
+            rotate(y, p->rope, p->rope_dim, p->cos, p->sin, p->rope_row + (p->src.idx ? p->src.idx[i] : i), 1.0f);
+    }
+    if (p->sum)
+        for (int j = 0; j < whole; j += LANES) vstore(p->sum + j, sum[j / LANES]);
+}
+
+void KERNEL(pack)(const mhla_pack *p) {
+    if (p->src.dtype == MHLA_F32 && p->feature == MHLA_FEATURE_RELU) {
+        switch (p->K) { /* the head sizes of the paper's models */
+        case 64: pack_body(p, 64, MHLA_FEATURE_RELU, MHLA_F32); return;
+        case 72: pack_body(p, 72, MHLA_FEATURE_RELU, MHLA_F32); return;
+        case 128: pack_body(p, 128, MHLA_FEATURE_RELU, MHLA_F32); return;
+        default: break;
+        }
+    }
+    pack_body(p, p->K, p->feature, p->src.dtype);
+}
+
+void KERNEL(unpack)(const mhla_unpack *u) {
+    float line[1024 + LANES];
+    for (int i = 0; i < u->n; i++) {
+        const int64_t at = u->x.idx ? u->x.idx[i] : i;
+        if (u->d)
+            memcpy(line, u->d + i * u->ld, (size_t)u->K * 4);
+        else
+            memset(line, 0, (size_t)u->K * 4);
+        if (u->rope != MHLA_ROPE_NONE && u->d)
+            rotate(line, u->rope, u->rope_dim, u->cos, u->sin, u->rope_row + at, -1.0f);
+        const float w = u->w ? u->w[i] : 1.0f;
+        const void *x = row_at(&u->x, i);
+        float *dx = row_at(&u->dx, i);
+        for (int j = 0; j < u->K; j += LANES) {
+            const int n = u->K - j < LANES ? u->K - j : LANES;
+            vf d = vload(line + j);
+            if (n == LANES) {
+                if (u->z) d += w * vload(u->z + j);
+                if (u->plain) d += vload(u->plain + i * u->ld + j);
+                d = feature_grad(u->feature, row_load(x, u->x.dtype, j), d);
+                if (u->accumulate) d += vload(dx + j);
+                vstore(dx + j, d);
+            } else {
+                if (u->z) d += w * vload_n(u->z + j, n);
+                if (u->plain) d += vload_n(u->plain + i * u->ld + j, n);
+                d = feature_grad(u->feature, row_load_n(x, u->x.dtype, j, n), d);
+                if (u->accumulate) d += vload_n(dx + j, n);
+                vstore_n(dx + j, d, n);
+            }
+        }
+    }
+}
+
+void KERNEL(copy_rows)(float *dst, int64_t ld, const mhla_rows *src, int n, int cols, const float *scale) {
+    const int whole = cols / LANES * LANES;
+    for (int i = 0; i < n; i++) {
+        const void *x = row_at(src, i);
+        float *y = dst + i * ld;
+        if (scale) {
+            const float s = scale[i];
+            for (int j = 0; j < whole; j += LANES) vstore(y + j, s * row_load(x, src->dtype, j));
+            if (whole < cols) vstore_n(y + whole, s * row_load_n(x, src->dtype, whole, cols - whole), cols - whole);
+        } else {
+            for (int j = 0; j < whole; j += LANES) vstore(y + j, row_load(x, src->dtype, j));
+            if (whole < cols) vstore_n(y + whole, row_load_n(x, src->dtype, whole, cols - whole), cols - whole);
+        }
+        for (int64_t j = cols; j < ld; j++) y[j] = 0.0f;
+    }
+}
+
+void KERNEL(store_rows)(const mhla_rows *dst, const float *src, int64_t ld, int n, int cols, int accumulate) {
+    for (int i = 0; i < n; i++) {
+        void *y = row_at(dst, i);
+        for (int j = 0; j < cols; j += LANES) {
+            const int w = cols - j < LANES ? cols - j : LANES;
+            vf x = vload_n(src + i * ld + j, w);
+            if (accumulate) x = row_load_n(y, dst->dtype, j, w) + x;
+            row_store_n(y, dst->dtype, j, x, w);
+        }
+    }
+}

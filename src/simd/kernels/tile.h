@@ -1,0 +1,172 @@
+/* One register tile of a product, TILE_ROWS x TILE_VECTORS at most, for vectors of TILE_LANES floats. Included once per
+ * vector length by gemm.c, with TILE_LANES defined; names carry the length.
+ *
+ * The body is one inline function of constants (rows mr, vectors nv); the table below instantiates it. */
+
+#define TILE_PASTE_(a, b) a##_##b
+#define TILE_PASTE(a, b) TILE_PASTE_(a, b)
+#define TILE(name) TILE_PASTE(name, TILE_LANES)
+
+typedef float TILE(tv) __attribute__((vector_size(TILE_LANES * 4), aligned(4), may_alias));
+
+/* acc (+)= sum over p of A(i,p) B(p,:). With `first` the first product starts the chain. */
+INLINE void TILE(accumulate)(TILE(tv) acc[TILE_MAX_ROWS][TILE_MAX_VECTORS], const int mr, const int nv, const int by_k,
+                             int k, const float *a, int64_t stride, const float *b, int64_t b_step, int first) {
+    /* by_k: A rows are contiguous in k and `stride` apart; else A columns are contiguous and `stride` apart. */
+    int p = 0;
+    if (first) {
+#pragma GCC unroll 8
+        for (int i = 0; i < mr; i++) {
+            const float x = by_k ? a[i * stride] : a[i];
+#pragma GCC unroll 4
+            for (int j = 0; j < nv; j++) acc[i][j] = x * *(const TILE(tv) *)(b + j * TILE_LANES);
+        }
+        p = 1;
+        b += b_step;
+    }
+    if (by_k) {
+        const float *row[TILE_MAX_ROWS];
+#pragma GCC unroll 8
+        for (int i = 0; i < mr; i++) row[i] = a + i * stride;
+        for (; p < k; p++, b += b_step) {
+            TILE(tv) v[TILE_MAX_VECTORS];
+#pragma GCC unroll 4
+            for (int j = 0; j < nv; j++) v[j] = *(const TILE(tv) *)(b + j * TILE_LANES);
+#pragma GCC unroll 8
+            for (int i = 0; i < mr; i++) {
+                const float x = row[i][p];
+#pragma GCC unroll 4
+                for (int j = 0; j < nv; j++) acc[i][j] += x * v[j];
+            }
+        }
+    } else {
+        for (a += p * stride; p < k; p++, a += stride, b += b_step) {
+            TILE(tv) v[TILE_MAX_VECTORS];
+#pragma GCC unroll 4
+            for (int j = 0; j < nv; j++) v[j] = *(const TILE(tv) *)(b + j * TILE_LANES);
+#pragma GCC unroll 8
+            for (int i = 0; i < mr; i++) {
+                const float x = a[i];
+#pragma GCC unroll 4
+                for (int j = 0; j < nv; j++) acc[i][j] += x * v[j];
+            }
+        }
+    }
+}
+
+/* The triangle on the diagonal of a lower triangular A: row i takes columns p < i + lead. Nothing that is masked is
+ * touched, so that a NaN in a later row of B reaches no earlier row of C. */
+INLINE void TILE(triangle)(TILE(tv) acc[TILE_MAX_ROWS][TILE_MAX_VECTORS], const int mr, const int nv, int k,
+                           const float *a, int64_t a_row, int64_t a_k, const float *b, int64_t b_step, int lead) {
+    for (int p = 0; p < mr + lead - 1 && p < k; p++, b += b_step) {
+        TILE(tv) v[TILE_MAX_VECTORS];
+#pragma GCC unroll 4
+        for (int j = 0; j < nv; j++) v[j] = *(const TILE(tv) *)(b + j * TILE_LANES);
+#pragma GCC unroll 8
+        for (int i = 0; i < mr; i++) {
+            if (p >= i + lead) continue;
+            const float x = a[i * a_row + p * a_k];
+#pragma GCC unroll 4
+            for (int j = 0; j < nv; j++) acc[i][j] += x * v[j];
+        }
+    }
+}
+
+INLINE void TILE(factor)(TILE(tv) acc[TILE_MAX_ROWS][TILE_MAX_VECTORS], const int mr, const int nv,
+                         const mhla_factor *f, int k, int row, int column, int width, int first) {
+    const float *b = f->b + (f->b_k ? column : f->b_rows * column);
+    const int64_t b_step = f->b_k ? f->b_k : width;
+    if (f->a_k == 1)
+        TILE(accumulate)(acc, mr, nv, 1, k, f->a + row * f->a_row, f->a_row, b, b_step, first);
+    else
+        TILE(accumulate)(acc, mr, nv, 0, k, f->a + row, f->a_k, b, b_step, first);
+}
+
+/* Into the caller's rows, scaled; whole float32 vectors here, everything else by way of a row of floats. */
+INLINE void TILE(store_rows)(TILE(tv) acc[TILE_MAX_ROWS][TILE_MAX_VECTORS], const int mr, const int nv,
+                             const mhla_gemm *g, int row, int column) {
+    const int cols = g->n.n - column < nv * TILE_LANES ? g->n.n - column : nv * TILE_LANES;
+#pragma GCC unroll 8
+    for (int i = 0; i < mr; i++) {
+        void *out = row_at(&g->out, row + i);
+        const float s = g->row_scale ? g->row_scale[row + i] : 1.0f;
+        if (g->out.dtype == MHLA_F32 && cols == nv * TILE_LANES) {
+            float *o = (float *)out + column;
+#pragma GCC unroll 4
+            for (int j = 0; j < nv; j++) {
+                TILE(tv) *at = (TILE(tv) *)(o + j * TILE_LANES);
+                *at = g->accumulate ? *at + s * acc[i][j] : s * acc[i][j];
+            }
+        } else {
+            float line[TILE_MAX_VECTORS * TILE_LANES];
+#pragma GCC unroll 4
+            for (int j = 0; j < nv; j++) *(TILE(tv) *)(line + j * TILE_LANES) = s * acc[i][j];
+            store_line(out, g->out.dtype, column, line, cols, g->accumulate);
+        }
+    }
+}
+
+INLINE void TILE(run)(const int mr, const int nv, const mhla_gemm *g, int row, int column) {
+    TILE(tv) acc[TILE_MAX_ROWS][TILE_MAX_VECTORS];
+    const int width = nv * TILE_LANES;
+    if (g->f.k > 0) {
+        TILE(factor)(acc, mr, nv, &g->f, g->f.k, row, column, width, 1);
+    } else {
+#pragma GCC unroll 8
+        for (int i = 0; i < mr; i++)
+#pragma GCC unroll 4
+            for (int j = 0; j < nv; j++) acc[i][j] = (TILE(tv)){0};
+    }
+    if (g->f2.k > 0) {
+        const mhla_factor *f = &g->f2;
+        const int dense = g->f2_lower && row < f->k ? row : f->k;
+        TILE(factor)(acc, mr, nv, f, dense, row, column, width, 0);
+        if (g->f2_lower && dense < f->k) {
+            const int64_t b_step = f->b_k ? f->b_k : width;
+            TILE(triangle)(acc, mr, nv, f->k - dense, f->a + row * f->a_row + dense * f->a_k, f->a_row, f->a_k,
+                           f->b + (f->b_k ? column : f->b_rows * column) + dense * b_step, b_step, g->f2_lead);
+        }
+    }
+    if (g->store == MHLA_STORE_ROWS) {
+        TILE(store_rows)(acc, mr, nv, g, row, column);
+        return;
+    }
+    float *c = g->c + (g->c_row ? row * g->c_row + column : g->c_rows * column + (int64_t)row * width);
+    const int64_t step = g->c_row ? g->c_row : width;
+    if (g->store == MHLA_STORE_SET) {
+#pragma GCC unroll 8
+        for (int i = 0; i < mr; i++)
+#pragma GCC unroll 4
+            for (int j = 0; j < nv; j++) *(TILE(tv) *)(c + i * step + j * TILE_LANES) = acc[i][j];
+    } else {
+#pragma GCC unroll 8
+        for (int i = 0; i < mr; i++)
+#pragma GCC unroll 4
+            for (int j = 0; j < nv; j++) *(TILE(tv) *)(c + i * step + j * TILE_LANES) += acc[i][j];
+    }
+}
+
+#define INSTANCE(mr, nv)                                                                                             \
+    static __attribute__((noinline)) void TILE(tile_##mr##x##nv)(const mhla_gemm *g, int row, int column) {          \
+        TILE(run)(mr, nv, g, row, column);                                                                           \
+    }
+#define INSTANCES(nv)                                                                                                \
+    INSTANCE(1, nv) INSTANCE(2, nv) INSTANCE(3, nv) INSTANCE(4, nv)                                                  \
+    INSTANCE(5, nv) INSTANCE(6, nv) INSTANCE(7, nv) INSTANCE(8, nv)
+#define ENTRIES(nv)                                                                                                  \
+    {NULL, TILE(tile_1x##nv), TILE(tile_2x##nv), TILE(tile_3x##nv), TILE(tile_4x##nv),                               \
+     TILE(tile_5x##nv), TILE(tile_6x##nv), TILE(tile_7x##nv), TILE(tile_8x##nv)}
+
+INSTANCES(1)
+INSTANCES(2)
+INSTANCES(3)
+INSTANCES(4)
+static const tile_fn TILE(tiles)[TILE_MAX_VECTORS + 1][TILE_MAX_ROWS + 1] = {{NULL},     ENTRIES(1), ENTRIES(2),
+                                                                             ENTRIES(3), ENTRIES(4)};
+#undef INSTANCE
+#undef INSTANCES
+#undef ENTRIES
+#undef TILE
+#undef TILE_PASTE
+#undef TILE_PASTE_
+#undef TILE_LANES
