@@ -1,0 +1,2 @@
+#include "ops/op.h"
+const mhla_op mhla_op_causal = {.name = "causal"};
