@@ -27,13 +27,14 @@ bench: build
 test:
 	@scripts/setup.sh test
 	@$(call configure,$(BUILD))
-	@$(call compile,$(BUILD)) --target all tests
+	@$(call compile,$(BUILD)) --target tests
 	@$(call run_tests,$(BUILD))
+	@echo "make test: all passed"
 
 asan:
 	@scripts/setup.sh test
 	@$(call configure,build-asan,-DCMAKE_BUILD_TYPE=RelWithDebInfo -DMHLA_SANITIZE=address$(comma)undefined)
-	@$(call compile,build-asan) --target all tests
+	@$(call compile,build-asan) --target tests
 	@$(call run_tests,build-asan)
 
 lint:

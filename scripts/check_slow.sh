@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.." || exit 1
 build() { # build DIR CMAKE_OPTIONS...
     dir=$1; shift
     cmake -S . -B "$dir" -DCMAKE_BUILD_TYPE=RelWithDebInfo "$@" >/dev/null &&
-        env -u MAKEFLAGS -u MAKELEVEL cmake --build "$dir" --parallel "$(nproc)" --target all tests
+        env -u MAKEFLAGS -u MAKELEVEL cmake --build "$dir" --parallel "$(nproc)" --target tests
 }
 
 tsan() {

@@ -6,10 +6,10 @@ set -eu
 missing=
 
 need() { # need PACKAGES... -- TEST...: unless the test succeeds, the packages are missing
-    packages=
-    while [ "$1" != -- ]; do packages="$packages $1"; shift; done
+    names=
+    while [ "$1" != -- ]; do names="$names $1"; shift; done
     shift
-    "$@" >/dev/null 2>&1 || missing="$missing$packages"
+    ("$@") >/dev/null 2>&1 || missing="$missing$names"
 }
 have() { command -v "$1"; }
 compiles() { # compiles COMPILER INCLUDE FLAGS...: a program that includes INCLUDE compiles and links
@@ -17,10 +17,8 @@ compiles() { # compiles COMPILER INCLUDE FLAGS...: a program that includes INCLU
     printf '#include <stdarg.h>\n#include <stddef.h>\n#include <stdint.h>\n#include <setjmp.h>\n#include <%s>\nint main(void) { return 0; }\n' "$include" |
         "$compiler" -x c - -o /dev/null "$@"
 }
-cmake_new_enough() {
-    v=$(cmake --version | sed -n 's/^cmake version \([0-9]*\)\.\([0-9]*\).*/\1 \2/p')
-    set -- $v
-    [ "$1" -gt 3 ] || { [ "$1" -eq 3 ] && [ "$2" -ge 25 ]; }
+cmake_new_enough() { # 3.25 or later
+    cmake --version | awk '/^cmake version/ { split($3, v, "."); ok = v[1] > 3 || (v[1] == 3 && v[2] >= 25) } END { exit !ok }'
 }
 
 group_build() {
@@ -59,33 +57,36 @@ group_check_slow() {
     need qemu-user -- have qemu-aarch64
 }
 
-case ${1:-build} in
-build | test | python | lint | fuzz | docs) "group_${1:-build}" ;;
-check-slow) group_check_slow ;;
+group=${1:-build}
+case $group in
+build | test | python | lint | fuzz | docs | check-slow) group=group_$(echo "$group" | tr - _) ;;
 *) echo "usage: scripts/setup.sh [build|test|python|lint|fuzz|docs|check-slow]" >&2; exit 2 ;;
 esac
+$group
 [ -n "$missing" ] || exit 0
 
-missing=$(printf '%s\n' $missing | sort -u | tr '\n' ' ')
-echo "missing: ${missing% }"
-install="apt-get install -y --no-install-recommends ${missing% }"
+packages=$(printf '%s\n' $missing | sort -u | tr '\n' ' ')
+packages=${packages% }
 by_hand() {
-    echo "mhla: please install these packages, then try again:" >&2
-    echo "    sudo apt-get update && sudo $install" >&2
+    echo "mhla: $1; please install these packages, then try again:" >&2
+    echo "    sudo apt-get update && sudo apt-get install -y --no-install-recommends $packages" >&2
     exit 1
 }
-command -v apt-get >/dev/null || by_hand
-as_root=
+echo "missing here: $packages"
+command -v apt-get >/dev/null || by_hand "this is no Debian"
+root=
 if [ "$(id -u)" -ne 0 ]; then
-    command -v sudo >/dev/null && sudo -v || by_hand
-    as_root=sudo
+    command -v sudo >/dev/null && sudo -v || by_hand "only root may install, and sudo does not work"
+    root=sudo
 fi
-export DEBIAN_FRONTEND=noninteractive
-echo "installing them from Debian's packages"
+apt() { $root env DEBIAN_FRONTEND=noninteractive apt-get "$@"; }
+echo "installing from Debian's packages ..."
 log=$(mktemp)
-if ! { $as_root env DEBIAN_FRONTEND=noninteractive apt-get update && $as_root env DEBIAN_FRONTEND=noninteractive $install; } >"$log" 2>&1; then
+trap 'rm -f "$log"' EXIT
+{ apt update && apt install -y --no-install-recommends $packages; } >"$log" 2>&1 || {
     tail -n 20 "$log" >&2
-    rm -f "$log"
-    by_hand
-fi
-rm -f "$log"
+    by_hand "apt-get failed"
+}
+missing=
+$group
+[ -z "$missing" ] || by_hand "still missing after installing (does an older one come first in PATH?):$missing"
