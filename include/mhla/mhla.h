@@ -378,7 +378,8 @@ MHLA_API const char *mhla_mix_name(mhla_mix_init init);
 MHLA_API mhla_status mhla_mix_from_name(mhla_mix_init *init, const char *name);
 
 /* After an optimiser step: clips mix [rows,cols] to [low, high] (the paper's (0,1): 1e-6, 1), then, if renormalise is
- * set, divides each row by its sum. causal: only the lower triangle is touched. */
+ * set, divides each row by its sum (a sum of 0 leaves it). causal: row i is read up to column i mod cols and only that
+ * far touched, so that [H,M,M] is clipped as H*M rows. */
 MHLA_API mhla_status mhla_mix_clip(float *mix, int64_t rows, int64_t cols, float low, float high, int renormalise,
                                    int causal);
 
