@@ -43,7 +43,7 @@ group_lint() {
 }
 group_fuzz() {
     group_build
-    need clang libclang-rt-14-dev -- compiles clang stdio.h -fsanitize=address
+    need clang libclang-rt-14-dev libstdc++-12-dev -- compiles clang stdio.h -fsanitize=address -lstdc++
 }
 group_docs() {
     need mandoc -- have mandoc
