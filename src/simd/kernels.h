@@ -32,11 +32,11 @@ typedef struct mhla_rows {
     mhla_dtype dtype;
 } mhla_rows;
 
-/* Rows to be brought towards L2 while a product runs, one per tile. */
+/* Rows to be brought towards L2 while a product runs, spread over its tiles. */
 typedef struct mhla_prefetch {
     mhla_rows rows;
-    int next, end; /* next row, and where to stop */
-    int bytes;     /* of a row */
+    int n;     /* rows */
+    int bytes; /* of a row */
 } mhla_prefetch;
 
 /* One factor pair of a product: A(i,p) = a[i*a_row + p*a_k], one of the two strides being 1; B panelled with b_rows
@@ -69,7 +69,7 @@ typedef struct mhla_gemm {
     mhla_rows out;     /* ROWS */
     const float *row_scale; /* [m] or NULL */
     int accumulate;
-    mhla_prefetch *prefetch; /* [n_prefetch], advanced */
+    const mhla_prefetch *prefetch; /* [n_prefetch] */
     int n_prefetch;
 } mhla_gemm;
 
@@ -109,14 +109,32 @@ typedef struct mhla_unpack {
     int accumulate;
 } mhla_unpack;
 
+/* A tile of softmax scores s [m][ld]: rows are queries, columns 0..n-1 keys. Row i sees columns first(i) .. last(i)-1:
+ * all of them, or, where `masked` is set, those below last + i and, where `windowed` is set too, from first + i on.
+ * Nothing is said about the others, before or after. */
+typedef struct mhla_scores {
+    float *s;
+    int64_t ld;
+    int m, n;
+    int masked, windowed, first, last;
+    float *max;  /* [m] largest score of the row so far */
+    float *sum;  /* [m] of exp(score - max) */
+    float *o;    /* online: [m][ldo] what was summed under the old maximum; whole rows are rescaled */
+    int64_t ldo; /* a multiple of 16 */
+    float *ds;   /* weights, grad: [m][ld] gradient of the weights, then of the scores */
+    float *dot;  /* [m] weights: += sum of weight * ds; grad: what is subtracted */
+} mhla_scores;
+
 #define MHLA_KERNEL_LIST(X)                                                                                          \
     /* the cut into panels that suits n columns */                                                                   \
     X(panels, (mhla_panels * p, int n))                                                                              \
-    X(gemm, (mhla_gemm * g))                                                                                         \
+    X(gemm, (const mhla_gemm *g))                                                                                      \
     X(pack, (const mhla_pack *p))                                                                                    \
     X(unpack, (const mhla_unpack *u))                                                                                \
     /* rows [n][ld] of the caller (float32 or bfloat16), times scale[i] if not NULL, as float32; columns to ld = 0 */ \
     X(copy_rows, (float *dst, int64_t ld, const mhla_rows *src, int n, int cols, const float *scale))                \
+    /* the same into panels: dst panelled [n][p->n] */                                                               \
+    X(copy_panels, (float *dst, const mhla_panels *p, const mhla_rows *src, int n, const float *scale))              \
     /* the way back: dst rows (=, +=) src [n][ld] */                                                                 \
     X(store_rows, (const mhla_rows *dst, const float *src, int64_t ld, int n, int cols, int accumulate))             \
     /* dst panelled over `cols` (panels p, p->n = number of src rows): dst[c][r] = src[r][c]; columns beyond p->n = 0 */       \
@@ -130,6 +148,13 @@ typedef struct mhla_unpack {
     X(row_dots, (float *d, const float *x, int64_t ldx, const float *y, int64_t ldy, int n, int cols))               \
     /* y += a x */                                                                                                   \
     X(axpy, (float *y, float a, const float *x, int64_t n))                                                          \
+    /* softmax: max; s = exp(s - max), sum, o rescaled; s, sum, dot; ds = s * (ds - dot); out rows = scale[i] * o */ \
+    X(scores_max, (const mhla_scores *t))                                                                            \
+    X(scores_online, (const mhla_scores *t))                                                                         \
+    X(scores_weights, (const mhla_scores *t))                                                                        \
+    X(scores_grad, (const mhla_scores *t))                                                                           \
+    X(scores_out, (const mhla_rows *out, const float *o, int64_t ldo, int n, int cols, const float *scale,           \
+                   int accumulate))                                                                                  \
     /* element-wise, in place is allowed */                                                                          \
     X(vexp, (float *y, const float *x, int64_t n))
 

@@ -58,17 +58,24 @@ static tile_fn pick(int unit, int nv, int rows) {
 #endif
 }
 
-void KERNEL(gemm)(mhla_gemm *g) {
+void KERNEL(gemm)(const mhla_gemm *g) {
+    int done = 0;
     for (int p = 0; p < g->n.count; p++) {
-        const int column = mhla_panel_begin(&g->n, p);
-        const int nv = (mhla_panel_begin(&g->n, p + 1) - column) / g->n.unit;
+        const int column = mhla_panel_begin(&g->n, p), end = mhla_panel_begin(&g->n, p + 1);
+        const int nv = (end - column) / g->n.unit;
         const int most = tile_rows(nv);
         const int tiles = (g->m + most - 1) / most; /* cut evenly, so that no tile is much smaller than the others */
         for (int t = 0; t < tiles; t++) {
             const int row = (int)((int64_t)t * g->m / tiles);
             const int rows = (int)((int64_t)(t + 1) * g->m / tiles) - row;
+            /* Rows of a B that is not in panels are far apart: no hardware prefetcher sees the next panel coming. */
+            if (g->f.b_k && p + 1 < g->n.count)
+                for (int r = (int)((int64_t)g->f.k * t / tiles); r < (int)((int64_t)g->f.k * (t + 1) / tiles); r++)
+                    for (int at = 0; at < nv * g->n.unit; at += 16)
+                        __builtin_prefetch(g->f.b + r * g->f.b_k + end + at, 0, 3);
             pick(g->n.unit, nv, rows)(g, row, column);
-            for (int f = 0; f < g->n_prefetch; f++) prefetch_row(&g->prefetch[f]);
+            for (int f = 0; f < g->n_prefetch; f++) prefetch_share(&g->prefetch[f], done, g->n.count * tiles);
+            done++;
         }
     }
 }

@@ -38,12 +38,20 @@ INLINE vf vset(float x) { return x - (vf){0}; }
 /* mask ? a : b, lane by lane */
 INLINE vf vselect(vi mask, vf a, vf b) { return (vf)((mask & (vi)a) | (~mask & (vi)b)); }
 
+/* The sum of all lanes, by halves. */
 INLINE float vsum(vf x) {
-    float s[LANES];
-    memcpy(s, &x, sizeof s);
-    for (int w = LANES / 2; w > 0; w /= 2)
-        for (int i = 0; i < w; i++) s[i] += s[i + w];
-    return s[0];
+    typedef float v4 __attribute__((vector_size(16), aligned(4), may_alias));
+#if defined(__AVX512F__)
+    typedef float v8 __attribute__((vector_size(32), aligned(4), may_alias));
+    const v8 h = __builtin_shufflevector(x, x, 0, 1, 2, 3, 4, 5, 6, 7) +
+                 __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15);
+    const v4 q = __builtin_shufflevector(h, h, 0, 1, 2, 3) + __builtin_shufflevector(h, h, 4, 5, 6, 7);
+#elif defined(__AVX2__)
+    const v4 q = __builtin_shufflevector(x, x, 0, 1, 2, 3) + __builtin_shufflevector(x, x, 4, 5, 6, 7);
+#else
+    const v4 q = x;
+#endif
+    return (q[0] + q[2]) + (q[1] + q[3]);
 }
 
 /* The first n lanes only. */
@@ -113,10 +121,13 @@ INLINE void *row_at(const mhla_rows *r, int64_t i) {
     return (char *)r->base + element * (r->dtype == MHLA_F32 ? 4 : 2);
 }
 
-INLINE void prefetch_row(mhla_prefetch *f) {
-    if (f->next >= f->end) return;
-    const char *p = row_at(&f->rows, f->next++);
-    for (int i = 0; i < f->bytes; i += 64) __builtin_prefetch(p + i, 0, 2);
+/* Rows [n*i/of, n*(i+1)/of) of a list. */
+INLINE void prefetch_share(const mhla_prefetch *f, int i, int of) {
+    const int end = (int)((int64_t)f->n * (i + 1) / of);
+    for (int r = (int)((int64_t)f->n * i / of); r < end; r++) {
+        const char *p = row_at(&f->rows, r);
+        for (int at = 0; at < f->bytes; at += 64) __builtin_prefetch(p + at, 0, 2);
+    }
 }
 
 #endif

@@ -1,21 +1,53 @@
 /* Transposes, dot products of rows, and small element-wise kernels. */
 #include "simd/kernels/math.h"
 
-/* dst[c][r] = src[r][c] for r < rows, c < cols, 0 for r up to width. Goes through the source by squares, so that both
- * sides stay in the nearest cache. */
+/* a0 b0 a1 b1 ... of the lower, and of the upper halves. */
+#if defined(__AVX512F__)
+INLINE vf zip_low(vf a, vf b) { return __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23); }
+INLINE vf zip_high(vf a, vf b) {
+    return __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+}
+#elif defined(__AVX2__)
+INLINE vf zip_low(vf a, vf b) { return __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11); }
+INLINE vf zip_high(vf a, vf b) { return __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15); }
+#else
+INLINE vf zip_low(vf a, vf b) { return __builtin_shufflevector(a, b, 0, 4, 1, 5); }
+INLINE vf zip_high(vf a, vf b) { return __builtin_shufflevector(a, b, 2, 6, 3, 7); }
+#endif
+
+/* A square of LANES x LANES in registers: zipping row i with row i + LANES/2 turns the bits of (row, column) by one;
+ * after log2(LANES) times they have changed places. */
+INLINE void transpose_square(float *dst, int64_t dst_ld, const float *src, int64_t src_ld) {
+    vf a[LANES], b[LANES];
+#pragma GCC unroll 16
+    for (int i = 0; i < LANES; i++) a[i] = vload(src + i * src_ld);
+#pragma GCC unroll 4
+    for (int stage = 1; stage < LANES; stage *= 2) {
+#pragma GCC unroll 8
+        for (int i = 0; i < LANES / 2; i++) {
+            b[2 * i] = zip_low(a[i], a[i + LANES / 2]);
+            b[2 * i + 1] = zip_high(a[i], a[i + LANES / 2]);
+        }
+#pragma GCC unroll 16
+        for (int i = 0; i < LANES; i++) a[i] = b[i];
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < LANES; i++) vstore(dst + i * dst_ld, a[i]);
+}
+
+/* dst[c][r] = src[r][c] for r < rows, c < cols, 0 for r up to width; squares where they are whole. */
 static void transpose_block(float *dst, int64_t dst_ld, int width, const float *src, int64_t src_ld, int rows,
                             int cols) {
-    enum { SIDE = 16 };
-    for (int c0 = 0; c0 < cols; c0 += SIDE) {
-        const int c1 = c0 + SIDE < cols ? c0 + SIDE : cols;
-        for (int r0 = 0; r0 < rows; r0 += SIDE) {
-            const int r1 = r0 + SIDE < rows ? r0 + SIDE : rows;
-            for (int c = c0; c < c1; c++)
-                for (int r = r0; r < r1; r++) dst[c * dst_ld + r] = src[r * src_ld + c];
-        }
-        for (int c = c0; c < c1; c++)
-            for (int r = rows; r < width; r++) dst[c * dst_ld + r] = 0.0f;
+    const int whole_rows = rows / LANES * LANES, whole_cols = cols / LANES * LANES;
+    for (int c = 0; c < whole_cols; c += LANES) {
+        for (int r = 0; r < whole_rows; r += LANES) transpose_square(dst + c * dst_ld + r, dst_ld, src + r * src_ld + c, src_ld);
+        for (int e = c; e < c + LANES; e++)
+            for (int r = whole_rows; r < rows; r++) dst[e * dst_ld + r] = src[r * src_ld + e];
     }
+    for (int c = whole_cols; c < cols; c++)
+        for (int r = 0; r < rows; r++) dst[c * dst_ld + r] = src[r * src_ld + c];
+    for (int c = 0; c < cols; c++)
+        for (int r = rows; r < width; r++) dst[c * dst_ld + r] = 0.0f;
 }
 
 void KERNEL(transpose)(float *dst, const mhla_panels *p, const float *src, int64_t ld, int cols) {
@@ -40,17 +72,17 @@ void KERNEL(transpose_panels)(float *dst, const mhla_panels *to, const float *sr
 }
 
 /* DM x DN dot products at once, each in one vector of partial sums. */
-enum { DM = REGISTERS == 32 ? 6 : 4, DN = REGISTERS == 32 ? 4 : 2 };
+enum { DM = REGISTERS == 32 ? 6 : 4, DN = REGISTERS == 32 ? 4 : 2, DOTS_ROWS = 6, DOTS_COLS = 4 };
 
 INLINE void dots_tile(float *c, int64_t ldc, const float *x, int64_t ldx, const int m, const float *y, int64_t ldy,
                       const int n, int64_t k, int accumulate) {
-    vf acc[DM][DN];
+    vf acc[DOTS_ROWS][DOTS_COLS];
 #pragma GCC unroll 6
     for (int i = 0; i < m; i++)
 #pragma GCC unroll 4
         for (int j = 0; j < n; j++) acc[i][j] = vset(0.0f);
     for (int64_t p = 0; p < k; p += LANES) {
-        vf b[DN];
+        vf b[DOTS_COLS];
 #pragma GCC unroll 4
         for (int j = 0; j < n; j++) b[j] = vload(y + j * ldy + p);
 #pragma GCC unroll 6
@@ -67,21 +99,38 @@ INLINE void dots_tile(float *c, int64_t ldc, const float *x, int64_t ldx, const 
         }
 }
 
+typedef void (*dots_fn)(float *c, int64_t ldc, const float *x, int64_t ldx, const float *y, int64_t ldy, int64_t k,
+                        int accumulate);
+
+#define INSTANCE(m, n)                                                                                               \
+    static void dots_##m##x##n(float *c, int64_t ldc, const float *x, int64_t ldx, const float *y, int64_t ldy,      \
+                               int64_t k, int accumulate) {                                                          \
+        dots_tile(c, ldc, x, ldx, m, y, ldy, n, k, accumulate);                                                      \
+    }
+#define INSTANCES(m) INSTANCE(m, 1) INSTANCE(m, 2) INSTANCE(m, 3) INSTANCE(m, 4)
+INSTANCES(1)
+INSTANCES(2)
+INSTANCES(3)
+INSTANCES(4)
+INSTANCES(5)
+INSTANCES(6)
+#undef INSTANCES
+#undef INSTANCE
+#define ENTRIES(m) {NULL, dots_##m##x1, dots_##m##x2, dots_##m##x3, dots_##m##x4}
+static const dots_fn dots_tiles[7][5] = {{NULL},     ENTRIES(1), ENTRIES(2), ENTRIES(3),
+                                         ENTRIES(4), ENTRIES(5), ENTRIES(6)};
+#undef ENTRIES
+
 void KERNEL(dots)(float *c, int64_t ldc, const float *x, int64_t ldx, int m, const float *y, int64_t ldy, int n,
                   int64_t k, int accumulate) {
-    for (int i = 0; i < m; i += DM)
-        for (int j = 0; j < n; j += DN) {
-            const float *xi = x + i * ldx, *yj = y + j * ldy;
-            float *at = c + i * ldc + j;
-            if (m - i >= DM && n - j >= DN) {
-                dots_tile(at, ldc, xi, ldx, DM, yj, ldy, DN, k, accumulate);
-                continue;
-            }
-            const int mm = m - i < DM ? m - i : DM, nn = n - j < DN ? n - j : DN;
-            for (int a = 0; a < mm; a++)
-                for (int b = 0; b < nn; b++)
-                    dots_tile(at + a * ldc + b, ldc, xi + a * ldx, ldx, 1, yj + b * ldy, ldy, 1, k, accumulate);
+    const int mt = (m + DM - 1) / DM, nt = (n + DN - 1) / DN; /* tiles, cut evenly */
+    for (int s = 0; s < mt; s++) {
+        const int i = s * m / mt, rows = (s + 1) * m / mt - i;
+        for (int t = 0; t < nt; t++) {
+            const int j = t * n / nt, cols = (t + 1) * n / nt - j;
+            dots_tiles[rows][cols](c + i * ldc + j, ldc, x + i * ldx, ldx, y + j * ldy, ldy, k, accumulate);
         }
+    }
 }
 
 void KERNEL(row_dots)(float *d, const float *x, int64_t ldx, const float *y, int64_t ldy, int n, int cols) {

@@ -133,6 +133,26 @@ void KERNEL(copy_rows)(float *dst, int64_t ld, const mhla_rows *src, int n, int 
     }
 }
 
+void KERNEL(copy_panels)(float *dst, const mhla_panels *p, const mhla_rows *src, int n, const float *scale) {
+    for (int i = 0; i < p->count; i++) {
+        const int begin = mhla_panel_begin(p, i), width = mhla_panel_begin(p, i + 1) - begin;
+        const int cols = p->n - begin < width ? p->n - begin : width;
+        float *panel = dst + (int64_t)n * begin;
+        for (int r = 0; r < n; r++) {
+            const void *x = row_at(src, r);
+            const float s = scale ? scale[r] : 1.0f;
+            int j = 0;
+            for (; j + LANES <= cols; j += LANES) vstore(panel + r * width + j, s * row_load(x, src->dtype, begin + j));
+            if (j < width) { /* width is a multiple of 8, LANES may be 16 */
+                float t[LANES];
+                vstore(t, s * row_load_n(x, src->dtype, begin + j, cols - j));
+                memcpy(panel + r * width + j, t, (size_t)(width - j < LANES ? width - j : LANES) * 4);
+                for (int e = j + LANES; e < width; e++) panel[r * width + e] = 0.0f;
+            }
+        }
+    }
+}
+
 void KERNEL(store_rows)(const mhla_rows *dst, const float *src, int64_t ld, int n, int cols, int accumulate) {
     for (int i = 0; i < n; i++) {
         void *y = row_at(dst, i);

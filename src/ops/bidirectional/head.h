@@ -1,0 +1,53 @@
+/* What forward and backward of the bidirectional operator share: the geometry of a call, the buffers of a thread, and the
+ * steps on one head. */
+#ifndef MHLA_OPS_BIDIRECTIONAL_HEAD_H
+#define MHLA_OPS_BIDIRECTIONAL_HEAD_H
+
+#include "ops/bidirectional/bidirectional.h"
+
+typedef struct mhla_geometry {
+    int K, V, linear, normalised, released;
+    mhla_panels pv, pk; /* columns V, columns K */
+    int64_t T, M, rows; /* tokens, summarised blocks, rows of the mixing (1 for linear attention) */
+    int64_t max_block, ldn; /* tokens of the largest block; row stride of [M][max_block] buffers */
+    int piece;          /* tokens packed at a time */
+    int64_t ldk, ldv;   /* row strides of packed q~, k~ and of g */
+    int64_t z, used, ld; /* a summary: S panelled [K][V] (backward: [V][K]), z at `z`, `used` floats, `ld` apart */
+    int64_t group, groups; /* mixture rows made at a time */
+} mhla_geometry;
+
+/* Scratch memory of one thread. n = piece tokens. */
+typedef struct mhla_buffers {
+    float *P;          /* [group][ld] mixtures */
+    float *k, *q;      /* [n][ldk] */
+    float *v;          /* [n] panelled over V, or rows of ldv */
+    float *den, *row_scale; /* [n] */
+    float *dots, *dens; /* [M][ldn], `released` */
+    float *h, *g;      /* backward: [n][ldk], [n][ldv] */
+    float *t;          /* backward: one summary, transposed */
+} mhla_buffers;
+
+typedef struct mhla_head {
+    const mhla_run *run;
+    const mhla_geometry *g;
+    int64_t b, h;
+    const float *mix; /* [rows][M] */
+} mhla_head;
+
+mhla_geometry mhla_bidirectional_geometry(const mhla_run *run);
+mhla_buffers mhla_bidirectional_buffers(mhla_carver *w, const mhla_geometry *g, int backward);
+mhla_head mhla_bidirectional_head(const mhla_run *run, const mhla_geometry *g, int64_t index, const float *ones);
+size_t mhla_bidirectional_forward_workspace(const mhla_run *run);
+size_t mhla_bidirectional_backward_workspace(const mhla_run *run);
+
+int64_t mhla_head_begin(const mhla_head *x, int64_t block);
+mhla_rows mhla_head_rows(const mhla_head *x, const void *base, mhla_dtype dtype, const mhla_strides *s, int64_t at);
+mhla_pack mhla_head_pack(const mhla_head *x, float *dst, const void *src, const mhla_strides *s, int64_t at, int n,
+                         int rotate);
+void mhla_head_keys(const mhla_head *x, const mhla_buffers *buf, int64_t at, int n, float *z);
+void mhla_head_queries(const mhla_head *x, const mhla_buffers *buf, int64_t at, int n, const float *zm);
+void mhla_head_released(const mhla_head *x, const mhla_buffers *buf, const float *S);
+void mhla_head_row_scale(const mhla_head *x, float *row_scale, const float *den, int n);
+void mhla_head_mix(const mhla_head *x, const mhla_buffers *buf, const float *S, int64_t i0, int64_t i1);
+
+#endif

@@ -1,0 +1,344 @@
+/* Bidirectional MHLA and linear attention, forward. One head at a time stays in a core's own cache: its summaries are
+ * made block by block, mixed for a group of query blocks, and the group's outputs follow while the mixtures are hot.
+ * Heads that do not fill all threads are split by blocks instead; the arithmetic, and so every bit, is the same. */
+#include "ops/bidirectional/head.h"
+
+enum {
+    PIECE = 128,          /* tokens of a block that are packed at a time */
+    LINEAR_BLOCK = 1024,  /* tokens of linear attention that are summed before they join the total */
+    GROUP_BYTES = 400000, /* mixtures made at a time: most of a small L2 */
+};
+
+static int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+/* A row stride that is an odd number of cache lines, so that the same column of many rows spreads over all sets. */
+static int64_t odd_lines(int64_t floats) { return ((floats + 15) / 16 | 1) * 16; }
+
+mhla_geometry mhla_bidirectional_geometry(const mhla_run *run) {
+    const mhla_plan_desc *d = &run->plan->d;
+    mhla_geometry g = {.K = d->key_dim, .V = d->value_dim, .linear = d->kind == MHLA_KIND_LINEAR};
+    run->kernels->panels(&g.pv, g.V);
+    run->kernels->panels(&g.pk, g.K);
+    g.T = run->call.tokens;
+    g.M = g.linear ? (g.T + LINEAR_BLOCK - 1) / LINEAR_BLOCK : run->plan->M;
+    g.rows = g.linear ? 1 : g.M;
+    g.max_block = g.linear ? (g.T < LINEAR_BLOCK ? g.T : LINEAR_BLOCK) : run->plan->max_block;
+    g.piece = g.max_block < PIECE ? (int)g.max_block : PIECE;
+    g.ldn = odd_lines(g.max_block);
+    g.ldk = odd_lines(g.K);
+    g.ldv = odd_lines(g.V);
+    const int64_t kv = (int64_t)g.K * mhla_panels_width(&g.pv), vk = (int64_t)g.V * mhla_panels_width(&g.pk);
+    g.z = round_up(kv > vk ? kv : vk, 16);
+    g.used = g.z + round_up(g.K, 16);
+    g.ld = odd_lines(g.used);
+    g.group = GROUP_BYTES / 4 / g.ld / 6 * 6;
+    if (g.group < 6) g.group = 6;
+    if (g.rows > 64 && g.group < 36) g.group = 36;
+    if (g.group > g.rows) g.group = g.rows;
+    g.groups = (g.rows + g.group - 1) / g.group;
+    g.normalised = d->denominator != MHLA_DEN_NONE;
+    g.released = d->denominator == MHLA_DEN_RELEASED;
+    return g;
+}
+
+/* ---- One block ---- */
+
+mhla_rows mhla_head_rows(const mhla_head *x, const void *base, mhla_dtype dtype, const mhla_strides *s, int64_t at) {
+    const int32_t *perm = x->run->plan->perm;
+    return (mhla_rows){.base = (void *)(uintptr_t)mhla_at(base, dtype, s, x->b, perm ? 0 : at, x->h),
+                       .idx = perm ? perm + at : NULL,
+                       .stride = s->token,
+                       .dtype = dtype};
+}
+
+int64_t mhla_head_begin(const mhla_head *x, int64_t block) {
+    if (!x->g->linear) return x->run->plan->offsets[block];
+    const int64_t at = block * LINEAR_BLOCK;
+    return at < x->g->T ? at : x->g->T;
+}
+
+mhla_pack mhla_head_pack(const mhla_head *x, float *dst, const void *src, const mhla_strides *s, int64_t at, int n,
+                         int rotate) {
+    const mhla_plan_desc *d = &x->run->plan->d;
+    const mhla_call *c = &x->run->call;
+    return (mhla_pack){.dst = dst, .ld = x->g->ldk, .src = mhla_head_rows(x, src, d->dtype, s, at), .n = n,
+                       .K = x->g->K, .feature = d->feature, .eps = d->feature_eps,
+                       .rope = rotate ? d->rope : MHLA_ROPE_NONE, .rope_dim = d->rope_dim, .cos = c->rope_cos,
+                       .sin = c->rope_sin, .rope_row = x->run->plan->perm ? 0 : at};
+}
+
+/* k~ of n tokens into buf->k; their column sums are added to z where there is a denominator. */
+void mhla_head_keys(const mhla_head *x, const mhla_buffers *buf, int64_t at, int n, float *z) {
+    const mhla_call *c = &x->run->call;
+    if (z && c->k2) {
+        mhla_pack pair = mhla_head_pack(x, buf->k, c->k2, &c->k2_strides, at, n, 0);
+        pair.sum = z;
+        x->run->kernels->pack(&pair);
+        z = NULL;
+    }
+    mhla_pack p = mhla_head_pack(x, buf->k, x->run->k, &c->k, at, n, 1);
+    p.sum = z;
+    x->run->kernels->pack(&p);
+}
+
+/* S_b = sum_t k~_t v_t^T and z_b = sum_t k~_t, into S [ld]. */
+static void summarise(const mhla_head *x, const mhla_buffers *buf, int64_t block, float *S) {
+    const mhla_geometry *g = x->g;
+    const mhla_kernels *kernels = x->run->kernels;
+    const mhla_call *c = &x->run->call;
+    const mhla_dtype dtype = x->run->plan->d.dtype;
+    const int64_t begin = mhla_head_begin(x, block), end = mhla_head_begin(x, block + 1);
+    const int64_t pieces = (end - begin + g->piece - 1) / g->piece;
+    memset(S + (int64_t)g->K * mhla_panels_width(&g->pv), 0, (size_t)(g->ld - (int64_t)g->K * mhla_panels_width(&g->pv)) * 4);
+    for (int64_t p = 0; p < pieces; p++) {
+        const int64_t at = begin + p * (end - begin) / pieces, next = begin + (p + 1) * (end - begin) / pieces;
+        const int n = (int)(next - at);
+        mhla_head_keys(x, buf, at, n, g->normalised ? S + g->z : NULL);
+        const mhla_rows v = mhla_head_rows(x, x->run->v, dtype, &c->v, at);
+        kernels->copy_panels(buf->v, &g->pv, &v, n, NULL);
+        const int ahead = (int)(g->T - next < n ? g->T - next : n);
+        const int element = (int)mhla_dtype_size(dtype);
+        const mhla_prefetch fetch[2] = {
+            {mhla_head_rows(x, x->run->k, dtype, &c->k, next), ahead, g->K * element},
+            {mhla_head_rows(x, x->run->v, dtype, &c->v, next), ahead, g->V * element},
+        };
+        kernels->gemm(&(mhla_gemm){
+            .m = g->K, .n = g->pv,
+            .f = {.k = n, .a = buf->k, .a_row = 1, .a_k = g->ldk, .b = buf->v, .b_rows = n},
+            .store = p == 0 ? MHLA_STORE_SET : MHLA_STORE_ADD, .c = S, .c_rows = g->K,
+            .prefetch = fetch, .n_prefetch = ahead > 0 ? 2 : 0});
+    }
+}
+
+/* den_t without scale and eps for the tokens of one piece, q~ packed into buf->q on the way. zm = z' of the block. */
+void mhla_head_queries(const mhla_head *x, const mhla_buffers *buf, int64_t at, int n, const float *zm) {
+    const mhla_call *c = &x->run->call;
+    const int eq4 = x->g->normalised && !x->g->released;
+    if (eq4 && c->q2) {
+        mhla_pack pair = mhla_head_pack(x, buf->q, c->q2, &c->q2_strides, at, n, 0);
+        pair.z = zm;
+        pair.den = buf->den;
+        x->run->kernels->pack(&pair);
+    }
+    mhla_pack p = mhla_head_pack(x, buf->q, x->run->q, &c->q, at, n, 1);
+    if (eq4 && !c->q2) {
+        p.z = zm;
+        p.den = buf->den;
+    }
+    x->run->kernels->pack(&p);
+}
+
+/* `released`: dots[b][w] = q~_{b,w} . z_b for all blocks, then den[i][w] = sum_b m[i,b] dots[b][w]. */
+void mhla_head_released(const mhla_head *x, const mhla_buffers *buf, const float *S) {
+    const mhla_geometry *g = x->g;
+    const mhla_call *c = &x->run->call;
+    mhla_panels pn;
+    x->run->kernels->panels(&pn, (int)g->max_block);
+    for (int64_t b = 0; b < g->M; b++) {
+        const int64_t begin = mhla_head_begin(x, b);
+        for (int64_t w = 0; w < g->max_block; w += g->piece) {
+            const int n = (int)(g->max_block - w < g->piece ? g->max_block - w : g->piece);
+            mhla_pack p = c->q2 ? mhla_head_pack(x, buf->q, c->q2, &c->q2_strides, begin + w, n, 0)
+                                : mhla_head_pack(x, buf->q, x->run->q, &c->q, begin + w, n, 0);
+            p.z = S + b * g->ld + g->z;
+            p.den = buf->dots + b * g->ldn + w;
+            x->run->kernels->pack(&p);
+        }
+    }
+    x->run->kernels->gemm(&(mhla_gemm){
+        .m = (int)g->M, .n = pn,
+        .f = {.k = (int)g->M, .a = x->mix, .a_row = g->M, .a_k = 1, .b = buf->dots, .b_k = g->ldn},
+        .store = MHLA_STORE_SET, .c = buf->dens, .c_row = g->ldn});
+}
+
+/* scale / den for n tokens; den is 1 without a denominator. */
+void mhla_head_row_scale(const mhla_head *x, float *row_scale, const float *den, int n) {
+    const mhla_plan_desc *d = &x->run->plan->d;
+    for (int i = 0; i < n; i++) row_scale[i] = d->scale / (den ? d->scale * den[i] + d->den_eps : 1.0f);
+}
+
+/* o_t = (q~_t^T S'_i) / den_t for the tokens of block i; P = S'_i [ld]. */
+static void outputs(const mhla_head *x, const mhla_buffers *buf, int64_t block, const float *P) {
+    const mhla_geometry *g = x->g;
+    const mhla_kernels *kernels = x->run->kernels;
+    const mhla_call *c = &x->run->call;
+    const mhla_dtype dtype = x->run->plan->d.dtype;
+    const int64_t begin = mhla_head_begin(x, block), end = mhla_head_begin(x, block + 1);
+    const int64_t pieces = (end - begin + g->piece - 1) / g->piece;
+    for (int64_t p = 0; p < pieces; p++) {
+        const int64_t at = begin + p * (end - begin) / pieces, next = begin + (p + 1) * (end - begin) / pieces;
+        const int n = (int)(next - at);
+        mhla_head_queries(x, buf, at, n, P + g->z);
+        const float *den = !g->normalised ? NULL : g->released ? buf->dens + block * g->ldn + (at - begin) : buf->den;
+        mhla_head_row_scale(x, buf->row_scale, den, n);
+        const int ahead = (int)(g->T - next < n ? g->T - next : n);
+        const int element = (int)mhla_dtype_size(dtype);
+        const mhla_prefetch fetch[2] = {
+            {mhla_head_rows(x, x->run->q, dtype, &c->q, next), ahead, g->K * element},
+            {mhla_head_rows(x, x->run->o, dtype, &c->o, next), ahead, g->V * element},
+        };
+        kernels->gemm(&(mhla_gemm){
+            .m = n, .n = g->pv,
+            .f = {.k = g->K, .a = buf->q, .a_row = g->ldk, .a_k = 1, .b = P, .b_rows = g->K},
+            .store = MHLA_STORE_ROWS, .out = mhla_head_rows(x, x->run->o, dtype, &c->o, at), .row_scale = buf->row_scale,
+            .accumulate = c->accumulate, .prefetch = fetch, .n_prefetch = ahead > 0 ? 2 : 0});
+    }
+}
+
+/* S'_i = sum_b m[i,b] S_b for rows i0..i1-1, z' with it; linear: the sum of all. */
+void mhla_head_mix(const mhla_head *x, const mhla_buffers *buf, const float *S, int64_t i0, int64_t i1) {
+    const mhla_geometry *g = x->g;
+    mhla_panels flat;
+    x->run->kernels->panels(&flat, (int)g->used);
+    x->run->kernels->gemm(&(mhla_gemm){
+        .m = (int)(i1 - i0), .n = flat,
+        .f = {.k = (int)g->M, .a = x->mix + i0 * g->M, .a_row = g->M, .a_k = 1, .b = S, .b_k = g->ld},
+        .store = MHLA_STORE_SET, .c = buf->P, .c_row = g->ld});
+}
+
+static void output_group(const mhla_head *x, const mhla_buffers *buf, const float *S, int64_t group) {
+    const mhla_geometry *g = x->g;
+    const int64_t i0 = group * g->rows / g->groups, i1 = (group + 1) * g->rows / g->groups;
+    mhla_head_mix(x, buf, S, i0, i1);
+    for (int64_t i = i0; i < i1; i++) outputs(x, buf, i, buf->P + (i - i0) * g->ld);
+}
+
+/* ---- Heads to threads ---- */
+
+mhla_buffers mhla_bidirectional_buffers(mhla_carver *w, const mhla_geometry *g, int backward) {
+    mhla_buffers b = {0};
+    const int64_t n = round_up(g->piece, 16);
+    b.P = mhla_carve_floats(w, g->group * g->ld + 16);
+    b.k = mhla_carve_floats(w, n * g->ldk);
+    b.q = mhla_carve_floats(w, n * g->ldk);
+    b.v = mhla_carve_floats(w, n * (g->ldv > mhla_panels_width(&g->pv) ? g->ldv : mhla_panels_width(&g->pv)));
+    b.den = mhla_carve_floats(w, n);
+    b.row_scale = mhla_carve_floats(w, n);
+    if (backward) {
+        b.h = mhla_carve_floats(w, n * g->ldk);
+        b.g = mhla_carve_floats(w, n * g->ldv);
+        b.t = mhla_carve_floats(w, g->ld);
+    }
+    return b;
+}
+
+mhla_head mhla_bidirectional_head(const mhla_run *run, const mhla_geometry *g, int64_t index, const float *ones) {
+    const mhla_plan_desc *d = &run->plan->d;
+    mhla_head x = {.run = run, .g = g, .b = index / d->heads, .h = index % d->heads};
+    x.mix = g->linear ? ones : run->mix + (d->mix_per_head ? x.h * g->M * g->M : 0);
+    return x;
+}
+
+typedef struct forward_job {
+    const mhla_run *run;
+    mhla_geometry g;
+    int64_t first;         /* head of task 0 */
+    mhla_buffers *buffers; /* [threads] */
+    float **S;             /* [threads]: summaries of the head that a thread, or the split loop, works on */
+    mhla_buffers *shared;  /* [threads]: `released` denominators of the split heads */
+    float *ones;           /* [M], linear */
+} forward_job;
+
+static mhla_buffers with_dens(const mhla_buffers *own, const mhla_buffers *dens) {
+    mhla_buffers b = *own;
+    b.dots = dens->dots;
+    b.dens = dens->dens;
+    return b;
+}
+
+static void whole_head(void *arg, int64_t task, int worker) {
+    const forward_job *job = arg;
+    const mhla_geometry *g = &job->g;
+    const mhla_head x = mhla_bidirectional_head(job->run, g, job->first + task, job->ones);
+    const mhla_buffers buf = with_dens(&job->buffers[worker], &job->shared[worker]);
+    float *S = job->S[worker];
+    for (int64_t b = 0; b < g->M; b++) {
+        summarise(&x, &buf, b, g->linear && b > 0 ? buf.P : S + (g->linear ? 0 : b * g->ld));
+        if (g->linear && b > 0) job->run->kernels->axpy(S, 1.0f, buf.P, g->used);
+    }
+    if (g->linear) {
+        for (int64_t b = 0; b < g->M; b++) outputs(&x, &buf, b, S);
+        return;
+    }
+    if (g->released) mhla_head_released(&x, &buf, S);
+    for (int64_t group = 0; group < g->groups; group++) output_group(&x, &buf, S, group);
+}
+
+/* Split heads: task = (head, block), then (head) for what needs all blocks, then (head, group). */
+static void split_summaries(void *arg, int64_t task, int worker) {
+    const forward_job *job = arg;
+    const int64_t i = task / job->g.M, block = task % job->g.M;
+    const mhla_head x = mhla_bidirectional_head(job->run, &job->g, job->first + i, job->ones);
+    summarise(&x, &job->buffers[worker], block, job->S[i] + block * job->g.ld);
+}
+
+static void split_between(void *arg, int64_t i, int worker) {
+    const forward_job *job = arg;
+    const mhla_head x = mhla_bidirectional_head(job->run, &job->g, job->first + i, job->ones);
+    const mhla_buffers buf = with_dens(&job->buffers[worker], &job->shared[i]);
+    if (job->g.released) mhla_head_released(&x, &buf, job->S[i]);
+    if (job->g.linear)
+        for (int64_t b = 1; b < job->g.M; b++)
+            job->run->kernels->axpy(job->S[i], 1.0f, job->S[i] + b * job->g.ld, job->g.used);
+}
+
+static void split_outputs(void *arg, int64_t task, int worker) {
+    const forward_job *job = arg;
+    const mhla_geometry *g = &job->g;
+    const int64_t tasks = g->linear ? g->M : g->groups, i = task / tasks;
+    const mhla_head x = mhla_bidirectional_head(job->run, g, job->first + i, job->ones);
+    const mhla_buffers buf = with_dens(&job->buffers[worker], &job->shared[i]);
+    if (g->linear)
+        outputs(&x, &buf, task % tasks, job->S[i]);
+    else
+        output_group(&x, &buf, job->S[i], task % tasks);
+}
+
+/* Carves everything; with a counting carver this is the size of the workspace. */
+static forward_job make_forward(const mhla_run *run, mhla_carver *w) {
+    forward_job job = {.run = run, .g = mhla_bidirectional_geometry(run)};
+    const mhla_geometry *g = &job.g;
+    const int threads = run->threads;
+    const int64_t heads = run->call.batch * run->plan->d.heads;
+    const int split = heads % threads != 0; /* then summaries of several blocks are needed even for linear */
+    job.buffers = mhla_carve(w, (size_t)threads * sizeof *job.buffers);
+    job.S = mhla_carve(w, (size_t)threads * sizeof *job.S);
+    job.shared = mhla_carve(w, (size_t)threads * sizeof *job.shared);
+    job.ones = mhla_carve_floats(w, 1);
+    for (int i = 0; i < threads; i++) {
+        const mhla_buffers own = mhla_bidirectional_buffers(w, g, 0);
+        float *S = mhla_carve_floats(w, (g->linear && !split ? 1 : g->M) * g->ld + 16);
+        mhla_buffers dens = {0};
+        if (g->released) {
+            dens.dots = mhla_carve_floats(w, g->M * g->ldn);
+            dens.dens = mhla_carve_floats(w, g->M * g->ldn);
+        }
+        if (w->base) {
+            job.buffers[i] = own;
+            job.S[i] = S;
+            job.shared[i] = dens;
+        }
+    }
+    return job;
+}
+
+size_t mhla_bidirectional_forward_workspace(const mhla_run *run) {
+    mhla_carver w = {0};
+    make_forward(run, &w);
+    return w.used;
+}
+
+mhla_status mhla_bidirectional_forward(const mhla_run *run) {
+    mhla_carver w = {.base = run->ws};
+    forward_job job = make_forward(run, &w);
+    const mhla_context *context = run->call.context;
+    const int64_t heads = run->call.batch * run->plan->d.heads, whole = heads - heads % run->threads;
+    mhla_parallel(context, whole, whole_head, &job);
+    job.first = whole;
+    const int64_t left = heads - whole;
+    if (left == 0) return MHLA_OK;
+    mhla_parallel(context, left * job.g.M, split_summaries, &job);
+    if (job.g.released || job.g.linear) mhla_parallel(context, left, split_between, &job);
+    mhla_parallel(context, left * (job.g.linear ? job.g.M : job.g.groups), split_outputs, &job);
+    return MHLA_OK;
+}
