@@ -1,0 +1,211 @@
+/* Rows of scores on their way to softmax weights, and back: the running maximum, exp, sums, the gradient of a score.
+ * A row sees the columns first..last-1 of its tile; what lies outside may hold anything, NaN included, and is not
+ * touched but by writing 0 into lanes of the same vector. */
+#include "simd/kernels/isa.h"
+
+#if defined(__SSE__)
+#include <immintrin.h>
+#endif
+
+/* a > b ? a : b, so that a NaN in a gives b, one in b stays. */
+INLINE vf vlarger(vf a, vf b) {
+#if defined(__AVX512F__)
+    return (vf)_mm512_max_ps((__m512)a, (__m512)b);
+#elif defined(__AVX2__)
+    return (vf)_mm256_max_ps((__m256)a, (__m256)b);
+#elif defined(__SSE__)
+    return (vf)_mm_max_ps((__m128)a, (__m128)b);
+#else
+    return vselect(a > b, a, b);
+#endif
+}
+
+INLINE float vlargest(vf x) {
+    float s[LANES];
+    memcpy(s, &x, sizeof s);
+    for (int w = LANES / 2; w > 0; w /= 2)
+        for (int i = 0; i < w; i++) s[i] = s[i] > s[i + w] ? s[i] : s[i + w];
+    return s[0];
+}
+
+/* exp(x) for x <= 0 or NaN, relative error below 1e-7; 0 below -87.7. As vexpf, but one end of the range needs no
+ * care: x is held at -127 ln2, where 2^n has the bits of 0. The polynomial is minimax on |r| <= ln2/2. */
+INLINE vf exp_down(vf x) {
+    const vf y = vlarger(vset(-88.0296919f), x);
+    const vf magic = vset(12582912.0f); /* 1.5 * 2^23: adding it rounds to an integer, left in the low bits */
+    const vf shifted = y * 1.44269504088896341f + magic;
+    const vf n = shifted - magic;
+    vf r = y - n * 0.693145751953125f; /* ln2 in two parts; n * the first one is exact */
+    r = r - n * 1.42860682030941723e-6f;
+    vf p = vset(1.3814540e-3f) * r + 8.3687451e-3f;
+    p = p * r + 4.1668391e-2f;
+    p = p * r + 1.66665204e-1f;
+    p = p * r + 4.99999934e-1f;
+    p = p * r + 1.0f;
+    p = p * r + 1.0f;
+    return p * (vf)(((vi)shifted << 23) + (127 << 23));
+}
+
+typedef struct span {
+    int first, last; /* columns that the row sees */
+    int inner, end;  /* whole vectors of them are at inner .. end-1, both multiples of LANES */
+} span;
+
+INLINE span row_span(const mhla_scores *t, int i) {
+    int first = 0, last = t->n;
+    if (t->masked) {
+        first = t->first + i > 0 && t->windowed ? t->first + i : 0;
+        last = t->last + i < t->n ? t->last + i : t->n;
+    }
+    const int inner = (first + LANES - 1) / LANES * LANES, end = last / LANES * LANES;
+    return (span){first, last, inner, end > inner ? end : inner};
+}
+
+/* Lanes of the vector at column `at` that the row sees. */
+INLINE vi lanes_seen(const span *s, int at) {
+    vi lane;
+    for (int i = 0; i < LANES; i++) lane[i] = i;
+    lane += at;
+    return (lane >= s->first) & (lane < s->last);
+}
+
+/* The vectors that are seen in part lie before `inner` and from `end` on: at most one each. */
+INLINE int has_head(const span *s) { return s->first < s->inner && s->first < s->last; }
+INLINE int has_tail(const span *s) { return s->end < s->last && s->end >= s->inner && s->last > s->inner; }
+
+static float largest(const float *x, const span *s, float floor) {
+    vf a = vset(floor), b = a;
+    int j = s->inner;
+    for (; j + LANES < s->end; j += 2 * LANES) {
+        a = vlarger(vload(x + j), a);
+        b = vlarger(vload(x + j + LANES), b);
+    }
+    if (j < s->end) a = vlarger(vload(x + j), a);
+    const vf low = vset(floor);
+    if (has_head(s)) {
+        const int at = s->inner - LANES;
+        b = vlarger(vselect(lanes_seen(s, at), vload(x + at), low), b);
+    }
+    if (has_tail(s)) b = vlarger(vselect(lanes_seen(s, s->end), vload(x + s->end), low), b);
+    return vlargest(vlarger(a, b));
+}
+
+void KERNEL(scores_max)(const mhla_scores *t) {
+    for (int i = 0; i < t->m; i++) {
+        const span s = row_span(t, i);
+        if (s.first < s.last) t->max[i] = largest(t->s + i * t->ld, &s, t->max[i]);
+    }
+}
+
+/* What is subtracted: the maximum, but 0 for a row of -inf only, whose weights so far are then 0, not NaN. */
+INLINE float pivot(float max) { return max == -INFINITY ? 0.0f : max; }
+
+/* x = exp(x - m) where seen; returns the sum. */
+INLINE float exp_row(float *x, const span *s, vf m) {
+    const vf zero = vset(0.0f);
+    vf a = zero, b = zero;
+    int j = s->inner;
+    for (; j + LANES < s->end; j += 2 * LANES) {
+        const vf p = exp_down(vload(x + j) - m), q = exp_down(vload(x + j + LANES) - m);
+        vstore(x + j, p);
+        vstore(x + j + LANES, q);
+        a += p;
+        b += q;
+    }
+    if (j < s->end) {
+        const vf p = exp_down(vload(x + j) - m);
+        vstore(x + j, p);
+        a += p;
+    }
+    if (has_head(s)) {
+        const int at = s->inner - LANES;
+        const vf p = vselect(lanes_seen(s, at), exp_down(vload(x + at) - m), zero);
+        vstore(x + at, p);
+        b += p;
+    }
+    if (has_tail(s)) {
+        const vf p = vselect(lanes_seen(s, s->end), exp_down(vload(x + s->end) - m), zero);
+        vstore(x + s->end, p);
+        b += p;
+    }
+    return vsum(a + b);
+}
+
+void KERNEL(scores_online)(const mhla_scores *t) {
+    for (int i = 0; i < t->m; i++) {
+        float *x = t->s + i * t->ld;
+        const span s = row_span(t, i);
+        if (s.first >= s.last) continue;
+        const float old = t->max[i], max = largest(x, &s, old), m = pivot(max);
+        if (max > old) { /* what was summed under the old maximum shrinks */
+            float line[LANES];
+            vstore(line, exp_down(vset(old - m)));
+            const float shrink = line[0];
+            t->max[i] = max;
+            t->sum[i] *= shrink;
+            float *o = t->o + i * t->ldo;
+            for (int64_t j = 0; j < t->ldo; j += LANES) vstore(o + j, shrink * vload(o + j));
+        }
+        t->sum[i] += exp_row(x, &s, vset(m));
+    }
+}
+
+/* x = exp(x - m) where seen; sum and dot += the row sums of x and of x * y. */
+INLINE void exp_dot_row(float *x, const float *y, const span *s, vf m, float *sum, float *dot) {
+    const vf zero = vset(0.0f);
+    vf a = zero, b = zero;
+    for (int j = s->inner; j < s->end; j += LANES) {
+        const vf p = exp_down(vload(x + j) - m);
+        vstore(x + j, p);
+        a += p;
+        b += p * vload(y + j);
+    }
+    for (int edge = 0; edge < 2; edge++) {
+        if (edge == 0 ? !has_head(s) : !has_tail(s)) continue;
+        const int at = edge == 0 ? s->inner - LANES : s->end;
+        const vi seen = lanes_seen(s, at);
+        const vf p = vselect(seen, exp_down(vload(x + at) - m), zero);
+        vstore(x + at, p);
+        a += p;
+        b += vselect(seen, p * vload(y + at), zero);
+    }
+    *sum += vsum(a);
+    *dot += vsum(b);
+}
+
+void KERNEL(scores_weights)(const mhla_scores *t) {
+    for (int i = 0; i < t->m; i++) {
+        const span s = row_span(t, i);
+        if (s.first < s.last)
+            exp_dot_row(t->s + i * t->ld, t->ds + i * t->ld, &s, vset(pivot(t->max[i])), &t->sum[i], &t->dot[i]);
+    }
+}
+
+void KERNEL(scores_grad)(const mhla_scores *t) {
+    for (int i = 0; i < t->m; i++) {
+        const span s = row_span(t, i);
+        const float *p = t->s + i * t->ld;
+        float *d = t->ds + i * t->ld;
+        const vf mean = vset(t->dot[i]);
+        for (int j = s.first / LANES * LANES; j < s.last; j += LANES) vstore(d + j, vload(p + j) * (vload(d + j) - mean));
+    }
+}
+
+void KERNEL(scores_out)(const mhla_rows *out, const float *o, int64_t ldo, int n, int cols, const float *scale,
+                        int accumulate) {
+    const int whole = cols / LANES * LANES;
+    for (int i = 0; i < n; i++) {
+        void *y = row_at(out, i);
+        const float *x = o + i * ldo, s = scale[i];
+        for (int j = 0; j < whole; j += LANES) {
+            vf v = s * vload(x + j);
+            if (accumulate) v += row_load(y, out->dtype, j);
+            row_store(y, out->dtype, j, v);
+        }
+        if (whole < cols) {
+            vf v = s * vload(x + whole);
+            if (accumulate) v += row_load_n(y, out->dtype, whole, cols - whole);
+            row_store_n(y, out->dtype, whole, v, cols - whole);
+        }
+    }
+}
