@@ -125,22 +125,6 @@ typedef struct mhla_scores {
     float *dot;  /* [m] weights: += sum of weight * ds; grad: what is subtracted */
 } mhla_scores;
 
-/* A tile of softmax scores s [m][ld]: rows are queries, columns 0..n-1 keys. Row i sees columns first(i) .. last(i)-1:
- * all of them, or, where `masked` is set, those below last + i and, where `windowed` is set too, from first + i on.
- * Nothing is said about the others, before or after. */
-typedef struct mhla_scores {
-    float *s;
-    int64_t ld;
-    int m, n;
-    int masked, windowed, first, last;
-    float *max;  /* [m] largest score of the row so far */
-    float *sum;  /* [m] of exp(score - max) */
-    float *o;    /* online: [m][ldo] what was summed under the old maximum; whole rows are rescaled */
-    int64_t ldo; /* a multiple of 16 */
-    float *ds;   /* weights, grad: [m][ld] gradient of the weights, then of the scores */
-    float *dot;  /* [m] weights: += sum of weight * ds; grad: what is subtracted */
-} mhla_scores;
-
 #define MHLA_KERNEL_LIST(X)                                                                                          \
     /* the cut into panels that suits n columns */                                                                   \
     X(panels, (mhla_panels * p, int n))                                                                              \
@@ -164,13 +148,6 @@ typedef struct mhla_scores {
     X(row_dots, (float *d, const float *x, int64_t ldx, const float *y, int64_t ldy, int n, int cols))               \
     /* y += a x */                                                                                                   \
     X(axpy, (float *y, float a, const float *x, int64_t n))                                                          \
-    /* softmax: max; s = exp(s - max), sum, o rescaled; s, sum, dot; ds = s * (ds - dot); out rows = scale[i] * o */ \
-    X(scores_max, (const mhla_scores *t))                                                                            \
-    X(scores_online, (const mhla_scores *t))                                                                         \
-    X(scores_weights, (const mhla_scores *t))                                                                        \
-    X(scores_grad, (const mhla_scores *t))                                                                           \
-    X(scores_out, (const mhla_rows *out, const float *o, int64_t ldo, int n, int cols, const float *scale,           \
-                   int accumulate))                                                                                  \
     /* softmax: max; s = exp(s - max), sum, o rescaled; s, sum, dot; ds = s * (ds - dot); out rows = scale[i] * o */ \
     X(scores_max, (const mhla_scores *t))                                                                            \
     X(scores_online, (const mhla_scores *t))                                                                         \
