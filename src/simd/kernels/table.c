@@ -22,7 +22,8 @@ static double fma_flops(int64_t iterations) {
         __asm__ volatile("" ::: "memory"); /* keep the loop as written */
     }
     vf s = acc[0];
-    for (int i = 1; i < CHAINS; i++) s += acc[i];
+#pragma GCC unroll 12
+    for (int i = 1; i < CHAINS; i++) s += acc[i]; /* unrolled: an index at run time would keep acc in memory */
     volatile float sink = vsum(s);
     (void)sink;
     return 2.0 * CHAINS * LANES * (double)iterations;
@@ -42,6 +43,7 @@ static double bf16_flops(int64_t iterations) {
         __asm__ volatile("" ::: "memory");
     }
     __m512 s = acc[0];
+#pragma GCC unroll 12
     for (int i = 1; i < CHAINS; i++) s += acc[i];
     volatile float sink = _mm512_reduce_add_ps(s);
     (void)sink;
