@@ -1,0 +1,60 @@
+"""Multi-Head Linear Attention on the CPU, for NumPy and PyTorch.
+
+``attention``, ``causal_attention``, ``linear_attention`` and ``softmax_attention`` take NumPy arrays or torch tensors;
+with torch they are custom ops with gradients that torch.compile does not break at. ``State`` and ``step`` stream.
+``mhla.nn`` has modules that load the released checkpoints.
+"""
+from __future__ import annotations
+
+try:  # before our own library: its OpenMP runtime then serves both (see bench/threads.py)
+    import torch as _torch_first  # noqa: F401
+except ImportError:
+    pass
+
+from . import _mhla
+from ._mhla import Error
+from .functional import attention, causal_attention, linear_attention, softmax_attention
+from .mixing import mix_clip, mix_init, mix_names, rope_table
+from .streaming import State, step
+
+
+def info() -> dict:
+    """What the library runs on: version, instruction set and why, CPU, caches, threads, OpenMP runtimes in the process.
+
+    >>> import mhla
+    >>> mhla.info()["isa"] in mhla.info()["available"]
+    True
+    """
+    found = _mhla.cpu_info()
+    try:
+        with open("/proc/self/maps") as maps:
+            names = {line.split()[-1] for line in maps if "/" in line}
+        found["openmp"] = sorted(n for n in names if n.rsplit("/", 1)[-1].startswith(("libgomp", "libiomp", "libomp")))
+    except OSError:
+        found["openmp"] = []
+    return found
+
+
+def set_num_threads(threads: int) -> None:
+    """Threads of every later call; 0 = as many as OpenMP would use (torch.set_num_threads then decides, if torch is
+    there). Results do not depend on it.
+
+    >>> import mhla
+    >>> mhla.set_num_threads(0)
+    """
+    _mhla.set_threads(threads)
+
+
+def set_isa(name: str | None) -> None:
+    """Chooses the kernels: "plain", "avx2", "avx512", "avx512bf16" or "neon"; None = the best of this CPU. Not while
+    other calls run.
+
+    >>> import mhla
+    >>> mhla.set_isa(None)
+    """
+    _mhla.set_isa(name)
+
+
+__version__: str = _mhla.cpu_info()["version"]
+__all__ = ["Error", "State", "attention", "causal_attention", "info", "linear_attention", "mix_clip", "mix_init", "mix_names",
+           "rope_table", "set_isa", "set_num_threads", "softmax_attention", "step"]

@@ -1,0 +1,211 @@
+"""The four operators, for NumPy arrays and for torch tensors.
+
+Tensors are token-major: q [B,T,H,K], k [B,T,G,K], v [B,T,G,V], G key/value heads (H is a multiple of G). Strides are
+taken as they are, so slices of a fused projection and transposed [B,H,T,K] tensors cost no copy; only the last axis must
+be contiguous. float32, or bfloat16 with float32 arithmetic. With torch, everything but integers and rotary tables has a
+gradient.
+"""
+from __future__ import annotations
+
+from typing import Any, Optional, Sequence, Tuple
+
+import numpy as np
+
+from . import _numpy
+from ._plans import Error, Options
+
+try:
+    import torch
+
+    from . import _torch
+except ImportError:
+    torch = None  # type: ignore[assignment]
+
+Array = Any  # numpy.ndarray or torch.Tensor
+
+
+def _run(name: str, kind: str, tensors: tuple, rope: Optional[Tuple[Array, Array]], cu_seqlens: Optional[Array],
+         block_offsets: Optional[Array], permutation: Optional[Array], past: int, output_final_state: bool, options: tuple):
+    """To torch's op or to the NumPy call. tensors: q, k, v, mix, q2, k2, initial_state, initial_z; options: those of
+    the op's schema, from `rope` on."""
+    cos, sin = (None, None) if rope is None else rope
+    if torch is not None and isinstance(tensors[0], torch.Tensor):
+        def single(x):  # the mixing matrix, states and tables are float32, whatever a module was cast to
+            return x if x is None or x.dtype is torch.float32 else x.float()
+
+        q, k, v, mix, q2, k2, state, z = tensors
+        return _torch.OPS[name](q, k, v, single(mix), q2, k2, single(state), single(z), single(cos), single(sin),
+                                _long(cu_seqlens), _long(block_offsets), _long(permutation), past, output_final_state,
+                                *options)
+    raw = (None if x is None else np.ascontiguousarray(x, dtype) for x, dtype in ((block_offsets, np.int64), (permutation, np.int32)))
+    chosen = Options(*options[:6], tuple(options[6]), tuple(options[7]), *options[8:], *(x if x is None else x.tobytes() for x in raw))
+    return _numpy.forward(kind, chosen, *tensors, rope_cos=cos, rope_sin=sin, cu_seqlens=cu_seqlens, past=past,
+                          output_final_state=output_final_state)
+
+
+def _long(x: Optional[Any]):
+    if x is None or (isinstance(x, torch.Tensor) and x.dtype is torch.int64):
+        return x
+    x = torch.as_tensor(x)
+    if x.dtype.is_floating_point:
+        raise Error(f"cu_seqlens, block_offsets or permutation has dtype {x.dtype}: expected integers")
+    return x.long()
+
+
+def _axes(x: Optional[Sequence[int]]) -> list:
+    return [] if x is None else [x] if isinstance(x, int) else list(x)
+
+
+def _style(rope: Optional[tuple], rope_style: str) -> str:
+    return "none" if rope is None else rope_style
+
+
+def attention(q: Array, k: Array, v: Array, mix: Array, grid: Optional[Sequence[int]] = None,
+              blocks: Optional[Sequence[int]] = None, scale: Optional[float] = None, *, order: str = "raster",
+              block_offsets: Optional[Array] = None, permutation: Optional[Array] = None, feature: str = "relu",
+              feature_eps: float = 1e-6, denominator: str = "eq4", den_eps: float = 1e-6,
+              rope: Optional[Tuple[Array, Array]] = None, rope_style: str = "half", q2: Optional[Array] = None,
+              k2: Optional[Array] = None) -> Array:
+    """Bidirectional MHLA: every query reads the mixture of block summaries that its block has learned.
+
+    Args:
+        q, k, v: [B,T,H,K], [B,T,H,K], [B,T,H,V].
+        mix: the mixing matrix, [M,M] or [H,M,M], row i = query block i.
+        grid, blocks: tokens and pieces per axis, 1 to 3 axes; axis a is cut at floor(i * grid[a] / blocks[a]).
+        scale: multiplies q~.k~ (also in the denominator); default 1.
+        order: the tokens come in ``"raster"`` order of the grid, or block after block (``"blocks"``).
+        block_offsets, permutation: instead of a grid, any division: block b holds the tokens
+            permutation[block_offsets[b]:block_offsets[b+1]]; without permutation 0..T-1.
+        feature: ``"relu"`` (max(x,0) + feature_eps), ``"elu"`` (elu(x) + 1) or ``"identity"``.
+        denominator: ``"eq4"`` (the paper's), ``"released"`` (the released image models') or ``"none"``.
+        rope: (cos, sin), each [T, dim/2] (see :func:`rope_table`), turns q~ and k~ in the numerator.
+        rope_style: ``"half"``: pairs (j, j + dim/2); ``"interleaved"``: pairs (2j, 2j+1).
+        q2, k2: an explicit second pair for the denominator, shaped like q and k.
+
+    Returns:
+        o [B,T,H,V].
+
+    >>> import numpy as np, mhla
+    >>> q, k, v = np.random.default_rng(0).standard_normal((3, 1, 16, 2, 8), dtype=np.float32)
+    >>> o = mhla.attention(q, k, v, mhla.mix_init("paper", (2, 2)), grid=(4, 4), blocks=(2, 2))
+    >>> o.shape
+    (1, 16, 2, 8)
+    """
+    return _run("attention", "bidirectional", (q, k, v, mix, q2, k2, None, None), rope, None, block_offsets, permutation, 0, False,
+                (_style(rope, rope_style), feature, feature_eps, denominator, den_eps, scale or 0.0, _axes(grid),
+                 _axes(blocks), order, 0, "error", 0, False, 0))[0]
+
+
+def _pair(state: Any) -> tuple:
+    return state if isinstance(state, (tuple, list)) else (state, None)
+
+
+def _result(result: tuple, wanted: bool, denominator: str) -> tuple:
+    o, final, z = result
+    return o, None if not wanted else final if denominator == "none" else (final, z)
+
+
+def causal_attention(q: Array, k: Array, v: Array, mix: Array, scale: Optional[float] = None, initial_state: Any = None,
+                     output_final_state: bool = False, cu_seqlens: Optional[Array] = None, *, chunk_size: int = 64,
+                     past: Optional[int] = None, feature: str = "relu", feature_eps: float = 0.0, denominator: str = "none",
+                     den_eps: float = 1e-6, rope: Optional[Tuple[Array, Array]] = None, rope_style: str = "half",
+                     q2: Optional[Array] = None, k2: Optional[Array] = None, beyond: str = "error",
+                     max_tokens: int = 0) -> Tuple[Array, Any]:
+    """Causal MHLA over chunks: row i of mix weighs the summaries of the chunks before chunk i, and chunk i itself.
+
+    Args:
+        q, k, v: [B,T,H,K], [B,T,G,K], [B,T,G,V].
+        mix: [M,M] or [H,M,M], of which the lower triangle is read; M * chunk_size >= past + T.
+        scale: default K^-1/2.
+        initial_state: the summaries of the `past` tokens before, [B,N0,G,K,V], N0 = ceil(past / chunk_size); with a
+            denominator the pair of them and their [B,N0,G,K] sums of keys.
+        output_final_state: also return the state after the last token, in the same form.
+        cu_seqlens: [sequences + 1]: B is 1 and holds packed sequences, none of which sees another; states then have
+            one entry for each sequence.
+        past: tokens that initial_state stands for; default N0 * chunk_size.
+        denominator: ``"none"`` or ``"eq4"``.
+        rope: (cos, sin), each [rows, dim/2]; the row of a token is its index in its sequence plus `past`.
+        beyond: past chunk M-1, ``"error"``, ``"clamp"`` (weights by distance) or ``"chunk"`` (the chunk size is chosen
+            so that M chunks cover max_tokens).
+
+    Returns:
+        (o, final_state); final_state is None unless asked for.
+
+    >>> import numpy as np, mhla
+    >>> q, k, v = np.random.default_rng(0).standard_normal((3, 1, 100, 2, 8), dtype=np.float32)
+    >>> mix = mhla.mix_init("causal", 4)
+    >>> o, state = mhla.causal_attention(q, k, v, mix, output_final_state=True, chunk_size=32)
+    >>> o.shape, state.shape
+    ((1, 100, 2, 8), (1, 4, 2, 8, 8))
+    >>> head, state = mhla.causal_attention(q[:, :64], k[:, :64], v[:, :64], mix, output_final_state=True, chunk_size=32)
+    >>> tail, _ = mhla.causal_attention(q[:, 64:], k[:, 64:], v[:, 64:], mix, initial_state=state, chunk_size=32)
+    >>> bool(np.allclose(np.concatenate([head, tail], 1), o, atol=1e-5))
+    True
+    """
+    state, z = _pair(initial_state)
+    if past is None:
+        past = 0 if state is None else state.shape[1] * chunk_size
+    result = _run("causal_attention", "causal", (q, k, v, mix, q2, k2, state, z), rope, cu_seqlens, None, None, past,
+                  output_final_state,
+                  (_style(rope, rope_style), feature, feature_eps, denominator, den_eps, scale or 0.0, [], [], "raster",
+                   0 if beyond == "chunk" else chunk_size, beyond, max_tokens, False, 0))
+    return _result(result, output_final_state, denominator)
+
+
+def linear_attention(q: Array, k: Array, v: Array, scale: Optional[float] = None, initial_state: Any = None,
+                     output_final_state: bool = False, normalize: bool = True, cu_seqlens: Optional[Array] = None, *,
+                     causal: bool = False, past: int = 0, feature: str = "relu", feature_eps: float = 0.0,
+                     den_eps: float = 1e-6, rope: Optional[Tuple[Array, Array]] = None, rope_style: str = "half",
+                     q2: Optional[Array] = None, k2: Optional[Array] = None) -> Tuple[Array, Any]:
+    """Plain linear attention, the baseline: every query reads the sum of all summaries, or of those before it.
+
+    Args:
+        q, k, v: [B,T,H,K], [B,T,G,K], [B,T,G,V] (G = H unless causal).
+        scale: default 1, causal K^-1/2.
+        initial_state, output_final_state: causal only; [B,G,K,V], with normalize the pair of it and [B,G,K].
+        normalize: divide by scale * q~ . sum k~ + den_eps.
+        feature: of q and k; pass ``"identity"`` for features computed elsewhere.
+        past: tokens that initial_state stands for; it only shifts the rows of `rope`.
+
+    Returns:
+        (o, final_state); final_state is None unless asked for.
+
+    >>> import numpy as np, mhla
+    >>> q, k, v = np.random.default_rng(0).standard_normal((3, 2, 9, 2, 8), dtype=np.float32)
+    >>> o, state = mhla.linear_attention(q, k, v, causal=True, normalize=False, output_final_state=True)
+    >>> o.shape, state.shape
+    ((2, 9, 2, 8), (2, 2, 8, 8))
+    """
+    state, z = _pair(initial_state)
+    denominator = "eq4" if normalize else "none"
+    result = _run("linear_attention", "linear_causal" if causal else "linear", (q, k, v, None, q2, k2, state, z), rope,
+                  cu_seqlens, None, None, past, output_final_state and causal,
+                  (_style(rope, rope_style), feature, feature_eps, denominator, den_eps, scale or 0.0, [], [], "raster", 0,
+                   "error", 0, causal, 0))
+    return _result(result, output_final_state and causal, denominator)
+
+
+def softmax_attention(q: Array, k: Array, v: Array, scale: Optional[float] = None, causal: bool = False, window: int = 0,
+                      cu_seqlens: Optional[Array] = None, *, rope: Optional[Tuple[Array, Array]] = None,
+                      rope_style: str = "half") -> Array:
+    """Softmax attention, the baseline, in memory linear in T.
+
+    Args:
+        q, k, v: [B,Tq,H,K], [B,Tk,G,K], [B,Tk,G,V].
+        scale: default K^-1/2.
+        causal: token t of Tq sees keys up to t + Tk - Tq.
+        window: with causal, only the last `window` of those; 0 = all.
+        rope: (cos, sin), each [rows, dim/2]; query t turns by row t + Tk - Tq, key u by row u.
+
+    Returns:
+        o [B,Tq,H,V].
+
+    >>> import numpy as np, mhla
+    >>> q = np.zeros((1, 1, 2, 4), np.float32)
+    >>> k, v = np.ones((1, 3, 1, 4), np.float32), np.arange(3, dtype=np.float32).reshape(1, 3, 1, 1)
+    >>> mhla.softmax_attention(q, k, v).ravel().tolist()
+    [1.0, 1.0]
+    """
+    return _run("softmax_attention", "softmax", (q, k, v, None, None, None, None, None), rope, cu_seqlens, None, None, 0, False,
+                (_style(rope, rope_style), "identity", 0.0, "none", 0.0, scale or 0.0, [], [], "raster", 0, "error", 0,
+                 causal, window))[0]

@@ -1,0 +1,94 @@
+"""Mixing matrices and rotary tables."""
+from __future__ import annotations
+
+import math
+from typing import Any, Sequence, Union
+
+import numpy as np
+
+from . import _mhla
+from ._plans import Error
+
+
+def mix_names() -> list:
+    """The names that :func:`mix_init` knows.
+
+    >>> import mhla
+    >>> "paper" in mhla.mix_names()
+    True
+    """
+    return _mhla.mix_names()
+
+
+def mix_init(name: str, blocks: Union[int, Sequence[int]], param: float = 0.0) -> np.ndarray:
+    """An initial mixing matrix [M,M], M the product of blocks; row i = query block i.
+
+    Args:
+        name: "paper", "released-linear", "cos", "exp", "gaussian", "local", "uniform" or "causal".
+        blocks: pieces per axis, 1 to 3 axes.
+        param: of "exp" (sigma, default 3) and "local" (radius, default 1.5).
+
+    >>> import mhla
+    >>> mhla.mix_init("causal", 2).tolist()
+    [[1.0, 0.0], [0.5, 0.5]]
+    """
+    blocks = (blocks,) if isinstance(blocks, int) else tuple(blocks)
+    if not blocks or min(blocks) < 1:
+        raise Error(f"blocks is {blocks}: expected 1 to 3 positive numbers")
+    M = math.prod(blocks)
+    mix = np.empty((M, M), np.float32)
+    _mhla.mix_fill(mix.ctypes.data, name, blocks, float(param))
+    return mix
+
+
+def mix_clip(mix: Any, low: float = 1e-6, high: float = 1.0, renormalise: bool = False, causal: bool = False) -> Any:
+    """After an optimiser step: clips mix [M,M] or [H,M,M] to [low, high] in place, then perhaps makes its rows sum to 1.
+
+    causal: only the lower triangle is touched. Returns mix (a NumPy array, or a torch tensor, whose version is bumped).
+
+    >>> import numpy as np, mhla
+    >>> mhla.mix_clip(np.array([[2, -1], [0.5, 0.5]], np.float32), low=0).tolist()
+    [[1.0, 0.0], [0.5, 0.5]]
+    """
+    if not isinstance(mix, np.ndarray):  # torch
+        import torch
+
+        if mix.dtype != torch.float32 or mix.device.type != "cpu":
+            raise Error(f"mix is {mix.dtype} on {mix.device}: expected float32 on the CPU")
+        with torch.no_grad():
+            work = mix.detach().clone(memory_format=torch.contiguous_format)
+            mix_clip(work.numpy(), low, high, renormalise, causal)
+            mix.copy_(work)
+        return mix
+    if mix.dtype != np.float32 or not mix.flags.c_contiguous or not mix.flags.writeable:
+        raise Error("mix is not a contiguous, writable float32 array")
+    if mix.ndim not in (2, 3):
+        raise Error(f"mix has shape {mix.shape}: expected [M,M] or [H,M,M]")
+    for matrix in mix if mix.ndim == 3 else (mix,):
+        _mhla.mix_clip(matrix.ctypes.data, *matrix.shape, low, high, renormalise, causal)
+    return mix
+
+
+def rope_table(grid: Union[int, Sequence[int]], dims: Union[int, Sequence[int]], base: float = 10000.0) -> tuple:
+    """A rotary table (cos, sin), each [positions, sum(dims)/2], positions in raster order of the grid.
+
+    Args:
+        grid: positions per axis, 1 to 3 axes.
+        dims: how many dims each axis turns, all even; pair j of axis a turns by position * base^(-2j/dims[a]).
+
+    >>> import mhla
+    >>> cos, sin = mhla.rope_table(16, 8)
+    >>> cos.shape, float(cos[0, 0])
+    ((16, 4), 1.0)
+    """
+    grid = (grid,) if isinstance(grid, int) else tuple(grid)
+    dims = (dims,) if isinstance(dims, int) else tuple(dims)
+    if not grid or min(grid) < 1 or not dims or min(dims) < 1:
+        raise Error(f"grid is {grid}, dims {dims}: expected 1 to 3 positive numbers each")
+    shape = (math.prod(grid), sum(dims) // 2)
+    cos, sin = np.empty(shape, np.float32), np.empty(shape, np.float32)
+    _mhla.rope_table(cos.ctypes.data, sin.ctypes.data, grid, dims, float(base))
+    return cos, sin
+
+
+__all__ = ["mix_clip", "mix_init", "mix_names", "rope_table"]

@@ -1,0 +1,62 @@
+/* What the two halves of the extension module share: the Plan object and the flat argument list of a call. */
+#ifndef MHLA_PYTHON_BINDING_H
+#define MHLA_PYTHON_BINDING_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <mhla/mhla.h>
+
+typedef struct plan_object {
+    PyObject_HEAD
+    mhla_plan *plan;
+} plan_object;
+
+/* A call as Python passes it: one int for each of these, in this order (the module's CALL_FIELDS). An address is an
+ * int, a missing tensor 0; strides count elements. In a backward call o is dO. */
+#define CALL_FIELDS(X)                                                                                               \
+    X(batch) X(tokens) X(kv_tokens)                                                                                  \
+    X(q) X(q_batch) X(q_token) X(q_head)                                                                             \
+    X(k) X(k_batch) X(k_token) X(k_head)                                                                             \
+    X(v) X(v_batch) X(v_token) X(v_head)                                                                             \
+    X(o) X(o_batch) X(o_token) X(o_head)                                                                             \
+    X(mix)                                                                                                           \
+    X(q2) X(q2_batch) X(q2_token) X(q2_head)                                                                         \
+    X(k2) X(k2_batch) X(k2_token) X(k2_head)                                                                         \
+    X(rope_cos) X(rope_sin) X(rope_rows)                                                                             \
+    X(cu_seqlens) X(sequences)                                                                                       \
+    X(past) X(initial_state) X(initial_z) X(final_state) X(final_z)
+
+/* After them, in a backward call: where the gradients go (contiguous), and those that arrive at the final state. */
+#define GRAD_FIELDS(X)                                                                                               \
+    X(dq) X(dk) X(dv) X(dmix) X(dq2) X(dk2) X(dinitial_state) X(dinitial_z) X(dfinal_state) X(dfinal_z)
+
+typedef struct flat_call {
+#define X(name) int64_t name;
+    CALL_FIELDS(X)
+    GRAD_FIELDS(X)
+#undef X
+} flat_call;
+
+enum {
+#define X(name) +1
+    N_CALL = 0 CALL_FIELDS(X),
+    N_GRAD = 0 GRAD_FIELDS(X)
+#undef X
+};
+
+/* Address 0 is NULL. */
+static inline void *at(int64_t address) { return (void *)(uintptr_t)address; }
+
+/* Reads `n` ints from args into f, the rest of which becomes 0; -1 with an exception set. */
+int binding_read(flat_call *f, PyObject *const *args, Py_ssize_t given, Py_ssize_t n);
+
+/* The mhla_call that f describes, in the module's context. */
+mhla_call binding_call(const flat_call *f);
+
+/* NULL with mhla.Error set to the library's sentence: MemoryError for ENOMEM, else mhla.Error, which is a ValueError. */
+PyObject *binding_raise(mhla_status status);
+
+extern PyTypeObject binding_plan_type, binding_state_type;
+extern PyMethodDef binding_step[]; /* step(), and the end of the list */
+
+#endif
