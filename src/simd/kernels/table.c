@@ -8,6 +8,9 @@
 #define X(name, args) void KERNEL(name) args;
 MHLA_KERNEL_LIST(X)
 #undef X
+#if defined(__AVX512BF16__)
+void KERNEL(gemm_bf16)(const mhla_gemm_bf16 *g);
+#endif
 
 enum { CHAINS = 12 }; /* covers two ports times the latency */
 
@@ -36,7 +39,7 @@ static double bf16_flops(int64_t iterations) {
     memset(&a, 0x3f, sizeof a);
     memset(&b, 0x3e, sizeof b);
 #pragma GCC unroll 12
-    for (int i = 0; i < CHAINS; i++) acc[i] = _mm512_setzero_ps();
+    for (int i = 0; i < CHAINS; i++) acc[i] = _mm512_set1_ps((float)i); /* equal chains would be merged into one */
     for (int64_t n = 0; n < iterations; n++) {
 #pragma GCC unroll 12
         for (int i = 0; i < CHAINS; i++) acc[i] = _mm512_dpbf16_ps(acc[i], a, b);
@@ -68,6 +71,7 @@ const mhla_kernels KERNEL(table) = {
     .fma_flops = fma_flops,
 #if defined(__AVX512BF16__)
     .bf16_flops = bf16_flops,
+    .gemm_bf16 = KERNEL(gemm_bf16),
 #endif
     .read_sum = read_sum,
 };
