@@ -125,6 +125,36 @@ typedef struct mhla_scores {
     float *dot;  /* [m] weights: += sum of weight * ds; grad: what is subtracted */
 } mhla_scores;
 
+/* The end of a linear layer, over a tile src [m][ld] of the product: y (=, +=) activation(src + bias) + residual. All
+ * pointers are at the tile's first column. */
+typedef struct mhla_epilogue {
+    const float *src;
+    int64_t ld;
+    int m, n;
+    const float *bias; /* [n] or NULL */
+    mhla_activation activation;
+    float *y;
+    int64_t ldy;
+    const float *residual; /* or NULL; may be y */
+    int64_t ldr;
+    float *pre; /* src + bias is kept here; or NULL */
+    int64_t ldpre;
+    int accumulate;
+} mhla_epilogue;
+
+/* C [m,width] (=, +=) A B in bfloat16 with float32 sums, two products at a time: A(i, 2p..2p+1) = a[i*a_row + 2p ..],
+ * B in one panel [pairs][width][2], width 16, 32, 48 or 64. */
+typedef struct mhla_gemm_bf16 {
+    int m, width, pairs;
+    const uint16_t *a, *b;
+    int64_t a_row;
+    float *c;
+    int64_t c_row;
+    int add;
+    const mhla_prefetch *prefetch;
+    int n_prefetch;
+} mhla_gemm_bf16;
+
 #define MHLA_KERNEL_LIST(X)                                                                                          \
     /* the cut into panels that suits n columns */                                                                   \
     X(panels, (mhla_panels * p, int n))                                                                              \
@@ -155,6 +185,14 @@ typedef struct mhla_scores {
     X(scores_grad, (const mhla_scores *t))                                                                           \
     X(scores_out, (const mhla_rows *out, const float *o, int64_t ldo, int n, int cols, const float *scale,           \
                    int accumulate))                                                                                  \
+    /* linear layers: the end of one; dpre = dy * activation'(pre), in place is allowed */                           \
+    X(epilogue, (const mhla_epilogue *e))                                                                            \
+    X(activation_backward, (float *dpre, const float *dy, const float *pre, int64_t n, mhla_activation activation))  \
+    /* bfloat16 in pairs: [k][width] <-> [ceil(k/2)][width][2]; width a multiple of 16, an odd end is 0 */           \
+    X(narrow_pairs, (uint16_t *dst, const float *src, int k, int width))                                             \
+    X(widen_pairs, (float *dst, const uint16_t *src, int k, int width))                                              \
+    /* bfloat16 rows [n][ld] of src [n][lds]; columns to ld = 0 */                                                   \
+    X(narrow_rows, (uint16_t *dst, int64_t ld, const float *src, int64_t lds, int n, int cols))                      \
     /* element-wise, in place is allowed */                                                                          \
     X(vexp, (float *y, const float *x, int64_t n))
 
@@ -167,6 +205,7 @@ typedef struct mhla_kernels {
     double (*fma_flops)(int64_t iterations);
     double (*bf16_flops)(int64_t iterations); /* NULL: no such instruction */
     float (*read_sum)(const float *p, int64_t n);
+    void (*gemm_bf16)(const mhla_gemm_bf16 *g); /* NULL: no such instruction */
 } mhla_kernels;
 
 /* The chosen table. The first call chooses. */

@@ -4,6 +4,10 @@
 
 #include "simd/kernels/isa.h"
 
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
 /* exp(x), relative error below 1e-7 for normal results; overflow gives inf, underflow 0, NaN stays NaN.
  * x = n ln2 + r with |r| <= ln2/2, then a polynomial of degree 6 in r. 2^n is applied in two halves, so that results
  * near the ends of the range come out right. */
@@ -27,6 +31,56 @@ INLINE vf vexpf(vf x) {
     const vi half = i >> 1;
     const vf a = (vf)((half + 127) << 23), b = (vf)((i - half + 127) << 23);
     return vselect(x != x, x, p * a * b);
+}
+
+/* The larger and the smaller of x and a number; NaN stays NaN. */
+#if defined(__AVX512F__)
+INLINE vf vmax(vf x, float low) { return (vf)_mm512_max_ps(_mm512_set1_ps(low), (__m512)x); }
+INLINE vf vmin(vf x, float high) { return (vf)_mm512_min_ps(_mm512_set1_ps(high), (__m512)x); }
+#elif defined(__AVX2__)
+INLINE vf vmax(vf x, float low) { return (vf)_mm256_max_ps(_mm256_set1_ps(low), (__m256)x); }
+INLINE vf vmin(vf x, float high) { return (vf)_mm256_min_ps(_mm256_set1_ps(high), (__m256)x); }
+#else
+INLINE vf vmax(vf x, float low) { return vselect(x < low, vset(low), x); }
+INLINE vf vmin(vf x, float high) { return vselect(x > high, vset(high), x); }
+#endif
+
+/* 2^x for use in 1 / (1 + 2^x) and the like: relative error 1e-7 plus that of x; 0 below 2^-127, inf above 2^127.5,
+ * and NaN stays NaN. */
+INLINE vf vexp2_flush(vf x) {
+    const vf y = vmax(vmin(x, 128.25f), -127.25f);
+    const vf magic = vset(12582912.0f); /* 1.5 * 2^23: adding it rounds to an integer */
+    const vf shifted = y + magic, r = y - (shifted - magic);
+    vf p = vset(1.534581038e-4f) * r + 1.339993121e-3f;
+    p = p * r + 9.618488963e-3f;
+    p = p * r + 5.550328777e-2f;
+    p = p * r + 2.402264689e-1f;
+    p = p * r + 6.931472057e-1f;
+    p = p * r + 1.0f;
+    return p * (vf)(((vi)shifted + 127) << 23); /* the low bits of `shifted` are the integer */
+}
+
+/* Phi(x), the normal distribution, to 4e-8: 1/2 + t Q(t^2), t = x cut off at NORMAL_END, where Phi is 1 but for
+ * 3e-8. Q is of degree 14, in a variable that runs from -1 to 1 so that its terms do not cancel. */
+#define NORMAL_END 5.4f
+INLINE vf vnormal(vf x) {
+    const vf t = vmax(vmin(x, NORMAL_END), -NORMAL_END);
+    const vf s = t * t * 6.858710562e-2f - 1.0f; /* 2 / NORMAL_END^2 */
+    vf q = vset(4.060729698e-04f) * s - 1.039807685e-03f;
+    q = q * s + 8.366419934e-04f;
+    q = q * s - 1.154240919e-03f;
+    q = q * s + 3.701613052e-03f;
+    q = q * s - 6.749736611e-03f;
+    q = q * s + 9.628209285e-03f;
+    q = q * s - 1.394590177e-02f;
+    q = q * s + 1.965128258e-02f;
+    q = q * s - 2.575067617e-02f;
+    q = q * s + 3.211585060e-02f;
+    q = q * s - 3.920638189e-02f;
+    q = q * s + 4.849962145e-02f;
+    q = q * s - 6.532806903e-02f;
+    q = q * s + 1.309281141e-01f;
+    return t * q + 0.5f;
 }
 
 #endif

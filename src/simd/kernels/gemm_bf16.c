@@ -1,0 +1,121 @@
+/* bfloat16: rounding and widening in the pair format, and, where the CPU has it, the product that takes two at a
+ * time. A pair is one 32-bit lane, the even element in its lower half. */
+#include "simd/kernels/isa.h"
+
+#if defined(__AVX512BF16__)
+#include <immintrin.h>
+#endif
+
+/* The bfloat16 nearest to x in the lower half of each lane; NaN quiet. */
+INLINE vu round_bf16(vf x) {
+    const vu u = (vu)x;
+    const vu nan = (vu)((u & 0x7fffffffu) > 0x7f800000u);
+    return (nan & ((u >> 16) | 0x40u)) | (~nan & ((u + 0x7fffu + ((u >> 16) & 1u)) >> 16));
+}
+
+void KERNEL(narrow_pairs)(uint16_t *dst, const float *src, int k, int width) {
+    for (int p = 0; p < k; p += 2, dst += 2 * width)
+        for (int j = 0; j < width; j += LANES) {
+            const vu low = round_bf16(vload(src + (int64_t)p * width + j));
+            const vu high = p + 1 < k ? round_bf16(vload(src + (int64_t)(p + 1) * width + j)) : (vu){0};
+            *(vu *)(dst + 2 * j) = low | high << 16;
+        }
+}
+
+void KERNEL(widen_pairs)(float *dst, const uint16_t *src, int k, int width) {
+    for (int p = 0; p < k; p += 2, src += 2 * width)
+        for (int j = 0; j < width; j += LANES) {
+            const vu u = *(const vu *)(src + 2 * j);
+            vstore(dst + (int64_t)p * width + j, (vf)(u << 16));
+            if (p + 1 < k) vstore(dst + (int64_t)(p + 1) * width + j, (vf)(u & 0xffff0000u));
+        }
+}
+
+void KERNEL(narrow_rows)(uint16_t *dst, int64_t ld, const float *src, int64_t lds, int n, int cols) {
+    const int whole = cols / LANES * LANES;
+    for (int i = 0; i < n; i++, dst += ld, src += lds) {
+#if defined(__AVX512BF16__)
+        for (int j = 0; j < whole; j += LANES) {
+            const __m256bh h = _mm512_cvtneps_pbh(_mm512_loadu_ps(src + j));
+            memcpy(dst + j, &h, sizeof h);
+        }
+#else
+        for (int j = 0; j < whole; j += LANES) vstore_bf16(dst + j, vload(src + j));
+#endif
+        for (int j = whole; j < cols; j++) dst[j] = f32_to_bf16(src[j]);
+        for (int64_t j = cols; j < ld; j++) dst[j] = 0;
+    }
+}
+
+#if defined(__AVX512BF16__)
+
+enum { BF_ROWS = 8, BF_VECTORS = 4 };
+
+INLINE __m512bh pair(const uint16_t *p) {
+    int32_t both;
+    memcpy(&both, p, sizeof both);
+    return (__m512bh)_mm512_set1_epi32(both);
+}
+
+INLINE void bf16_tile(const mhla_gemm_bf16 *g, int row, const int mr, const int nv) {
+    __m512 acc[BF_ROWS][BF_VECTORS];
+    const uint16_t *a[BF_ROWS], *b = g->b;
+#pragma GCC unroll 8
+    for (int i = 0; i < mr; i++) {
+        a[i] = g->a + (row + i) * g->a_row;
+#pragma GCC unroll 4
+        for (int j = 0; j < nv; j++) acc[i][j] = _mm512_setzero_ps();
+    }
+    for (int p = 0; p < g->pairs; p++, b += 2 * 16 * nv) {
+        __m512bh v[BF_VECTORS];
+#pragma GCC unroll 4
+        for (int j = 0; j < nv; j++) v[j] = (__m512bh)_mm512_loadu_si512(b + 32 * j);
+#pragma GCC unroll 8
+        for (int i = 0; i < mr; i++) {
+            const __m512bh x = pair(a[i] + 2 * p);
+#pragma GCC unroll 4
+            for (int j = 0; j < nv; j++) acc[i][j] = _mm512_dpbf16_ps(acc[i][j], x, v[j]);
+        }
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < mr; i++) {
+        float *c = g->c + (row + i) * g->c_row;
+#pragma GCC unroll 4
+        for (int j = 0; j < nv; j++) {
+            __m512 x = acc[i][j];
+            if (g->add) x = _mm512_add_ps(_mm512_loadu_ps(c + 16 * j), x);
+            _mm512_storeu_ps(c + 16 * j, x);
+        }
+    }
+}
+
+#define INSTANCE(mr, nv)                                                                                             \
+    static __attribute__((noinline)) void bf16_##mr##x##nv(const mhla_gemm_bf16 *g, int row) {                       \
+        bf16_tile(g, row, mr, nv);                                                                                   \
+    }
+#define INSTANCES(nv)                                                                                                \
+    INSTANCE(1, nv) INSTANCE(2, nv) INSTANCE(3, nv) INSTANCE(4, nv) INSTANCE(5, nv) INSTANCE(6, nv)
+#define ENTRIES(nv) NULL, bf16_1x##nv, bf16_2x##nv, bf16_3x##nv, bf16_4x##nv, bf16_5x##nv, bf16_6x##nv
+INSTANCES(1)
+INSTANCES(2)
+INSTANCES(3)
+INSTANCE(7, 1) INSTANCE(8, 1) INSTANCE(7, 2) INSTANCE(8, 2) INSTANCE(7, 3) INSTANCE(8, 3)
+INSTANCES(4)
+static void (*const bf16_tiles[BF_VECTORS + 1][BF_ROWS + 1])(const mhla_gemm_bf16 *g, int row) = {
+    {NULL},
+    {ENTRIES(1), bf16_7x1, bf16_8x1},
+    {ENTRIES(2), bf16_7x2, bf16_8x2},
+    {ENTRIES(3), bf16_7x3, bf16_8x3},
+    {ENTRIES(4)},
+};
+
+void KERNEL(gemm_bf16)(const mhla_gemm_bf16 *g) {
+    const int nv = g->width / 16, most = nv == 4 ? 6 : 8, tiles = (g->m + most - 1) / most;
+    for (int t = 0; t < tiles; t++) {
+        const int row = (int)((int64_t)t * g->m / tiles), end = (int)((int64_t)(t + 1) * g->m / tiles);
+        for (int f = 0; f < g->n_prefetch; f++) prefetch_share(&g->prefetch[f], t, tiles);
+        bf16_tiles[nv][end - row](g, row);
+    }
+}
+
+#endif
