@@ -8,6 +8,9 @@
 #define X(name, args) void KERNEL(name) args;
 MHLA_KERNEL_LIST(X)
 #undef X
+#if defined(__AVX512BF16__)
+void KERNEL(gemm_bf16)(const mhla_gemm_bf16 *g);
+#endif
 
 enum { CHAINS = 12 }; /* covers two ports times the latency */
 
@@ -68,6 +71,7 @@ const mhla_kernels KERNEL(table) = {
     .fma_flops = fma_flops,
 #if defined(__AVX512BF16__)
     .bf16_flops = bf16_flops,
+    .gemm_bf16 = KERNEL(gemm_bf16),
 #endif
     .read_sum = read_sum,
 };
