@@ -90,7 +90,7 @@ static shape_case draw(uint64_t seed, int linear) {
         for (int a = 0; a < d->axes; a++) equal = equal && d->grid[a] % d->blocks[a] == 0;
         if (d->denominator == MHLA_DEN_RELEASED && !equal) d->denominator = MHLA_DEN_EQ4;
     }
-    d->den_eps = 0.5f * (float)c.T; /* with a small one, M = 1 has dmix = 0 but for rounding */
+    d->den_eps = 0.25f * (float)(c.T * d->key_dim); /* with a small one, M = 1 has dmix = 0 but for rounding */
     if (d->key_dim >= 2 && rng_below(&r, 2)) {
         d->rope = rng_below(&r, 2) ? MHLA_ROPE_HALF : MHLA_ROPE_INTERLEAVED;
         d->rope_dim = rng_below(&r, 2) ? d->key_dim / 2 * 2 : 2 * (1 + rng_below(&r, d->key_dim / 2));
