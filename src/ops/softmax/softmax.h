@@ -1,0 +1,85 @@
+/* What forward, backward and reference of softmax attention share: who sees whom, and the sizes of tiles. */
+#ifndef MHLA_OPS_SOFTMAX_H
+#define MHLA_OPS_SOFTMAX_H
+
+#include "ops/op.h"
+
+/* One sequence: tokens q_begin .. of the queries and k_begin .. of the keys of a batch entry. */
+typedef struct soft_sequence {
+    int64_t batch, q_begin, k_begin, Tq, Tk;
+} soft_sequence;
+
+static inline soft_sequence soft_sequence_at(const mhla_call *c, int64_t s) {
+    const int64_t begin = mhla_seq_begin(c, s), Tq = mhla_seq_end(c, s) - begin;
+    return (soft_sequence){mhla_seq_batch(c, s), begin, begin, Tq, c->cu_seqlens ? Tq : c->kv_tokens};
+}
+
+/* Query t sees keys first .. last-1, both growing with t; first >= last: none. Neither is clipped to 0. */
+static inline int64_t soft_last(const mhla_plan_desc *d, const soft_sequence *s, int64_t t) {
+    return d->causal ? t + 1 + s->Tk - s->Tq : s->Tk;
+}
+static inline int64_t soft_first(const mhla_plan_desc *d, const soft_sequence *s, int64_t t) {
+    return d->window > 0 ? soft_last(d, s, t) - d->window : 0;
+}
+
+/* The first query that sees a key: causal ones with fewer keys than queries begin late. */
+static inline int64_t soft_start(const mhla_plan_desc *d, const soft_sequence *s) {
+    return d->causal && s->Tq > s->Tk ? s->Tq - s->Tk : 0;
+}
+
+static inline int64_t soft_min(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t soft_max(int64_t a, int64_t b) { return a > b ? a : b; }
+static inline int64_t soft_up(int64_t x, int64_t unit) { return (x + unit - 1) / unit * unit; }
+
+/* Tiles. They depend on K and V only, so that results depend on nothing else. A tile of keys (transposed keys and
+ * values) and of scores stay in the L2 of a core, 512 KiB or more, beside the queries and outputs of a task. */
+enum { SOFT_STRIP = 8, SOFT_FEW = 8 };
+
+typedef struct soft_tiling {
+    int keys;          /* of a tile */
+    int rows;          /* queries of a tile of scores */
+    int task;          /* forward: rows of a task */
+    int64_t ldk, ldv;  /* row strides of buffers of K and V columns */
+    int64_t lds;       /* of scores */
+} soft_tiling;
+
+soft_tiling soft_tiles(const mhla_plan_desc *d);
+
+/* Rows of the caller at [batch, t, head], as a list. */
+static inline mhla_rows soft_rows(const void *x, mhla_dtype dtype, const mhla_strides *s, int64_t b, int64_t t,
+                                  int64_t h) {
+    union { /* inputs are read only; mhla_rows serves outputs, too */
+        const void *from;
+        void *to;
+    } at = {mhla_at(x, dtype, s, b, t, h)};
+    return (mhla_rows){at.to, NULL, s->token, dtype};
+}
+
+/* n rows of q or k into dst [n][ld] as float32, turned by table rows rope_row .. if the plan has a rotary embedding. */
+void soft_pack(const mhla_run *run, float *dst, int64_t ld, mhla_rows src, int n, int64_t rope_row);
+
+/* How a tile of scores is masked: rows are queries t, t+1, .. of s, columns keys from k0 on. */
+void soft_mask(mhla_scores *tile, const mhla_plan_desc *d, const soft_sequence *s, int64_t t, int64_t k0);
+
+/* Columns that row i of a masked tile sees. */
+typedef struct soft_span {
+    int first, last;
+} soft_span;
+
+static inline soft_span soft_row_span(const mhla_scores *t, int i) {
+    soft_span s = {0, t->n};
+    if (t->masked && t->last + i < t->n) s.last = t->last + i > 0 ? t->last + i : 0;
+    if (t->windowed && t->first + i > 0) s.first = t->first + i;
+    return s;
+}
+
+/* c [m][ldc] += the visible part of a [m][t->ld] times b [n][ldb], cols columns, where a has the mask of t. */
+void soft_product(const mhla_run *run, const mhla_scores *t, const float *a, float *c, int64_t ldc, const float *b,
+                  int64_t ldb, int cols);
+
+mhla_status soft_forward_reference(const mhla_run *run);
+mhla_status soft_backward_reference(const mhla_run *run);
+size_t soft_backward_workspace(const mhla_run *run);
+mhla_status soft_backward(const mhla_run *run);
+
+#endif
