@@ -13,14 +13,15 @@
 /* How the n columns of a right-hand matrix are cut into panels of whole vectors. Panel p starts at column
  * mhla_panel_begin(p). A matrix [rows][n] stored "panelled" has panel p at offset rows * begin(p), as [rows][width]. */
 typedef struct mhla_panels {
-    int n;      /* columns that mean something */
-    int unit;   /* lanes of a vector */
-    int vectors; /* ceil(n / unit) */
-    int count;  /* panels */
+    int n;           /* columns that mean something */
+    int unit;        /* lanes of a vector */
+    int vectors;     /* ceil(n / unit) */
+    int count;       /* panels */
+    int base, extra; /* a panel has `base` vectors, the first `extra` ones one more */
 } mhla_panels;
 
 static inline int mhla_panel_begin(const mhla_panels *p, int i) {
-    return (int)((int64_t)i * p->vectors / p->count) * p->unit;
+    return (i * p->base + (i < p->extra ? i : p->extra)) * p->unit;
 }
 static inline int mhla_panels_width(const mhla_panels *p) { return p->vectors * p->unit; }
 
@@ -174,6 +175,9 @@ typedef struct mhla_gemm_bf16 {
     /* c[i*ldc + j] (=, +=) x_i . y_j over k elements, k a multiple of 16 */                                         \
     X(dots, (float *c, int64_t ldc, const float *x, int64_t ldx, int m, const float *y, int64_t ldy, int n, int64_t k, \
              int accumulate))                                                                                        \
+    /* the same for vectors in pieces: element e of piece p of x_i is at x[i*x_row + p*x_step + e] */                  \
+    X(dots_pieces, (float *c, int64_t ldc, const float *x, int64_t x_row, int64_t x_step, int m, const float *y,     \
+                    int64_t y_row, int64_t y_step, int n, int pieces, int width, int accumulate))                    \
     /* d[i] = x_i . y_i over rows of cols elements, both float32 [n][ld] */                                          \
     X(row_dots, (float *d, const float *x, int64_t ldx, const float *y, int64_t ldy, int n, int cols))               \
     /* y += a x */                                                                                                   \

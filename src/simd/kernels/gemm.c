@@ -43,7 +43,7 @@ void KERNEL(panels)(mhla_panels *p, int n) {
     const int vectors = (n + unit - 1) / unit;
     int count = REGISTERS == 32 ? (vectors + most - 1) / most : vectors / most;
     if (count < 1) count = 1;
-    *p = (mhla_panels){n, unit, vectors, count};
+    *p = (mhla_panels){n, unit, vectors, count, vectors / count, vectors % count};
 }
 
 static tile_fn pick(int unit, int nv, int rows) {
@@ -58,24 +58,36 @@ static tile_fn pick(int unit, int nv, int rows) {
 #endif
 }
 
+/* Rows of a B that is not in panels are far apart: no hardware prefetcher sees the next panel coming. */
+INLINE void prefetch_rows(const float *b, int64_t step, int rows, int floats) {
+    for (int r = 0; r < rows; r++)
+        for (int at = 0; at < floats; at += 16) __builtin_prefetch(b + r * step + at, 0, 3);
+}
+
+enum { MAX_PREFETCH = 4 };
+
 void KERNEL(gemm)(const mhla_gemm *g) {
-    int done = 0;
-    for (int p = 0; p < g->n.count; p++) {
-        const int column = mhla_panel_begin(&g->n, p), end = mhla_panel_begin(&g->n, p + 1);
-        const int nv = (end - column) / g->n.unit;
-        const int most = tile_rows(nv);
-        const int tiles = (g->m + most - 1) / most; /* cut evenly, so that no tile is much smaller than the others */
-        for (int t = 0; t < tiles; t++) {
-            const int row = (int)((int64_t)t * g->m / tiles);
-            const int rows = (int)((int64_t)(t + 1) * g->m / tiles) - row;
-            /* Rows of a B that is not in panels are far apart: no hardware prefetcher sees the next panel coming. */
-            if (g->f.b_k && p + 1 < g->n.count)
-                for (int r = (int)((int64_t)g->f.k * t / tiles); r < (int)((int64_t)g->f.k * (t + 1) / tiles); r++)
-                    for (int at = 0; at < nv * g->n.unit; at += 16)
-                        __builtin_prefetch(g->f.b + r * g->f.b_k + end + at, 0, 3);
-            pick(g->n.unit, nv, rows)(g, row, column);
-            for (int f = 0; f < g->n_prefetch; f++) prefetch_share(&g->prefetch[f], done, g->n.count * tiles);
-            done++;
+    const mhla_panels n = g->n;
+    const int m = g->m, k = g->f.k, lists = g->n_prefetch;
+    int next[MAX_PREFETCH] = {0}, share[MAX_PREFETCH] = {0};
+    const int all_tiles = n.count * ((m + tile_rows(n.base) - 1) / tile_rows(n.base));
+    for (int f = 0; f < lists; f++) share[f] = (g->prefetch[f].n + all_tiles - 1) / all_tiles;
+    for (int p = 0; p < n.count; p++) {
+        const int column = mhla_panel_begin(&n, p), end = mhla_panel_begin(&n, p + 1);
+        const int nv = n.base + (p < n.extra), most = tile_rows(nv);
+        const int tiles = (m + most - 1) / most; /* cut evenly, so that no tile is much smaller than the others */
+        const int rows = m / tiles, more = m % tiles;
+        const int ahead = g->f.b_k && p + 1 < n.count ? (k + tiles - 1) / tiles : 0;
+        for (int t = 0, row = 0, fetched = 0; t < tiles; t++) {
+            if (ahead) {
+                const int to = fetched + ahead < k ? ahead : k - fetched;
+                prefetch_rows(g->f.b + fetched * g->f.b_k + end, g->f.b_k, to, end - column);
+                fetched += to;
+            }
+            const int mr = rows + (t < more);
+            pick(n.unit, nv, mr)(g, row, column);
+            row += mr;
+            for (int f = 0; f < lists; f++) next[f] = prefetch_list(&g->prefetch[f], next[f], share[f]);
         }
     }
 }

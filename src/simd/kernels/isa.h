@@ -121,13 +121,14 @@ INLINE void *row_at(const mhla_rows *r, int64_t i) {
     return (char *)r->base + element * (r->dtype == MHLA_F32 ? 4 : 2);
 }
 
-/* Rows [n*i/of, n*(i+1)/of) of a list. */
-INLINE void prefetch_share(const mhla_prefetch *f, int i, int of) {
-    const int end = (int)((int64_t)f->n * (i + 1) / of);
-    for (int r = (int)((int64_t)f->n * i / of); r < end; r++) {
-        const char *p = row_at(&f->rows, r);
+/* The next `count` rows of a list; returns where to go on. */
+INLINE int prefetch_list(const mhla_prefetch *f, int next, int count) {
+    const int end = next + count < f->n ? next + count : f->n;
+    for (; next < end; next++) {
+        const char *p = row_at(&f->rows, next);
         for (int at = 0; at < f->bytes; at += 64) __builtin_prefetch(p + at, 0, 2);
     }
+    return next;
 }
 
 #endif

@@ -33,23 +33,28 @@ static void rotate(float *row, mhla_rope rope, int dim, const float *cos, const 
         rotate_interleaved(row, dim, cos + offset, sin + offset, sign);
 }
 
-/* The body; K, feature and dtype are constants where the caller knows them at compile time. `sum` and `den` use the
- * un-rotated features. */
-INLINE void pack_body(const mhla_pack *p, const int K, const mhla_feature feature, const mhla_dtype dtype) {
-    const vf eps = vset(p->eps);
+/* The body; K, feature, dtype and what else is wanted are constants where the caller knows them at compile time. Sums and
+ * denominators are of the un-rotated features. Everything is copied out of *given first: the stores below might alias
+ * it for all the compiler knows. */
+INLINE void pack_body(const mhla_pack *given, const int K, const mhla_feature feature, const mhla_dtype dtype,
+                      const int want_sum, const int want_den) {
+    const mhla_pack p = *given;
+    const vf eps = vset(p.eps);
     const int whole = K / LANES * LANES;
     vf sum[1024 / LANES];
-    if (p->sum)
-        for (int j = 0; j < whole; j += LANES) sum[j / LANES] = vload(p->sum + j);
-    for (int i = 0; i < p->n; i++) {
-        const void *x = row_at(&p->src, i);
-        float *y = p->dst + i * p->ld;
+    if (want_sum)
+        for (int j = 0; j < whole; j += LANES) sum[j / LANES] = vload(p.sum + j);
+    for (int i = 0; i < p.n; i++) {
+        const int64_t at = p.src.idx ? p.src.idx[i] : i;
+        const char *x = (const char *)p.src.base + at * p.src.stride * (dtype == MHLA_F32 ? 4 : 2);
+        float *y = p.dst + i * p.ld;
         vf den = vset(0.0f);
+#pragma GCC unroll 8
         for (int j = 0; j < whole; j += LANES) {
             const vf f = feature_apply(feature, row_load(x, dtype, j), eps);
             vstore(y + j, f);
-            if (p->sum) sum[j / LANES] += f;
-            if (p->z) den += f * vload(p->z + j);
+            if (want_sum) sum[j / LANES] += f;
+            if (want_den) den += f * vload(p.z + j);
         }
         float tail_den = 0.0f;
         if (whole < K) {
@@ -57,30 +62,40 @@ INLINE void pack_body(const mhla_pack *p, const int K, const mhla_feature featur
             vstore(t, feature_apply(feature, row_load_n(x, dtype, whole, K - whole), eps));
             for (int j = whole; j < K; j++) {
                 y[j] = t[j - whole];
-                if (p->sum) p->sum[j] += y[j];
-                if (p->z) tail_den += y[j] * p->z[j];
+                if (want_sum) p.sum[j] += y[j];
+                if (want_den) tail_den += y[j] * p.z[j];
             }
         }
-        for (int64_t j = K; j < p->ld; j++) y[j] = 0.0f;
-        if (p->z) p->den[i] = vsum(den) + tail_den;
-        if (p->plain) memcpy(p->plain + i * p->ld, y, (size_t)p->ld * 4);
-        if (p->rope != MHLA_ROPE_NONE)
-            rotate(y, p->rope, p->rope_dim, p->cos, p->sin, p->rope_row + (p->src.idx ? p->src.idx[i] : i), 1.0f);
+        for (int64_t j = K; j < p.ld; j++) y[j] = 0.0f;
+        if (want_den) p.den[i] = vsum(den) + tail_den;
+        if (p.plain) memcpy(p.plain + i * p.ld, y, (size_t)p.ld * 4);
+        if (p.rope != MHLA_ROPE_NONE) rotate(y, p.rope, p.rope_dim, p.cos, p.sin, p.rope_row + at, 1.0f);
     }
-    if (p->sum)
-        for (int j = 0; j < whole; j += LANES) vstore(p->sum + j, sum[j / LANES]);
+    if (want_sum)
+        for (int j = 0; j < whole; j += LANES) vstore(p.sum + j, sum[j / LANES]);
+}
+
+INLINE void pack_sized(const mhla_pack *p, const int K, const mhla_feature feature, const mhla_dtype dtype) {
+    if (p->sum && p->z)
+        pack_body(p, K, feature, dtype, 1, 1);
+    else if (p->sum)
+        pack_body(p, K, feature, dtype, 1, 0);
+    else if (p->z)
+        pack_body(p, K, feature, dtype, 0, 1);
+    else
+        pack_body(p, K, feature, dtype, 0, 0);
 }
 
 void KERNEL(pack)(const mhla_pack *p) {
     if (p->src.dtype == MHLA_F32 && p->feature == MHLA_FEATURE_RELU) {
         switch (p->K) { /* the head sizes of the paper's models */
-        case 64: pack_body(p, 64, MHLA_FEATURE_RELU, MHLA_F32); return;
-        case 72: pack_body(p, 72, MHLA_FEATURE_RELU, MHLA_F32); return;
-        case 128: pack_body(p, 128, MHLA_FEATURE_RELU, MHLA_F32); return;
+        case 64: pack_sized(p, 64, MHLA_FEATURE_RELU, MHLA_F32); return;
+        case 72: pack_sized(p, 72, MHLA_FEATURE_RELU, MHLA_F32); return;
+        case 128: pack_sized(p, 128, MHLA_FEATURE_RELU, MHLA_F32); return;
         default: break;
         }
     }
-    pack_body(p, p->K, p->feature, p->src.dtype);
+    pack_sized(p, p->K, p->feature, p->src.dtype);
 }
 
 void KERNEL(unpack)(const mhla_unpack *u) {
@@ -133,22 +148,43 @@ void KERNEL(copy_rows)(float *dst, int64_t ld, const mhla_rows *src, int n, int 
     }
 }
 
+/* nv whole vectors of n rows into one panel. */
+INLINE void copy_panel(float *panel, const int nv, const mhla_rows *from, int begin, int n, const float *scale) {
+    const mhla_rows src = *from;
+    for (int r = 0; r < n; r++) {
+        const void *x = row_at(&src, r);
+        const float s = scale ? scale[r] : 1.0f;
+        float *y = panel + (int64_t)r * nv * LANES;
+#pragma GCC unroll 4
+        for (int j = 0; j < nv; j++) vstore(y + j * LANES, s * row_load(x, src.dtype, begin + j * LANES));
+    }
+}
+
 void KERNEL(copy_panels)(float *dst, const mhla_panels *p, const mhla_rows *src, int n, const float *scale) {
     for (int i = 0; i < p->count; i++) {
         const int begin = mhla_panel_begin(p, i), width = mhla_panel_begin(p, i + 1) - begin;
         const int cols = p->n - begin < width ? p->n - begin : width;
         float *panel = dst + (int64_t)n * begin;
-        for (int r = 0; r < n; r++) {
+        if (cols == width && width % LANES == 0) {
+            switch (width / LANES) {
+            case 1: copy_panel(panel, 1, src, begin, n, scale); continue;
+            case 2: copy_panel(panel, 2, src, begin, n, scale); continue;
+            case 3: copy_panel(panel, 3, src, begin, n, scale); continue;
+            case 4: copy_panel(panel, 4, src, begin, n, scale); continue;
+            default: break;
+            }
+        }
+        for (int r = 0; r < n; r++) { /* width is a multiple of 8, LANES may be 16; the rest is zeros */
             const void *x = row_at(src, r);
+            float *y = panel + (int64_t)r * width;
             const float s = scale ? scale[r] : 1.0f;
             int j = 0;
-            for (; j + LANES <= cols; j += LANES) vstore(panel + r * width + j, s * row_load(x, src->dtype, begin + j));
-            if (j < width) { /* width is a multiple of 8, LANES may be 16 */
-                float t[LANES];
-                vstore(t, s * row_load_n(x, src->dtype, begin + j, cols - j));
-                memcpy(panel + r * width + j, t, (size_t)(width - j < LANES ? width - j : LANES) * 4);
-                for (int e = j + LANES; e < width; e++) panel[r * width + e] = 0.0f;
+            for (; j + LANES <= cols; j += LANES) vstore(y + j, s * row_load(x, src->dtype, begin + j));
+            if (j < cols) {
+                vstore_n(y + j, s * row_load_n(x, src->dtype, begin + j, cols - j), cols - j);
+                j = cols;
             }
+            for (; j < width; j++) y[j] = 0.0f;
         }
     }
 }
