@@ -1,35 +1,42 @@
 """The operators as torch.library ops: mhla::attention, causal_attention, linear_attention, softmax_attention.
 
-All four have one schema, one CPU kernel, one fake kernel and one backward; a name stands for its kind of plan. The
-low-level API is used (Library.define and impl), because a call through it costs a third of what custom_op costs.
+All four have one list of arguments, one CPU kernel, one fake kernel and one backward; a name stands for its kind of plan.
+The low-level API (Library.define and impl) is used, and an autograd kernel of our own: a call through custom_op or
+register_autograd costs several times as much as all of this.
 """
 from __future__ import annotations
 
-from typing import Any, List, Optional
+from typing import Any, Dict, List, Optional
 
 import torch
 from torch import Tensor
 
-from ._plans import Error, Options, Shapes, prepare
+from ._plans import Error, Options, Prepared, Shapes, prepare
 
-# No defaults: the dispatcher drops trailing arguments that equal them on the way to a Python kernel.
+# Three lists instead of a dozen options, because every argument costs 0.2 us, twice. meaning: "rope feature denominator
+# order beyond", numbers: feature_eps, den_eps, scale, sizes: chunk, max_tokens, causal, window, *grid, *blocks. No
+# defaults: the dispatcher drops trailing arguments that equal them on the way to a Python kernel.
 _ARGUMENTS = (
     "Tensor q, Tensor k, Tensor v, Tensor? mix, Tensor? q2, Tensor? k2, Tensor? initial_state, Tensor? initial_z, "
     "Tensor? rope_cos, Tensor? rope_sin, Tensor? cu_seqlens, Tensor? block_offsets, Tensor? permutation, SymInt past, "
-    "bool output_final_state, str rope, str feature, float feature_eps, str denominator, float den_eps, float scale, "
-    "int[] grid, int[] blocks, str order, int chunk, str beyond, int max_tokens, bool causal, int window"
+    "bool output_final_state, str meaning, float[] numbers, int[] sizes"
 )
+_GRADS = 8  # the first arguments, which may have a gradient
+_TENSORS = 13  # all tensors
 _KINDS = {"attention": "bidirectional", "causal_attention": "causal", "linear_attention": "linear",
           "softmax_attention": "softmax"}
+_STATES = ("causal_attention", "linear_attention")  # those that return (o, final_state, final_z) instead of o
 _CODES = {torch.float32: 0, torch.bfloat16: 1}
 _NONE = (0, 0, 0, 0)
-
+_below_autograd = torch._C._AutoDispatchBelowAutograd
 _library = torch.library.Library("mhla", "DEF")
 
 
 def _kind(name: str, causal: bool) -> str:
     return "linear_causal" if name == "linear_attention" and causal else _KINDS[name]
 
+
+# ---- Tensors as addresses --------------------------------------------------------------------------------------------
 
 def _rows(x: Optional[Tensor]) -> Optional[Tensor]:
     """x, or a copy where its strides cannot be passed on (last axis not contiguous; all others 0, which means default)."""
@@ -48,165 +55,258 @@ def _place(x: Optional[Tensor]) -> tuple:
     return x.data_ptr(), s[0], s[1], s[2]
 
 
-def _flat(x: Optional[Tensor], dtype: torch.dtype, name: str) -> Optional[Tensor]:
-    if x is None:
-        return None
-    if x.dtype != dtype:
-        raise Error(f"{name} has dtype {x.dtype}: expected {dtype}")
-    return x.contiguous()
+def _flat(x: Optional[Tensor]) -> Optional[Tensor]:
+    return x if x is None else x.contiguous()
 
 
 def _address(x: Optional[Tensor]) -> int:
     return 0 if x is None else x.data_ptr()
 
 
+# ---- Plans -----------------------------------------------------------------------------------------------------------
+
+_seen: Dict[tuple, Prepared] = {}
+
+
 def _bytes(x: Optional[Tensor], dtype: torch.dtype) -> Optional[bytes]:
     return None if x is None else x.to(dtype).contiguous().numpy().tobytes()
 
 
-def _options(block_offsets: Optional[Tensor], permutation: Optional[Tensor], options: tuple) -> Options:
-    rope, feature, feature_eps, denominator, den_eps, scale, grid, blocks, *rest = options
-    return Options(rope, feature, feature_eps, denominator, den_eps, scale, tuple(grid), tuple(blocks), *rest,
-                   _bytes(block_offsets, torch.int64), _bytes(permutation, torch.int32))
+def _shape(x: Optional[Tensor]):
+    return None if x is None else x.shape
 
 
-def _prepare(name: str, q: Tensor, k: Tensor, v: Tensor, mix: Optional[Tensor], q2: Optional[Tensor], k2: Optional[Tensor],
-             state: Optional[Tensor], z: Optional[Tensor], cos: Optional[Tensor], sin: Optional[Tensor],
-             cu: Optional[Tensor], past: int, options: Options):
-    code = _CODES.get(q.dtype)
-    if code is None:
+def _check_dtypes(q, k, v, mix, q2, k2, state, z, cos, sin, cu) -> int:
+    if q.dtype not in _CODES:
         raise Error(f"q has dtype {q.dtype}: expected torch.float32 or torch.bfloat16")
-    for x, what in ((k, "k"), (v, "v"), (q2, "q2"), (k2, "k2")):
-        if x is not None and x.dtype != q.dtype:
-            raise Error(f"{what} has dtype {x.dtype}, q has {q.dtype}")
-    shapes = Shapes(*(x if x is None else x.shape for x in (q, k, v, mix, q2, k2, state, z, cos, sin, cu)))
-    return prepare(_kind(name, options.causal), code, shapes, past, options)
+    for x, name, dtype in ((k, "k", q.dtype), (v, "v", q.dtype), (q2, "q2", q.dtype), (k2, "k2", q.dtype),
+                           (mix, "mix", torch.float32), (state, "initial_state", torch.float32),
+                           (z, "initial_z", torch.float32), (cos, "rope's cos", torch.float32),
+                           (sin, "rope's sin", torch.float32), (cu, "cu_seqlens", torch.int64)):
+        if x is not None and x.dtype != dtype:
+            raise Error(f"{name} has dtype {x.dtype}: expected {dtype}")
+    return _CODES[q.dtype]
 
+
+def _options(meaning: str, numbers: List[float], sizes: List[int], offsets: Optional[Tensor], permutation: Optional[Tensor]) -> Options:
+    rope, feature, denominator, order, beyond = meaning.split()
+    feature_eps, den_eps, scale = numbers
+    chunk, max_tokens, causal, window, *cuts = sizes
+    axes = len(cuts) // 2
+    return Options(rope, feature, feature_eps, denominator, den_eps, scale, tuple(cuts[:axes]), tuple(cuts[axes:]), order, chunk,
+                   beyond, max_tokens, bool(causal), window, _bytes(offsets, torch.int64), _bytes(permutation, torch.int32))
+
+
+def _prepare(name: str, tensors: tuple, past: int, meaning: str, numbers: List[float], sizes: List[int]) -> Prepared:
+    """The checked plan of a call; what was seen before costs a look into a dictionary."""
+    q, k, v, mix, q2, k2, state, z, cos, sin, cu, offsets, permutation = tensors
+    plain = q2 is k2 is state is z is cos is cu is offsets is permutation is None
+    key = ()
+    if plain:  # nothing but q, k, v and mix: the common case has the short key
+        key = (name, q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, None if mix is None else (mix.shape, mix.dtype),
+               past, meaning, *numbers, *sizes)
+        found = _seen.get(key)
+        if found is not None:
+            return found
+    code = _check_dtypes(*tensors[:11])
+    options = _options(meaning, numbers, sizes, offsets, permutation)
+    found = prepare(_kind(name, options.causal), code, Shapes(*map(_shape, tensors[:11])), past, options)
+    if plain:
+        if len(_seen) >= 4096:
+            _seen.clear()
+        _seen[key] = found
+    return found
+
+
+# ---- Kernels ---------------------------------------------------------------------------------------------------------
 
 def _make_forward(name: str):
-    def forward(q: Tensor, k: Tensor, v: Tensor, mix: Optional[Tensor], q2: Optional[Tensor], k2: Optional[Tensor],
-                initial_state: Optional[Tensor], initial_z: Optional[Tensor], rope_cos: Optional[Tensor],
-                rope_sin: Optional[Tensor], cu_seqlens: Optional[Tensor], block_offsets: Optional[Tensor],
-                permutation: Optional[Tensor], past: int, output_final_state: bool, *options: Any):
+    states = name in _STATES
+
+    def forward(q, k, v, mix, q2, k2, state, z, cos, sin, cu, offsets, permutation, past, output_final_state, meaning,
+                numbers, sizes):
         q, k, v, q2, k2 = _rows(q), _rows(k), _rows(v), _rows(q2), _rows(k2)
-        f32 = torch.float32
-        mix, state, z = _flat(mix, f32, "mix"), _flat(initial_state, f32, "initial_state"), _flat(initial_z, f32, "initial_z")
-        cos, sin, cu = _flat(rope_cos, f32, "rope"), _flat(rope_sin, f32, "rope"), _flat(cu_seqlens, torch.int64, "cu_seqlens")
-        p = _prepare(name, q, k, v, mix, q2, k2, state, z, cos, sin, cu, past, _options(block_offsets, permutation, options))
+        mix, state, z, cos, sin, cu = _flat(mix), _flat(state), _flat(z), _flat(cos), _flat(sin), _flat(cu)
+        p = _prepare(name, (q, k, v, mix, q2, k2, state, z, cos, sin, cu, offsets, permutation), past, meaning,
+                     numbers, sizes)
         o = torch.empty(p.o, dtype=q.dtype)
-        final = torch.empty(p.final_state if output_final_state else 0)
-        final_z = torch.empty(p.final_z if output_final_state and p.final_z else 0)
+        final = final_z = None
+        if states:
+            final = torch.empty(p.final_state if output_final_state else 0)
+            final_z = torch.empty(p.final_z if output_final_state and p.final_z else 0)
         p.plan.forward(p.o[0], p.o[1], k.shape[1], *_place(q), *_place(k), *_place(v), *_place(o), _address(mix),
                        *_place(q2), *_place(k2), _address(cos), _address(sin), p.rope_rows, _address(cu), p.sequences,
-                       past, _address(state), _address(z), final.data_ptr(), final_z.data_ptr())
-        return o, final, final_z
+                       past, _address(state), _address(z), _address(final), _address(final_z))
+        return (o, final, final_z) if states else o
 
     return forward
 
 
 def _make_fake(name: str):
-    def fake(q, k, v, mix, q2, k2, initial_state, initial_z, rope_cos, rope_sin, cu_seqlens, block_offsets, permutation,
-             past, output_final_state, *options):
-        rope, feature, feature_eps, denominator, den_eps, scale, grid, blocks, order, chunk, beyond, max_tokens, causal, _ = options
+    def fake(q, k, v, mix, q2, k2, state, z, cos, sin, cu, offsets, permutation, past, output_final_state, meaning,
+                numbers, sizes):
+        _, _, denominator, _, beyond = meaning.split()
+        chunk, max_tokens, causal = sizes[:3]
         if q.dim() != 4 or k.dim() != 4 or v.dim() != 4:
             raise Error("q, k and v are [B,T,H,K]: expected 4 axes")
         B, T, H, K = q.shape
         G, V = k.shape[2], v.shape[3]
         o = q.new_empty((B, T, H, V))
-        none = q.new_empty((0,), dtype=torch.float32)
+        if name not in _STATES:
+            return o
         kind = _kind(name, causal)
-        if not output_final_state or kind not in ("causal", "linear_causal"):
-            return o, none, torch.empty_like(none)
-        N = B if cu_seqlens is None else cu_seqlens.shape[0] - 1
-        lead = (N,)
-        if kind == "causal":
+        empty = q.new_empty((0,), dtype=torch.float32)
+        if not output_final_state or kind == "linear":
+            return o, empty, torch.empty_like(empty)
+        lead = (B if cu is None else cu.shape[0] - 1,)
+        if kind == "causal":  # N1 of the header
             M = mix.shape[-1]
             C = (max_tokens + M - 1) // M if beyond == "chunk" else chunk or 64
             n = (past + T + C - 1) // C
-            lead = (N, torch.sym_min(n, M) if beyond == "clamp" else n)
+            lead += (torch.sym_min(n, M) if beyond == "clamp" else n,)
         final = q.new_empty((*lead, G, K, V), dtype=torch.float32)
-        z = torch.empty_like(none) if denominator == "none" else q.new_empty((*lead, G, K), dtype=torch.float32)
-        return o, final, z
+        return o, final, empty if denominator == "none" else q.new_empty((*lead, G, K), dtype=torch.float32)
 
     return fake
 
 
 def _make_backward(name: str):
-    def backward(do: Tensor, dfinal: Optional[Tensor], dfinal_z: Optional[Tensor], wanted: List[bool], q: Tensor, k: Tensor,
-                 v: Tensor, mix: Optional[Tensor], q2: Optional[Tensor], k2: Optional[Tensor],
-                 initial_state: Optional[Tensor], initial_z: Optional[Tensor], rope_cos: Optional[Tensor],
-                 rope_sin: Optional[Tensor], cu_seqlens: Optional[Tensor], block_offsets: Optional[Tensor],
-                 permutation: Optional[Tensor], past: int, output_final_state: bool, *options: Any):
+    def backward(do, dfinal, dfinal_z, wanted: List[bool], q, k, v, mix, q2, k2, state, z, cos, sin, cu, offsets, permutation,
+                 past, output_final_state, meaning,
+                numbers, sizes):
         do, q, k, v, q2, k2 = _rows(do), _rows(q), _rows(k), _rows(v), _rows(q2), _rows(k2)
-        f32 = torch.float32
-        mix, state, z = _flat(mix, f32, "mix"), _flat(initial_state, f32, "initial_state"), _flat(initial_z, f32, "initial_z")
-        cos, sin, cu = _flat(rope_cos, f32, "rope"), _flat(rope_sin, f32, "rope"), _flat(cu_seqlens, torch.int64, "cu_seqlens")
-        dfinal, dfinal_z = _flat(dfinal, f32, "the gradient of final_state"), _flat(dfinal_z, f32, "that of final_z")
-        p = _prepare(name, q, k, v, mix, q2, k2, state, z, cos, sin, cu, past, _options(block_offsets, permutation, options))
+        mix, state, z, cos, sin, cu = _flat(mix), _flat(state), _flat(z), _flat(cos), _flat(sin), _flat(cu)
+        dfinal, dfinal_z = _flat(dfinal), _flat(dfinal_z)
+        p = _prepare(name, (q, k, v, mix, q2, k2, state, z, cos, sin, cu, offsets, permutation), past, meaning,
+                     numbers, sizes)
         if do.shape != p.o or do.dtype != q.dtype:
             raise Error(f"the gradient of o is {do.dtype} {tuple(do.shape)}: expected {q.dtype} {p.o}")
-        grads = [torch.empty(x.shape if want and x is not None else 0, dtype=f32)
-                 for x, want in zip((q, k, v, mix, q2, k2, state, z), wanted)]
+        for x, expected in ((dfinal, p.final_state), (dfinal_z, p.final_z)):
+            if x is not None and (x.shape != expected or x.dtype != torch.float32):
+                raise Error(f"the gradient of a final state is {x.dtype} {tuple(x.shape)}: expected float32 {expected}")
+        grads, places = [], []
+        for x, want in zip((q, k, v, mix, q2, k2, state, z), wanted):
+            if want:
+                grads.append(torch.empty(x.shape, dtype=torch.float32))
+            places.append(grads[-1].data_ptr() if want else 0)
         p.plan.backward(p.o[0], p.o[1], k.shape[1], *_place(q), *_place(k), *_place(v), *_place(do), _address(mix),
                         *_place(q2), *_place(k2), _address(cos), _address(sin), p.rope_rows, _address(cu), p.sequences,
-                        past, _address(state), _address(z), 0, 0, *(g.data_ptr() for g in grads),
-                        _address(dfinal), _address(dfinal_z))
-        return tuple(grads)
+                        past, _address(state), _address(z), 0, 0, *places, _address(dfinal),
+                        _address(dfinal_z))
+        return grads
 
     return backward
 
 
-def _fake_backward(do, dfinal, dfinal_z, wanted, q, k, v, mix, q2, k2, initial_state, initial_z, *rest):
-    return tuple(x.new_empty(x.shape if want else (0,), dtype=torch.float32) if x is not None else
-                 q.new_empty((0,), dtype=torch.float32)
-                 for x, want in zip((q, k, v, mix, q2, k2, initial_state, initial_z), wanted))
+def _fake_backward(do, dfinal, dfinal_z, wanted, q, *rest):
+    return [q.new_empty(x.shape, dtype=torch.float32) for x, want in zip((q, *rest), wanted) if want]
 
 
-def _setup_context(ctx, inputs, output) -> None:
-    tensors = 13
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*inputs[:tensors])
-    ctx.rest = inputs[tensors:]
-    ctx.shape = output[0].shape
+# ---- Autograd --------------------------------------------------------------------------------------------------------
+
+class _Function(torch.autograd.Function):
+    """The op `name`, recorded: nothing is kept but its inputs."""
+
+    @staticmethod
+    def forward(ctx: Any, name: str, *args: Any):
+        with _below_autograd():
+            result = OPS[name](*args)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*args[:_TENSORS])
+        ctx.name, ctx.rest = name, args[_TENSORS:]
+        ctx.shape = result[0].shape if name in _STATES else result.shape
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, do: Optional[Tensor], dfinal: Optional[Tensor] = None, dfinal_z: Optional[Tensor] = None):
+        saved = ctx.saved_tensors
+        wanted = list(ctx.needs_input_grad[1 : 1 + _GRADS])
+        if do is None:
+            do = saved[0].new_zeros(ctx.shape)
+        if dfinal is not None and dfinal.numel() == 0:
+            dfinal = None
+        if dfinal_z is not None and dfinal_z.numel() == 0:
+            dfinal_z = None
+        grads = iter(AUTOGRAD_BACKWARD[ctx.name](do, dfinal, dfinal_z, wanted, *saved, *ctx.rest))
+        typed = [next(grads).to(x.dtype) if want else None for x, want in zip(saved, wanted)]
+        return (None, *typed, *(None,) * (len(saved) - _GRADS + len(ctx.rest)))
+
+
+class _Refuse(torch.autograd.Function):
+    """The backward op, recorded only to say that it has no gradient itself."""
+
+    @staticmethod
+    def forward(ctx: Any, name: str, *args: Any):
+        with _below_autograd():
+            return tuple(BACKWARD[name](*args))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any):
+        raise RuntimeError("mhla has no second derivatives: call backward without create_graph")
+
+
+def _recorded(args: tuple) -> bool:
+    if not torch.is_grad_enabled():
+        return False
+    for x in args:
+        if isinstance(x, Tensor) and x.requires_grad:
+            return True
+    return False
 
 
 def _make_autograd(name: str):
-    op = getattr(torch.ops.mhla, name + "_backward").default
+    def autograd(*args):
+        if _recorded(args[:_GRADS]):
+            return _Function.apply(name, *args)
+        with _below_autograd():
+            return OPS[name](*args)
 
-    def backward(ctx, do, dfinal, dfinal_z):
-        saved = ctx.saved_tensors
-        q = saved[0]
-        wanted = list(ctx.needs_input_grad[:8])
-        do = q.new_zeros(ctx.shape) if do is None else do
-        empty = [d is None or d.numel() == 0 for d in (dfinal, dfinal_z)]
-        grads = op(do, None if empty[0] else dfinal, None if empty[1] else dfinal_z, wanted, *saved, *ctx.rest)
-        typed = [g.to(x.dtype) if want and x is not None else None for g, x, want in zip(grads, saved, wanted)]
-        return (*typed, *(None,) * (len(saved) - 8 + len(ctx.rest)))
-
-    return backward
+    return autograd
 
 
-def _refuse_second(ctx, *grads):
-    raise RuntimeError("mhla has no second derivatives: call backward without create_graph")
+def _make_autograd_backward(name: str):
+    def autograd(*args):
+        if _recorded(args[: 4 + _GRADS]):
+            return list(_Refuse.apply(name, *args))
+        with _below_autograd():
+            return BACKWARD[name](*args)
+
+    return autograd
 
 
-def _refuse_device(*args, **kwargs):
-    tensors = [x for x in args if isinstance(x, Tensor) and x.device.type != "cpu"]
-    where = f": got one on {tensors[0].device}" if tensors else ""
+def call(name: str, args: tuple):
+    """OPS[name](*args), in eager mode without a detour through the dispatcher's autograd layer."""
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return OPS[name](*args)
+    return AUTOGRAD[name](*args)
+
+
+# ---- Registration ----------------------------------------------------------------------------------------------------
+
+def _refuse_device(*args: Any) -> None:
+    where = next((f": got one on {x.device}" for x in args if isinstance(x, Tensor) and x.device.type != "cpu"), "")
     raise RuntimeError(f"mhla works on CPU tensors{where}; move them with .cpu()")
 
 
-for _name in _KINDS:
-    _library.define(f"{_name}({_ARGUMENTS}) -> (Tensor o, Tensor final_state, Tensor final_z)", tags=(torch.Tag.pt2_compliant_tag,))
-    _library.define(f"{_name}_backward(Tensor do, Tensor? dfinal_state, Tensor? dfinal_z, bool[] wanted, {_ARGUMENTS}) -> "
-                    "(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)", tags=(torch.Tag.pt2_compliant_tag,))
-    for _op, _kernel, _abstract in ((_name, _make_forward(_name), _make_fake(_name)),
-                                    (_name + "_backward", _make_backward(_name), _fake_backward)):
-        _library.impl(_op, _kernel, "CPU")
-        for _key in ("CUDA", "XPU", "MPS"):
-            _library.impl(_op, _refuse_device, _key)
-        torch.library.register_fake(f"mhla::{_op}", _abstract, lib=_library)
-    torch.library.register_autograd(f"mhla::{_name}", _make_autograd(_name), setup_context=_setup_context, lib=_library)
-    torch.library.register_autograd(f"mhla::{_name}_backward", _refuse_second, lib=_library)
+def _register() -> None:
+    tags = (torch.Tag.pt2_compliant_tag,)
+    for name in _KINDS:
+        results = "(Tensor o, Tensor final_state, Tensor final_z)" if name in _STATES else "Tensor"
+        _library.define(f"{name}({_ARGUMENTS}) -> {results}", tags=tags)
+        _library.define(f"{name}_backward(Tensor do, Tensor? dfinal_state, Tensor? dfinal_z, bool[] wanted, {_ARGUMENTS}) -> "
+                        "Tensor[]", tags=tags)
+        for op, kernel, fake, autograd in (
+                (name, _make_forward(name), _make_fake(name), AUTOGRAD[name]),
+                (name + "_backward", _make_backward(name), _fake_backward, AUTOGRAD_BACKWARD[name])):
+            _library.impl(op, kernel, "CPU")
+            _library.impl(op, autograd, "Autograd")
+            for key in ("CUDA", "XPU", "MPS"):
+                _library.impl(op, _refuse_device, key)
+            torch.library.register_fake(f"mhla::{op}", fake, lib=_library)
 
+
+AUTOGRAD = {name: _make_autograd(name) for name in _KINDS}
+AUTOGRAD_BACKWARD = {name: _make_autograd_backward(name) for name in _KINDS}
+_register()
 OPS = {name: getattr(torch.ops.mhla, name).default for name in _KINDS}
+BACKWARD = {name: getattr(torch.ops.mhla, name + "_backward").default for name in _KINDS}

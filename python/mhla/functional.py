@@ -27,20 +27,32 @@ Array = Any  # numpy.ndarray or torch.Tensor
 def _run(name: str, kind: str, tensors: tuple, rope: Optional[Tuple[Array, Array]], cu_seqlens: Optional[Array],
          block_offsets: Optional[Array], permutation: Optional[Array], past: int, output_final_state: bool, options: tuple):
     """To torch's op or to the NumPy call. tensors: q, k, v, mix, q2, k2, initial_state, initial_z; options: those of
-    the op's schema, from `rope` on."""
+    the op's schema, meaning, numbers and sizes."""
     cos, sin = (None, None) if rope is None else rope
     if torch is not None and isinstance(tensors[0], torch.Tensor):
-        def single(x):  # the mixing matrix, states and tables are float32, whatever a module was cast to
-            return x if x is None or x.dtype is torch.float32 else x.float()
-
         q, k, v, mix, q2, k2, state, z = tensors
-        return _torch.OPS[name](q, k, v, single(mix), q2, k2, single(state), single(z), single(cos), single(sin),
-                                _long(cu_seqlens), _long(block_offsets), _long(permutation), past, output_final_state,
-                                *options)
-    raw = (None if x is None else np.ascontiguousarray(x, dtype) for x, dtype in ((block_offsets, np.int64), (permutation, np.int32)))
-    chosen = Options(*options[:6], tuple(options[6]), tuple(options[7]), *options[8:], *(x if x is None else x.tobytes() for x in raw))
-    return _numpy.forward(kind, chosen, *tensors, rope_cos=cos, rope_sin=sin, cu_seqlens=cu_seqlens, past=past,
-                          output_final_state=output_final_state)
+        return _torch.call(name, (q, k, v, _single(mix), q2, k2, _single(state), _single(z), _single(cos), _single(sin),
+                                  _long(cu_seqlens), _long(block_offsets), _long(permutation), past, output_final_state,
+                                  *options))
+    rope_style, feature, denominator, order, beyond = options[0].split()
+    chunk, max_tokens, causal, window, *cuts = options[2]
+    axes = len(cuts) // 2
+    raw = (None if x is None else np.ascontiguousarray(x, dtype).tobytes()
+           for x, dtype in ((block_offsets, np.int64), (permutation, np.int32)))
+    chosen = Options(rope_style, feature, options[1][0], denominator, options[1][1], options[1][2], tuple(cuts[:axes]),
+                     tuple(cuts[axes:]), order, chunk, beyond, max_tokens, bool(causal), window, *raw)
+    result = _numpy.forward(kind, chosen, *tensors, rope_cos=cos, rope_sin=sin, cu_seqlens=cu_seqlens, past=past,
+                            output_final_state=output_final_state)
+    return result if name in ("causal_attention", "linear_attention") else result[0]
+
+
+def _single(x: Optional[Any]):
+    """The mixing matrix, states and tables are float32, whatever a module was cast to; NumPy's are welcome."""
+    if x is None or x.dtype is torch.float32:
+        return x
+    if isinstance(x, np.ndarray):
+        return torch.from_numpy(np.ascontiguousarray(x, np.float32))
+    return x.float()
 
 
 def _long(x: Optional[Any]):
@@ -52,12 +64,21 @@ def _long(x: Optional[Any]):
     return x.long()
 
 
-def _axes(x: Optional[Sequence[int]]) -> list:
-    return [] if x is None else [x] if isinstance(x, int) else list(x)
+def _axes(grid: Any, blocks: Any) -> tuple:
+    """grid and blocks as two lists of one length."""
+    grid, blocks = ([] if x is None else [x] if isinstance(x, int) else list(x) for x in (grid, blocks))
+    if len(grid) != len(blocks):
+        raise Error(f"grid is {grid}, blocks is {blocks}: expected as many pieces as axes")
+    return grid, blocks
 
 
-def _style(rope: Optional[tuple], rope_style: str) -> str:
-    return "none" if rope is None else rope_style
+def _options(rope: Optional[tuple], rope_style: str, feature: str, feature_eps: float, denominator: str, den_eps: float,
+             scale: Optional[float], order: str = "raster", chunk: int = 0, beyond: str = "error", max_tokens: int = 0,
+             causal: bool = False, window: int = 0, grid: Sequence[int] = (), blocks: Sequence[int] = ()) -> tuple:
+    """The three lists of the op's schema."""
+    style = "none" if rope is None else rope_style
+    return (f"{style} {feature} {denominator} {order} {beyond}", [feature_eps, den_eps, scale or 0.0],
+            [chunk, max_tokens, int(causal), window, *grid, *blocks])
 
 
 def attention(q: Array, k: Array, v: Array, mix: Array, grid: Optional[Sequence[int]] = None,
@@ -91,9 +112,9 @@ def attention(q: Array, k: Array, v: Array, mix: Array, grid: Optional[Sequence[
     >>> o.shape
     (1, 16, 2, 8)
     """
+    grid, blocks = _axes(grid, blocks)
     return _run("attention", "bidirectional", (q, k, v, mix, q2, k2, None, None), rope, None, block_offsets, permutation, 0, False,
-                (_style(rope, rope_style), feature, feature_eps, denominator, den_eps, scale or 0.0, _axes(grid),
-                 _axes(blocks), order, 0, "error", 0, False, 0))[0]
+                _options(rope, rope_style, feature, feature_eps, denominator, den_eps, scale, order, grid=grid, blocks=blocks))
 
 
 def _pair(state: Any) -> tuple:
@@ -147,8 +168,8 @@ def causal_attention(q: Array, k: Array, v: Array, mix: Array, scale: Optional[f
         past = 0 if state is None else state.shape[1] * chunk_size
     result = _run("causal_attention", "causal", (q, k, v, mix, q2, k2, state, z), rope, cu_seqlens, None, None, past,
                   output_final_state,
-                  (_style(rope, rope_style), feature, feature_eps, denominator, den_eps, scale or 0.0, [], [], "raster",
-                   0 if beyond == "chunk" else chunk_size, beyond, max_tokens, False, 0))
+                  _options(rope, rope_style, feature, feature_eps, denominator, den_eps, scale,
+                           chunk=0 if beyond == "chunk" else chunk_size, beyond=beyond, max_tokens=max_tokens))
     return _result(result, output_final_state, denominator)
 
 
@@ -180,8 +201,7 @@ def linear_attention(q: Array, k: Array, v: Array, scale: Optional[float] = None
     denominator = "eq4" if normalize else "none"
     result = _run("linear_attention", "linear_causal" if causal else "linear", (q, k, v, None, q2, k2, state, z), rope,
                   cu_seqlens, None, None, past, output_final_state and causal,
-                  (_style(rope, rope_style), feature, feature_eps, denominator, den_eps, scale or 0.0, [], [], "raster", 0,
-                   "error", 0, causal, 0))
+                  _options(rope, rope_style, feature, feature_eps, denominator, den_eps, scale, causal=causal))
     return _result(result, output_final_state and causal, denominator)
 
 
@@ -207,5 +227,4 @@ def softmax_attention(q: Array, k: Array, v: Array, scale: Optional[float] = Non
     [1.0, 1.0]
     """
     return _run("softmax_attention", "softmax", (q, k, v, None, None, None, None, None), rope, cu_seqlens, None, None, 0, False,
-                (_style(rope, rope_style), "identity", 0.0, "none", 0.0, scale or 0.0, [], [], "raster", 0, "error", 0,
-                 causal, window))[0]
+                _options(rope, rope_style, "identity", 0.0, "none", 0.0, scale, causal=causal, window=window))
