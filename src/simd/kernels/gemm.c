@@ -64,8 +64,6 @@ INLINE void prefetch_rows(const float *b, int64_t step, int rows, int floats) {
         for (int at = 0; at < floats; at += 16) __builtin_prefetch(b + r * step + at, 0, 3);
 }
 
-enum { MAX_PREFETCH = 4 };
-
 void KERNEL(gemm)(const mhla_gemm *g) {
     const mhla_panels n = g->n;
     const int m = g->m, k = g->f.k, lists = g->n_prefetch;

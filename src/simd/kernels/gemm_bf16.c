@@ -111,10 +111,14 @@ static void (*const bf16_tiles[BF_VECTORS + 1][BF_ROWS + 1])(const mhla_gemm_bf1
 
 void KERNEL(gemm_bf16)(const mhla_gemm_bf16 *g) {
     const int nv = g->width / 16, most = nv == 4 ? 6 : 8, tiles = (g->m + most - 1) / most;
-    for (int t = 0; t < tiles; t++) {
-        const int row = (int)((int64_t)t * g->m / tiles), end = (int)((int64_t)(t + 1) * g->m / tiles);
-        for (int f = 0; f < g->n_prefetch; f++) prefetch_share(&g->prefetch[f], t, tiles);
-        bf16_tiles[nv][end - row](g, row);
+    const int rows = g->m / tiles, more = g->m % tiles, lists = g->n_prefetch;
+    int next[MAX_PREFETCH] = {0};
+    for (int t = 0, row = 0; t < tiles; t++) {
+        const int mr = rows + (t < more);
+        for (int f = 0; f < lists; f++)
+            next[f] = prefetch_list(&g->prefetch[f], next[f], (g->prefetch[f].n + tiles - 1) / tiles);
+        bf16_tiles[nv][mr](g, row);
+        row += mr;
     }
 }
 

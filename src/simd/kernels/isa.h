@@ -121,6 +121,8 @@ INLINE void *row_at(const mhla_rows *r, int64_t i) {
     return (char *)r->base + element * (r->dtype == MHLA_F32 ? 4 : 2);
 }
 
+enum { MAX_PREFETCH = 4 }; /* lists of one product */
+
 /* The next `count` rows of a list; returns where to go on. */
 INLINE int prefetch_list(const mhla_prefetch *f, int next, int count) {
     const int end = next + count < f->n ? next + count : f->n;
