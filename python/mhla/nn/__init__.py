@@ -1,0 +1,8 @@
+"""Modules that load the released modules' state_dict unchanged; they need torch."""
+from .image import DeiTAttention, DiTAttention, LinearAttention, SoftmaxAttention, VLTAttention
+from .lm import LMAttention, LMLinearAttention, LMSoftmaxAttention, ShortConvolution
+from .wan import WanAttention, WanCrossAttention, WanLinearAttention, WanSoftmaxAttention
+
+__all__ = ["DeiTAttention", "DiTAttention", "LMAttention", "LMLinearAttention", "LMSoftmaxAttention", "LinearAttention",
+           "ShortConvolution", "SoftmaxAttention", "VLTAttention", "WanAttention", "WanCrossAttention", "WanLinearAttention",
+           "WanSoftmaxAttention"]

@@ -1,0 +1,389 @@
+#!/usr/bin/env python3
+"""Runs the golden cases of a folder: python tests/goldens.py DIR (or `make goldens GOLDENS=DIR`).
+
+Every safetensors file in DIR is one case, known by what its metadata says (`case`, `op`, `layer`), never by its name or
+place, so that other goldens of the same kinds run too. A line for each: its errors, each with the tolerance it is held to.
+Errors are max |got - golden| / max |golden|; outputs must be within 1e-5, gradients within 2e-5. Ends with
+`N passed, N failed, N skipped`; the exit status is 1 if one failed. `-v` shows every tensor.
+"""
+import argparse
+import json
+import math
+import pathlib
+import re
+import struct
+import sys
+
+import numpy as np
+import torch
+
+import mhla
+import mhla.nn
+
+OUT, GRAD = 1e-5, 2e-5
+DTYPES = {"F64": "<f8", "F32": "<f4", "I64": "<i8", "I32": "<i4", "U8": "u1", "BOOL": "?"}
+
+
+class Skip(Exception):
+    """This case needs something that is not built yet."""
+
+
+class Case:
+    """One file: tensors, and the metadata's config with its other keys beside it."""
+
+    def __init__(self, path):
+        data = path.read_bytes()
+        (size,) = struct.unpack("<Q", data[:8])
+        header = json.loads(data[8 : 8 + size])
+        meta = header.pop("__metadata__", {})
+        self.config = json.loads(meta.get("config", "{}"))
+        for key in ("case", "note"):
+            self.config.setdefault(key, meta.get(key, ""))
+        self.tensors = {}
+        for name, entry in header.items():
+            if entry["dtype"] in DTYPES:
+                begin, end = (8 + size + offset for offset in entry["data_offsets"])
+                self.tensors[name] = torch.from_numpy(np.frombuffer(data[begin:end], DTYPES[entry["dtype"]]).reshape(entry["shape"]).copy())
+        self.results = []  # (name, error, tolerance)
+        self.steps = {}  # what the case says about float32 itself
+
+    def __getitem__(self, key):
+        return self.config.get(key)
+
+    def group(self, prefix):
+        return {name[len(prefix) :]: x for name, x in self.tensors.items() if name.startswith(prefix)}
+
+    def inputs(self):
+        """in.* by name, those that are real numbers with a gradient."""
+        return {n: x.clone().requires_grad_(x.is_floating_point()) for n, x in self.group("in.").items()}
+
+    def compare(self, name, got, golden, tolerance):
+        got, golden = got.detach().double().reshape(golden.shape), golden.double()
+        error, size = float((got - golden).abs().max()), float(golden.abs().max())
+        relative = float((self["f32_vs_f64_rel"] or {}).get(name, 0))
+        if relative > tolerance / 2:  # nearly zero in truth: float32 has no digits of it, so it is judged absolutely
+            largest = max(float(x.abs().max()) for n, x in self.tensors.items() if n.split(".")[0] == name.split(".")[0])
+            size, name = largest, name + " (absolutely)"
+        self.results.append((name, error / size if size > 0 else error, tolerance))
+        if not math.isfinite(error):
+            self.results[-1] = (name, math.inf, tolerance)
+
+    def backward(self, outputs, leaves):
+        """Compares outputs by name, sends dout.* back and compares gradients, under any of the names that files use."""
+        for name, y in outputs.items():
+            self.compare(f"out.{name}", y, self.tensors[f"out.{name}"], OUT)
+        pairs = [(y, self.tensors[f"dout.{n}"]) for n, y in outputs.items() if f"dout.{n}" in self.tensors]
+        if not pairs:
+            return
+        torch.autograd.backward([y for y, _ in pairs], [d for _, d in pairs])
+        found = 0
+        for name, leaf in leaves.items():
+            for golden in (f"grad.{name}", f"grad.{name.split('.', 1)[1]}", f"out.grad.{name}"):
+                if golden in self.tensors:
+                    grad = leaf.grad if leaf.grad is not None else torch.zeros_like(leaf)
+                    self.compare(golden, grad, self.tensors[golden], GRAD)
+                    found += 1
+                    break
+        wanted = sum(n.startswith(("grad.", "out.grad.")) for n in self.tensors)
+        if found != wanted:
+            self.results.append((f"{wanted - found} gradients that nothing has", math.inf, GRAD))
+
+    def module(self, module, *names, output="y"):
+        """A module with param.* as its state_dict, fed with in.<names>."""
+        module.load_state_dict(self.group("param."), strict=True)
+        module.eval()
+        inputs = self.inputs()
+        y = module(*(inputs[n] for n in names or ("x",)))
+        leaves = {f"in.{n}": x for n, x in inputs.items()} | {f"param.{n}": p for n, p in module.named_parameters()}
+        self.backward({output: y}, leaves)
+
+
+# ---- What is known ---------------------------------------------------------------------------------------------------
+
+KNOWN = []
+
+
+def known(**conditions):
+    """Registers a runner for cases whose config matches: each value is a regular expression."""
+
+    def register(function):
+        KNOWN.append((conditions, function))
+        return function
+
+    return register
+
+
+@known(case="mixing-init.*")
+def mixing(case):
+    names = {"linear": "released-linear"}
+    for name, golden in case.group("out.").items():
+        kind, grid = re.fullmatch(r"(.+)\.([\dx]+)", name).groups()
+        blocks = tuple(map(int, grid.split("x")))
+        if kind == "dist":  # block centres only, no matrix: the transforms below pin it
+            continue
+        base, param = re.fullmatch(r"([a-z]+)(?:_(?:sigma|thres)([\d.]+))?", kind).groups()
+        got = mhla.mix_init(names.get(base, base), blocks, float(param or 0))
+        case.compare(f"out.{name}", torch.from_numpy(got), golden, OUT)
+
+
+def square(tokens):
+    side = math.isqrt(tokens)
+    if side * side != tokens:
+        raise Skip(f"{tokens} tokens are no square grid")
+    return side
+
+
+@known(case="(deit|dit)-mhla-attention")
+def image_attention(case):
+    side, inner = square(case["embed_len"]), square(case["window_size"] or case["block_size"])
+    kind = mhla.nn.DeiTAttention if case["case"].startswith("deit") else mhla.nn.DiTAttention
+    case.module(kind(case["dim"], case["heads"], (side, side), (side // inner,) * 2, qk_norm=bool(case["qk_norm"]),
+                     qkv_bias=case["qkv_bias"], lepe=case["lepe_kernel"], denominator=case["denominator"]))
+
+
+@known(case="deit-linear-attention|attn_linear.*")
+def image_linear(case):
+    case.module(mhla.nn.LinearAttention(case["dim"], case["heads"]))
+
+
+@known(case="attn_softmax.*")
+def image_softmax(case):
+    case.module(mhla.nn.SoftmaxAttention(case["dim"], case["heads"], "param.qkv.bias" in case.tensors))
+
+
+@known(case="attn_(mhla_vlt|vlt_softmax).*")
+def vlt_attention(case):
+    gate, rope = case["gate"] is not False, case["rope"] is not False
+    feature = "relu" if str(case["phi"]).startswith("relu") else "elu"
+    case.module(mhla.nn.VLTAttention(case["dim"], case["heads"], case["grid"], case["blocks"], gate=gate, rope=rope,
+                                     feature=feature, lepe=case["lepe"], den_eps=case["eps"] or 1e-6))
+
+
+@known(case="wan-mhla-uni-attention|wan_mhla_attn.*")
+def wan_attention(case):
+    blocks = case["blocks"] or case["bl"]
+    case.module(mhla.nn.WanAttention(case["dim"], case["heads"], case["grid"], blocks, gated=bool(case["is_gated"]),
+                                     lepe=bool(case["is_lepe"]), normalize=bool(case["normalize_out"] or case["norm_output"]),
+                                     eps=case["eps"]))
+    if "out.released_linear_init" in case.tensors:
+        case.compare("out.released_linear_init", torch.from_numpy(mhla.mix_init("released-linear", blocks)),
+                     case.tensors["out.released_linear_init"], OUT)
+
+
+@known(case="wan-softmax-self-attention")
+def wan_softmax(case):
+    case.module(mhla.nn.WanSoftmaxAttention(case["dim"], case["heads"], case["grid"], case["rmsnorm_eps"]))
+
+
+@known(case="wan-cross-attention")
+def wan_cross(case):
+    case.module(mhla.nn.WanCrossAttention(case["dim"], case["heads"], case["rmsnorm_eps"]), "x", "context")
+
+
+@known(case=r"wan-linear-attention.*")
+def wan_linear(case):
+    case.module(mhla.nn.WanLinearAttention(case["dim"], case["heads"], case["grid"], case["rmsnorm_eps"]))
+
+
+@known(case="lm-mhla-layer")
+def lm_layer(case):
+    case.module(mhla.nn.LMAttention(case["hidden"], case["expand_k"], case["expand_v"], case["heads"], case["kv_heads"],
+                                    case["feature_map"], use_output_gate=case["output_gate"], norm_eps=case["norm_eps"],
+                                    chunk_size=case["chunk"], num_chunks=case["M"], rope_base=case["rope_base"]))
+
+
+def with_state(case, layer, name):
+    """A layer that also returns its state."""
+    layer.load_state_dict(case.group("param."), strict=True)
+    inputs = case.inputs()
+    y, state = layer(inputs["x"], output_final_state=True)
+    state = state[0] if isinstance(state, tuple) else state
+    leaves = {"in.x": inputs["x"]} | {f"param.{n}": p for n, p in layer.named_parameters()}
+    case.backward({"y": y, name: state}, leaves)
+
+
+@known(layer="mhla")
+def fla_mhla(case):
+    M = case.tensors["param.mixing_matrix"].shape[0]
+    layer = mhla.nn.LMAttention(case["hidden_size"], case["expand_k"], case["expand_v"], case["num_heads"], case["num_kv_heads"],
+                                case["feature_map"], use_short_conv=bool(case["use_short_conv"]), conv_size=case["conv_size"] or 4,
+                                use_output_gate="param.g_proj.weight" in case.tensors, norm_eps=case["norm_eps"],
+                                chunk_size=case["chunk_size"], num_chunks=M)
+    with_state(case, layer, "chunk_states")
+
+
+@known(layer="linear_attn")
+def fla_linear(case):
+    layer = mhla.nn.LMLinearAttention(case["hidden_size"], case["num_heads"], case["expand_k"], case["expand_v"], case["feature_map"],
+                                      norm_q=bool(case["norm_q"]), norm_k=bool(case["norm_k"]),
+                                      norm_feature_map=bool(case["norm_feature_map"]), norm_eps=case["norm_eps"])
+    with_state(case, layer, "recurrent_state")
+
+
+@known(layer="transformer")
+def fla_softmax(case):
+    layer = mhla.nn.LMSoftmaxAttention(case["hidden_size"], case["num_heads"], case["num_kv_heads"], qkv_bias=bool(case["qkv_bias"]),
+                                       qk_norm=bool(case["qk_norm"]), window_size=case["window_size"], rope_theta=case["rope_theta"])
+    case.module(layer)
+
+
+def number(value):
+    return float(value) if isinstance(value, (int, float)) else None
+
+
+def stream(case, q, k, v, mix, chunk, scale, golden):
+    """The same tokens one by one."""
+    K, V = q.shape[-1], v.shape[-1]
+    outputs = []
+    for b in range(q.shape[0]):
+        state = mhla.State(mix, q.shape[2], K, V, k.shape[2], scale=scale, chunk_size=chunk, feature="identity")
+        outputs.append(torch.stack([state.step(q[b, t : t + 1], k[b, t : t + 1], v[b, t : t + 1])[0] for t in range(q.shape[1])]))
+    case.compare(golden + " (streamed)", torch.stack(outputs), case.tensors[golden], OUT)
+
+
+@known(case="causal-chunk-operator")
+def causal_operator(case):
+    x = case.inputs()
+    mix = x["mix"].flatten(1)
+    o, _ = mhla.causal_attention(x["q"], x["k"], x["v"], mix, number(case["scale"]), chunk_size=case["chunk"], feature="identity")
+    case.backward({"o": o}, {f"in.{n}": t for n, t in x.items()})
+    stream(case, x["q"], x["k"], x["v"], mix, case["chunk"], number(case["scale"]), "out.o")
+
+
+@known(case="LABELLED EXAMPLE OF WRONG BEHAVIOUR.*")
+def wrong_example(case):
+    x = case.inputs()
+    mix = x["mix"].flatten(1)
+    o, _ = mhla.causal_attention(x["q"], x["k"], x["v"], mix, chunk_size=case["chunk"], feature="identity")
+    case.compare("out.o_correct_chunk", o, case.tensors["out.o_correct_chunk"], OUT)
+    stream(case, x["q"], x["k"], x["v"], mix, case["chunk"], None, "out.o_correct_chunk")
+
+
+@known(op="linear_attn")
+def linear_operator(case):
+    x = case.inputs()
+    normalize = bool(case["normalize"])
+    start = x.get("initial_state")
+    if start is not None and normalize:
+        raise Skip("an initial state without its sum of keys")
+    o, state = mhla.linear_attention(x["q"], x["k"], x["v"], number(case["scale"]), start, True, normalize, x.get("cu_seqlens"),
+                                     causal=True, feature="identity", den_eps=1e-10)
+    case.backward({"o": o, "final_state": state[0] if normalize else state}, {f"in.{n}": t for n, t in x.items()})
+
+
+@known(op="causal_softmax_attention")
+def softmax_operator(case):
+    x = case.inputs()
+    o = mhla.softmax_attention(x["q"], x["k"], x["v"], number(case["scale"]), True, case["window"] or 0, x.get("cu_seqlens"))
+    case.backward({"o": o}, {f"in.{n}": t for n, t in x.items()})
+
+
+@known(op="feature_map")
+def feature_maps(case):
+    from mhla.nn._parts import feature_map
+
+    x = case.inputs()["x"]
+    feature, module, _ = feature_map(case["kind"], x.shape[-1])
+    names = {"weight": "layer.weight", "bias": "layer.bias", "weight1": "layer1.weight", "bias1": "layer1.bias",
+             "weight2": "layer2.weight", "bias2": "layer2.bias"}
+    module.load_state_dict({names.get(n, n): p for n, p in case.group("param.").items()}, strict=True)
+    y = module(x) if feature == "identity" else through_operator(x, feature, None)
+    back = {value: key for key, value in names.items()}
+    case.backward({"y": y}, {"in.x": x} | {f"param.{back[n]}": p for n, p in module.named_parameters()})
+
+
+def through_operator(x, feature, rope, style="half"):
+    """x [B,T,H,D] as the operator sees a query: D key tokens whose summary is the identity, read by every token of x.
+
+    The keys come first and are a block of their own; phi(k) v^T sums to the identity because v undoes phi.
+    """
+    B, T, H, D = x.shape
+    keys = torch.eye(D) * 8 - 4  # far from every kink: relu and elu of it are easily undone
+    mapped = keys.relu() if feature == "relu" else torch.nn.functional.elu(keys) + 1 if feature == "elu" else keys
+    values = torch.linalg.inv(mapped.double()).T.contiguous().float()
+    # sum_i mapped[i,:]^T values[i,:] = mapped^T values = identity
+    spread = lambda t, n: t[None, :, None].expand(B, n, H, D)  # noqa: E731
+    q = torch.cat([torch.zeros(B, D, H, D), x], 1)
+    k = torch.cat([spread(keys, D), torch.zeros(B, T, H, D)], 1)
+    v = torch.cat([spread(values, D), torch.zeros(B, T, H, D)], 1)
+    mix = torch.tensor([[0.0, 0.0], [1.0, 0.0]])
+    if rope is not None:  # rows of the keys do not turn
+        rope = tuple(torch.cat([torch.full((D, t.shape[1]), fill), t]) for t, fill in zip(rope, (1.0, 0.0)))
+    o = mhla.attention(q, k, v, mix, block_offsets=[0, D, D + T], feature=feature, feature_eps=0.0, denominator="none", rope=rope,
+                       rope_style=style)
+    return o[:, D:]
+
+
+@known(op="rope")
+def rotary(case):
+    x = case.inputs()["x"]
+    offset, T = case["offset"], x.shape[1]
+    table = tuple(torch.from_numpy(t[offset:]) for t in mhla.rope_table(offset + T, case["rotary_dim"], case["base"]))
+    y = through_operator(x, "identity", table, "interleaved" if case["interleaved"] else "half")
+    case.backward({"y": y}, {"in.x": x})
+
+
+# ---- Running ---------------------------------------------------------------------------------------------------------
+
+
+def runner(config):
+    for conditions, function in KNOWN:
+        if all(re.fullmatch(pattern, str(config.get(key) or "")) for key, pattern in conditions.items()):
+            return function
+    return None
+
+
+def what(config):
+    return config.get("op") or config.get("layer") or config.get("case") or "this"
+
+
+def run(path, shown, verbose):
+    """One line; returns "passed", "failed", "skipped", or None where the file is no case."""
+    case = Case(path)
+    if not any(name.startswith("out.") for name in case.tensors):
+        return None
+    function = runner(case.config)
+    try:
+        if function is None:
+            raise Skip(f"no {what(case.config)} here yet")
+        function(case)
+    except Skip as reason:
+        print(f"{shown}: skipped: {reason}")
+        return "skipped"
+    except Exception as error:  # a case that does not run is a failed one
+        print(f"{shown}: FAILED: {type(error).__name__}: {error}")
+        return "failed"
+    failed = [r for r in case.results if not r[1] <= r[2]]
+    parts = []
+    for prefix, tolerance in (("out", OUT), ("grad", GRAD)):
+        chosen = [r for r in case.results if r[2] == tolerance]
+        if chosen:
+            name, error, _ = max(chosen, key=lambda r: r[1])
+            parts.append(f"{prefix} {error:.1e} of {tolerance:.0e} ({len(chosen)})")
+    print(f"{shown}: {'FAILED' if failed or not parts else 'passed'}: {', '.join(parts) or 'nothing compared'}")
+    for name, error, tolerance in case.results if verbose else failed:
+        print(f"    {name}: {error:.2e} of {tolerance:.0e}")
+    return "failed" if failed or not parts else "passed"
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Runs the golden cases of a folder.")
+    parser.add_argument("folder", type=pathlib.Path)
+    parser.add_argument("-v", "--verbose", action="store_true", help="show every tensor")
+    options = parser.parse_args()
+    if not options.folder.is_dir():
+        parser.error(f"{options.folder} is no folder")
+    counts = {"passed": 0, "failed": 0, "skipped": 0}
+    for path in sorted(options.folder.rglob("*.safetensors")):
+        verdict = run(path, path.relative_to(options.folder), options.verbose)
+        if verdict:
+            counts[verdict] += 1
+    for folder in sorted({p.parent for p in options.folder.rglob("*cases*.json")} | {p.parent for p in options.folder.rglob("*.jsonl")}):
+        print(f"{folder.relative_to(options.folder)}: skipped: no reader of these here yet")
+        counts["skipped"] += 1
+    print(f"{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped")
+    return 1 if counts["failed"] or not counts["passed"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
