@@ -141,7 +141,8 @@ static void load_keys(const backward *b, const slot *w, const chunk *c, int64_t 
 }
 
 /* out [m][lds] = x [m][ldx] y^T, y^T panelled [size][n]. */
-static void scores(const backward *b, float *out, int m, const float *x, int64_t ldx, const float *yt, int size, int n) {
+static void scores(const backward *b, float *out, int m, const float *x, int64_t ldx, const float *yt, int size,
+                   int n) {
     mhla_gemm g = {
         .m = m,
         .f = {.k = size, .a = x, .a_row = ldx, .a_k = 1, .b = yt, .b_rows = size},
@@ -240,7 +241,8 @@ static mhla_scores score_tile(const backward *b, const slot *w, const chunk *c, 
 }
 
 /* Queries t .. t+m-1 of head h: their dq, and what they give to dk and dv. All of them see a key. */
-static void backward_rows(const backward *b, const slot *w, const part *p, const chunk *c, int64_t t, int m, int64_t h) {
+static void backward_rows(const backward *b, const slot *w, const part *p, const chunk *c, int64_t t, int m,
+                          int64_t h) {
     const mhla_run *run = b->run;
     const mhla_plan_desc *d = &run->plan->d;
     const mhla_kernels *kernels = run->kernels;

@@ -4,9 +4,9 @@
 
 #include "ops/softmax/softmax.h"
 
-#define CHECK(condition, ...)                                                                                        \
-    do {                                                                                                             \
-        if (!(condition)) return mhla_fail(MHLA_EINVAL, __VA_ARGS__);                                                \
+#define CHECK(condition, ...)                                                                                          \
+    do {                                                                                                               \
+        if (!(condition)) return mhla_fail(MHLA_EINVAL, __VA_ARGS__);                                                  \
     } while (0)
 
 /* ---- What softmax understands ---- */
@@ -24,7 +24,8 @@ static mhla_status check_plan(mhla_plan *plan) {
               d->grid[a], a, d->blocks[a]);
     CHECK(d->n_tokens == 0, "n_tokens is %lld: softmax takes any number of tokens", (long long)d->n_tokens);
     CHECK(d->order == MHLA_ORDER_RASTER, "order is %d: softmax has no blocks", (int)d->order);
-    CHECK(d->block_offsets == NULL && d->permutation == NULL, "block_offsets or permutation is given: softmax has no blocks");
+    CHECK(d->block_offsets == NULL && d->permutation == NULL,
+          "block_offsets or permutation is given: softmax has no blocks");
     CHECK(d->mix_per_head == 0, "mix_per_head is %d: softmax has no mixing matrix", d->mix_per_head);
     CHECK(d->chunk == 0 && d->chunks == 0, "chunk is %d and chunks %lld: softmax has no chunks", d->chunk,
           (long long)d->chunks);
@@ -249,9 +250,14 @@ static void attend(const forward *f, const slot *w, const keys *k, int row, int 
     const mhla_run *run = f->run;
     const mhla_plan_desc *d = &run->plan->d;
     const soft_tiling *tiles = &f->tiles;
-    mhla_gemm g = { /* s = q k^T */
+    mhla_gemm g = {
+        /* s = q k^T */
         .m = m,
-        .f = {.k = d->key_dim, .a = w->q + row * tiles->ldk, .a_row = tiles->ldk, .a_k = 1, .b = w->kt,
+        .f = {.k = d->key_dim,
+              .a = w->q + row * tiles->ldk,
+              .a_row = tiles->ldk,
+              .a_k = 1,
+              .b = w->kt,
               .b_rows = d->key_dim},
         .store = MHLA_STORE_SET,
         .c = w->s,

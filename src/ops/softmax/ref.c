@@ -113,7 +113,8 @@ static void backward_head(const scratch *w, const mhla_run *run, const soft_sequ
         for (int64_t t = 0; t < s->Tq; t++) {
             backward_query(w, run, s, t, h);
             for (int j = 0; j < K && out->dq; j++)
-                mhla_put(out->dq, MHLA_F32, &out->dq_strides, s->batch, s->q_begin + t, h, j, w->dq[j], out->accumulate);
+                mhla_put(out->dq, MHLA_F32, &out->dq_strides, s->batch, s->q_begin + t, h, j, w->dq[j],
+                         out->accumulate);
         }
     for (int64_t u = 0; u < s->Tk; u++) {
         if (d->rope != MHLA_ROPE_NONE)

@@ -36,11 +36,11 @@ static inline int64_t soft_up(int64_t x, int64_t unit) { return (x + unit - 1) /
 enum { SOFT_STRIP = 8, SOFT_FEW = 8 };
 
 typedef struct soft_tiling {
-    int keys;          /* of a tile */
-    int rows;          /* queries of a tile of scores */
-    int task;          /* forward: rows of a task */
-    int64_t ldk, ldv;  /* row strides of buffers of K and V columns */
-    int64_t lds;       /* of scores */
+    int keys;         /* of a tile */
+    int rows;         /* queries of a tile of scores */
+    int task;         /* forward: rows of a task */
+    int64_t ldk, ldv; /* row strides of buffers of K and V columns */
+    int64_t lds;      /* of scores */
 } soft_tiling;
 
 soft_tiling soft_tiles(const mhla_plan_desc *d);

@@ -187,7 +187,8 @@ void KERNEL(scores_grad)(const mhla_scores *t) {
         const float *p = t->s + i * t->ld;
         float *d = t->ds + i * t->ld;
         const vf mean = vset(t->dot[i]);
-        for (int j = s.first / LANES * LANES; j < s.last; j += LANES) vstore(d + j, vload(p + j) * (vload(d + j) - mean));
+        for (int j = s.first / LANES * LANES; j < s.last; j += LANES)
+            vstore(d + j, vload(p + j) * (vload(d + j) - mean));
     }
 }
 
