@@ -12,8 +12,8 @@
 
 static const struct grid {
     int axes, blocks[3];
-} grids[] = {{1, {2}},       {1, {7}},       {2, {2, 2}},    {2, {4, 4}},    {2, {1, 5}},
-             {2, {3, 2}},    {3, {2, 2, 2}}, {3, {3, 5, 2}}, {3, {1, 1, 3}}, {3, {2, 1, 4}}};
+} grids[] = {{1, {2}},    {1, {7}},       {2, {2, 2}},    {2, {4, 4}},    {2, {1, 5}},
+             {2, {3, 2}}, {3, {2, 2, 2}}, {3, {3, 5, 2}}, {3, {1, 1, 3}}, {3, {2, 1, 4}}};
 enum { GRIDS = sizeof grids / sizeof *grids, MOST = 64 };
 
 static double dist(const struct grid *g, int i, int j) {
@@ -43,10 +43,14 @@ static void expected(double *m, const struct grid *g, mhla_mix_init init, double
         for (int j = 0; j < M; j++) rmax = fmax(rmax, dist(g, i, j));
         for (int j = 0; j < M; j++) {
             const double d = dist(g, i, j), r = d / dmax;
-            const double all[] = {1 - d / rmax,          1 - r,
-                                  cos(acos(-1) / 4 * r), exp(-d / (param > 0 ? param : 3)),
-                                  exp(-4.5 * r * r),     d <= (param > 0 ? param : 1.5),
-                                  1,                     j <= i};
+            const double all[] = {1 - d / rmax,
+                                  1 - r,
+                                  cos(acos(-1) / 4 * r),
+                                  exp(-d / (param > 0 ? param : 3)),
+                                  exp(-4.5 * r * r),
+                                  d <= (param > 0 ? param : 1.5),
+                                  1,
+                                  j <= i};
             m[i * M + j] = all[init];
         }
     }
@@ -66,7 +70,7 @@ static void fill_matches_formulas(void **state) {
     for (int n = 0; n < GRIDS; n++)
         for (int init = 0; mhla_mix_name((mhla_mix_init)init); init++)
             for (int p = 0; p < 3; p++) {
-                const double param = p * 1.1;
+                const double param = (double[]){0, 1, 2.3}[p]; /* 1: a distance that occurs */
                 const int M = count(&grids[n]);
                 for (int i = 0; i <= M * M; i++) got[i] = NAN;
                 assert_int_equal(mhla_mix_fill(got, (mhla_mix_init)init, grids[n].axes, grids[n].blocks, param), 0);
@@ -186,11 +190,11 @@ static void rope_three_axes(void **state) {
     assert_true(isnan(c[30 * 7]) && isnan(s[30 * 7]));
 }
 
-#define REFUSED(call, word)                                                                                          \
-    do {                                                                                                             \
-        assert_int_equal(call, MHLA_EINVAL);                                                                         \
-        if (!strstr(mhla_message(), word)) fail_msg("\"%s\" does not name %s", mhla_message(), word);                \
-        assert_true(isnan(m[0]));                                                                                    \
+#define REFUSED(call, word)                                                                                            \
+    do {                                                                                                               \
+        assert_int_equal(call, MHLA_EINVAL);                                                                           \
+        if (!strstr(mhla_message(), word)) fail_msg("\"%s\" does not name %s", mhla_message(), word);                  \
+        assert_true(isnan(m[0]));                                                                                      \
     } while (0)
 
 static void bad_input(void **state) {
@@ -228,10 +232,14 @@ static void bad_input(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(fill_matches_formulas), cmocka_unit_test(fill_known_values),
-        cmocka_unit_test(one_block_is_one),      cmocka_unit_test(names),
-        cmocka_unit_test(clip),                  cmocka_unit_test(clip_causal),
-        cmocka_unit_test(rope_one_axis),         cmocka_unit_test(rope_three_axes),
+        cmocka_unit_test(fill_matches_formulas),
+        cmocka_unit_test(fill_known_values),
+        cmocka_unit_test(one_block_is_one),
+        cmocka_unit_test(names),
+        cmocka_unit_test(clip),
+        cmocka_unit_test(clip_causal),
+        cmocka_unit_test(rope_one_axis),
+        cmocka_unit_test(rope_three_axes),
         cmocka_unit_test(bad_input),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

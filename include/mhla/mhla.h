@@ -402,12 +402,15 @@ typedef enum mhla_activation {
 } mhla_activation;
 
 /* Packs W [N,K] (row stride ldw, 0 = K) of float32 or bfloat16; the copy is the handle's. A packed bfloat16 weight
- * takes half the memory and is multiplied in bfloat16 where the CPU can. */
+ * takes half the memory and is multiplied in bfloat16 where the CPU can: x is then rounded to bfloat16 on the way in,
+ * sums are float32. Elsewhere it is widened and x stays as it is. A handle keeps to the kernels (section 8) that were
+ * chosen when it was packed. It may be shared by threads while nobody updates it. */
 MHLA_API mhla_status mhla_weight_pack(mhla_weight **weight, const void *w, mhla_dtype dtype, int64_t N, int64_t K,
                                       int64_t ldw);
 MHLA_API void mhla_weight_free(mhla_weight *weight);
 
-/* Packs new values of the same shape into an existing handle (after an optimiser step). */
+/* Packs new values of the same shape into an existing handle (after an optimiser step). dtype is that of w; the handle
+ * keeps its own. */
 MHLA_API mhla_status mhla_weight_update(mhla_weight *weight, const void *w, mhla_dtype dtype, int64_t ldw);
 
 typedef struct mhla_linear_desc {
@@ -423,19 +426,28 @@ typedef struct mhla_linear_desc {
     int accumulate;         /* y += */
 } mhla_linear_desc;
 
-/* y [rows,N] = activation(x [rows,K] W^T + bias) + residual. y must not overlap x. */
+/* y [rows,N] = activation(x [rows,K] W^T + bias) + residual. y must not overlap x. A row's result depends on nothing
+ * but that row: not on the number of rows or threads. */
 MHLA_API mhla_status mhla_linear_forward(const mhla_linear_desc *desc, float *y, const float *x,
                                          const mhla_weight *weight);
 
-/* dx [rows,K] = dy [rows,N] W. Strides: ldx of dx, ldy of dy; context, rows and accumulate are used. */
+/* The same by definition, in double, one thread, from W as it is. */
+MHLA_API mhla_status mhla_linear_forward_reference(const mhla_linear_desc *desc, float *y, const float *x,
+                                                   const void *w, mhla_dtype dtype, int64_t N, int64_t K,
+                                                   int64_t ldw);
+
+/* dx [rows,K] = dy [rows,N] W. Strides: ldx of dx, ldy of dy; context, rows and accumulate are used. Each call turns the
+ * packed weight round into N*K floats of its own: no second copy is kept. A bfloat16 weight is widened, dy stays
+ * float32. */
 MHLA_API mhla_status mhla_linear_backward_input(const mhla_linear_desc *desc, float *dx, const float *dy,
                                                 const mhla_weight *weight);
 
-/* dw [N,K] = dy^T x, db [N] = column sums of dy (either may be NULL). ldx of x, ldy of dy, dw contiguous. */
+/* dw [N,K] = dy^T x, db [N] = column sums of dy (either may be NULL). ldx of x, ldy of dy, dw contiguous; context, rows
+ * and accumulate are used. */
 MHLA_API mhla_status mhla_linear_backward_weight(const mhla_linear_desc *desc, float *dw, float *db, const float *dy,
                                                  const float *x, int64_t N, int64_t K);
 
-/* dpre [rows,N] = dy * activation'(pre); contiguous; in place is allowed. */
+/* dpre [count] = dy * activation'(pre); contiguous; in place (dpre = dy or pre) is allowed. */
 MHLA_API mhla_status mhla_activation_backward(float *dpre, const float *dy, const float *pre, int64_t count,
                                               mhla_activation activation, const mhla_context *context);
 

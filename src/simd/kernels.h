@@ -192,7 +192,7 @@ typedef struct mhla_gemm_bf16 {
     /* linear layers: the end of one; dpre = dy * activation'(pre), in place is allowed */                           \
     X(epilogue, (const mhla_epilogue *e))                                                                            \
     X(activation_backward, (float *dpre, const float *dy, const float *pre, int64_t n, mhla_activation activation))  \
-    /* bfloat16 in pairs: [k][width] <-> [ceil(k/2)][width][2]; width a multiple of 16, an odd end is 0 */           \
+    /* bfloat16 in pairs: [k][width] <-> [ceil(k/2)][width][2]; width whole vectors, an odd end is 0 */              \
     X(narrow_pairs, (uint16_t *dst, const float *src, int k, int width))                                             \
     X(widen_pairs, (float *dst, const uint16_t *src, int k, int width))                                              \
     /* bfloat16 rows [n][ld] of src [n][lds]; columns to ld = 0 */                                                   \

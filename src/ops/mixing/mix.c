@@ -6,9 +6,9 @@
 
 #include "core/status.h"
 
-#define CHECK(condition, ...)                                                                                        \
-    do {                                                                                                             \
-        if (!(condition)) return mhla_fail(MHLA_EINVAL, __VA_ARGS__);                                                \
+#define CHECK(condition, ...)                                                                                          \
+    do {                                                                                                               \
+        if (!(condition)) return mhla_fail(MHLA_EINVAL, __VA_ARGS__);                                                  \
     } while (0)
 
 enum { MAX_AXES = 3 };
@@ -110,7 +110,7 @@ mhla_status mhla_mix_fill(float *mix, mhla_mix_init init, int axes, const int *b
 
 const char *mhla_mix_name(mhla_mix_init init) {
     switch (init) {
-#define X(name, text)                                                                                                \
+#define X(name, text)                                                                                                  \
     case MHLA_MIX_##name: return text;
         MHLA_MIX_LIST(X)
 #undef X
@@ -121,10 +121,10 @@ const char *mhla_mix_name(mhla_mix_init init) {
 mhla_status mhla_mix_from_name(mhla_mix_init *init, const char *name) {
     CHECK(init != NULL, "init is NULL");
     CHECK(name != NULL, "name is NULL");
-#define X(id, text)                                                                                                  \
-    if (strcmp(name, text) == 0) {                                                                                   \
-        *init = MHLA_MIX_##id;                                                                                       \
-        return MHLA_OK;                                                                                              \
+#define X(id, text)                                                                                                    \
+    if (strcmp(name, text) == 0) {                                                                                     \
+        *init = MHLA_MIX_##id;                                                                                         \
+        return MHLA_OK;                                                                                                \
     }
     MHLA_MIX_LIST(X)
 #undef X

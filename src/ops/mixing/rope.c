@@ -3,9 +3,9 @@
 
 #include "core/status.h"
 
-#define CHECK(condition, ...)                                                                                        \
-    do {                                                                                                             \
-        if (!(condition)) return mhla_fail(MHLA_EINVAL, __VA_ARGS__);                                                \
+#define CHECK(condition, ...)                                                                                          \
+    do {                                                                                                               \
+        if (!(condition)) return mhla_fail(MHLA_EINVAL, __VA_ARGS__);                                                  \
     } while (0)
 
 mhla_status mhla_rope_table(float *cos_table, float *sin_table, int axes, const int *grid, const int *dims,

@@ -9,9 +9,9 @@
 #include "core/status.h"
 #include "simd/kernels.h"
 
-#define CHECK(condition, ...)                                                                                        \
-    do {                                                                                                             \
-        if (!(condition)) return mhla_fail(MHLA_EINVAL, __VA_ARGS__);                                                \
+#define CHECK(condition, ...)                                                                                          \
+    do {                                                                                                               \
+        if (!(condition)) return mhla_fail(MHLA_EINVAL, __VA_ARGS__);                                                  \
     } while (0)
 
 struct mhla_weight {
@@ -23,7 +23,7 @@ struct mhla_weight {
     void *data;
 };
 
-/* The cut of n columns that weights use: padding to whole vectors where that costs little (or pairs need it). */
+/* The cut of n columns that weights use. */
 mhla_panels mhla_product_panels(const mhla_kernels *kernels, int64_t n, mhla_dtype dtype);
 
 /* No panel is wider: four vectors of sixteen. */

@@ -37,8 +37,7 @@ void KERNEL(epilogue)(const mhla_epilogue *e) {
 }
 
 /* y = activation(pre):  dpre = dy * activation'(pre) */
-INLINE void backward_body(float *dpre, const float *dy, const float *pre, int64_t n,
-                          const mhla_activation activation) {
+INLINE void backward_body(float *dpre, const float *dy, const float *pre, int64_t n, const mhla_activation activation) {
     int64_t i = 0;
     for (; i + LANES <= n; i += LANES) vstore(dpre + i, activation_grad(activation, vload(pre + i), vload(dy + i)));
     const int left = (int)(n - i);

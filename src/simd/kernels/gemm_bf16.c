@@ -89,24 +89,23 @@ INLINE void bf16_tile(const mhla_gemm_bf16 *g, int row, const int mr, const int 
     }
 }
 
-#define INSTANCE(mr, nv)                                                                                             \
-    static __attribute__((noinline)) void bf16_##mr##x##nv(const mhla_gemm_bf16 *g, int row) {                       \
-        bf16_tile(g, row, mr, nv);                                                                                   \
+#define INSTANCE(mr, nv)                                                                                               \
+    static __attribute__((noinline)) void bf16_##mr##x##nv(const mhla_gemm_bf16 *g, int row) {                         \
+        bf16_tile(g, row, mr, nv);                                                                                     \
     }
-#define INSTANCES(nv)                                                                                                \
-    INSTANCE(1, nv) INSTANCE(2, nv) INSTANCE(3, nv) INSTANCE(4, nv) INSTANCE(5, nv) INSTANCE(6, nv)
+#define INSTANCES(nv) INSTANCE(1, nv) INSTANCE(2, nv) INSTANCE(3, nv) INSTANCE(4, nv) INSTANCE(5, nv) INSTANCE(6, nv)
 #define ENTRIES(nv) NULL, bf16_1x##nv, bf16_2x##nv, bf16_3x##nv, bf16_4x##nv, bf16_5x##nv, bf16_6x##nv
 INSTANCES(1)
 INSTANCES(2)
 INSTANCES(3)
-INSTANCE(7, 1) INSTANCE(8, 1) INSTANCE(7, 2) INSTANCE(8, 2) INSTANCE(7, 3) INSTANCE(8, 3)
-INSTANCES(4)
-static void (*const bf16_tiles[BF_VECTORS + 1][BF_ROWS + 1])(const mhla_gemm_bf16 *g, int row) = {
-    {NULL},
-    {ENTRIES(1), bf16_7x1, bf16_8x1},
-    {ENTRIES(2), bf16_7x2, bf16_8x2},
-    {ENTRIES(3), bf16_7x3, bf16_8x3},
-    {ENTRIES(4)},
+INSTANCE(7, 1)
+INSTANCE(8, 1) INSTANCE(7, 2) INSTANCE(8, 2) INSTANCE(7, 3) INSTANCE(8, 3)
+    INSTANCES(4) static void (*const bf16_tiles[BF_VECTORS + 1][BF_ROWS + 1])(const mhla_gemm_bf16 *g, int row) = {
+        {NULL},
+        {ENTRIES(1), bf16_7x1, bf16_8x1},
+        {ENTRIES(2), bf16_7x2, bf16_8x2},
+        {ENTRIES(3), bf16_7x3, bf16_8x3},
+        {ENTRIES(4)},
 };
 
 void KERNEL(gemm_bf16)(const mhla_gemm_bf16 *g) {

@@ -1,0 +1,173 @@
+/* The gradients of a linear layer that sum over rows, and the way back through the activation. */
+#include <string.h>
+
+#include "core/memory.h"
+#include "core/parallel.h"
+#include "ops/product/product.h"
+
+/* ---- y = x W^T + b:  dw = dy^T x, db = sum over rows of dy ----
+ *
+ * Rows are summed in segments of SEGMENT, segments in chunks of CHUNK; each chunk is one chain per element. All of that
+ * depends on the number of rows alone. Tasks are blocks of dw, and segments where dw has few blocks. */
+
+enum {
+    CHUNK = 256, /* rows */
+    SEGMENT = 8 * CHUNK,
+    SEGMENTS = 16,      /* at most; longer segments then */
+    SMALL = 512 * 1024, /* elements of dw up to which segments are summed apart */
+    BLOCK = 192         /* rows and columns of a block of dw, about */
+};
+
+typedef struct weight_grad {
+    const mhla_kernels *kernels;
+    const float *dy, *x;
+    float *dw, *db;
+    int64_t rows, ldy, ldx, N, K;
+    int accumulate;
+    int64_t segments, n_blocks, k_blocks;
+    float *partial; /* [segments-1][N*K + N]: the first segment goes to dw, db themselves */
+    char *scratch;  /* per worker: dy [CHUNK][n_ld], x [CHUNK] panelled */
+    int64_t n_ld;   /* columns of dy's block, padded against aliasing */
+    size_t worker_bytes, dy_bytes;
+} weight_grad;
+
+static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+/* Column sums of rows [r,r+n) of dy, columns [n0,n0+cols), added to or put into db. */
+static void sum_columns(const weight_grad *g, float *db, int64_t r, int n, int64_t n0, int cols, int add) {
+    float sums[2 * BLOCK];
+    memcpy(sums, g->dy + r * g->ldy + n0, sizeof(float) * (size_t)cols);
+    for (int i = 1; i < n; i++) g->kernels->axpy(sums, 1.0f, g->dy + (r + i) * g->ldy + n0, cols);
+    for (int j = 0; j < cols; j++) db[n0 + j] = add ? db[n0 + j] + sums[j] : sums[j];
+}
+
+static void weight_task(void *arg, int64_t task, int worker) {
+    const weight_grad *g = arg;
+    const int64_t s = task % g->segments, block = task / g->segments;
+    const int64_t bn = block % g->n_blocks, bk = block / g->n_blocks;
+    const int64_t n0 = bn * g->N / g->n_blocks, k0 = bk * g->K / g->k_blocks;
+    const int nb = (int)((bn + 1) * g->N / g->n_blocks - n0), kb = (int)((bk + 1) * g->K / g->k_blocks - k0);
+    float *dw = s == 0 ? g->dw : g->partial + (s - 1) * (g->N * g->K + g->N);
+    float *db = s == 0 ? g->db : g->partial + (s - 1) * (g->N * g->K + g->N) + g->N * g->K;
+    float *a = g->scratch ? (float *)(g->scratch + (size_t)worker * g->worker_bytes) : NULL;
+    float *b = g->scratch ? (float *)((char *)a + g->dy_bytes) : NULL;
+    mhla_panels panels = mhla_product_panels(g->kernels, kb, MHLA_F32);
+    const int64_t chunks = ceil_div(g->rows, CHUNK), last = (s + 1) * chunks / g->segments;
+    for (int64_t c = s * chunks / g->segments; c < last; c++) {
+        const int64_t r = c * CHUNK;
+        const int n = g->rows - r < CHUNK ? (int)(g->rows - r) : CHUNK;
+        const int add = c > s * chunks / g->segments || (s == 0 && g->accumulate);
+        if (g->db && bk == 0) sum_columns(g, db, r, n, n0, nb, add);
+        if (g->dw == NULL) continue;
+        const mhla_rows dy = {(float *)g->dy + r * g->ldy + n0, NULL, g->ldy, MHLA_F32};
+        const mhla_rows x = {(float *)g->x + r * g->ldx + k0, NULL, g->ldx, MHLA_F32};
+        g->kernels->copy_rows(a, g->n_ld, &dy, n, nb, NULL);
+        g->kernels->copy_panels(b, &panels, &x, n, NULL);
+        const mhla_gemm product = {
+            .m = nb,
+            .n = panels,
+            .f = {n, a, 1, g->n_ld, b, n, 0},
+            .store = MHLA_STORE_ROWS,
+            .out = {dw + n0 * g->K + k0, NULL, g->K, MHLA_F32},
+            .accumulate = add,
+        };
+        g->kernels->gemm(&product);
+    }
+}
+
+/* The segments in their order, one stretch of dw or db. */
+static void add_task(void *arg, int64_t task, int worker) {
+    const weight_grad *g = arg;
+    (void)worker;
+    const int64_t stretch = 16384, count = g->N * g->K, at = task * stretch;
+    for (int64_t s = 1; s < g->segments; s++) {
+        const float *partial = g->partial + (s - 1) * (count + g->N);
+        if (g->dw && at < count)
+            g->kernels->axpy(g->dw + at, 1.0f, partial + at, count - at < stretch ? count - at : stretch);
+        if (g->db && task == 0) g->kernels->axpy(g->db, 1.0f, partial + count, g->N);
+    }
+}
+
+mhla_status mhla_linear_backward_weight(const mhla_linear_desc *desc, float *dw, float *db, const float *dy,
+                                        const float *x, int64_t N, int64_t K) {
+    CHECK(dw != NULL || db != NULL, "dw and db are both NULL");
+    CHECK(dy != NULL, "dy is NULL");
+    CHECK(x != NULL || dw == NULL, "x is NULL");
+    mhla_linear_desc d;
+    MHLA_TRY(mhla_linear_check(&d, desc, N, K));
+    CHECK(N <= INT64_MAX / 64 / SEGMENTS / K, "N is %lld and K %lld: more than memory can hold", (long long)N,
+          (long long)K);
+    const mhla_view view_dw = {"dw", dw, N, K, K}, view_db = {"db", db, 1, N, N};
+    const mhla_view view_dy = {"dy", dy, d.rows, N, d.ldy}, view_x = {"x", dw ? x : NULL, d.rows, K, d.ldx};
+    MHLA_TRY(mhla_product_overlap(view_dw, view_dy));
+    MHLA_TRY(mhla_product_overlap(view_dw, view_x));
+    MHLA_TRY(mhla_product_overlap(view_dw, view_db));
+    MHLA_TRY(mhla_product_overlap(view_db, view_dy));
+    MHLA_TRY(mhla_product_overlap(view_db, view_x));
+
+    weight_grad g = {mhla_kernels_get(), dy, x, dw, db,   d.rows, d.ldy, d.ldx, N, K,
+                     d.accumulate,       1,  1, 1,  NULL, NULL,   0,     0,     0};
+    g.n_blocks = ceil_div(N, BLOCK);
+    g.k_blocks = dw ? ceil_div(K, BLOCK) : 1;
+    if (!dw || N * K <= SMALL) {
+        g.segments = ceil_div(d.rows, SEGMENT);
+        if (g.segments > SEGMENTS) g.segments = SEGMENTS;
+    }
+    const int threads = mhla_context_threads(d.context);
+    mhla_carver c = {0};
+    if (dw) {
+        g.n_ld = ceil_div(ceil_div(N, g.n_blocks), 16) * 16 + 16;
+        mhla_carve_floats(&c, CHUNK * g.n_ld);
+        g.dy_bytes = c.used;
+        mhla_carve_floats(&c, CHUNK * (int64_t)(ceil_div(K, g.k_blocks) + 64));
+    }
+    g.worker_bytes = c.used;
+    c.used *= (size_t)threads;
+    const size_t partial_at = c.used;
+    mhla_carve_floats(&c, (g.segments - 1) * (N * K + N));
+    char *memory = NULL;
+    if (c.used) {
+        memory = mhla_alloc(c.used);
+        if (memory == NULL) return mhla_fail(MHLA_ENOMEM, "no memory to sum the gradient of a weight");
+        g.scratch = memory;
+        g.partial = (float *)(memory + partial_at);
+    }
+    mhla_parallel(d.context, g.segments * g.n_blocks * g.k_blocks, weight_task, &g);
+    if (g.segments > 1) mhla_parallel(d.context, ceil_div(dw ? N * K : 1, 16384), add_task, &g);
+    mhla_free(memory);
+    return MHLA_OK;
+}
+
+/* ---- y = activation(pre):  dpre = dy * activation'(pre) ---- */
+
+enum { STRETCH = 16384 };
+
+typedef struct activation_grad {
+    const mhla_kernels *kernels;
+    float *dpre;
+    const float *dy, *pre;
+    int64_t count;
+    mhla_activation activation;
+} activation_grad;
+
+static void activation_task(void *arg, int64_t i, int worker) {
+    const activation_grad *g = arg;
+    (void)worker;
+    const int64_t at = i * STRETCH, n = g->count - at < STRETCH ? g->count - at : STRETCH;
+    g->kernels->activation_backward(g->dpre + at, g->dy + at, g->pre + at, n, g->activation);
+}
+
+mhla_status mhla_activation_backward(float *dpre, const float *dy, const float *pre, int64_t count,
+                                     mhla_activation activation, const mhla_context *context) {
+    CHECK(dpre != NULL, "dpre is NULL");
+    CHECK(dy != NULL, "dy is NULL");
+    CHECK(pre != NULL, "pre is NULL");
+    CHECK(count >= 1 && count <= INT64_MAX / 64, "count is %lld: expected 1 or more", (long long)count);
+    CHECK((unsigned)activation <= MHLA_ACT_SILU, "activation is %d: no such activation", (int)activation);
+    const mhla_view out = {"dpre", dpre, 1, count, count};
+    if (dpre != dy) MHLA_TRY(mhla_product_overlap(out, (mhla_view){"dy", dy, 1, count, count}));
+    if (dpre != pre) MHLA_TRY(mhla_product_overlap(out, (mhla_view){"pre", pre, 1, count, count}));
+    activation_grad g = {mhla_kernels_get(), dpre, dy, pre, count, activation};
+    mhla_parallel(context, ceil_div(count, STRETCH), activation_task, &g);
+    return MHLA_OK;
+}
