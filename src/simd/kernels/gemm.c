@@ -5,32 +5,52 @@ enum { TILE_MAX_ROWS = 8, TILE_MAX_VECTORS = 4 };
 
 typedef void (*tile_fn)(const mhla_gemm *g, int row, int column);
 
-static void store_line(void *out, mhla_dtype dtype, int column, const float *line, int cols, int accumulate) {
-    for (int j = 0; j < cols; j += LANES) {
-        const int n = cols - j < LANES ? cols - j : LANES;
-        vf x = vload_n(line + j, n);
-        if (accumulate) x = row_load_n(out, dtype, column + j, n) + x;
-        row_store_n(out, dtype, column + j, x, n);
+/* A tile [mr][width] from memory into the caller's rows: of any type, any number of columns, set or added to. */
+static __attribute__((noinline)) void store_lines(const mhla_gemm *g, int row, int column, const float *tile, int mr,
+                                                  int width) {
+    const int cols = g->n.n - column < width ? g->n.n - column : width;
+    for (int i = 0; i < mr; i++) {
+        void *out = row_at(&g->out, row + i);
+        const float s = g->row_scale ? g->row_scale[row + i] : 1.0f;
+        for (int j = 0; j < cols; j += LANES) {
+            const int n = cols - j < LANES ? cols - j : LANES;
+            vf x = s * vload_n(tile + (int64_t)i * width + j, n);
+            if (g->accumulate) x = row_load_n(out, g->out.dtype, column + j, n) + x;
+            row_store_n(out, g->out.dtype, column + j, x, n);
+        }
     }
 }
 
+/* TILE_VECTORS: the most that a panel has, see panels below. */
 #if defined(__AVX512F__)
+#define TILE_REGISTERS 32
 #define TILE_LANES 16
+#define TILE_VECTORS 4
 #include "simd/kernels/tile.h"
 #define TILE_LANES 8
+#define TILE_VECTORS 3
 #include "simd/kernels/tile.h"
 #elif defined(__AVX2__)
+#define TILE_REGISTERS 16
 #define TILE_LANES 8
+#define TILE_VECTORS 3
+#include "simd/kernels/tile.h"
+#elif defined(__aarch64__)
+#define TILE_REGISTERS 32
+#define TILE_LANES 4
+#define TILE_VECTORS 4
 #include "simd/kernels/tile.h"
 #else
+#define TILE_REGISTERS 16
 #define TILE_LANES 4
+#define TILE_VECTORS 3
 #include "simd/kernels/tile.h"
 #endif
 
 /* Rows of a tile of nv vectors: as many accumulators as registers allow beside nv of B and one of A. */
 static int tile_rows(int nv) {
     if (REGISTERS == 32) return nv == 4 ? 6 : 8;
-    return nv == 1 ? 8 : nv == 2 ? 6 : nv == 3 ? 4 : 3;
+    return nv == 1 ? 8 : nv == 2 ? 6 : 4;
 }
 
 void KERNEL(panels)(mhla_panels *p, int n) {

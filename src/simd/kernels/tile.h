@@ -82,27 +82,29 @@ INLINE void TILE(factor)(TILE(tv) acc[TILE_MAX_ROWS][TILE_MAX_VECTORS], const in
         TILE(accumulate)(acc, mr, nv, 0, k, f->a + row, f->a_k, b, b_step, first);
 }
 
-/* Into the caller's rows, scaled; whole float32 vectors here, everything else by way of a row of floats. */
+INLINE void TILE(store_tile)(float *c, int64_t step, TILE(tv) acc[TILE_MAX_ROWS][TILE_MAX_VECTORS], const int mr,
+                             const int nv) {
+#pragma GCC unroll 8
+    for (int i = 0; i < mr; i++)
+#pragma GCC unroll 4
+        for (int j = 0; j < nv; j++) *(TILE(tv) *)(c + i * step + j * TILE_LANES) = acc[i][j];
+}
+
+/* Into the caller's rows, scaled: whole float32 vectors from here, everything else by way of memory. */
 INLINE void TILE(store_rows)(TILE(tv) acc[TILE_MAX_ROWS][TILE_MAX_VECTORS], const int mr, const int nv,
                              const mhla_gemm *g, int row, int column) {
-    const int cols = g->n.n - column < nv * TILE_LANES ? g->n.n - column : nv * TILE_LANES;
+    if (g->out.dtype != MHLA_F32 || g->accumulate || g->n.n - column < nv * TILE_LANES) {
+        float tile[TILE_MAX_ROWS * TILE_MAX_VECTORS * TILE_LANES];
+        TILE(store_tile)(tile, nv * TILE_LANES, acc, mr, nv);
+        store_lines(g, row, column, tile, mr, nv * TILE_LANES);
+        return;
+    }
 #pragma GCC unroll 8
     for (int i = 0; i < mr; i++) {
-        void *out = row_at(&g->out, row + i);
+        float *o = (float *)row_at(&g->out, row + i) + column;
         const float s = g->row_scale ? g->row_scale[row + i] : 1.0f;
-        if (g->out.dtype == MHLA_F32 && cols == nv * TILE_LANES) {
-            float *o = (float *)out + column;
 #pragma GCC unroll 4
-            for (int j = 0; j < nv; j++) {
-                TILE(tv) *at = (TILE(tv) *)(o + j * TILE_LANES);
-                *at = g->accumulate ? *at + s * acc[i][j] : s * acc[i][j];
-            }
-        } else {
-            float line[TILE_MAX_VECTORS * TILE_LANES];
-#pragma GCC unroll 4
-            for (int j = 0; j < nv; j++) *(TILE(tv) *)(line + j * TILE_LANES) = s * acc[i][j];
-            store_line(out, g->out.dtype, column, line, cols, g->accumulate);
-        }
+        for (int j = 0; j < nv; j++) *(TILE(tv) *)(o + j * TILE_LANES) = s * acc[i][j];
     }
 }
 
@@ -133,40 +135,60 @@ INLINE void TILE(run)(const int mr, const int nv, const mhla_gemm *g, int row, i
     }
     float *c = g->c + (g->c_row ? row * g->c_row + column : g->c_rows * column + (int64_t)row * width);
     const int64_t step = g->c_row ? g->c_row : width;
-    if (g->store == MHLA_STORE_SET) {
+    if (g->store == MHLA_STORE_ADD) {
 #pragma GCC unroll 8
         for (int i = 0; i < mr; i++)
 #pragma GCC unroll 4
-            for (int j = 0; j < nv; j++) *(TILE(tv) *)(c + i * step + j * TILE_LANES) = acc[i][j];
-    } else {
-#pragma GCC unroll 8
-        for (int i = 0; i < mr; i++)
-#pragma GCC unroll 4
-            for (int j = 0; j < nv; j++) *(TILE(tv) *)(c + i * step + j * TILE_LANES) += acc[i][j];
+            for (int j = 0; j < nv; j++) acc[i][j] += *(const TILE(tv) *)(c + i * step + j * TILE_LANES);
     }
+    TILE(store_tile)(c, step, acc, mr, nv);
 }
 
+/* The instances: as many rows as tile_rows() in gemm.c asks for, no more (each is a kilobyte and a second of compiling). */
 #define INSTANCE(mr, nv)                                                                                             \
     static __attribute__((noinline)) void TILE(tile_##mr##x##nv)(const mhla_gemm *g, int row, int column) {          \
         TILE(run)(mr, nv, g, row, column);                                                                           \
     }
-#define INSTANCES(nv)                                                                                                \
-    INSTANCE(1, nv) INSTANCE(2, nv) INSTANCE(3, nv) INSTANCE(4, nv)                                                  \
-    INSTANCE(5, nv) INSTANCE(6, nv) INSTANCE(7, nv) INSTANCE(8, nv)
-#define ENTRIES(nv)                                                                                                  \
-    {NULL, TILE(tile_1x##nv), TILE(tile_2x##nv), TILE(tile_3x##nv), TILE(tile_4x##nv),                               \
-     TILE(tile_5x##nv), TILE(tile_6x##nv), TILE(tile_7x##nv), TILE(tile_8x##nv)}
+#define ENTRY(mr, nv) TILE(tile_##mr##x##nv)
+#define TO_4(X, nv) X(1, nv) X(2, nv) X(3, nv) X(4, nv)
+#define TO_6(X, nv) TO_4(X, nv) X(5, nv) X(6, nv)
+#define TO_8(X, nv) TO_6(X, nv) X(7, nv) X(8, nv)
+#define LISTED(mr, nv) ENTRY(mr, nv),
 
-INSTANCES(1)
-INSTANCES(2)
-INSTANCES(3)
-INSTANCES(4)
-static const tile_fn TILE(tiles)[TILE_MAX_VECTORS + 1][TILE_MAX_ROWS + 1] = {{NULL},     ENTRIES(1), ENTRIES(2),
-                                                                             ENTRIES(3), ENTRIES(4)};
+TO_8(INSTANCE, 1)
+#if TILE_REGISTERS == 32
+TO_8(INSTANCE, 2)
+TO_8(INSTANCE, 3)
+#else
+TO_6(INSTANCE, 2)
+TO_4(INSTANCE, 3)
+#endif
+#if TILE_VECTORS == 4
+TO_6(INSTANCE, 4)
+#endif
+
+static const tile_fn TILE(tiles)[TILE_MAX_VECTORS + 1][TILE_MAX_ROWS + 1] = {
+    {NULL},
+    {NULL, TO_8(LISTED, 1)},
+#if TILE_REGISTERS == 32
+    {NULL, TO_8(LISTED, 2)},
+    {NULL, TO_8(LISTED, 3)},
+#else
+    {NULL, TO_6(LISTED, 2)},
+    {NULL, TO_4(LISTED, 3)},
+#endif
+#if TILE_VECTORS == 4
+    {NULL, TO_6(LISTED, 4)},
+#endif
+};
 #undef INSTANCE
-#undef INSTANCES
-#undef ENTRIES
+#undef ENTRY
+#undef LISTED
+#undef TO_4
+#undef TO_6
+#undef TO_8
 #undef TILE
 #undef TILE_PASTE
 #undef TILE_PASTE_
 #undef TILE_LANES
+#undef TILE_VECTORS
