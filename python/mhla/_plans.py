@@ -98,6 +98,7 @@ def make_plan(kind: str, dtype: int, heads: int, kv_heads: int, key_dim: int, va
         square = len(mix) in (2, 3) and mix[-1] == mix[-2] and (len(mix) == 2 or mix[0] == heads)
         _expect(square, f"mix has shape {tuple(mix)}: expected [M,M] or [{heads},M,M]")
     o = options
+    _expect(o.permutation is None or o.block_offsets is not None, "permutation is given without block_offsets")
     plan = _mhla.Plan(
         kind=_index(KINDS, kind, "kind"), dtype=dtype, heads=heads, kv_heads=kv_heads, key_dim=key_dim, value_dim=value_dim,
         feature=_index(FEATURES, o.feature, "feature"), feature_eps=o.feature_eps,
@@ -106,7 +107,7 @@ def make_plan(kind: str, dtype: int, heads: int, kv_heads: int, key_dim: int, va
         order=_index(ORDERS, o.order, "order"), block_offsets=o.block_offsets, permutation=o.permutation,
         mix_per_head=int(mix is not None and len(mix) == 3), chunk=o.chunk,
         chunks=mix[-1] if kind == "causal" and mix is not None else 0, beyond=_index(BEYONDS, o.beyond, "beyond"),
-        max_tokens=o.max_tokens, causal=int(o.causal), window=o.window)
+        max_tokens=o.max_tokens, causal=int(o.causal and kind == "softmax"), window=o.window)
     if kind == "bidirectional" and mix is not None:
         _expect(plan.blocks == mix[-1], f"mix has shape {tuple(mix)}: there are {plan.blocks} blocks")
     if len(_plans) >= _LIMIT:

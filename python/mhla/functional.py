@@ -227,4 +227,4 @@ def softmax_attention(q: Array, k: Array, v: Array, scale: Optional[float] = Non
     [1.0, 1.0]
     """
     return _run("softmax_attention", "softmax", (q, k, v, None, None, None, None, None), rope, cu_seqlens, None, None, 0, False,
-                _options(rope, rope_style, "identity", 0.0, "none", 0.0, scale, causal=causal, window=window))
+                _options(rope, rope_style, "relu", 0.0, "eq4", 0.0, scale, causal=causal, window=window))
