@@ -1,2 +1,212 @@
-#include "ops/op.h"
-const mhla_op mhla_op_causal = {.name = "causal"};
+/* Causal MHLA and causal linear attention: checks, workspace and the forward pass. The walk over a sequence stands in
+ * summaries.c, the backward in backward.c, streaming in state.c. */
+#include <math.h>
+
+#include "ops/causal/causal.h"
+
+#define CHECK(condition, ...)                                                                                        \
+    do {                                                                                                             \
+        if (!(condition)) return mhla_fail(MHLA_EINVAL, __VA_ARGS__);                                                \
+    } while (0)
+
+/* ---- Checks ---- */
+
+static mhla_status check_plan(mhla_plan *plan) {
+    mhla_plan_desc *d = &plan->d;
+    const int linear = d->kind == MHLA_KIND_LINEAR_CAUSAL;
+    CHECK(d->axes == 0 && d->n_blocks == 0 && d->n_tokens == 0 && d->block_offsets == NULL && d->permutation == NULL &&
+              d->order == MHLA_ORDER_RASTER,
+          "axes, n_blocks, n_tokens, block_offsets, permutation or order is given: causal operators have chunks");
+    CHECK(d->causal == 0 && d->window == 0, "causal or window is given: those are softmax's");
+    CHECK(d->chunk >= 0 && d->chunk <= 1 << 30, "chunk is %d: expected 1 to 2^30, or 0 for the default", d->chunk);
+    CHECK(d->max_tokens >= 0, "max_tokens is %lld", (long long)d->max_tokens);
+    CHECK(d->max_tokens == 0 || d->beyond == MHLA_BEYOND_CHUNK,
+          "max_tokens is %lld but beyond is not MHLA_BEYOND_CHUNK", (long long)d->max_tokens);
+    if (d->scale == 0.0f) d->scale = (float)(1.0 / sqrt((double)d->key_dim));
+    if (linear) {
+        CHECK(d->chunks == 0, "chunks is %lld: linear attention has no mixing matrix", (long long)d->chunks);
+        CHECK(d->beyond == MHLA_BEYOND_ERROR, "beyond is %d: linear attention has no end", (int)d->beyond);
+        CHECK(d->mix_per_head == 0, "mix_per_head is 1: linear attention has no mixing matrix");
+        plan->M = 1;
+    } else {
+        CHECK(d->chunks >= 1 && d->chunks <= 1 << 20, "chunks is %lld: expected 1 to 2^20", (long long)d->chunks);
+        plan->M = d->chunks;
+    }
+    if (d->beyond == MHLA_BEYOND_CHUNK) {
+        CHECK(d->chunk == 0, "chunk is %d: MHLA_BEYOND_CHUNK chooses it", d->chunk);
+        CHECK(d->max_tokens >= 1, "max_tokens is %lld: MHLA_BEYOND_CHUNK needs it", (long long)d->max_tokens);
+        const int64_t chunk = (d->max_tokens - 1) / plan->M + 1;
+        CHECK(chunk <= 1 << 30, "max_tokens is %lld: too many for %lld chunks", (long long)d->max_tokens,
+              (long long)plan->M);
+        d->chunk = (int)chunk;
+    }
+    if (d->chunk == 0) d->chunk = 64;
+    return MHLA_OK;
+}
+
+static mhla_status check_call(const mhla_run *run) {
+    const mhla_plan *plan = run->plan;
+    const mhla_plan_desc *d = &plan->d;
+    const mhla_call *c = &run->call;
+    const int linear = d->kind == MHLA_KIND_LINEAR_CAUSAL, normed = d->denominator != MHLA_DEN_NONE;
+    CHECK(d->rope != MHLA_ROPE_NONE || (c->rope_cos == NULL && c->rope_sin == NULL && c->rope_rows == 0),
+          "rope_cos, rope_sin or rope_rows is given but the plan's rope is MHLA_ROPE_NONE");
+    CHECK(normed || c->initial_z == NULL, "initial_z is given but there is no denominator");
+    CHECK(normed || c->final_z == NULL, "final_z is given but there is no denominator");
+    CHECK(c->past == 0 || linear || c->initial_state != NULL, "past is %lld but initial_state is NULL", (long long)c->past);
+    CHECK(c->past > 0 || linear || c->initial_state == NULL, "initial_state is given but past is 0");
+    CHECK(c->initial_state != NULL || c->initial_z == NULL, "initial_z is given but initial_state is NULL");
+    CHECK(!normed || c->initial_state == NULL || c->initial_z != NULL,
+          "initial_z is NULL: the denominator needs it beside initial_state");
+    if (linear || d->beyond == MHLA_BEYOND_CLAMP) return MHLA_OK;
+    for (int64_t s = 0; s < mhla_seq_count(c); s++) {
+        const int64_t tokens = c->past + mhla_seq_end(c, s) - mhla_seq_begin(c, s);
+        const int64_t chunks = (tokens - 1) / d->chunk + 1;
+        if (tokens > 0 && chunks > plan->M)
+            return mhla_fail(MHLA_ERANGE, "sequence %lld has %lld tokens (past included), %lld chunks of %d: mix has %lld",
+                             (long long)s, (long long)tokens, (long long)chunks, d->chunk, (long long)plan->M);
+        if (c->cu_seqlens == NULL) break;
+    }
+    return MHLA_OK;
+}
+
+/* ---- The forward pass ---- */
+
+typedef struct job {
+    mhla_causal_work w;
+    int units, workers;
+    mhla_causal_unit *unit;       /* [units]: one per worker, or one in all */
+    mhla_causal_scratch *scratch; /* [workers] */
+    int64_t first;                /* unit number of task 0 */
+    mhla_causal_loop loop;
+    mhla_causal_unit *now; /* of a split unit */
+} job;
+
+static int64_t unit_count(const mhla_run *run) { return mhla_seq_count(&run->call) * run->plan->d.kv_heads; }
+
+/* Whole units go to workers; the left-over ones are split inside, unless they are too short for that. */
+static int64_t whole_units(const mhla_causal_work *w) {
+    const int64_t n = unit_count(w->run), threads = w->run->threads;
+    return w->longest < 4 * (int64_t)w->block ? n : n / threads * threads;
+}
+
+static void carve(mhla_carver *c, job *j, const mhla_run *run) {
+    mhla_causal_work_make(&j->w, run, 0);
+    const int64_t whole = whole_units(&j->w);
+    j->workers = run->threads;
+    j->units = (int)(whole < 1 ? 1 : whole < run->threads ? whole : run->threads);
+    if (whole > 0) j->units = j->workers; /* any worker may get one */
+    j->unit = mhla_carve(c, (size_t)j->units * sizeof *j->unit);
+    j->scratch = mhla_carve(c, (size_t)j->workers * sizeof *j->scratch);
+    mhla_causal_unit unit;
+    mhla_causal_scratch scratch;
+    for (int i = 0; i < j->units; i++) mhla_causal_unit_carve(c, &j->w, c->base ? &j->unit[i] : &unit, 0);
+    for (int i = 0; i < j->workers; i++) mhla_causal_scratch_carve(c, &j->w, c->base ? &j->scratch[i] : &scratch);
+}
+
+static size_t workspace(const mhla_run *run, int backward) {
+    if (backward) return mhla_causal_backward_workspace(run);
+    mhla_carver c = {0};
+    job j;
+    carve(&c, &j, run);
+    return c.used;
+}
+
+/* o = scale/den * (q~ P + m_ii tril(q~ k~^T) v) for one block, all query heads of the unit. */
+static void output_block(const mhla_causal_unit *u, int block, mhla_causal_scratch *x) {
+    const mhla_causal_work *w = u->w;
+    const mhla_run *run = w->run;
+    const mhla_plan_desc *d = &run->plan->d;
+    const mhla_call *c = &run->call;
+    const int K = d->key_dim, second = c->q2 != NULL;
+    int64_t t;
+    const int n = mhla_causal_block(u, block, &t);
+    const int64_t i = mhla_causal_chunk(u, block);
+    mhla_causal_pack(u, x->k, w->normed && !second ? x->k2 : NULL, run->k, &c->k, u->g, t, n, 1);
+    if (w->normed) mhla_causal_running_keys(u, x, t, n);
+    const mhla_panels ps = mhla_causal_score_panels(run->kernels, n);
+    run->kernels->transpose(x->kT, &ps, x->k, w->Kp, K);
+    mhla_causal_pack_values(u, x->v, t, n);
+    for (int r = 0; r < w->ratio; r++) {
+        const int64_t h = u->g * w->ratio + r;
+        mhla_causal_pack(u, x->q, w->normed && !second ? x->q2 : NULL, run->q, &c->q, h, t, n, 1);
+        if (second) mhla_causal_pack(u, x->q2, NULL, c->q2, &c->q2_strides, h, t, n, 0);
+        if (w->normed) mhla_causal_denominators(u, x, r, block, n);
+        for (int a = 0; a < n; a++) x->scale[a] = w->normed ? d->scale / x->den[a] : d->scale;
+        mhla_causal_scores(run->kernels, x, x->scores, x->q, w->Kp, x->kT, K, n, mhla_causal_unit_weight(u, r, i, i));
+        mhla_gemm g = {.m = n, .n = w->shape.n, .f2_lower = 1, .f2_lead = 1, .store = MHLA_STORE_ROWS,
+                       .out = mhla_causal_rows(u, run->o, d->dtype, &c->o, h, t), .row_scale = x->scale,
+                       .accumulate = c->accumulate};
+        if (mhla_causal_has_past(u, block))
+            g.f = (mhla_factor){.k = K, .a = x->q, .a_row = w->Kp, .a_k = 1, .b = mhla_causal_P(u, r, block), .b_rows = K};
+        g.f2 = (mhla_factor){.k = n, .a = x->scores, .a_row = x->ld_scores, .a_k = 1, .b = x->v, .b_rows = n};
+        run->kernels->gemm(&g);
+    }
+}
+
+static void summarise_task(void *arg, int64_t i, int worker) {
+    job *j = arg;
+    mhla_causal_summarise(j->now, (int)i, &j->scratch[worker]);
+}
+enum { PIECES = 16 }; /* of a task: enough to be worth handing out */
+static void pieces(mhla_causal_unit *u, int64_t i, void (*fn)(mhla_causal_unit *, int)) {
+    const int end = (int)((i + 1) * PIECES < u->w->shape.pieces ? (i + 1) * PIECES : u->w->shape.pieces);
+    for (int p = (int)i * PIECES; p < end; p++) fn(u, p);
+}
+static void mix_task(void *arg, int64_t i, int worker) {
+    (void)worker;
+    pieces(((job *)arg)->now, i, mhla_causal_mix);
+}
+static void output_task(void *arg, int64_t i, int worker) {
+    job *j = arg;
+    output_block(j->now, (int)i, &j->scratch[worker]);
+}
+static void final_task(void *arg, int64_t i, int worker) {
+    (void)worker;
+    pieces(((job *)arg)->now, i, mhla_causal_final);
+}
+
+static void forward_unit(job *j, int64_t number) {
+    mhla_causal_unit *u = j->now;
+    const mhla_causal_work *w = &j->w;
+    const int64_t G = w->run->plan->d.kv_heads, tasks = (w->shape.pieces + PIECES - 1) / PIECES;
+    mhla_causal_begin(u, w, number / G, number % G);
+    while (mhla_causal_next_group(u)) {
+        mhla_causal_for(&j->loop, u->grp.n, summarise_task, j);
+        mhla_causal_for(&j->loop, tasks, mix_task, j);
+        mhla_causal_for(&j->loop, u->grp.n, output_task, j);
+    }
+    if (w->run->call.final_state == NULL && w->run->call.final_z == NULL) return;
+    mhla_causal_for(&j->loop, tasks, final_task, j);
+    mhla_causal_final_fill(u);
+}
+
+static void unit_task(void *arg, int64_t i, int worker) {
+    job j = *(job *)arg; /* a loop of this worker's own */
+    j.loop = (mhla_causal_loop){.worker = worker};
+    j.now = &j.unit[worker];
+    forward_unit(&j, i);
+}
+
+static mhla_status forward(const mhla_run *run) {
+    mhla_carver c = {run->ws, 0};
+    job j;
+    carve(&c, &j, run);
+    const int64_t whole = whole_units(&j.w), all = unit_count(run);
+    mhla_parallel(run->call.context, whole, unit_task, &j);
+    j.loop = (mhla_causal_loop){.context = run->call.context, .split = 1};
+    j.now = &j.unit[0];
+    for (int64_t i = whole; i < all; i++) forward_unit(&j, i);
+    return MHLA_OK;
+}
+
+const mhla_op mhla_op_causal = {
+    .name = "causal",
+    .check_plan = check_plan,
+    .check_call = check_call,
+    .workspace = workspace,
+    .forward = forward,
+    .backward = mhla_causal_backward,
+    .forward_reference = mhla_causal_forward_reference,
+    .backward_reference = mhla_causal_backward_reference,
+};

@@ -1,0 +1,734 @@
+/* The gradient of the causal operators. Two walks over a unit, on transposed summaries:
+ *
+ *   forward walk, group by group: S and P again, then per block dq, the block's own part of dk and dv, and
+ *   D = dP; the products <D, S> give dmix.
+ *   backward walk: dS of every chunk from the D after it, then the summaries' part of dk and dv, and the gradient of
+ *   the initial state.
+ *
+ * Formulas are in README.md, with the names used here: a = scale * do / den, w = m_ii, e = scale * dden. */
+#include <limits.h>
+
+#include "ops/causal/causal.h"
+
+enum { PIECES = 16, COLUMNS = 32 }; /* pieces of a task; chunks of a dmix task */
+
+typedef struct back_scratch {
+    mhla_causal_scratch x;
+    float *a;        /* [block][Vw]: scale * do / den */
+    float *vT;       /* panelled [V][block] */
+    float *ds;       /* [block][ld_scores]: a v^T */
+    float *turned;   /* [block][ld_scores]: a triangle, transposed and back to front */
+    float *dq, *dk, *plain, *dk2; /* [block][Kp] */
+    float *dv;       /* [block][Vw] */
+    float *dS;       /* panelled [K][V] */
+} back_scratch;
+
+typedef struct job {
+    mhla_causal_work w;
+    int units, workers;
+    struct back_unit *unit;
+    back_scratch *scratch; /* [workers] */
+    int slots;             /* units between two reductions of dmix */
+    float *dmix;           /* [slots][mixes][M,M] or NULL */
+    int64_t first;         /* unit number of task 0 */
+    mhla_causal_loop loop;
+    struct back_unit *now;
+} job;
+
+typedef struct back_unit {
+    mhla_causal_unit u;
+    int64_t blocks, chunk_lo, chunk_hi; /* blocks with tokens; chunks [lo, hi) whose dS is wanted */
+    int64_t first_chunk;  /* first one with tokens */
+    mhla_summary_list *D; /* [mixes]: dP of block i is row blocks - 1 - i */
+    mhla_summary_list *Dc; /* [mixes], running: the same summed over each chunk, row chunk_hi - 1 - i */
+    int64_t done;         /* blocks before the group */
+    float *diagonal;      /* [group][ratio]: the blocks' own part of dm_ii */
+    float *products;      /* [mixes][group+1][cap] <D, S> */
+    float *W;             /* [mixes][rows][.] weights of the backward walk */
+    float *T;             /* [group+1][P_row]: dS of the group's blocks; running: row `group` is carried on */
+    float *dmix;          /* [mixes][M,M] of the unit, or NULL */
+    int64_t tail;         /* CLAMP: D rows up to here are merged into this one */
+    int64_t top;          /* backward walk: chunk of T row 0 */
+    int rows, starts;
+} back_unit;
+
+/* ---- Workspace ---- */
+
+static int64_t unit_count(const mhla_run *run) { return mhla_seq_count(&run->call) * run->plan->d.kv_heads; }
+
+static int64_t whole_units(const mhla_causal_work *w) {
+    const int64_t n = unit_count(w->run), threads = w->run->threads;
+    return w->longest < 4 * (int64_t)w->block ? n : n / threads * threads;
+}
+
+/* Blocks of `tokens` tokens after `past`. */
+static int64_t count_blocks(const mhla_causal_work *w, int64_t tokens) {
+    if (tokens == 0) return 0;
+    if (w->C > INT_MAX) return (tokens - 1) / w->block + 1;
+    const int64_t past = w->run->call.past, first = past / w->C, last = (past + tokens - 1) / w->C;
+    if (!w->running) return last - first + 1;
+    const int64_t per = (w->C - 1) / w->block + 1, head = w->C - past % w->C;
+    if (tokens <= head) return (tokens - 1) / w->block + 1;
+    const int64_t rest = tokens - head;
+    return (head - 1) / w->block + 1 + rest / w->C * per + (rest % w->C + w->block - 1) / w->block;
+}
+
+static void carve_unit(mhla_carver *c, const mhla_causal_work *w, back_unit *u) {
+    const int wants_dmix = w->run->grads.dmix != NULL || w->run->dO == NULL; /* asked for its size only: yes */
+    mhla_causal_unit_carve(c, w, &u->u, wants_dmix && w->run->plan->d.kind != MHLA_KIND_LINEAR_CAUSAL);
+    const int64_t most = count_blocks(w, w->longest) + 1;
+    const int64_t chunks = w->running ? (w->C > INT_MAX ? 1 : (w->longest - 1) / w->C + 2) : 0;
+    u->D = mhla_carve(c, (size_t)w->mixes * sizeof *u->D);
+    u->Dc = mhla_carve(c, (size_t)w->mixes * sizeof *u->Dc);
+    for (int r = 0; r < w->mixes; r++) {
+        float *d = mhla_carve_floats(c, mhla_list_floats(&w->shape, most));
+        float *dc = chunks ? mhla_carve_floats(c, mhla_list_floats(&w->shape, chunks)) : NULL;
+        if (c->base == NULL) continue;
+        u->D[r] = (mhla_summary_list){d, most};
+        u->Dc[r] = (mhla_summary_list){dc, chunks};
+    }
+    u->diagonal = mhla_carve_floats(c, (int64_t)w->group * w->ratio);
+    u->products = mhla_carve_floats(c, (int64_t)w->mixes * (w->group + 1) * (w->cap > w->group ? w->cap : w->group));
+    u->W = mhla_carve_floats(c, (int64_t)w->mixes * w->group * ((most > chunks ? most : chunks) + w->group));
+    u->T = mhla_carve_floats(c, (w->group + 1) * w->P_row);
+}
+
+static void carve_scratch(mhla_carver *c, const mhla_causal_work *w, back_scratch *b) {
+    mhla_causal_scratch_carve(c, w, &b->x);
+    const int64_t n = w->block, keys = n * w->Kp + 16, values = n * w->Vw + 16;
+    mhla_panels p = mhla_causal_score_panels(w->run->kernels, w->block);
+    b->a = mhla_carve_floats(c, values);
+    b->vT = mhla_carve_floats(c, (int64_t)w->Vw * mhla_panels_width(&p));
+    b->ds = mhla_carve_floats(c, n * b->x.ld_scores);
+    b->turned = mhla_carve_floats(c, n * b->x.ld_scores);
+    b->dq = mhla_carve_floats(c, keys);
+    b->dk = mhla_carve_floats(c, keys);
+    b->plain = mhla_carve_floats(c, keys);
+    b->dk2 = mhla_carve_floats(c, keys);
+    b->dv = mhla_carve_floats(c, values);
+    b->dS = mhla_carve_floats(c, (int64_t)w->shape.K * w->Vw);
+}
+
+static void carve(mhla_carver *c, job *j, const mhla_run *run) {
+    mhla_causal_work_make(&j->w, run, 1);
+    const mhla_causal_work *w = &j->w;
+    const int64_t whole = whole_units(w), all = unit_count(run);
+    j->workers = run->threads;
+    j->units = whole > 0 ? j->workers : 1;
+    j->slots = (int)(all < 4 * j->workers ? all : 4 * j->workers);
+    j->unit = mhla_carve(c, (size_t)j->units * sizeof *j->unit);
+    j->scratch = mhla_carve(c, (size_t)j->workers * sizeof *j->scratch);
+    j->dmix = run->plan->d.kind == MHLA_KIND_LINEAR_CAUSAL
+                  ? NULL
+                  : mhla_carve_floats(c, (int64_t)j->slots * w->mixes * w->M * w->M);
+    back_unit unit;
+    back_scratch scratch;
+    for (int i = 0; i < j->units; i++) carve_unit(c, w, c->base ? &j->unit[i] : &unit);
+    for (int i = 0; i < j->workers; i++) carve_scratch(c, w, c->base ? &j->scratch[i] : &scratch);
+}
+
+size_t mhla_causal_backward_workspace(const mhla_run *run) {
+    mhla_carver c = {0};
+    job j;
+    carve(&c, &j, run);
+    return c.used;
+}
+
+mhla_status mhla_causal_check_grads(const mhla_run *run) {
+    const mhla_grads *g = &run->grads;
+    const int normed = run->plan->d.denominator != MHLA_DEN_NONE;
+    if (!normed && (g->dinitial_z || g->dfinal_z))
+        return mhla_fail(MHLA_EINVAL, "dinitial_z or dfinal_z is given but there is no denominator");
+    if (run->call.initial_state == NULL && (g->dinitial_state || g->dinitial_z))
+        return mhla_fail(MHLA_EINVAL, "dinitial_state or dinitial_z is given but initial_state is NULL");
+    return MHLA_OK;
+}
+
+/* ---- Forward walk: one block ---- */
+
+/* out[n-1-u][n-1-t] = factor * in[t][u] for t >= u: lower triangular again, rows back to front. */
+static void turn(float *out, const float *in, int64_t ld, int n, float factor) {
+    for (int u = 0; u < n; u++) {
+        float *row = out + (int64_t)(n - 1 - u) * ld;
+        for (int t = u; t < n; t++) row[n - 1 - t] = factor * in[t * ld + u];
+    }
+}
+
+/* C[u] (=, +=) sum over t >= u of factor * A[t][u] B[t], A [n][n] lower triangular, B and C [n][ld]. Nothing of a row
+ * t < u is touched. */
+static void times_turned(const mhla_kernels *kernels, back_scratch *b, const mhla_panels *cols, float *C, const float *A,
+                         const float *B, int64_t ld, int n, float factor, int add) {
+    turn(b->turned, A, b->x.ld_scores, n, factor);
+    mhla_gemm g = {.m = n, .n = *cols, .f2_lower = 1, .f2_lead = 1, .store = add ? MHLA_STORE_ADD : MHLA_STORE_SET,
+                   .c = C + (n - 1) * ld, .c_row = -ld};
+    g.f2 = (mhla_factor){.k = n, .a = b->turned, .a_row = b->x.ld_scores, .a_k = 1, .b = B + (n - 1) * ld, .b_k = -ld};
+    kernels->gemm(&g);
+}
+
+/* den_t = scale q2_t . (z' + w cs_t) + eps: with e_t = scale * dden_t,
+ *   dq2_t = e_t (z' + w cs_t),  dz' = sum e_t q2_t,  dk2_u += w sum_{t>=u} e_t q2_t,  dw += sum e_t q2_t . cs_t
+ * dden_t = -(do_t . o_t)/den_t = -(q~_t . dq~_t)/den_t. Returns dw's part; leaves dz' in x.z. */
+static float denominator_backward(const back_unit *bu, back_scratch *b, int r, int block, int n) {
+    const mhla_causal_unit *u = &bu->u;
+    const mhla_causal_work *w = u->w;
+    const mhla_kernels *k = w->run->kernels;
+    const mhla_plan_desc *d = &w->run->plan->d;
+    mhla_causal_scratch *x = &b->x;
+    const int64_t i = mhla_causal_chunk(u, block), ld = w->Kp;
+    const float m = mhla_causal_unit_weight(u, r, i, i);
+    const float *z = mhla_causal_P(u, r, block) + w->shape.F;
+    const int past = mhla_causal_has_past(u, block);
+    float dw = 0.0f;
+    k->row_dots(x->dots, x->q, ld, b->dq, ld, n, d->key_dim);
+    for (int t = 0; t < n; t++) x->scale[t] = -d->scale * x->dots[t] / x->den[t]; /* e_t */
+    k->row_dots(x->dots, x->q2, ld, x->cs, ld, n, d->key_dim);
+    for (int t = 0; t < n; t++) dw += x->scale[t] * x->dots[t];
+    memset(x->z, 0, (size_t)ld * sizeof(float));
+    if (r == 0) memset(b->dk2, 0, (size_t)(n * ld) * sizeof(float));
+    for (int t = n - 1; t >= 0; t--) {
+        float *plain = b->plain + t * ld;
+        memset(plain, 0, (size_t)ld * sizeof(float));
+        k->axpy(plain, x->scale[t] * m, x->cs + t * ld, d->key_dim);
+        if (past) k->axpy(plain, x->scale[t], z, d->key_dim);
+        k->axpy(x->z, x->scale[t], x->q2 + t * ld, d->key_dim);
+        k->axpy(b->dk2 + t * ld, m, x->z, d->key_dim);
+    }
+    return dw;
+}
+
+static void unpack(const mhla_causal_unit *u, float *dx, const mhla_strides *dst, const void *x, const mhla_strides *st,
+                   int64_t head, int64_t t, int n, const float *d, const float *plain, const float *z, int accumulate) {
+    const mhla_run *run = u->w->run;
+    const mhla_plan_desc *desc = &run->plan->d;
+    if (dx == NULL) return;
+    const mhla_unpack p = {.dx = mhla_causal_rows(u, dx, MHLA_F32, dst, head, t),
+                           .x = mhla_causal_rows(u, x, desc->dtype, st, head, t), .n = n, .K = desc->key_dim,
+                           .ld = u->w->Kp, .feature = desc->feature, .eps = desc->feature_eps, .rope = desc->rope,
+                           .rope_dim = desc->rope_dim, .cos = run->call.rope_cos, .sin = run->call.rope_sin,
+                           .rope_row = run->call.past + t, .d = d, .plain = plain, .z = z, .accumulate = accumulate};
+    run->kernels->unpack(&p);
+}
+
+/* D = a^T q~ and dz' into the block's row. */
+static void store_dP(const back_unit *bu, back_scratch *b, int r, int block, int n) {
+    const mhla_causal_work *w = bu->u.w;
+    const mhla_summary_shape *s = &w->shape;
+    const mhla_summary_list *D = &bu->D[w->mixes > 1 ? r : 0];
+    const int64_t row = bu->blocks - 1 - (bu->done + block);
+    const int add = w->mixes == 1 && r > 0;
+    for (int i = 0; i < s->n.count; i++) {
+        const mhla_piece p = mhla_summary_piece(s, i * s->rows);
+        mhla_gemm g = {.m = s->rows, .n = p.n, .store = add ? MHLA_STORE_ADD : MHLA_STORE_SET,
+                       .c = mhla_list_at(D, &p, row), .c_row = (D->cap + 1) * p.width};
+        g.f = (mhla_factor){.k = n, .a = b->a, .a_row = 1, .a_k = w->Vw, .b = b->x.q + p.column, .b_k = w->Kp};
+        w->run->kernels->gemm(&g);
+    }
+    for (int j = s->rows * s->n.count; j < s->pieces; j++) {
+        const mhla_piece p = mhla_summary_piece(s, j);
+        float *dst = mhla_list_at(D, &p, row);
+        for (int e = 0; e < p.width; e++) dst[e] = (add ? dst[e] : 0.0f) + b->x.z[p.column + e];
+    }
+}
+
+/* One query head of a block. n_t = q~_t P + w sum_{u<=t} (q~_t . k~_u) v_u, o = scale n / den:
+ *   dq~ = a P^T + w tril(a v^T) k~,  dk~ += w tril(a v^T)^T q~,  dv += w tril(q~ k~^T)^T a,  dP = q~^T a,
+ *   dw = sum_{u<=t} (q~_t . k~_u)(a_t . v_u) */
+static void head_backward(const back_unit *bu, back_scratch *b, int r, int block, int64_t t, int n) {
+    const mhla_causal_unit *u = &bu->u;
+    const mhla_causal_work *w = u->w;
+    const mhla_run *run = w->run;
+    const mhla_plan_desc *d = &run->plan->d;
+    const mhla_call *c = &run->call;
+    const mhla_grads *gr = &run->grads;
+    mhla_causal_scratch *x = &b->x;
+    const int K = d->key_dim, V = d->value_dim, second = c->q2 != NULL;
+    const int64_t h = u->g * w->ratio + r, i = mhla_causal_chunk(u, block), ld = x->ld_scores;
+    const float m = mhla_causal_unit_weight(u, r, i, i);
+    mhla_causal_pack(u, x->q, w->normed && !second ? x->q2 : NULL, run->q, &c->q, h, t, n, 1);
+    if (second) mhla_causal_pack(u, x->q2, NULL, c->q2, &c->q2_strides, h, t, n, 0);
+    if (w->normed) mhla_causal_denominators(u, x, r, block, n);
+    for (int e = 0; e < n; e++) x->scale[e] = w->normed ? d->scale / x->den[e] : d->scale;
+    const mhla_rows dO = mhla_causal_rows(u, run->dO, d->dtype, &c->o, h, t);
+    run->kernels->copy_rows(b->a, w->Vw, &dO, n, V, x->scale);
+    mhla_causal_scores(run->kernels, x, x->scores, x->q, w->Kp, x->kT, K, n, 1.0f);
+    mhla_causal_scores(run->kernels, x, b->ds, b->a, w->Vw, b->vT, V, n, 1.0f);
+    float dw = 0.0f;
+    for (int e = 0; e < n; e++) {
+        float row;
+        run->kernels->row_dots(&row, x->scores + e * ld, 0, b->ds + e * ld, 0, 1, e + 1);
+        dw += row;
+    }
+    times_turned(run->kernels, b, &w->shape.n, b->dk, b->ds, x->q, w->Kp, n, m, r > 0);
+    mhla_panels pv;
+    run->kernels->panels(&pv, V);
+    times_turned(run->kernels, b, &pv, b->dv, x->scores, b->a, w->Vw, n, m, r > 0);
+    for (int e = 0; e < n; e++)
+        for (int f = 0; f <= e; f++) b->ds[e * ld + f] *= m;
+    mhla_gemm g = {.m = n, .n = w->shape.n, .f2_lower = 1, .f2_lead = 1, .store = MHLA_STORE_SET, .c = b->dq,
+                   .c_row = w->Kp};
+    if (mhla_causal_has_past(u, block))
+        g.f = (mhla_factor){.k = V, .a = b->a, .a_row = w->Vw, .a_k = 1, .b = mhla_causal_P(u, r, block), .b_rows = V};
+    g.f2 = (mhla_factor){.k = n, .a = b->ds, .a_row = ld, .a_k = 1, .b = x->k, .b_k = w->Kp};
+    run->kernels->gemm(&g);
+    if (w->normed) dw += denominator_backward(bu, b, r, block, n);
+    bu->diagonal[block * w->ratio + r] = dw;
+    unpack(u, gr->dq, &gr->dq_strides, run->q, &c->q, h, t, n, b->dq, w->normed && !second ? b->plain : NULL, NULL,
+           gr->accumulate);
+    if (second)
+        unpack(u, gr->dq2, &gr->dq2_strides, c->q2, &c->q2_strides, h, t, n, NULL, b->plain, NULL, gr->accumulate);
+    store_dP(bu, b, r, block, n);
+}
+
+static void block_backward(const back_unit *bu, back_scratch *b, int block) {
+    const mhla_causal_unit *u = &bu->u;
+    const mhla_causal_work *w = u->w;
+    const mhla_run *run = w->run;
+    const mhla_call *c = &run->call;
+    const mhla_grads *gr = &run->grads;
+    mhla_causal_scratch *x = &b->x;
+    const int second = c->k2 != NULL;
+    int64_t t;
+    const int n = mhla_causal_block(u, block, &t);
+    mhla_causal_pack(u, x->k, w->normed && !second ? x->k2 : NULL, run->k, &c->k, u->g, t, n, 1);
+    if (w->normed) mhla_causal_running_keys(u, x, t, n);
+    const mhla_rows values = mhla_causal_rows(u, run->v, run->plan->d.dtype, &c->v, u->g, t);
+    run->kernels->copy_rows(x->v, w->Vw, &values, n, w->shape.V, NULL);
+    const mhla_panels ps = mhla_causal_score_panels(run->kernels, n);
+    run->kernels->transpose(x->kT, &ps, x->k, w->Kp, w->shape.K);
+    run->kernels->transpose(b->vT, &ps, x->v, w->Vw, w->shape.V);
+    for (int r = 0; r < w->ratio; r++) head_backward(bu, b, r, block, t, n);
+    unpack(u, gr->dk, &gr->dk_strides, run->k, &c->k, u->g, t, n, b->dk, w->normed && !second ? b->dk2 : NULL, NULL,
+           gr->accumulate);
+    if (second) unpack(u, gr->dk2, &gr->dk2_strides, c->k2, &c->k2_strides, u->g, t, n, NULL, b->dk2, NULL, gr->accumulate);
+    if (gr->dv) {
+        const mhla_rows dv = mhla_causal_rows(u, gr->dv, MHLA_F32, &gr->dv_strides, u->g, t);
+        run->kernels->store_rows(&dv, b->dv, w->Vw, n, w->shape.V, gr->accumulate);
+    }
+}
+
+/* ---- dmix ---- */
+
+/* P_i = sum_b m[i,b] S_b: dm[i,b] = <D_i, S_b>. Products of `m` rows of x and `n` rows of y, both whole vectors. The
+ * order of the sum is fixed by the shape alone. */
+static void products(const mhla_causal_work *w, float *c, int64_t ldc, const mhla_summary_list *x, int64_t x_first,
+                     int m, const mhla_summary_list *y, int64_t y_first, int n) {
+    const mhla_summary_shape *s = &w->shape;
+    const int batch = 16; /* pieces at once, so that the rows of both sides stay in the second cache */
+    int add = 0;
+    for (int i = 0; i < s->n.count + s->nz.count; i++) {
+        const int z = i >= s->n.count, rows = z ? 1 : s->rows;
+        for (int j = 0; j < rows; j += batch) {
+            const mhla_piece p = mhla_summary_piece(s, z ? s->rows * s->n.count + i - s->n.count : i * s->rows + j);
+            const int count = rows - j < batch ? rows - j : batch;
+            w->run->kernels->dots_pieces(c, ldc, mhla_list_at(x, &p, x_first), p.width, (x->cap + 1) * p.width, m,
+                                         mhla_list_at(y, &p, y_first), p.width, (y->cap + 1) * p.width, n, count,
+                                         p.width, add);
+            add = 1;
+        }
+    }
+}
+
+/* Direct: chunks of the group against COLUMNS rows of the list. Row x of the result is block n-1-x. */
+static void products_task(void *arg, int64_t i, int worker) {
+    (void)worker;
+    job *j = arg;
+    back_unit *bu = j->now;
+    const mhla_causal_work *w = &j->w;
+    const mhla_causal_unit *u = &bu->u;
+    const int n = u->grp.n;
+    const int64_t first = bu->blocks - (bu->done + n), y0 = i * COLUMNS;
+    const int64_t y1 = y0 + COLUMNS < u->count - 1 ? y0 + COLUMNS : u->count - 1;
+    for (int r = 0; r < w->mixes; r++)
+        products(w, bu->products + (int64_t)r * (w->group + 1) * w->cap + y0, w->cap, &bu->D[r], first, n, &u->S, y0,
+                 (int)(y1 - y0));
+}
+
+static void add_dmix(const back_unit *bu, int r, int64_t i, int64_t b, float value) {
+    const int64_t M = bu->u.w->M, distance = i - b;
+    float *m = bu->dmix + (int64_t)(bu->u.w->mixes > 1 ? r : 0) * M * M;
+    m[i < M ? i * M + b : (M - 1) * M + (distance < M ? M - 1 - distance : 0)] += value;
+}
+
+/* w S_open is part of the first block's P: dw += <D, S_open>. */
+static void open_products(const back_unit *bu) {
+    const mhla_causal_unit *u = &bu->u;
+    const mhla_causal_work *w = u->w;
+    const mhla_call *c = &w->run->call;
+    const int64_t i = u->grp.chunk0, e = u->entries0 - 1, N0 = mhla_state_chunks(w->run->plan, c->past);
+    const int64_t at = ((u->s * N0 + e) * w->run->plan->d.kv_heads + u->g) * w->shape.K;
+    for (int r = 0; r < w->mixes; r++) {
+        float sum = 0.0f;
+        for (int j = 0; j < w->shape.pieces; j++) {
+            const mhla_piece p = mhla_summary_piece(&w->shape, j);
+            float open[64], dot;
+            mhla_piece_load(&w->shape, &p, open, c->initial_state + at * w->shape.V, c->initial_z ? c->initial_z + at : NULL);
+            w->run->kernels->row_dots(&dot, open, 0, mhla_list_at(&bu->D[r], &p, bu->blocks - 1), 0, 1, p.width);
+            sum += dot;
+        }
+        add_dmix(bu, r, i, i, sum);
+    }
+}
+
+static void group_dmix(job *j) {
+    back_unit *bu = j->now;
+    const mhla_causal_work *w = &j->w;
+    const mhla_causal_unit *u = &bu->u;
+    const int n = u->grp.n;
+    for (int x = 0; x < n; x++)
+        for (int r = 0; r < w->ratio; r++)
+            add_dmix(bu, r, mhla_causal_chunk(u, x), mhla_causal_chunk(u, x), bu->diagonal[x * w->ratio + r]);
+    if (!w->running) {
+        mhla_causal_for(&j->loop, (u->count - 1 + COLUMNS - 1) / COLUMNS, products_task, j);
+        for (int r = 0; r < w->mixes; r++)
+            for (int x = 0; x < n; x++) {
+                const int64_t i = u->grp.chunk0 + x;
+                const float *row = bu->products + ((int64_t)r * (w->group + 1) + n - 1 - x) * w->cap;
+                for (int64_t b = u->base; b < i; b++) add_dmix(bu, r, i, b, row[b - u->base]);
+            }
+        if (bu->done == 0 && u->open) open_products(bu);
+        return;
+    }
+    const int64_t i = u->grp.chunk0, first = bu->blocks - (bu->done + n);
+    for (int r = 0; r < w->mixes; r++) { /* P_x = ... + w R_x: dw += <D_x, R_x> */
+        for (int x = 0; x < n; x++) {
+            float dot = 0.0f;
+            products(w, &dot, 1, &bu->D[r], first + n - 1 - x, 1, &u->R, x, 1);
+            add_dmix(bu, r, i, i, dot);
+        }
+        if (!u->grp.ends || i == u->base) continue;
+        float *row = bu->products;
+        products(w, row, w->cap, &bu->Dc[r], bu->chunk_hi - 1 - i, 1, &u->S, 0, (int)(i - u->base));
+        for (int64_t b = u->base; b < i; b++) add_dmix(bu, r, i, b, row[b - u->base]);
+    }
+}
+
+/* ---- Tasks of the forward walk ---- */
+
+static void summarise_task(void *arg, int64_t i, int worker) {
+    job *j = arg;
+    mhla_causal_summarise(&j->now->u, (int)i, &j->scratch[worker].x);
+}
+
+static void mix_task(void *arg, int64_t i, int worker) {
+    (void)worker;
+    mhla_causal_unit *u = &((job *)arg)->now->u;
+    for (int64_t p = i * PIECES; p < (i + 1) * PIECES && p < u->w->shape.pieces; p++) mhla_causal_mix(u, (int)p);
+}
+
+static void block_task(void *arg, int64_t i, int worker) {
+    job *j = arg;
+    block_backward(j->now, &j->scratch[worker], (int)i);
+}
+
+/* Running: D of the chunk is the sum over its blocks. */
+static void collect_task(void *arg, int64_t i, int worker) {
+    (void)worker;
+    job *j = arg;
+    back_unit *bu = j->now;
+    const mhla_causal_work *w = &j->w;
+    const mhla_causal_group *g = &bu->u.grp;
+    const int64_t row = bu->chunk_hi - 1 - g->chunk0;
+    for (int64_t k = i * PIECES; k < (i + 1) * PIECES && k < w->shape.pieces; k++) {
+        const mhla_piece p = mhla_summary_piece(&w->shape, (int)k);
+        for (int r = 0; r < w->mixes; r++) {
+            float *sum = mhla_list_at(&bu->Dc[r], &p, row);
+            if (g->starts) memset(sum, 0, (size_t)p.width * sizeof *sum);
+            for (int x = 0; x < g->n; x++)
+                w->run->kernels->axpy(sum, 1.0f, mhla_list_at(&bu->D[r], &p, bu->blocks - 1 - bu->done - x), p.width);
+        }
+    }
+}
+
+/* ---- Backward walk: dS_b = sum_{i>b} m[i,b] dP_i + dfinal ---- */
+
+static void add_final(const back_unit *bu, const mhla_piece *p, float *to, int64_t b) {
+    const mhla_causal_unit *u = &bu->u;
+    const mhla_run *run = u->w->run;
+    const mhla_grads *gr = &run->grads;
+    if (gr->dfinal_state == NULL && gr->dfinal_z == NULL) return;
+    int64_t entries, first;
+    mhla_causal_list(run->plan, run->call.past + u->T, &entries, &first);
+    if (u->w->C > INT_MAX) first = b;
+    const int64_t N1 = mhla_state_chunks(run->plan, run->call.past + run->call.tokens), e = b > first ? b - first : 0;
+    const int64_t at = ((u->s * N1 + e) * run->plan->d.kv_heads + u->g) * u->w->shape.K;
+    float d[64];
+    mhla_piece_load(&u->w->shape, p, d, gr->dfinal_state ? gr->dfinal_state + at * u->w->shape.V : NULL,
+                    gr->dfinal_z ? gr->dfinal_z + at : NULL);
+    run->kernels->axpy(to, 1.0f, d, p->width);
+}
+
+static void store_initial(const back_unit *bu, const mhla_piece *p, const float *from, int64_t b) {
+    const mhla_causal_unit *u = &bu->u;
+    const mhla_run *run = u->w->run;
+    const mhla_grads *gr = &run->grads;
+    const int64_t N0 = mhla_state_chunks(run->plan, run->call.past);
+    const int64_t at = ((u->s * N0 + b - u->first0) * run->plan->d.kv_heads + u->g) * u->w->shape.K;
+    mhla_piece_store(&u->w->shape, p, from, gr->dinitial_state ? gr->dinitial_state + at * u->w->shape.V : NULL,
+                     gr->dinitial_z ? gr->dinitial_z + at : NULL, gr->accumulate);
+}
+
+/* Rows of D (direct) or Dc (running) that chunks [.., top] read densely: those of chunks > top. */
+static int64_t later_rows(const back_unit *bu) {
+    const int64_t all = bu->blocks == 0 ? 0 : bu->chunk_hi - bu->first_chunk, later = bu->chunk_hi - 1 - bu->top;
+    return later < all ? later : all;
+}
+
+static void fill_back_weights(back_unit *bu) {
+    const mhla_causal_unit *u = &bu->u;
+    const mhla_causal_work *w = u->w;
+    const int64_t ld = later_rows(bu) + bu->rows - bu->tail;
+    for (int r = 0; r < w->mixes; r++)
+        for (int x = 0; x < bu->rows; x++) {
+            float *row = bu->W + (int64_t)r * bu->rows * ld + x * ld;
+            for (int64_t k = bu->tail; k < later_rows(bu) + x; k++) {
+                const int64_t i = bu->chunk_hi - 1 - k; /* chunk of row k */
+                if (i < bu->first_chunk) break;
+                row[k - bu->tail] = mhla_causal_unit_weight(u, r, i, bu->top - x);
+            }
+        }
+}
+
+/* dS of `rows` chunks top, top-1, ... into T rows 0.. (running: one chunk, into the carried row) */
+static void back_mix(const back_unit *bu, const mhla_piece *p) {
+    const mhla_causal_unit *u = &bu->u;
+    const mhla_causal_work *w = u->w;
+    const int64_t later = later_rows(bu), all = bu->blocks == 0 ? 0 : bu->chunk_hi - bu->first_chunk;
+    const int64_t ld = later + bu->rows - bu->tail;
+    const int inside = (int)(all - later < bu->rows - 1 ? all - later : bu->rows - 1);
+    float *T = bu->T + (w->running ? w->group : 0) * w->P_row + p->at;
+    for (int r = 0; r < w->mixes; r++) {
+        const mhla_summary_list *D = w->running ? &bu->Dc[r] : &bu->D[r];
+        const float *W = bu->W + (int64_t)r * bu->rows * ld;
+        mhla_gemm g = {.m = bu->rows, .n = p->n, .store = r ? MHLA_STORE_ADD : MHLA_STORE_SET, .c = T,
+                       .c_row = w->P_row, .f2_lower = 1, .f2_lead = 0};
+        g.f = (mhla_factor){.k = (int)(later - bu->tail), .a = W, .a_row = ld, .a_k = 1,
+                            .b = mhla_list_at(D, p, bu->tail), .b_k = p->width};
+        g.f2 = (mhla_factor){.k = inside, .a = W + later - bu->tail, .a_row = ld, .a_k = 1,
+                             .b = mhla_list_at(D, p, later), .b_k = p->width};
+        w->run->kernels->gemm(&g);
+    }
+    for (int x = 0; x < bu->rows; x++) add_final(bu, p, T + x * w->P_row, bu->top - x);
+}
+
+static void back_direct(const back_unit *bu, const mhla_piece *p) {
+    const mhla_causal_unit *u = &bu->u;
+    const mhla_causal_work *w = u->w;
+    back_mix(bu, p);
+    for (int x = 0; x < bu->rows; x++) {
+        const int64_t b = bu->top - x;
+        if (b >= u->first0 + u->entries0) continue;
+        float d[64]; /* the open chunk's earlier tokens are read by the later ones with w: + w D_b */
+        memcpy(d, bu->T + x * w->P_row + p->at, (size_t)p->width * sizeof *d);
+        for (int r = 0; r < w->mixes && u->open && b == bu->first_chunk && bu->blocks; r++)
+            w->run->kernels->axpy(d, mhla_causal_unit_weight(u, r, b, b), mhla_list_at(&bu->D[r], p, bu->blocks - 1),
+                                  p->width);
+        store_initial(bu, p, d, b);
+    }
+}
+
+/* Along a chunk, from its end: ds_x = carried, carried += w D_x. */
+static void back_running(const back_unit *bu, const mhla_piece *p) {
+    const mhla_causal_unit *u = &bu->u;
+    const mhla_causal_work *w = u->w;
+    const int64_t b = u->grp.chunk0;
+    float *carried = bu->T + w->group * w->P_row + p->at;
+    if (bu->starts) back_mix(bu, p);
+    for (int x = u->grp.n - 1; x >= 0; x--) {
+        memcpy(bu->T + x * w->P_row + p->at, carried, (size_t)p->width * sizeof *carried);
+        for (int r = 0; r < w->mixes; r++)
+            w->run->kernels->axpy(carried, mhla_causal_unit_weight(u, r, b, b),
+                                  mhla_list_at(&bu->D[r], p, bu->blocks - 1 - bu->done - x), p->width);
+    }
+    if (u->grp.starts && b < u->first0 + u->entries0) store_initial(bu, p, carried, b);
+}
+
+static void back_task(void *arg, int64_t i, int worker) {
+    (void)worker;
+    job *j = arg;
+    for (int64_t k = i * PIECES; k < (i + 1) * PIECES && k < j->w.shape.pieces; k++) {
+        const mhla_piece p = mhla_summary_piece(&j->w.shape, (int)k);
+        if (j->w.running)
+            back_running(j->now, &p);
+        else
+            back_direct(j->now, &p);
+    }
+}
+
+/* S += k~^T v, z += sum k2~: dk~ = v dS^T, dv = k~ dS, dk2 += dz. The block's own part is there already. */
+static void state_task(void *arg, int64_t i, int worker) {
+    job *j = arg;
+    const back_unit *bu = j->now;
+    const mhla_causal_unit *u = &bu->u;
+    const mhla_causal_work *w = &j->w;
+    const mhla_run *run = w->run;
+    const mhla_call *c = &run->call;
+    const mhla_grads *gr = &run->grads;
+    back_scratch *b = &j->scratch[worker];
+    const int K = w->shape.K, V = w->shape.V, second = c->k2 != NULL;
+    int64_t t;
+    const int n = mhla_causal_block(u, (int)i, &t);
+    const float *dS = bu->T + (w->running ? i : bu->top - mhla_causal_chunk(u, (int)i)) * w->P_row, *dz = dS + w->shape.F;
+    if (gr->dk) {
+        const mhla_rows values = mhla_causal_rows(u, run->v, run->plan->d.dtype, &c->v, u->g, t);
+        run->kernels->copy_rows(b->x.v, w->Vw, &values, n, V, NULL);
+        mhla_gemm g = {.m = n, .n = w->shape.n, .store = MHLA_STORE_SET, .c = b->dk, .c_row = w->Kp};
+        g.f = (mhla_factor){.k = V, .a = b->x.v, .a_row = w->Vw, .a_k = 1, .b = dS, .b_rows = V};
+        run->kernels->gemm(&g);
+        unpack(u, gr->dk, &gr->dk_strides, run->k, &c->k, u->g, t, n, b->dk, NULL, w->normed && !second ? dz : NULL, 1);
+    }
+    if (second) unpack(u, gr->dk2, &gr->dk2_strides, c->k2, &c->k2_strides, u->g, t, n, NULL, NULL, dz, 1);
+    if (gr->dv) {
+        mhla_panels pv;
+        run->kernels->panels(&pv, V);
+        mhla_causal_pack(u, b->x.k, NULL, run->k, &c->k, u->g, t, n, 1);
+        run->kernels->transpose_panels(b->dS, &pv, dS, &w->shape.n);
+        mhla_gemm g = {.m = n, .n = pv, .store = MHLA_STORE_ROWS, .accumulate = 1,
+                       .out = mhla_causal_rows(u, gr->dv, MHLA_F32, &gr->dv_strides, u->g, t)};
+        g.f = (mhla_factor){.k = K, .a = b->x.k, .a_row = w->Kp, .a_k = 1, .b = b->dS, .b_rows = K};
+        run->kernels->gemm(&g);
+    }
+}
+
+/* CLAMP: D rows of chunks so late that all of the group reads them alike become one. */
+static void merge_tail(back_unit *bu) {
+    const mhla_causal_work *w = bu->u.w;
+    const int64_t row = bu->chunk_hi - 1 - (bu->top + w->M - 1);
+    if (!w->clamp || row <= bu->tail || bu->blocks == 0) return;
+    const int64_t last = bu->chunk_hi - bu->first_chunk - 1, to = row < last ? row : last;
+    for (int r = 0; r < w->mixes; r++)
+        for (int k = 0; k < w->shape.pieces; k++) {
+            const mhla_piece p = mhla_summary_piece(&w->shape, k);
+            for (int64_t i = bu->tail; i < to; i++)
+                w->run->kernels->axpy(mhla_list_at(w->running ? &bu->Dc[r] : &bu->D[r], &p, i + 1), 1.0f,
+                                      mhla_list_at(w->running ? &bu->Dc[r] : &bu->D[r], &p, i), p.width);
+        }
+    bu->tail = to;
+}
+
+static void walk_back_direct(job *j) {
+    back_unit *bu = j->now;
+    const mhla_causal_work *w = &j->w;
+    const int64_t tasks = (w->shape.pieces + PIECES - 1) / PIECES;
+    for (int64_t end = bu->chunk_hi; end > bu->chunk_lo; end -= bu->rows) {
+        bu->rows = (int)(end - bu->chunk_lo < w->group ? end - bu->chunk_lo : w->group);
+        bu->top = end - 1;
+        merge_tail(bu);
+        fill_back_weights(bu);
+        bu->u.grp = (mhla_causal_group){.chunk0 = end - bu->rows, .n = bu->rows};
+        mhla_causal_for(&j->loop, tasks, back_task, j);
+        if (bu->blocks == 0) continue;
+        const int64_t skip = bu->first_chunk - (end - bu->rows); /* chunks that have no token here */
+        for (int64_t x = 0; x < skip && x < bu->rows; x++) bu->u.grp.n--;
+        if (skip > 0) bu->u.grp.chunk0 += skip;
+        if (bu->u.grp.n > 0) mhla_causal_for(&j->loop, bu->u.grp.n, state_task, j);
+    }
+}
+
+static void walk_back_running(job *j) {
+    back_unit *bu = j->now;
+    const mhla_causal_work *w = &j->w;
+    const int endless = w->C > INT_MAX;
+    const int64_t tasks = (w->shape.pieces + PIECES - 1) / PIECES, past = w->run->call.past;
+    int64_t left = bu->blocks; /* blocks up to the end of the chunk at hand */
+    for (int64_t b = bu->chunk_hi - 1; b >= bu->chunk_lo; b--) {
+        bu->rows = 1;
+        bu->top = b;
+        merge_tail(bu);
+        fill_back_weights(bu);
+        int64_t begin = endless ? 0 : b * w->C - past, stop = endless ? bu->u.T : begin + w->C;
+        if (begin < 0) begin = 0;
+        if (stop > bu->u.T) stop = bu->u.T;
+        int64_t blocks = stop > begin ? (stop - begin - 1) / w->block + 1 : 0;
+        left -= blocks;
+        bu->starts = 1;
+        do {
+            const int64_t n = blocks < w->group ? blocks : w->group;
+            blocks -= n;
+            bu->u.grp = (mhla_causal_group){.chunk0 = b, .n = (int)n, .token0 = begin + blocks * w->block,
+                                            .starts = blocks == 0};
+            bu->done = left + blocks;
+            mhla_causal_for(&j->loop, tasks, back_task, j);
+            mhla_causal_for(&j->loop, n, state_task, j);
+            bu->starts = 0;
+        } while (blocks > 0);
+    }
+}
+
+/* ---- Units ---- */
+
+static void begin_unit(back_unit *bu, const mhla_causal_work *w, int64_t number) {
+    const int64_t G = w->run->plan->d.kv_heads, past = w->run->call.past;
+    const int endless = w->C > INT_MAX;
+    mhla_causal_begin(&bu->u, w, number / G, number % G);
+    bu->blocks = count_blocks(w, bu->u.T);
+    bu->first_chunk = endless ? 0 : past / w->C;
+    bu->chunk_hi = endless ? 1 : (past + bu->u.T + w->C - 1) / w->C;
+    bu->chunk_lo = bu->u.entries0 > 0 ? bu->u.first0 : bu->first_chunk;
+    bu->done = 0;
+    bu->tail = 0;
+}
+
+static void backward_unit(job *j, int64_t number, float *dmix) {
+    back_unit *bu = j->now;
+    const mhla_causal_work *w = &j->w;
+    const mhla_grads *gr = &w->run->grads;
+    const int64_t tasks = (w->shape.pieces + PIECES - 1) / PIECES;
+    begin_unit(bu, w, number);
+    bu->dmix = gr->dmix ? dmix : NULL;
+    if (bu->dmix) memset(dmix, 0, (size_t)(w->mixes * w->M * w->M) * sizeof *dmix);
+    while (mhla_causal_next_group(&bu->u)) {
+        mhla_causal_for(&j->loop, bu->u.grp.n, summarise_task, j);
+        mhla_causal_for(&j->loop, tasks, mix_task, j);
+        mhla_causal_for(&j->loop, bu->u.grp.n, block_task, j);
+        if (w->running) mhla_causal_for(&j->loop, tasks, collect_task, j);
+        if (bu->dmix) group_dmix(j);
+        bu->done += bu->u.grp.n;
+    }
+    if (!gr->dk && !gr->dv && !gr->dk2 && !gr->dinitial_state && !gr->dinitial_z) return;
+    if (w->running)
+        walk_back_running(j);
+    else
+        walk_back_direct(j);
+}
+
+static void unit_task(void *arg, int64_t i, int worker) {
+    job j = *(job *)arg;
+    j.loop = (mhla_causal_loop){.worker = worker};
+    j.now = &j.unit[worker];
+    backward_unit(&j, j.first + i, j.dmix ? j.dmix + i * j.w.mixes * j.w.M * j.w.M : NULL);
+}
+
+/* dmix += the units' parts, in the order of the units. */
+static void reduce_dmix(const job *j, int64_t units) {
+    const mhla_causal_work *w = &j->w;
+    const int64_t size = w->M * w->M, G = w->run->plan->d.kv_heads;
+    for (int64_t i = 0; i < units; i++)
+        for (int r = 0; r < w->mixes; r++) {
+            const int64_t h = (j->first + i) % G * w->ratio + r;
+            w->run->kernels->axpy(w->run->grads.dmix + (w->run->plan->d.mix_per_head ? h * size : 0), 1.0f,
+                                  j->dmix + (i * w->mixes + r) * size, size);
+        }
+}
+
+mhla_status mhla_causal_backward(const mhla_run *run) {
+    MHLA_TRY(mhla_causal_check_grads(run));
+    mhla_carver c = {run->ws, 0};
+    job j = {.first = 0};
+    carve(&c, &j, run);
+    const int64_t whole = whole_units(&j.w), all = unit_count(run), M = run->plan->M;
+    float *dmix = run->grads.dmix;
+    if (dmix && !run->grads.accumulate)
+        memset(dmix, 0, (size_t)(M * M * (run->plan->d.mix_per_head ? run->plan->d.heads : 1)) * sizeof *dmix);
+    for (; j.first < whole; j.first += j.slots) {
+        const int64_t n = whole - j.first < j.slots ? whole - j.first : j.slots;
+        mhla_parallel(run->call.context, n, unit_task, &j);
+        if (dmix) reduce_dmix(&j, n);
+    }
+    j.loop = (mhla_causal_loop){.context = run->call.context, .split = 1};
+    j.now = &j.unit[0];
+    for (j.first = whole; j.first < all; j.first++) {
+        backward_unit(&j, j.first, j.dmix);
+        if (dmix) reduce_dmix(&j, 1);
+    }
+    return MHLA_OK;
+}
