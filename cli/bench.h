@@ -1,0 +1,59 @@
+/* bench.h - the parts of `mhla bench`: what was asked for, and one measured row on its way to the page. */
+#ifndef MHLA_CLI_BENCH_H
+#define MHLA_CLI_BENCH_H
+
+#include "cli.h"
+
+typedef enum bench_format { BENCH_TEXT, BENCH_JSON, BENCH_ENGINE } bench_format;
+
+typedef struct bench {
+    const mhla_context *context;
+    bench_format format;
+    double seconds; /* per row */
+    int dtypes;     /* bit 1 << mhla_dtype */
+    int operators;  /* bit 1 << bench_operator */
+    int names;      /* what is selected: groups and shapes by name; none of a sort = all of it */
+    char **name;
+    int begun; /* the page has its head: it waits for the first row, lest a failure leave one alone */
+    int notes; /* footnotes that the table needs, bits of bench_note */
+} bench;
+
+typedef enum bench_operator { OPERATOR_MHLA, OPERATOR_LINEAR, OPERATOR_SOFTMAX } bench_operator;
+
+typedef enum bench_note {
+    NOTE_HEADS = 1,   /* measured on fewer heads, multiplied */
+    NOTE_TOO_LONG = 2 /* not measured */
+} bench_note;
+
+typedef struct bench_row {
+    const char *group, *shape; /* "forward", "deit-t" */
+    const char *variant;       /* "mhla" */
+    char sizes[64];            /* "32x3x256x64x64, 16 blocks" */
+    mhla_dtype dtype;
+    double flops;    /* of one call as printed */
+    double multiple; /* what was timed is 1/multiple of the call; 0 = 1 */
+    size_t workspace;
+    timing time;
+    bench_note note;
+} bench_row;
+
+/* Is the group, the shape in it, asked for? */
+int bench_wants(const bench *b, const char *group, const char *shape);
+
+/* Prints the row and frees its samples. Under a new group a head comes first. */
+void bench_report(bench *b, bench_row *row);
+
+/* The page's head, printed once, before the first row; its end. */
+void bench_begin(bench *b);
+void bench_end(bench *b);
+
+/* The bench's own peak, measured once, to estimate how long something will take. */
+double bench_estimate(const bench *b, double flops, mhla_dtype dtype);
+
+/* Groups with rows of their own kind. */
+mhla_status bench_layers(bench *b);
+int bench_layers_has(const char *shape);
+
+extern const char *const bench_dtype_names[];
+
+#endif

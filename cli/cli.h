@@ -1,0 +1,159 @@
+/* cli.h - what the verbs of the program share: options as tables, JSON, attention problems with their buffers, timing.
+ * The program knows the library by its public header only. Exit codes: 0 success, 1 failure, 2 a command line that
+ * makes no sense. */
+#ifndef MHLA_CLI_H
+#define MHLA_CLI_H
+
+#include <mhla/mhla.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { CLI_OK = 0, CLI_FAILED = 1, CLI_USAGE = 2 };
+
+/* ---- Verbs: a row each in main.c, a file each ---- */
+
+int cmd_info(int argc, char **argv);
+int cmd_check(int argc, char **argv);
+int cmd_bench(int argc, char **argv);
+int cmd_demo(int argc, char **argv);
+
+/* ---- Options (options.c): one table per verb feeds the parser and --help ---- */
+
+typedef enum cli_kind {
+    CLI_FLAG, /* int: set to 1 */
+    CLI_INT,  /* int64_t: 1 or more */
+    CLI_REAL, /* double: more than 0 */
+    CLI_TEXT, /* const char * */
+    CLI_GRID  /* cli_grid: 16x16 */
+} cli_kind;
+
+typedef struct cli_grid {
+    int axes; /* 0: not given */
+    int size[3];
+} cli_grid;
+
+typedef struct cli_option {
+    const char *name; /* without the dashes */
+    cli_kind kind;
+    void *value;
+    const char *argument; /* as --help calls it; NULL for flags */
+    const char *help;
+} cli_option;
+
+typedef struct cli_usage {
+    const char *verb;
+    const char *arguments;     /* positional ones, or "" */
+    const char *text;          /* what the verb does, whole lines */
+    const cli_option *options; /* ends with a row without a name */
+} cli_usage;
+
+/* Fills the options' values and moves the positional arguments to argv[0..*positional-1] (NULL: none allowed). Returns
+ * -1 to go on, else the code to exit with: --help has printed the usage, or stderr has a message. */
+int cli_parse(const cli_usage *usage, int argc, char **argv, int *positional);
+
+/* "mhla VERB: ..." on stderr; both return the code to exit with. */
+int cli_wrong(const char *verb, const char *format, ...) __attribute__((format(printf, 2, 3)));
+int cli_failed(const char *verb, mhla_status status);
+
+/* "4x4" */
+const char *cli_grid_text(char *text, size_t size, int axes, const int *sizes);
+
+/* ---- JSON on standard output (json.c); key NULL inside arrays ---- */
+
+void json_open(const char *key, char bracket);
+void json_close(char bracket); /* the last one ends the line */
+void json_text(const char *key, const char *value);
+void json_int(const char *key, int64_t value);
+void json_real(const char *key, double value); /* null where not finite */
+void json_bool(const char *key, int value);
+
+/* ---- Attention with all its buffers (problem.c) ---- */
+
+typedef struct problem_desc {
+    mhla_plan_desc plan;
+    mhla_call call;  /* sizes, context, cu_seqlens, past; addresses are the problem's business */
+    int backward;    /* make dO, the gradients and their workspace, too */
+    int second_pair; /* the denominator has its own q2, k2 */
+    int state;       /* causal kinds: final state out; in, too, if call.past > 0 */
+    uint64_t seed;
+} problem_desc;
+
+typedef struct problem {
+    mhla_plan *plan;
+    mhla_call call;
+    mhla_grads grads;
+    mhla_dtype dtype;
+    void *q, *k, *v, *o, *dO; /* [B,T,H,*], dtype */
+    float *mix;
+    void *ws, *ws_backward;
+    size_t ws_bytes, ws_backward_bytes;
+    int64_t n_q, n_k, n_v, n_o, n_mix, n_state, n_z, n_state0, n_z0; /* elements; *0 of the initial state */
+    void *owned[40];
+    int owned_count;
+} problem;
+
+/* Random inputs, outputs full of NaN. On failure nothing is left to free. */
+mhla_status problem_create(problem *p, const problem_desc *desc);
+void problem_free(problem *p);
+mhla_status problem_forward(problem *p);
+mhla_status problem_backward(problem *p);
+
+/* Random numbers from -1 to 1, the same for the same seed. */
+double random_unit(uint64_t *seed);
+void random_fill(void *x, mhla_dtype dtype, int64_t count, uint64_t *seed);
+
+/* 64-byte aligned, NULL if there is no memory; free() releases. */
+void *aligned_new(size_t bytes);
+
+/* ---- Time (timing.c) ---- */
+
+typedef struct timing {
+    double best, median; /* seconds of one call */
+    double peak;         /* GFLOP/s of the CPU, measured between the calls and in this run before */
+    double *samples;     /* [count] seconds, in order of time */
+    int64_t count;
+} timing;
+
+typedef mhla_status (*work_fn)(void *arg);
+
+double now_seconds(void);
+
+/* Calls work for about `seconds` after a first call to warm up (which counts if it took longer than that), in slices
+ * between which the peak of `dtype` is measured; with_peak 0 leaves that out. */
+mhla_status timing_run(timing *t, work_fn work, void *arg, const mhla_context *context, mhla_dtype dtype,
+                       double seconds, int with_peak);
+
+/* best and median from samples; and their end. */
+void timing_close(timing *t);
+void timing_free(timing *t);
+
+/* The rate that a dtype's products could reach: bfloat16's own where the CPU multiplies it, else float32's; and that of
+ * reading memory. Each is the best of all measurements of this run, which has one context and instruction set. */
+double peak_of(mhla_dtype dtype, const mhla_context *context, double seconds);
+double bandwidth_of(const mhla_context *context, double seconds);
+
+/* ---- Text for people (text.c) ---- */
+
+const char *text_time(char *text, size_t size, double seconds); /* "3.45 ms" */
+const char *text_bytes(char *text, size_t size, double bytes);  /* "1.5 MiB" */
+const char *text_count(char *text, size_t size, int64_t count); /* "31500" -> "31,500" */
+
+/* Arithmetic per (batch, head), as the literature counts it. */
+double flops_mhla(double T, double K, double V, double M);
+double flops_linear(double T, double K, double V);
+double flops_softmax(double T, double K, double V);
+double flops_causal_mhla(double T, double K, double V, double C);
+double flops_causal_linear(double T, double K, double V, double C);
+
+/* ---- The check, also run by the demo (check_run.c) ---- */
+
+typedef struct check_options {
+    const char *isa; /* NULL: all of this CPU */
+    int brief;       /* the chosen instruction set and a few sizes only */
+    int json;
+} check_options;
+
+/* Prints its table; CLI_OK if all errors are within their limits. */
+int check_run(const check_options *options);
+
+#endif

@@ -1,0 +1,48 @@
+/* The program: a table of verbs. To add one, write cmd_<verb>.c, declare it in cli.h and give it a row here. */
+#include <stdio.h>
+#include <string.h>
+
+#include "cli.h"
+
+static const struct verb {
+    const char *name;
+    int (*run)(int argc, char **argv);
+    const char *summary;
+} verbs[] = {
+    {"demo", cmd_demo, "check the operators, then one table: MHLA, linear and softmax attention side by side"},
+    {"info", cmd_info, "this machine: instruction set, threads, caches, measured peak"},
+    {"check", cmd_check, "every operator against its reference, on this very CPU"},
+    {"bench", cmd_bench, "time, GFLOP/s and percent of this machine's peak"},
+};
+enum { VERBS = sizeof verbs / sizeof *verbs };
+
+static void usage(FILE *out) {
+    fprintf(out, "usage: mhla VERB [OPTIONS]\n\nMulti-Head Linear Attention on the CPU.\n\n");
+    for (int i = 0; i < VERBS; i++) fprintf(out, "  %-7s %s\n", verbs[i].name, verbs[i].summary);
+    fprintf(out, "\n  mhla VERB --help   the options of a verb\n  mhla --version     the version\n");
+}
+
+int main(int argc, char **argv) {
+    if (argc < 2) {
+        usage(stderr);
+        return CLI_USAGE;
+    }
+    const char *name = argv[1];
+    for (int i = 0; i < VERBS; i++)
+        if (strcmp(name, verbs[i].name) == 0) {
+            const int code = verbs[i].run(argc - 2, argv + 2);
+            if (fflush(stdout) == 0 && !ferror(stdout)) return code;
+            perror("mhla: standard output");
+            return CLI_FAILED;
+        }
+    if (strcmp(name, "--version") == 0 && argc == 2) {
+        printf("mhla %s\n", mhla_version());
+        return CLI_OK;
+    }
+    if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0) {
+        usage(stdout);
+        return CLI_OK;
+    }
+    fprintf(stderr, "mhla: \"%s\" is no verb; mhla --help lists them\n", name);
+    return CLI_USAGE;
+}

@@ -1,0 +1,125 @@
+/* Options as data: one row per option feeds the parser and the help text, so that the two cannot disagree. */
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli.h"
+
+int cli_wrong(const char *verb, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    fprintf(stderr, "mhla %s: ", verb);
+    vfprintf(stderr, format, args);
+    fprintf(stderr, "; mhla %s --help lists what it takes\n", verb);
+    va_end(args);
+    return CLI_USAGE;
+}
+
+int cli_failed(const char *verb, mhla_status status) {
+    const char *message = mhla_message();
+    fprintf(stderr, "mhla %s: %s%s%s\n", verb, mhla_status_text(status), *message ? ": " : "", message);
+    return CLI_FAILED;
+}
+
+static void print_usage(const cli_usage *usage) {
+    printf("usage: mhla %s%s%s%s\n\n%s", usage->verb, usage->options->name ? " [OPTIONS]" : "",
+           *usage->arguments ? " " : "", usage->arguments, usage->text);
+    if (usage->options->name) printf("\nOptions:\n");
+    for (const cli_option *o = usage->options; o->name; o++) {
+        char left[64];
+        snprintf(left, sizeof left, "--%s%s%s", o->name, o->argument ? " " : "", o->argument ? o->argument : "");
+        printf("  %-22s %s\n", left, o->help);
+    }
+}
+
+static int parse_grid(cli_grid *grid, const char *text) {
+    cli_grid g = {0};
+    for (const char *at = text;; at++) {
+        char *end;
+        errno = 0;
+        const long n = strtol(at, &end, 10);
+        if (end == at || errno || n < 1 || n > 1 << 30 || g.axes == 3) return 0;
+        g.size[g.axes++] = (int)n;
+        at = end;
+        if (*at == '\0') break;
+        if (*at != 'x') return 0;
+    }
+    *grid = g;
+    return 1;
+}
+
+/* Returns what was expected, NULL if text is it. */
+static const char *parse_value(const cli_option *option, const char *text) {
+    char *end = NULL;
+    errno = 0;
+    switch (option->kind) {
+    case CLI_FLAG: break;
+    case CLI_TEXT: *(const char **)option->value = text; return NULL;
+    case CLI_INT: {
+        const long long n = strtoll(text, &end, 10);
+        if (end == text || *end || errno || n < 1) return "a whole number, 1 or more";
+        *(int64_t *)option->value = n;
+        return NULL;
+    }
+    case CLI_REAL: {
+        const double x = strtod(text, &end);
+        if (end == text || *end || errno || !(x > 0.0 && x < 1e6)) return "a number more than 0";
+        *(double *)option->value = x;
+        return NULL;
+    }
+    case CLI_GRID: return parse_grid(option->value, text) ? NULL : "one to three sizes such as 16x16";
+    }
+    return "nothing";
+}
+
+/* Row of the option "--name" or "--name=value"; NULL if there is none. */
+static const cli_option *find(const cli_usage *usage, const char *argument) {
+    const size_t n = strcspn(argument + 2, "=");
+    for (const cli_option *o = usage->options; o->name; o++)
+        if (strlen(o->name) == n && strncmp(o->name, argument + 2, n) == 0) return o;
+    return NULL;
+}
+
+int cli_parse(const cli_usage *usage, int argc, char **argv, int *positional) {
+    int kept = 0;
+    for (int i = 0; i < argc; i++) {
+        char *argument = argv[i];
+        if (strcmp(argument, "--help") == 0 || strcmp(argument, "-h") == 0) {
+            print_usage(usage);
+            return CLI_OK;
+        }
+        if (argument[0] != '-') {
+            if (positional == NULL) return cli_wrong(usage->verb, "\"%s\" is not expected", argument);
+            argv[kept++] = argument;
+            continue;
+        }
+        const cli_option *o = strncmp(argument, "--", 2) == 0 ? find(usage, argument) : NULL;
+        if (o == NULL) return cli_wrong(usage->verb, "\"%s\" is no option", argument);
+        const char *value = strchr(argument, '=');
+        if (o->kind == CLI_FLAG) {
+            if (value) return cli_wrong(usage->verb, "--%s takes no value", o->name);
+            *(int *)o->value = 1;
+            continue;
+        }
+        if (value)
+            value++;
+        else if (i + 1 < argc)
+            value = argv[++i];
+        else
+            return cli_wrong(usage->verb, "--%s lacks its value", o->name);
+        const char *expected = parse_value(o, value);
+        if (expected) return cli_wrong(usage->verb, "--%s is \"%s\": expected %s", o->name, value, expected);
+    }
+    if (positional) *positional = kept;
+    return -1;
+}
+
+const char *cli_grid_text(char *text, size_t size, int axes, const int *sizes) {
+    size_t used = 0;
+    text[0] = '\0';
+    for (int a = 0; a < axes && used < size; a++)
+        used += (size_t)snprintf(text + used, size - used, "%s%d", a ? "x" : "", sizes[a]);
+    return text;
+}

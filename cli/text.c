@@ -1,0 +1,53 @@
+/* Numbers as people read them, and the operation counts that every verb shares. */
+#include <stdio.h>
+#include <string.h>
+
+#include "cli.h"
+
+const char *text_time(char *text, size_t size, double seconds) {
+    static const struct {
+        double unit;
+        const char *name;
+    } units[] = {{1.0, "s"}, {1e-3, "ms"}, {1e-6, "us"}, {1e-9, "ns"}};
+    int i = 0;
+    while (i < 3 && seconds < 0.9995 * units[i].unit) i++;
+    const double x = seconds / units[i].unit;
+    snprintf(text, size, "%.*f %s", x < 9.995 ? 2 : x < 99.95 ? 1 : 0, x, units[i].name);
+    return text;
+}
+
+const char *text_bytes(char *text, size_t size, double bytes) {
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    int i = 0;
+    while (i < 4 && bytes >= 1023.5) {
+        bytes /= 1024.0;
+        i++;
+    }
+    snprintf(text, size, "%.*f %s", i == 0 || bytes >= 99.95 ? 0 : 1, bytes, units[i]);
+    return text;
+}
+
+const char *text_count(char *text, size_t size, int64_t count) {
+    char plain[32];
+    const int n = snprintf(plain, sizeof plain, "%lld", (long long)count);
+    size_t used = 0;
+    for (int i = 0; i < n && used + 2 < size; i++) {
+        if (i > 0 && (n - i) % 3 == 0) text[used++] = ',';
+        text[used++] = plain[i];
+    }
+    text[used] = '\0';
+    return text;
+}
+
+/* Summaries and outputs, then the mixture of M summaries of K x V for each of M blocks. */
+double flops_mhla(double T, double K, double V, double M) { return 4.0 * T * K * V + 2.0 * M * M * K * V; }
+double flops_linear(double T, double K, double V) { return 4.0 * T * K * V; }
+double flops_softmax(double T, double K, double V) { return 2.0 * T * T * (K + V); }
+
+/* Only what is needed: triangles count half. N chunks. */
+double flops_causal_mhla(double T, double K, double V, double C) {
+    const double N = (double)(int64_t)((T + C - 1.0) / C);
+    return 4.0 * T * K * V + N * (N - 1.0) * K * V + T * (C + 1.0) * (K + V);
+}
+
+double flops_causal_linear(double T, double K, double V, double C) { return 4.0 * T * K * V + T * (C + 1.0) * (K + V); }

@@ -1,0 +1,90 @@
+/* Timing on a machine that may be busy with other things: single calls, many of them, in short slices between which
+ * the CPU's peak is measured again, so that both have seen the same machine. */
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "cli.h"
+
+double now_seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* The best of this run so far: a burst of other work makes the peak of one slice too low, never too high. */
+double peak_of(mhla_dtype dtype, const mhla_context *context, double seconds) {
+    static double best[2];
+    double peak = mhla_measure_peak(dtype, context, seconds);
+    if (peak == 0.0) peak = mhla_measure_peak(MHLA_F32, context, seconds);
+    if (peak > best[dtype]) best[dtype] = peak;
+    return best[dtype];
+}
+
+double bandwidth_of(const mhla_context *context, double seconds) {
+    static double best;
+    const double rate = mhla_measure_bandwidth(context, seconds);
+    if (rate > best) best = rate;
+    return best;
+}
+
+static int by_value(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+void timing_close(timing *t) {
+    double *sorted = malloc((size_t)t->count * sizeof *sorted);
+    t->best = t->median = t->count > 0 ? t->samples[0] : 0.0;
+    for (int64_t i = 1; i < t->count; i++)
+        if (t->samples[i] < t->best) t->best = t->samples[i];
+    if (sorted == NULL) return; /* the median is then one sample: no reason to fail */
+    memcpy(sorted, t->samples, (size_t)t->count * sizeof *sorted);
+    qsort(sorted, (size_t)t->count, sizeof *sorted, by_value);
+    t->median = sorted[t->count / 2];
+    free(sorted);
+}
+
+void timing_free(timing *t) {
+    free(t->samples);
+    t->samples = NULL;
+}
+
+static void raise_peak(timing *t, mhla_dtype dtype, const mhla_context *context) {
+    const double peak = peak_of(dtype, context, 0.012);
+    if (peak > t->peak) t->peak = peak;
+}
+
+mhla_status timing_run(timing *t, work_fn work, void *arg, const mhla_context *context, mhla_dtype dtype,
+                       double seconds, int with_peak) {
+    enum { MOST = 1 << 16 };
+    *t = (timing){.samples = malloc(MOST * sizeof *t->samples)};
+    if (t->samples == NULL) return MHLA_ENOMEM;
+    if (with_peak) raise_peak(t, dtype, context);
+    const double start = now_seconds();
+    mhla_status status = work(arg);
+    const double first = now_seconds() - start;
+    double spent = 0.0;
+    if (first > seconds) {
+        t->samples[t->count++] = first;
+        spent = first;
+    }
+    const double slice = seconds / 12.0;
+    while (status == MHLA_OK && spent < seconds && t->count < MOST) {
+        for (double used = 0.0; status == MHLA_OK && used < slice && t->count < MOST;) {
+            const double begin = now_seconds();
+            status = work(arg);
+            const double took = now_seconds() - begin;
+            t->samples[t->count++] = took;
+            used += took;
+            spent += took;
+        }
+        if (with_peak) raise_peak(t, dtype, context);
+    }
+    if (with_peak && t->count == 1) raise_peak(t, dtype, context);
+    if (status == MHLA_OK)
+        timing_close(t);
+    else
+        timing_free(t);
+    return status;
+}
