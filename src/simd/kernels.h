@@ -182,11 +182,13 @@ typedef struct mhla_gemm_bf16 {
     X(row_dots, (float *d, const float *x, int64_t ldx, const float *y, int64_t ldy, int n, int cols))               \
     /* y += a x */                                                                                                   \
     X(axpy, (float *y, float a, const float *x, int64_t n))                                                          \
-    /* softmax: max; s = exp(s - max), sum, o rescaled; s, sum, dot; ds = s * (ds - dot); out rows = scale[i] * o */ \
+    /* softmax: max; s = exp(s - max), sum, o rescaled; s, sum, dot; ds = s * (ds - dot) */                          \
     X(scores_max, (const mhla_scores *t))                                                                            \
     X(scores_online, (const mhla_scores *t))                                                                         \
     X(scores_weights, (const mhla_scores *t))                                                                        \
     X(scores_grad, (const mhla_scores *t))                                                                           \
+    /* dst [n][ld] = factor * scale[i] * rows (scale NULL = 1), 0 up to a multiple of 16 columns; and the way back */ \
+    X(scores_in, (float *dst, int64_t ld, const mhla_rows *src, int n, int cols, float factor, const float *scale))  \
     X(scores_out, (const mhla_rows *out, const float *o, int64_t ldo, int n, int cols, const float *scale,           \
                    int accumulate))                                                                                  \
     /* linear layers: the end of one; dpre = dy * activation'(pre), in place is allowed */                           \

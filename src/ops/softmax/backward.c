@@ -132,10 +132,11 @@ static void load_keys(const backward *b, const slot *w, const chunk *c, int64_t 
         float *k = w->k + j * t->keys * t->ldk;
         mhla_panels p;
         run->kernels->panels(&p, n);
-        soft_pack(run, k, t->ldk, soft_rows(run->k, d->dtype, &run->call.k, c->s.batch, c->s.k_begin + k0, g), n, k0);
+        soft_pack(run, k, t->ldk, soft_rows(run->k, d->dtype, &run->call.k, c->s.batch, c->s.k_begin + k0, g), n, k0,
+                  1.0f);
         run->kernels->transpose(w->kt + j * t->keys * d->key_dim, &p, k, t->ldk, d->key_dim);
         const mhla_rows v = soft_rows(run->v, d->dtype, &run->call.v, c->s.batch, c->s.k_begin + k0, g);
-        run->kernels->copy_rows(w->v, t->ldv, &v, n, d->value_dim, NULL);
+        run->kernels->scores_in(w->v, t->ldv, &v, n, d->value_dim, 1.0f, NULL);
         run->kernels->transpose(w->vt + j * t->keys * d->value_dim, &p, w->v, t->ldv, d->value_dim);
     }
 }
@@ -251,10 +252,9 @@ static void backward_rows(const backward *b, const slot *w, const part *p, const
     const int64_t first = (soft_max(0, soft_first(d, &c->s, t)) - c->kb) / keys;
     const int64_t last = (soft_min(c->ke, soft_last(d, &c->s, t + m - 1)) - c->kb + keys - 1) / keys;
     soft_pack(run, w->q, ldk, soft_rows(run->q, d->dtype, &run->call.q, c->s.batch, c->s.q_begin + t, h), m,
-              t + c->s.Tk - c->s.Tq);
-    for (int64_t j = 0; j < m * ldk; j++) w->q[j] *= d->scale;
+              t + c->s.Tk - c->s.Tq, d->scale);
     const mhla_rows dO = soft_rows(run->dO, d->dtype, &run->call.o, c->s.batch, c->s.q_begin + t, h);
-    kernels->copy_rows(w->dO, ldv, &dO, m, V, NULL);
+    kernels->scores_in(w->dO, ldv, &dO, m, V, 1.0f, NULL);
     for (int i = 0; i < m; i++) {
         w->max[i] = -INFINITY;
         w->sum[i] = w->dot[i] = 0.0f;
@@ -274,8 +274,8 @@ static void backward_rows(const backward *b, const slot *w, const part *p, const
         w->dot[i] *= w->factor[i]; /* sum of p dp */
     }
     /* p = e / sum: the division is done once on the rows that p and ds are multiplied with */
-    kernels->copy_rows(w->qn, ldk, &(mhla_rows){w->q, NULL, ldk, MHLA_F32}, m, K, w->factor);
-    kernels->copy_rows(w->don, ldv, &(mhla_rows){w->dO, NULL, ldv, MHLA_F32}, m, V, w->factor);
+    kernels->scores_in(w->qn, ldk, &(mhla_rows){w->q, NULL, ldk, MHLA_F32}, m, K, 1.0f, w->factor);
+    kernels->scores_in(w->don, ldv, &(mhla_rows){w->dO, NULL, ldv, MHLA_F32}, m, V, 1.0f, w->factor);
     memset(w->dq, 0, (size_t)(m * ldk) * sizeof *w->dq);
     for (int64_t j = first; j < last; j++) {
         const mhla_scores tile = score_tile(b, w, c, j, j - first, m, t);
@@ -317,8 +317,13 @@ static void backward_chunk(const backward *b, const slot *w, const part *p, cons
 static void add_dk(const backward *b, float *dk, const soft_sequence *s, int64_t u, int n, int64_t g, int accumulate) {
     const mhla_run *run = b->run;
     const mhla_plan_desc *d = &run->plan->d;
+    const mhla_rows out = soft_rows(run->grads.dk, MHLA_F32, &run->grads.dk_strides, s->batch, s->k_begin + u, g);
+    if (d->rope == MHLA_ROPE_NONE) {
+        run->kernels->scores_out(&out, dk, b->tiles.ldk, n, d->key_dim, NULL, accumulate);
+        return;
+    }
     const mhla_unpack back = {
-        .dx = soft_rows(run->grads.dk, MHLA_F32, &run->grads.dk_strides, s->batch, s->k_begin + u, g),
+        .dx = out,
         .x = {dk, NULL, b->tiles.ldk, MHLA_F32},
         .n = n,
         .K = d->key_dim,
@@ -344,7 +349,7 @@ static void add_part(const backward *b, const part *p, const soft_sequence *s, i
         if (out->dk) add_dk(b, p->dk + u * ldk, s, u, n, g, accumulate);
         if (out->dv == NULL) continue;
         const mhla_rows dv = soft_rows(out->dv, MHLA_F32, &out->dv_strides, s->batch, s->k_begin + u, g);
-        b->run->kernels->store_rows(&dv, p->dv + u * ldv, ldv, n, b->run->plan->d.value_dim, accumulate);
+        b->run->kernels->scores_out(&dv, p->dv + u * ldv, ldv, n, b->run->plan->d.value_dim, NULL, accumulate);
     }
 }
 

@@ -59,7 +59,7 @@ static int64_t row_stride(int64_t columns) {
 
 soft_tiling soft_tiles(const mhla_plan_desc *d) {
     const int K = d->key_dim, V = d->value_dim;
-    soft_tiling t = {.keys = 128, .rows = 48, .ldk = row_stride(K), .ldv = row_stride(V)};
+    soft_tiling t = {.keys = 256, .rows = 48, .ldk = row_stride(K), .ldv = row_stride(V)};
     if (K > 256 || V > 256) t.keys = 64;
     t.lds = t.keys + 16;
     const int64_t fit = 65536 / (t.ldk + t.ldv) / t.rows * t.rows; /* 256 KiB of queries and outputs */
@@ -67,10 +67,10 @@ soft_tiling soft_tiles(const mhla_plan_desc *d) {
     return t;
 }
 
-void soft_pack(const mhla_run *run, float *dst, int64_t ld, mhla_rows src, int n, int64_t rope_row) {
+void soft_pack(const mhla_run *run, float *dst, int64_t ld, mhla_rows src, int n, int64_t rope_row, float factor) {
     const mhla_plan_desc *d = &run->plan->d;
     if (d->rope == MHLA_ROPE_NONE) {
-        run->kernels->copy_rows(dst, ld, &src, n, d->key_dim, NULL);
+        run->kernels->scores_in(dst, ld, &src, n, d->key_dim, factor, NULL);
         return;
     }
     const mhla_pack pack = {
@@ -87,6 +87,8 @@ void soft_pack(const mhla_run *run, float *dst, int64_t ld, mhla_rows src, int n
         .rope_row = rope_row,
     };
     run->kernels->pack(&pack);
+    if (factor != 1.0f)
+        for (int64_t j = 0; j < n * ld; j++) dst[j] *= factor;
 }
 
 static int clip(int64_t x) { /* far from any tile is as good as farther */
@@ -237,10 +239,10 @@ static keys load_keys(const forward *f, const slot *w, const soft_sequence *s, i
     if (d->dtype == MHLA_F32 && d->rope == MHLA_ROPE_NONE) {
         run->kernels->transpose(w->kt, &p, k.base, k.stride, d->key_dim);
     } else {
-        soft_pack(run, w->k, f->tiles.ldk, k, n, k0);
+        soft_pack(run, w->k, f->tiles.ldk, k, n, k0, 1.0f);
         run->kernels->transpose(w->kt, &p, w->k, f->tiles.ldk, d->key_dim);
     }
-    run->kernels->copy_rows(w->v, f->tiles.ldv, &v, n, d->value_dim, NULL);
+    run->kernels->scores_in(w->v, f->tiles.ldv, &v, n, d->value_dim, 1.0f, NULL);
     return (keys){k0, n, w->v, f->tiles.ldv};
 }
 
@@ -321,9 +323,8 @@ static void forward_task(void *arg, int64_t i, int worker) {
         if (blind < n)
             soft_pack(run, q + blind * ldk, ldk,
                       soft_rows(run->q, d->dtype, &run->call.q, b.s.batch, b.s.q_begin + b.begin + blind, h + j),
-                      n - blind, b.begin + blind + b.s.Tk - b.s.Tq);
+                      n - blind, b.begin + blind + b.s.Tk - b.s.Tq, d->scale);
     }
-    for (int64_t j = 0; j < rows * ldk; j++) w->q[j] *= d->scale;
     memset(w->o, 0, (size_t)(rows * ldv) * sizeof *w->o);
     for (int r = 0; r < rows; r++) {
         w->max[r] = -INFINITY;

@@ -55,8 +55,9 @@ static inline mhla_rows soft_rows(const void *x, mhla_dtype dtype, const mhla_st
     return (mhla_rows){at.to, NULL, s->token, dtype};
 }
 
-/* n rows of q or k into dst [n][ld] as float32, turned by table rows rope_row .. if the plan has a rotary embedding. */
-void soft_pack(const mhla_run *run, float *dst, int64_t ld, mhla_rows src, int n, int64_t rope_row);
+/* n rows of q or k, times factor, into dst [n][ld] as float32, turned by table rows rope_row .. if the plan has a
+ * rotary embedding. */
+void soft_pack(const mhla_run *run, float *dst, int64_t ld, mhla_rows src, int n, int64_t rope_row, float factor);
 
 /* How a tile of scores is masked: rows are queries t, t+1, .. of s, columns keys from k0 on. */
 void soft_mask(mhla_scores *tile, const mhla_plan_desc *d, const soft_sequence *s, int64_t t, int64_t k0);

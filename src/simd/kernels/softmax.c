@@ -192,21 +192,43 @@ void KERNEL(scores_grad)(const mhla_scores *t) {
     }
 }
 
-void KERNEL(scores_out)(const mhla_rows *out, const float *o, int64_t ldo, int n, int cols, const float *scale,
-                        int accumulate) {
-    const int whole = cols / LANES * LANES;
+/* The last LANES columns of a row that is long enough overlap whole vectors before them; that is cheaper than a part
+ * of a vector. */
+void KERNEL(scores_in)(float *dst, int64_t ld, const mhla_rows *from, int n, int cols, float factor,
+                       const float *scale) {
+    const mhla_rows src = *from;
+    const int whole = cols / LANES * LANES, padded = (cols + 15) / 16 * 16;
     for (int i = 0; i < n; i++) {
-        void *y = row_at(out, i);
-        const float *x = o + i * ldo, s = scale[i];
+        const void *x = row_at(&src, i);
+        float *y = dst + i * ld;
+        const float s = scale ? factor * scale[i] : factor;
+        for (int j = 0; j < whole; j += LANES) vstore(y + j, s * row_load(x, src.dtype, j));
+        for (int j = whole; j < padded; j += LANES) vstore(y + j, vset(0.0f));
+        if (whole < cols && cols > LANES)
+            vstore(y + cols - LANES, s * row_load(x, src.dtype, cols - LANES));
+        else if (whole < cols)
+            vstore_n(y, s * row_load_n(x, src.dtype, 0, cols), cols);
+    }
+}
+
+void KERNEL(scores_out)(const mhla_rows *to, const float *o, int64_t ldo, int n, int cols, const float *scale,
+                        int accumulate) {
+    const mhla_rows out = *to;
+    const int whole = cols / LANES * LANES, rest = cols - whole;
+    for (int i = 0; i < n; i++) {
+        void *y = row_at(&out, i);
+        const float *x = o + i * ldo, s = scale ? scale[i] : 1.0f;
         for (int j = 0; j < whole; j += LANES) {
             vf v = s * vload(x + j);
-            if (accumulate) v += row_load(y, out->dtype, j);
-            row_store(y, out->dtype, j, v);
+            if (accumulate) v += row_load(y, out.dtype, j);
+            row_store(y, out.dtype, j, v);
         }
-        if (whole < cols) {
+        if (rest > 0 && whole > 0 && !accumulate) {
+            row_store(y, out.dtype, cols - LANES, s * vload(x + cols - LANES));
+        } else if (rest > 0) {
             vf v = s * vload(x + whole);
-            if (accumulate) v += row_load_n(y, out->dtype, whole, cols - whole);
-            row_store_n(y, out->dtype, whole, v, cols - whole);
+            if (accumulate) v += row_load_n(y, out.dtype, whole, rest);
+            row_store_n(y, out.dtype, whole, v, rest);
         }
     }
 }
