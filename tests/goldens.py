@@ -45,7 +45,6 @@ class Case:
                 begin, end = (8 + size + offset for offset in entry["data_offsets"])
                 self.tensors[name] = torch.from_numpy(np.frombuffer(data[begin:end], DTYPES[entry["dtype"]]).reshape(entry["shape"]).copy())
         self.results = []  # (name, error, tolerance)
-        self.steps = {}  # what the case says about float32 itself
 
     def __getitem__(self, key):
         return self.config.get(key)
@@ -61,8 +60,10 @@ class Case:
         got, golden = got.detach().double().reshape(golden.shape), golden.double()
         error, size = float((got - golden).abs().max()), float(golden.abs().max())
         relative = float((self["f32_vs_f64_rel"] or {}).get(name, 0))
-        if relative > tolerance / 2:  # nearly zero in truth: float32 has no digits of it, so it is judged absolutely
-            largest = max(float(x.abs().max()) for n, x in self.tensors.items() if n.split(".")[0] == name.split(".")[0])
+        kind = name.split(".")[0] + "."
+        largest = max((float(x.abs().max()) for n, x in self.tensors.items() if n.startswith(kind) and x.numel()), default=size)
+        if relative > tolerance / 2 or (kind == "grad." and size < 1e-4 * largest):
+            # nearly zero in truth, a difference of equal terms: float32 has no digits of it, so it is judged absolutely
             size, name = largest, name + " (absolutely)"
         self.results.append((name, error / size if size > 0 else error, tolerance))
         if not math.isfinite(error):

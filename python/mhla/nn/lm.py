@@ -12,16 +12,19 @@ from ._parts import feature_map, heads_of
 
 
 class _Rotary:
-    """A rotary table that grows with the longest sequence seen."""
+    """A rotary table that grows with the longest sequence seen; up to 2048 positions nothing has to be made in a forward."""
 
     def __init__(self, dim: int, base: float):
-        self.dim, self.base, self.rows = dim, base, 0
-        self.table: Any = None
+        self.dim, self.base = dim, base
+        self.grow(2048)
+
+    def grow(self, rows: int) -> None:
+        self.rows = rows
+        self.table = tuple(map(torch.from_numpy, rope_table(rows, self.dim, self.base)))
 
     def __call__(self, rows: int) -> tuple:
         if rows > self.rows:
-            self.rows = max(2048, 1 << (rows - 1).bit_length())
-            self.table = tuple(map(torch.from_numpy, rope_table(self.rows, self.dim, self.base)))
+            self.grow(1 << (rows - 1).bit_length())
         return self.table
 
 

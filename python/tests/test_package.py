@@ -1,0 +1,79 @@
+"""The package itself: examples in its documentation, NumPy alone, one OpenMP runtime, overhead of a call."""
+import doctest
+import importlib
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+import mhla
+
+MODULES = ["mhla", "mhla.functional", "mhla.mixing", "mhla.streaming", "mhla.nn.image", "mhla.nn.lm", "mhla.nn.wan"]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples_run(name):
+    failed, tried = doctest.testmod(importlib.import_module(name))
+    assert tried > 0 and failed == 0
+
+
+def test_every_public_function_has_an_example():
+    for name in mhla.__all__:
+        if name != "Error":
+            assert ">>>" in (getattr(mhla, name).__doc__ or ""), name
+
+
+def run(code):
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+
+
+def test_numpy_alone():
+    """With torch hidden: import, every operator, a state; mhla.nn says what is missing."""
+    code = """
+import sys
+class Hide:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "torch": raise ImportError("no torch here")
+sys.meta_path.insert(0, Hide())
+import numpy as np, mhla
+assert "torch" not in sys.modules
+q, k, v = np.random.default_rng(0).standard_normal((3, 1, 16, 2, 8), dtype=np.float32)
+a = mhla.attention(q, k, v, mhla.mix_init("paper", (2, 2)), (4, 4), (2, 2))
+b, s = mhla.causal_attention(q, k, v, mhla.mix_init("causal", 4), chunk_size=4, output_final_state=True)
+c, _ = mhla.linear_attention(q, k, v, feature="elu")
+d = mhla.softmax_attention(q, k, v, causal=True)
+assert all(np.isfinite(x).all() for x in (a, b, c, d, s))
+state = mhla.State(mhla.mix_init("causal", 4), 2, 8, 8, chunk_size=4)
+assert np.allclose(state.step(q[0], k[0], v[0]), b[0], atol=1e-5)
+assert np.allclose(mhla.attention(q[..., ::-1], k[..., ::-1], v, mhla.mix_init("paper", (2, 2)), (4, 4), (2, 2)), a, atol=1e-5)
+try: mhla.attention(q.astype(float), k, v, mhla.mix_init("paper", (2, 2)), (4, 4), (2, 2))
+except mhla.Error as error: assert "float64" in str(error)
+else: raise SystemExit("float64 was taken")
+try: import mhla.nn
+except ImportError: print("fine")
+"""
+    result = run(code)
+    assert result.returncode == 0 and result.stdout == "fine\n", result.stderr
+
+
+@pytest.mark.parametrize("order", ["torch, mhla", "mhla, torch"])
+def test_one_openmp_runtime(order):
+    result = run(f"import {order}; import mhla; print(len(mhla.info()['openmp']))")
+    assert result.stdout == "1\n", result.stderr
+
+
+def test_type_hints_are_announced():
+    assert (pathlib.Path(mhla.__file__).parent / "py.typed").exists()
+
+
+def test_version_is_the_header_s():
+    header = pathlib.Path(__file__).resolve().parents[2] / "include/mhla/mhla.h"
+    text = header.read_text()
+    numbers = [text.split(f"VERSION_{part} ")[1].split()[0] for part in ("MAJOR", "MINOR", "PATCH")]
+    assert mhla.__version__ == ".".join(numbers)
+
+
+def test_info_names_the_machine():
+    info = mhla.info()
+    assert info["isa"] in info["available"].split() and info["cpus"] >= 1 and info["threads"] >= 1

@@ -1,0 +1,279 @@
+"""What torch expects of an operator: opcheck, compile, dtypes, layouts, devices, errors."""
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+import mhla
+from mhla import _torch
+
+
+def problem(dtype=torch.float32, T=16, B=2, H=2, K=8, V=6, G=None, grad=True):
+    torch.manual_seed(0)
+    q = torch.randn(B, T, H, K, dtype=dtype, requires_grad=grad)
+    k, v = (torch.randn(B, T, G or H, D, dtype=dtype, requires_grad=grad) for D in (K, V))
+    return q, k, v
+
+
+def mix_of(*blocks, name="paper", grad=True):
+    return torch.from_numpy(mhla.mix_init(name, blocks)).requires_grad_(grad)
+
+
+ROPE = tuple(map(torch.from_numpy, mhla.rope_table((4, 4), (2, 2))))
+
+
+# one call of each operator, with much of what it can take
+def attention(q, k, v, mix):
+    return mhla.attention(q, k, v, mix, (4, 4), (2, 2), rope=ROPE, rope_style="interleaved", q2=q + 1, k2=k + 1)
+
+
+def causal(q, k, v, mix):
+    o, (s, z) = mhla.causal_attention(q, k, v, mix, output_final_state=True, chunk_size=4, denominator="eq4", feature="elu")
+    return o.float().sum() + s.square().sum() + z.sum()
+
+
+def linear(q, k, v, mix):
+    return mhla.linear_attention(q, k, v, causal=True, feature="elu", output_final_state=True)[0]
+
+
+def softmax(q, k, v, mix):
+    return mhla.softmax_attention(q, k, v, causal=True, window=5)
+
+
+FUNCTIONS = {"attention": (attention, mix_of(2, 2)), "causal": (causal, mix_of(4, name="causal")), "linear": (linear, None),
+             "softmax": (softmax, None)}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["f32", "bf16"])
+def test_opcheck(name, dtype, monkeypatch):
+    """Records the very arguments that the op gets, then lets torch check it and its backward."""
+    function, mix = FUNCTIONS[name]
+    calls = []
+
+    def record(op, args):
+        calls.append((op, args))
+        return _torch.AUTOGRAD[op](*args)
+
+    monkeypatch.setattr(_torch, "call", record)
+    function(*problem(dtype), mix)
+    for op, args in calls:
+        args = tuple(a.detach().requires_grad_(a.requires_grad) if isinstance(a, torch.Tensor) else a for a in args)
+        torch.library.opcheck(_torch.OPS[op], args)
+        with torch.no_grad():
+            result = _torch.OPS[op](*args)
+        result = result if isinstance(result, tuple) else (result, None, None)
+        given = [a.detach() if isinstance(a, torch.Tensor) else a for a in args]
+        finals = [t if t is not None and t.numel() else None for t in result[1:]]
+        wanted = [a is not None for a in args[:8]]
+        torch.library.opcheck(_torch.BACKWARD[op], (result[0], *finals, wanted, *given))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_compile_without_a_graph_break(name, dynamic):
+    function, mix = FUNCTIONS[name]
+    torch._dynamo.reset()
+    leaves = [x for x in (*problem(), mix) if x is not None]
+    compiled = torch.compile(lambda *a: function(*a, *([None] * (4 - len(a)))).square().mean(), fullgraph=True, dynamic=dynamic)
+    eager = function(*leaves, *([None] * (4 - len(leaves)))).square().mean()
+    got = compiled(*leaves)
+    assert torch.allclose(got, eager, rtol=1e-5)
+    for a, b in zip(torch.autograd.grad(got, leaves), torch.autograd.grad(eager, leaves)):
+        assert (a - b).abs().max() <= 1e-5 * b.abs().max()
+
+
+def test_compile_other_lengths():
+    torch._dynamo.reset()
+    mix = mix_of(8, name="causal")
+    compiled = torch.compile(lambda q, k, v: mhla.causal_attention(q, k, v, mix, chunk_size=4)[0], fullgraph=True)
+    for T in (5, 9, 17, 30):
+        q, k, v = problem(T=T)
+        assert torch.equal(compiled(q, k, v), mhla.causal_attention(q, k, v, mix, chunk_size=4)[0])
+
+
+def test_layouts_are_equal_bit_by_bit():
+    q, k, v = problem(grad=False, V=8)
+    mix = mix_of(2, 2, grad=False)
+    plain = mhla.attention(q, k, v, mix, (4, 4), (2, 2))
+    fused = torch.stack([q, k, v], 2).flatten(3)  # [B,T,3,H*K]
+    slices = [fused[:, :, i].unflatten(-1, (2, 8)) for i in range(3)]
+    assert torch.equal(mhla.attention(*slices, mix, (4, 4), (2, 2)), plain)
+    turned = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v)]
+    assert torch.equal(mhla.attention(*turned, mix, (4, 4), (2, 2)), plain)
+    strided = [torch.stack([x, x * 0], -1)[..., 0] for x in (q, k, v)]
+    assert strided[0].stride(-1) == 2
+    assert torch.equal(mhla.attention(*strided, mix, (4, 4), (2, 2)), plain)
+    assert torch.equal(mhla.attention(q, k, v, mix.t().contiguous().t(), (4, 4), (2, 2)), plain)
+
+
+def test_broadcast_inputs():
+    """Strides of 0 mean what they say, also where all of them are 0."""
+    mix = mix_of(2, 2, grad=False)
+    one = torch.randn(8)
+    q = one.expand(2, 16, 2, 8)
+    v = torch.randn(1, 16, 1, 8).expand(2, 16, 2, 8)
+    got = mhla.attention(q, q, v, mix, (4, 4), (2, 2))
+    assert torch.equal(got, mhla.attention(q.contiguous(), q.contiguous(), v.contiguous(), mix, (4, 4), (2, 2)))
+    k = torch.randn(2, 16, 2, 8, requires_grad=True)
+    mhla.attention(q, k, v, mix, (4, 4), (2, 2)).sum().backward()  # the gradient that arrives is broadcast too
+    assert k.grad.abs().sum() > 0
+
+
+def test_only_wanted_gradients():
+    q, k, v = problem(grad=False)
+    mix = mix_of(2, 2)
+    mhla.attention(q, k, v, mix, (4, 4), (2, 2)).sum().backward()
+    assert mix.grad is not None and q.grad is None
+
+
+def test_gradient_through_the_final_state_only():
+    q, k, v = problem()
+    _, state = mhla.causal_attention(q, k, v, mix_of(4, name="causal"), output_final_state=True, chunk_size=4)
+    state.sum().backward()
+    assert k.grad.abs().sum() > 0 and v.grad.abs().sum() > 0
+
+
+def test_torch_and_numpy_agree():
+    q, k, v = problem(grad=False)
+    mix = mix_of(2, 2, grad=False)
+    a = mhla.attention(q, k, v, mix, (4, 4), (2, 2)).numpy()
+    b = mhla.attention(q.numpy(), k.numpy(), v.numpy(), mix.numpy(), (4, 4), (2, 2))
+    assert isinstance(b, np.ndarray) and (a == b).all()
+
+
+def test_threads_do_not_change_a_bit():
+    q, k, v = problem(T=256, H=3, K=32, V=32)
+    mix = mix_of(4, 4)
+    results = []
+    for n in (1, 2, 3, 5):
+        mhla.set_num_threads(n)
+        o = mhla.attention(q, k, v, mix, (16, 16), (4, 4))
+        results.append((o, *torch.autograd.grad(o.sum(), (q, k, v, mix))))
+    mhla.set_num_threads(0)
+    for other in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(results[0], other))
+
+
+def test_calls_from_eight_threads():
+    """The GIL is free while the library works, and plans are shared."""
+    q, k, v = problem(T=256, H=2, K=16, V=16, grad=False)
+    mix = mix_of(4, 4, grad=False)
+    expected = mhla.attention(q, k, v, mix, (16, 16), (4, 4))
+    wrong = []
+
+    def work():
+        for _ in range(20):
+            if not torch.equal(mhla.attention(q, k, v, mix, (16, 16), (4, 4)), expected):
+                wrong.append(1)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not wrong
+
+
+def test_meta_tensors_have_the_shapes():
+    q, k, v = (x.detach().to("meta") for x in problem())
+    o, state = mhla.causal_attention(q, k, v, torch.empty(4, 4, device="meta"), output_final_state=True, chunk_size=4)
+    assert o.shape == (2, 16, 2, 6) and state.shape == (2, 4, 2, 8, 6) and o.device.type == "meta"
+
+
+def test_other_devices_are_refused_with_a_sentence():
+    for op in ("attention", "attention_backward", "softmax_attention"):
+        assert torch._C._dispatch_has_kernel_for_dispatch_key(f"mhla::{op}", "CUDA")
+    with pytest.raises(RuntimeError, match="mhla works on CPU tensors"):
+        _torch._refuse_device(torch.empty(1))
+    with pytest.raises(RuntimeError, match="got one on meta; move them with .cpu()"):
+        _torch._refuse_device(torch.empty(1, device="meta"))
+
+
+def test_no_second_derivatives():
+    q, k, v = problem()
+    o = mhla.attention(q, k, v, mix_of(2, 2), (4, 4), (2, 2))
+    (dq,) = torch.autograd.grad(o.square().sum(), q, create_graph=True)
+    with pytest.raises(RuntimeError, match="no second derivatives"):
+        dq.sum().backward()
+
+
+@pytest.mark.parametrize("change, message", [
+    (dict(k=torch.randn(2, 15, 2, 8)), "kv_tokens is 15|v has shape"),
+    (dict(k=torch.randn(2, 16, 2, 7)), "k has shape"),
+    (dict(v=torch.randn(2, 15, 2, 6)), "v has shape"),
+    (dict(q=torch.randn(16, 2, 8)), "q has shape .* expected 4 axes"),
+    (dict(q=torch.randn(2, 16, 2, 8, dtype=torch.float64)), "q has dtype torch.float64"),
+    (dict(k=torch.randn(2, 16, 2, 8).bfloat16()), "k has dtype torch.bfloat16"),
+    (dict(mix=torch.ones(3, 3)), "mix has shape .3, 3.: there are 4 blocks"),
+    (dict(mix=torch.ones(4, 3)), "mix has shape"),
+    (dict(grid=(4, 5)), "tokens is 16: the plan's grid has 20"),
+    (dict(grid=(4, 4, 1)), "as many pieces as axes"),
+    (dict(blocks=(2, 5)), "blocks.1. is 5"),
+    (dict(feature="tanh"), "feature is 'tanh'"),
+    (dict(denominator="sum"), "denominator is 'sum'"),
+    (dict(order="random"), "order is 'random'"),
+    (dict(q2=torch.randn(2, 16, 2, 8)), "q2 and k2 come together"),
+    (dict(rope=(torch.ones(16, 4), torch.ones(16, 3))), "rope's sin has shape"),
+    (dict(rope=(torch.ones(7, 4), torch.ones(7, 4))), "rope_rows is 7"),
+    (dict(rope=(torch.ones(16, 4), torch.ones(16, 4)), rope_style="spiral"), "rope_style is 'spiral'"),
+    (dict(denominator="released", grid=(16,), blocks=(3,), mix=torch.ones(3, 3)), "equal blocks"),
+    (dict(permutation=torch.arange(16), grid=None, blocks=None), "permutation is given without block_offsets"),
+    (dict(block_offsets=torch.tensor([0, 4, 4, 9, 16]), grid=None, blocks=None), "blocks may not be empty"),
+    (dict(block_offsets=torch.tensor([0.0, 16.0]), grid=None, blocks=None), "expected integers"),
+    (dict(block_offsets=torch.tensor([0, 4, 8, 12, 16]), permutation=torch.zeros(16, dtype=torch.long), grid=None, blocks=None),
+     "permutation.1. is 0"),
+])
+def test_attention_says_what_is_wrong(change, message):
+    q, k, v = problem(grad=False)
+    given = dict(q=q, k=k, v=v, mix=mix_of(2, 2, grad=False), grid=(4, 4), blocks=(2, 2)) | change
+    with pytest.raises(mhla.Error, match=message):
+        mhla.attention(**given)
+    assert issubclass(mhla.Error, ValueError)
+
+
+@pytest.mark.parametrize("change, message", [
+    (dict(cu_seqlens=torch.tensor([0, 9, 5, 16])), "cu_seqlens"),
+    (dict(cu_seqlens=torch.tensor([0, 9, 17])), "cu_seqlens ends with 17"),
+    (dict(cu_seqlens=torch.tensor([0.0, 16.0])), "expected integers"),
+    (dict(chunk_size=3), "6 chunks of 3: mix has 4"),
+    (dict(chunk_size=-1), "chunk is -1"),
+    (dict(initial_state=torch.zeros(1, 1, 2, 8, 6), past=9), "initial_state has shape"),
+    (dict(past=4), "past is 4 but initial_state is NULL"),
+    (dict(beyond="wrap"), "beyond is 'wrap'"),
+])
+def test_causal_attention_says_what_is_wrong(change, message):
+    q, k, v = problem(grad=False, B=1)
+    given = dict(q=q, k=k, v=v, mix=mix_of(4, name="causal", grad=False), chunk_size=4) | change
+    with pytest.raises(mhla.Error, match=message):
+        mhla.causal_attention(**given)
+
+
+def test_softmax_attention_says_what_is_wrong():
+    q, k, v = problem(grad=False)
+    with pytest.raises(mhla.Error, match="window is 3 but causal is 0"):
+        mhla.softmax_attention(q, k, v, window=3)
+    with pytest.raises(mhla.Error, match="heads is 2: not a multiple of kv_heads 3"):
+        mhla.softmax_attention(q, torch.randn(2, 16, 3, 8), torch.randn(2, 16, 3, 6))
+
+
+def test_nan_stays_where_it_belongs():
+    q, k, v = problem(grad=False, T=40)
+    mix = mix_of(10, name="causal", grad=False)
+    clean, _ = mhla.causal_attention(q, k, v, mix, chunk_size=4)
+    k[:, 21] = float("nan")
+    dirty, _ = mhla.causal_attention(q, k, v, mix, chunk_size=4)
+    assert torch.equal(clean[:, :21], dirty[:, :21]) and dirty[:, 21:].isnan().all()
+
+
+def test_mixing_helpers_take_tensors():
+    mix = torch.nn.Parameter(torch.tensor([[2.0, -1.0], [0.5, 0.5]]))
+    assert mhla.mix_clip(mix, renormalise=True) is mix
+    assert torch.allclose(mix.detach().sum(1), torch.ones(2)) and mix.min() > 0
+    assert mhla.mix_init("paper", 1).tolist() == [[1.0]]
+    for name in mhla.mix_names():
+        blocks = 5 if name == "causal" else (2, 3)
+        assert np.isfinite(mhla.mix_init(name, blocks)).all()
+    with pytest.raises(mhla.Error):
+        mhla.mix_init("nonsense", 3)
