@@ -63,6 +63,12 @@ static void weight_task(void *arg, int64_t task, int worker) {
         const mhla_rows x = {(float *)g->x + r * g->ldx + k0, NULL, g->ldx, MHLA_F32};
         g->kernels->copy_rows(a, g->n_ld, &dy, n, nb, NULL);
         g->kernels->copy_panels(b, &panels, &x, n, NULL);
+        const int64_t next = c + 1 < last ? r + n : r; /* the next chunk comes near meanwhile */
+        const int64_t left = c + 1 < last ? (g->rows - next < CHUNK ? g->rows - next : CHUNK) : 0;
+        const mhla_prefetch near[2] = {
+            {{(float *)g->dy + next * g->ldy + n0, NULL, g->ldy, MHLA_F32}, (int)left, 4 * nb},
+            {{(float *)g->x + next * g->ldx + k0, NULL, g->ldx, MHLA_F32}, (int)left, 4 * kb},
+        };
         const mhla_gemm product = {
             .m = nb,
             .n = panels,
@@ -70,6 +76,8 @@ static void weight_task(void *arg, int64_t task, int worker) {
             .store = MHLA_STORE_ROWS,
             .out = {dw + n0 * g->K + k0, NULL, g->K, MHLA_F32},
             .accumulate = add,
+            .prefetch = near,
+            .n_prefetch = 2,
         };
         g->kernels->gemm(&product);
     }

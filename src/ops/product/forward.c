@@ -12,7 +12,8 @@ enum {
     CHUNK_WIDENED = 256, /* where a bfloat16 panel is widened first */
     ROWS = 96,           /* of a task: tiles of 6 and of 8 divide it */
     FEW_ROWS = 16,       /* up to here reading the weight is the work */
-    AHEAD = 8            /* rows between a tile and the prefetch of x */
+    AHEAD = 18,          /* rows between a tile and the prefetch of x */
+    COLUMNS = 256        /* of a task whose sums wait for another chunk, about */
 };
 
 typedef struct product {
@@ -39,14 +40,14 @@ static int64_t chunk_begin(const product *p, int64_t c) {
     return c == p->chunks ? p->w->K : c * p->w->K / p->chunks / 2 * 2;
 }
 
-/* Rows of task times panels of task: as much of the weight as half an L2 holds, then smaller until every thread has
- * several tasks. */
+/* Rows of task times panels of task: as much of the weight as half an L2 holds, or, where a chunk of x is to serve
+ * several panels, as many columns as their sums allow; then smaller until every thread has several tasks. */
 static void cut(product *p, int threads) {
     const int64_t count = p->w->panels.count, rows = p->d.rows, K = p->w->K;
     const int64_t panel_bytes = (int64_t)p->widest * K * (p->w->dtype == MHLA_F32 ? 4 : 2);
-    const int64_t budget = rows <= FEW_ROWS ? 128 << 10 : 512 << 10;
     int64_t block = ceil_div(rows, ceil_div(rows, ROWS));
-    int64_t panels = budget / panel_bytes;
+    int64_t panels = (rows <= FEW_ROWS ? 128 << 10 : 512 << 10) / panel_bytes;
+    if (rows > FEW_ROWS && p->chunks > 1) panels = COLUMNS / p->widest;
     if (panels < 1) panels = 1;
     if (panels > count) panels = count;
     if ((double)rows * (double)p->w->N * (double)K < 1e5) { /* not worth waking a thread */
@@ -69,41 +70,57 @@ static void cut(product *p, int threads) {
     p->per_task = (int)ceil_div(count, p->column_blocks);
 }
 
-/* What comes near while panel q of chunk c is multiplied: the next rows of x, and the rows that the epilogue touches. */
-static int prefetches(mhla_prefetch f[4], const product *p, int64_t row, int m, int64_t k, int depth, int column,
-                      int columns, int first_panel, int last_chunk) {
+/* What comes near while panel q of a chunk is multiplied: the next rows of x, the rows that the epilogue touches, and
+ * the panel that is next (`ahead`, of `ahead_bytes`). */
+enum { NEAR = 5, PAGE = 4096 };
+
+static int prefetches(mhla_prefetch f[NEAR], const product *p, int64_t row, int m, int64_t k, int depth, int column,
+                      int columns, int first_panel) {
     const mhla_linear_desc *d = &p->d;
+    const int64_t N = p->w->N;
     int n = 0;
     if (first_panel && !p->pairs && m > AHEAD)
-        f[n++] =
-            (mhla_prefetch){{(float *)p->x + (row + AHEAD) * d->ldx + k, NULL, d->ldx, MHLA_F32}, m - AHEAD, 4 * depth};
-    if (!last_chunk) return n;
+        f[n++] = (mhla_prefetch){
+            {(float *)p->x + (row + AHEAD) * d->ldx + k, NULL, d->ldx, MHLA_F32}, m - AHEAD, 4 * depth};
+    if (k + depth < p->w->K) return n;
     f[n++] = (mhla_prefetch){{p->y + row * d->ldy + column, NULL, d->ldy, MHLA_F32}, m, 4 * columns};
     if (d->residual && d->residual != p->y)
-        f[n++] =
-            (mhla_prefetch){{(float *)d->residual + row * d->ldr + column, NULL, d->ldr, MHLA_F32}, m, 4 * columns};
+        f[n++] = (mhla_prefetch){{(float *)d->residual + row * d->ldr + column, NULL, d->ldr, MHLA_F32}, m, 4 * columns};
     if (d->pre_activation)
-        f[n++] = (mhla_prefetch){{d->pre_activation + row * p->w->N + column, NULL, p->w->N, MHLA_F32}, m, 4 * columns};
+        f[n++] = (mhla_prefetch){{d->pre_activation + row * N + column, NULL, N, MHLA_F32}, m, 4 * columns};
     return n;
 }
 
-/* sums [m][width] (=, +=) x[row.., k..k+depth) times panel q; or into y at once. */
-static void multiply(const product *p, int q, int64_t row, int m, int64_t k, int depth, float *sums,
+/* Where depth rows of panel q, from k on, lie in the weight; *bytes is how many they take. */
+static const char *panel_at(const product *p, int q, int64_t k, int depth, int64_t *bytes) {
+    const mhla_weight *w = p->w;
+    const int64_t column = mhla_panel_begin(&w->panels, q), width = mhla_panel_begin(&w->panels, q + 1) - column;
+    const int64_t even = w->dtype == MHLA_F32 ? w->K : (w->K + 1) / 2 * 2, size = w->dtype == MHLA_F32 ? 4 : 2;
+    *bytes = (int64_t)depth * width * size;
+    return (const char *)w->data + (even * column + k * width) * size;
+}
+
+/* sums [m][width] (=, +=) x[row.., k..k+depth) times panel q; or into y at once. q2 is the panel that comes next. */
+static void multiply(const product *p, int q, int q2, int64_t row, int m, int64_t k, int depth, float *sums,
                      const uint16_t *narrow, float *wide, int first_panel) {
     const mhla_weight *w = p->w;
     const mhla_panels one = mhla_one_panel(&w->panels, q);
     const int width = mhla_panels_width(&one), column = mhla_panel_begin(&w->panels, q);
-    mhla_prefetch near[4];
-    const int n_near = prefetches(near, p, row, m, k, depth, column, one.n, first_panel, k + depth == w->K);
-    const uint16_t *pairs = (const uint16_t *)w->data + (w->K + 1) / 2 * 2 * column + k * width;
+    mhla_prefetch near[NEAR];
+    int n_near = prefetches(near, p, row, m, k, depth, column, one.n, first_panel);
+    int64_t bytes;
+    if (q2 > q) {
+        const char *next = panel_at(p, q2, k, depth, &bytes);
+        near[n_near++] = (mhla_prefetch){{(void *)next, NULL, PAGE / 4, MHLA_F32}, (int)(bytes / PAGE), PAGE};
+    }
+    const void *b = panel_at(p, q, k, depth, &bytes);
     if (p->pairs) {
-        const mhla_gemm_bf16 g = {m, width, (depth + 1) / 2, narrow, pairs, CHUNK, sums, width, k > 0, near, n_near};
+        const mhla_gemm_bf16 g = {m, width, (depth + 1) / 2, narrow, b, CHUNK, sums, width, k > 0, near, n_near};
         w->kernels->gemm_bf16(&g);
         return;
     }
-    const float *b = (const float *)w->data + w->K * column + k * width;
     if (w->dtype == MHLA_BF16) {
-        w->kernels->widen_pairs(wide, pairs, depth, width);
+        w->kernels->widen_pairs(wide, b, depth, width);
         b = wide;
     }
     const mhla_gemm g = {
@@ -163,7 +180,7 @@ static void task(void *arg, int64_t i, int worker) {
         for (int q = q0; q < q1; q++) {
             const int64_t at = mhla_panel_begin(&w->panels, q) - mhla_panel_begin(&w->panels, q0);
             float *own = p->chunks == 1 ? sums : sums + at * p->rows;
-            multiply(p, q, row, m, k, depth, own, narrow, wide, q == q0);
+            multiply(p, q, q + 1 < q1 ? q + 1 : q0, row, m, k, depth, own, narrow, wide, q == q0);
             if (!p->direct && c == p->chunks - 1) finish(p, q, row, m, own);
         }
     }
