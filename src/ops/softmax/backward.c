@@ -141,17 +141,17 @@ static void load_keys(const backward *b, const slot *w, const chunk *c, int64_t 
     }
 }
 
-/* out [m][lds] = x [m][ldx] y^T, y^T panelled [size][n]. */
-static void scores(const backward *b, float *out, int m, const float *x, int64_t ldx, const float *yt, int size,
-                   int n) {
-    mhla_gemm g = {
-        .m = m,
+/* out [m][lds] = x [m][ldx] y^T, y^T panelled [size][n], where some row of t sees it. */
+static void scores(const backward *b, const mhla_scores *t, float *out, const float *x, int64_t ldx, const float *yt,
+                   int size) {
+    const mhla_gemm g = {
+        .m = t->m,
+        .n = soft_panels(b->run, t),
         .f = {.k = size, .a = x, .a_row = ldx, .a_k = 1, .b = yt, .b_rows = size},
         .store = MHLA_STORE_SET,
         .c = out,
-        .c_row = b->tiles.lds,
+        .c_row = t->ld,
     };
-    b->run->kernels->panels(&g.n, n);
     b->run->kernels->gemm(&g);
 }
 
@@ -261,8 +261,8 @@ static void backward_rows(const backward *b, const slot *w, const part *p, const
     }
     for (int64_t j = first; j < last; j++) { /* s = scale q k^T;  o = p v: dp = do v^T */
         const mhla_scores tile = score_tile(b, w, c, j, j - first, m, t);
-        scores(b, tile.s, m, w->q, ldk, w->kt + j * keys * K, K, tile.n);
-        scores(b, tile.ds, m, w->dO, ldv, w->vt + j * keys * V, V, tile.n);
+        scores(b, &tile, tile.s, w->q, ldk, w->kt + j * keys * K, K);
+        scores(b, &tile, tile.ds, w->dO, ldv, w->vt + j * keys * V, V);
         kernels->scores_max(&tile);
     }
     for (int64_t j = first; j < last; j++) { /* e = exp(s - max), sum of e, sum of e dp */

@@ -59,8 +59,9 @@ static int64_t row_stride(int64_t columns) {
 
 soft_tiling soft_tiles(const mhla_plan_desc *d) {
     const int K = d->key_dim, V = d->value_dim;
-    soft_tiling t = {.keys = 256, .rows = 48, .ldk = row_stride(K), .ldv = row_stride(V)};
-    if (K > 256 || V > 256) t.keys = 64;
+    soft_tiling t = {.keys = 64, .rows = 48, .ldk = row_stride(K), .ldv = row_stride(V)};
+    if (t.ldk + t.ldv <= 480) t.keys = 128;
+    if (t.ldk + t.ldv <= 160) t.keys = 256;
     t.lds = t.keys + 16;
     const int64_t fit = 65536 / (t.ldk + t.ldv) / t.rows * t.rows; /* 256 KiB of queries and outputs */
     t.task = (int)(fit < t.rows ? t.rows : fit > 480 ? 480 : fit);
@@ -224,26 +225,40 @@ static block find_block(const forward *f, int64_t i) {
 typedef struct keys {
     int64_t k0;
     int n;
+    const float *k; /* rows of keys, stride ldk; NULL: they are transposed, in the slot */
+    int64_t ldk;
     const float *v;
     int64_t ldv;
 } keys;
 
-static keys load_keys(const forward *f, const slot *w, const soft_sequence *s, int64_t g, int64_t k0, int64_t end) {
+/* `few` queries read keys and values once: where the caller's rows will do they are left where they are. */
+static keys load_keys(const forward *f, const slot *w, const soft_sequence *s, int64_t g, int64_t k0, int64_t end,
+                      int few) {
     const mhla_run *run = f->run;
     const mhla_plan_desc *d = &run->plan->d;
-    const int n = (int)soft_min(f->tiles.keys, end - k0);
+    const int K = d->key_dim, V = d->value_dim, n = (int)soft_min(f->tiles.keys, end - k0);
     const mhla_rows k = soft_rows(run->k, d->dtype, &run->call.k, s->batch, s->k_begin + k0, g);
     const mhla_rows v = soft_rows(run->v, d->dtype, &run->call.v, s->batch, s->k_begin + k0, g);
+    const int as_is = d->dtype == MHLA_F32 && d->rope == MHLA_ROPE_NONE;
+    keys out = {.k0 = k0, .n = n, .k = k.base, .ldk = k.stride, .v = v.base, .ldv = v.stride};
     mhla_panels p;
-    run->kernels->panels(&p, n);
-    if (d->dtype == MHLA_F32 && d->rope == MHLA_ROPE_NONE) {
-        run->kernels->transpose(w->kt, &p, k.base, k.stride, d->key_dim);
-    } else {
+    if (!as_is || (few && K % 16 != 0)) {
         soft_pack(run, w->k, f->tiles.ldk, k, n, k0, 1.0f);
-        run->kernels->transpose(w->kt, &p, w->k, f->tiles.ldk, d->key_dim);
+        out.k = w->k;
+        out.ldk = f->tiles.ldk;
     }
-    run->kernels->scores_in(w->v, f->tiles.ldv, &v, n, d->value_dim, 1.0f, NULL);
-    return (keys){k0, n, w->v, f->tiles.ldv};
+    if (!few) {
+        run->kernels->panels(&p, n);
+        run->kernels->transpose(w->kt, &p, out.k, out.ldk, K);
+        out.k = NULL;
+    }
+    run->kernels->panels(&p, V);
+    if (!few || d->dtype != MHLA_F32 || mhla_panels_width(&p) != V) {
+        run->kernels->scores_in(w->v, f->tiles.ldv, &v, n, V, 1.0f, NULL);
+        out.v = w->v;
+        out.ldv = f->tiles.ldv;
+    }
+    return out;
 }
 
 /* Rows row .. row+m-1 of the task over a tile of keys. Where some of them do not see all of it, they are the queries
@@ -252,21 +267,7 @@ static void attend(const forward *f, const slot *w, const keys *k, int row, int 
     const mhla_run *run = f->run;
     const mhla_plan_desc *d = &run->plan->d;
     const soft_tiling *tiles = &f->tiles;
-    mhla_gemm g = {
-        /* s = q k^T */
-        .m = m,
-        .f = {.k = d->key_dim,
-              .a = w->q + row * tiles->ldk,
-              .a_row = tiles->ldk,
-              .a_k = 1,
-              .b = w->kt,
-              .b_rows = d->key_dim},
-        .store = MHLA_STORE_SET,
-        .c = w->s,
-        .c_row = tiles->lds,
-    };
-    run->kernels->panels(&g.n, k->n);
-    run->kernels->gemm(&g);
+    const float *q = w->q + row * tiles->ldk;
     mhla_scores tile = {
         .s = w->s,
         .ld = tiles->lds,
@@ -278,6 +279,19 @@ static void attend(const forward *f, const slot *w, const keys *k, int row, int 
         .ldo = tiles->ldv,
     };
     if (s) soft_mask(&tile, d, s, t, k->k0);
+    if (k->k) { /* s = q k^T */
+        run->kernels->dots(w->s, tiles->lds, q, tiles->ldk, m, k->k, k->ldk, k->n, soft_up(d->key_dim, 16), 0);
+    } else {
+        const mhla_gemm g = {
+            .m = m,
+            .n = soft_panels(run, &tile),
+            .f = {.k = d->key_dim, .a = q, .a_row = tiles->ldk, .a_k = 1, .b = w->kt, .b_rows = d->key_dim},
+            .store = MHLA_STORE_SET,
+            .c = w->s,
+            .c_row = tiles->lds,
+        };
+        run->kernels->gemm(&g);
+    }
     run->kernels->scores_online(&tile);
     soft_product(run, &tile, w->s, tile.o, tile.ldo, k->v, k->ldv, d->value_dim);
 }
@@ -289,7 +303,7 @@ static void attend_all(const forward *f, const slot *w, const block *b, int64_t 
     const int n = (int)(b->end - b->begin);
     const int64_t first = soft_max(0, soft_first(d, s, b->begin)), last = soft_min(s->Tk, soft_last(d, s, b->end - 1));
     for (int64_t k0 = first / f->tiles.keys * f->tiles.keys; k0 < last; k0 += f->tiles.keys) {
-        const keys k = load_keys(f, w, s, g, k0, last);
+        const keys k = load_keys(f, w, s, g, k0, last, n * heads <= SOFT_FEW);
         const int all = k0 + k.n <= soft_last(d, s, b->begin) && soft_first(d, s, b->end - 1) <= k0;
         const int runs = all ? 1 : heads, rows = all ? n * heads : n; /* unmasked, heads need not be told apart */
         const int tiles = (rows + f->tiles.rows - 1) / f->tiles.rows;

@@ -74,6 +74,17 @@ static inline soft_span soft_row_span(const mhla_scores *t, int i) {
     return s;
 }
 
+/* Panels of scores that some row of the tile sees; the others need not be computed. */
+static inline mhla_panels soft_panels(const mhla_run *run, const mhla_scores *t) {
+    mhla_panels p;
+    run->kernels->panels(&p, t->n);
+    const int last = soft_row_span(t, t->m - 1).last;
+    while (p.count > 1 && mhla_panel_begin(&p, p.count - 1) >= last) p.count--;
+    p.vectors = mhla_panel_begin(&p, p.count) / p.unit;
+    if (p.n > mhla_panels_width(&p)) p.n = mhla_panels_width(&p);
+    return p;
+}
+
 /* c [m][ldc] += the visible part of a [m][t->ld] times b [n][ldb], cols columns, where a has the mask of t. */
 void soft_product(const mhla_run *run, const mhla_scores *t, const float *a, float *c, int64_t ldc, const float *b,
                   int64_t ldb, int cols);
