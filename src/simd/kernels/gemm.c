@@ -3,7 +3,19 @@
 
 enum { TILE_MAX_ROWS = 8, TILE_MAX_VECTORS = 4 };
 
-typedef void (*tile_fn)(const mhla_gemm *g, int row, int column);
+/* What a tile fetches while it computes: lines of memory that will be needed later, at most a few per step of k, so
+ * that they never queue up. */
+typedef struct tile_fetch {
+    int64_t ahead;           /* two lines that far from the present row of B */
+    const char *const *line; /* one line per step */
+    int step;                /* 1, or 0: always the same one */
+} tile_fetch;
+
+static const char nowhere[64];
+static const char *const no_line = nowhere;
+static const tile_fetch tile_fetch_none = {0, &no_line, 0};
+
+typedef void (*tile_fn)(const mhla_gemm *g, int row, int column, const tile_fetch *fetch);
 
 /* A tile [mr][width] from memory into the caller's rows: of any type, any number of columns, set or added to. */
 static __attribute__((noinline)) void store_lines(const mhla_gemm *g, int row, int column, const float *tile, int mr,
@@ -78,34 +90,50 @@ static tile_fn pick(int unit, int nv, int rows) {
 #endif
 }
 
-/* Rows of a B that is not in panels are far apart: no hardware prefetcher sees the next panel coming. */
-INLINE void prefetch_rows(const float *b, int64_t step, int rows, int floats) {
-    for (int r = 0; r < rows; r++)
-        for (int at = 0; at < floats; at += 16) __builtin_prefetch(b + r * step + at, 0, 3);
+enum { MAX_LINES = 2048 };
+
+/* The lines of all prefetch lists, one list after the other. */
+static int list_lines(const char *line[MAX_LINES], const mhla_gemm *g) {
+    int n = 0;
+    for (int f = 0; f < g->n_prefetch; f++) {
+        const mhla_prefetch list = g->prefetch[f];
+        const int per_row = (list.bytes + 63) / 64, room = (MAX_LINES - n) / per_row;
+        const int rows = list.n < room ? list.n : room;
+        for (int r = 0; r < rows; r++) {
+            const char *p = row_at(&list.rows, r);
+            for (int i = 0; i < per_row; i++, p += 64) line[n++] = p;
+        }
+    }
+    return n;
 }
 
 void KERNEL(gemm)(const mhla_gemm *g) {
     const mhla_panels n = g->n;
-    const int m = g->m, k = g->f.k, lists = g->n_prefetch;
-    int next[MAX_PREFETCH] = {0}, share[MAX_PREFETCH] = {0};
-    const int all_tiles = n.count * ((m + tile_rows(n.base) - 1) / tile_rows(n.base));
-    for (int f = 0; f < lists; f++) share[f] = (g->prefetch[f].n + all_tiles - 1) / all_tiles;
+    const int m = g->m, k = g->f.k;
+    const char *line[MAX_LINES];
+    const int lines = g->n_prefetch ? list_lines(line, g) : 0;
+    const int far = (int64_t)k * g->f.b_k > 128 * 1024; /* B is beyond L2 */
+    int at = 0;
     for (int p = 0; p < n.count; p++) {
         const int column = mhla_panel_begin(&n, p), end = mhla_panel_begin(&n, p + 1);
         const int nv = n.base + (p < n.extra), most = tile_rows(nv);
         const int tiles = (m + most - 1) / most; /* cut evenly, so that no tile is much smaller than the others */
         const int rows = m / tiles, more = m % tiles;
-        const int ahead = g->f.b_k && p + 1 < n.count ? (k + tiles - 1) / tiles : 0;
-        for (int t = 0, row = 0, fetched = 0; t < tiles; t++) {
-            if (ahead) {
-                const int to = fetched + ahead < k ? ahead : k - fetched;
-                prefetch_rows(g->f.b + fetched * g->f.b_k + end, g->f.b_k, to, end - column);
-                fetched += to;
+        for (int t = 0, row = 0; t < tiles; t++) {
+            tile_fetch fetch = tile_fetch_none;
+            /* Rows of a B that is not in panels are far apart: no hardware prefetcher sees the next panel coming. Each
+             * tile fetches two lines per row of it, unless B is near enough anyway. */
+            if (far && p + 1 < n.count) fetch.ahead = end - column + 32 * (t & 1);
+            if (lines - at >= k) {
+                fetch.line = line + at;
+                fetch.step = 1;
+                at += k;
+            } else {
+                for (; at < lines; at++) __builtin_prefetch(line[at], 0, 2);
             }
             const int mr = rows + (t < more);
-            pick(n.unit, nv, mr)(g, row, column);
+            pick(n.unit, nv, mr)(g, row, column, &fetch);
             row += mr;
-            for (int f = 0; f < lists; f++) next[f] = prefetch_list(&g->prefetch[f], next[f], share[f]);
         }
     }
 }

@@ -5,6 +5,9 @@
 
 #include <math.h>
 #include <string.h>
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
 
 #include "simd/kernels.h"
 
@@ -54,7 +57,17 @@ INLINE float vsum(vf x) {
     return (q[0] + q[2]) + (q[1] + q[3]);
 }
 
-/* The first n lanes only. */
+/* The first n lanes only, 0 <= n <= LANES; a load gives 0 in the others. */
+#if defined(__AVX512F__)
+INLINE vf vload_n(const float *p, int n) { return (vf)_mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1u), p); }
+INLINE void vstore_n(float *p, vf x, int n) { _mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1u), (__m512)x); }
+#elif defined(__AVX2__)
+INLINE __m256i first_lanes(int n) {
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+INLINE vf vload_n(const float *p, int n) { return (vf)_mm256_maskload_ps(p, first_lanes(n)); }
+INLINE void vstore_n(float *p, vf x, int n) { _mm256_maskstore_ps(p, first_lanes(n), (__m256)x); }
+#else
 INLINE vf vload_n(const float *p, int n) {
     float t[LANES] = {0};
     memcpy(t, p, (size_t)n * 4);
@@ -64,6 +77,13 @@ INLINE void vstore_n(float *p, vf x, int n) {
     float t[LANES];
     vstore(t, x);
     memcpy(p, t, (size_t)n * 4);
+}
+#endif
+/* x with zeros in all lanes but the first n */
+INLINE vf vfirst(vf x, int n) {
+    float t[LANES];
+    vstore(t, x);
+    return vload_n(t, n);
 }
 
 /* bfloat16: the upper half of a float32; rounding to nearest even, NaN kept quiet. */

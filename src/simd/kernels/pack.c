@@ -40,39 +40,33 @@ INLINE void pack_body(const mhla_pack *given, const int K, const mhla_feature fe
                       const int want_sum, const int want_den) {
     const mhla_pack p = *given;
     const vf eps = vset(p.eps);
-    const int whole = K / LANES * LANES;
+    const int whole = K / LANES * LANES, tail = K - whole;
     vf sum[1024 / LANES];
     if (want_sum)
-        for (int j = 0; j < whole; j += LANES) sum[j / LANES] = vload(p.sum + j);
+        for (int j = 0; j < K; j += LANES) sum[j / LANES] = vload(p.sum + j);
     for (int i = 0; i < p.n; i++) {
         const int64_t at = p.src.idx ? p.src.idx[i] : i;
         const char *x = (const char *)p.src.base + at * p.src.stride * (dtype == MHLA_F32 ? 4 : 2);
         float *y = p.dst + i * p.ld;
         vf den = vset(0.0f);
 #pragma GCC unroll 8
-        for (int j = 0; j < whole; j += LANES) {
-            const vf f = feature_apply(feature, row_load(x, dtype, j), eps);
+        for (int j = 0; j < K; j += LANES) {
+            vf f;
+            if (j < whole)
+                f = feature_apply(feature, row_load(x, dtype, j), eps);
+            else /* phi(0) need not be 0 */
+                f = vfirst(feature_apply(feature, row_load_n(x, dtype, j, tail), eps), tail);
             vstore(y + j, f);
             if (want_sum) sum[j / LANES] += f;
             if (want_den) den += f * vload(p.z + j);
         }
-        float tail_den = 0.0f;
-        if (whole < K) {
-            float t[LANES];
-            vstore(t, feature_apply(feature, row_load_n(x, dtype, whole, K - whole), eps));
-            for (int j = whole; j < K; j++) {
-                y[j] = t[j - whole];
-                if (want_sum) p.sum[j] += y[j];
-                if (want_den) tail_den += y[j] * p.z[j];
-            }
-        }
-        for (int64_t j = K; j < p.ld; j++) y[j] = 0.0f;
-        if (want_den) p.den[i] = vsum(den) + tail_den;
+        for (int64_t j = (K + LANES - 1) / LANES * LANES; j < p.ld; j += LANES) vstore(y + j, vset(0.0f));
+        if (want_den) p.den[i] = vsum(den);
         if (p.plain) memcpy(p.plain + i * p.ld, y, (size_t)p.ld * 4);
         if (p.rope != MHLA_ROPE_NONE) rotate(y, p.rope, p.rope_dim, p.cos, p.sin, p.rope_row + at, 1.0f);
     }
     if (want_sum)
-        for (int j = 0; j < whole; j += LANES) vstore(p.sum + j, sum[j / LANES]);
+        for (int j = 0; j < K; j += LANES) vstore(p.sum + j, sum[j / LANES]);
 }
 
 INLINE void pack_sized(const mhla_pack *p, const int K, const mhla_feature feature, const mhla_dtype dtype) {
@@ -148,15 +142,24 @@ void KERNEL(copy_rows)(float *dst, int64_t ld, const mhla_rows *src, int n, int 
     }
 }
 
-/* nv whole vectors of n rows into one panel. */
-INLINE void copy_panel(float *panel, const int nv, const mhla_rows *from, int begin, int n, const float *scale) {
+/* n rows of nv vectors of `lanes` floats into one panel; float32 sources only. */
+typedef float half_vf __attribute__((vector_size(LANES * 2), aligned(4), may_alias));
+
+INLINE void copy_panel(float *panel, const int nv, const int whole, const mhla_rows *from, int begin, int n,
+                       const float *scale) {
     const mhla_rows src = *from;
+    const int lanes = whole ? LANES : LANES / 2;
     for (int r = 0; r < n; r++) {
-        const void *x = row_at(&src, r);
+        const float *x = (const float *)row_at(&src, r) + begin;
         const float s = scale ? scale[r] : 1.0f;
-        float *y = panel + (int64_t)r * nv * LANES;
+        float *y = panel + (int64_t)r * nv * lanes;
 #pragma GCC unroll 4
-        for (int j = 0; j < nv; j++) vstore(y + j * LANES, s * row_load(x, src.dtype, begin + j * LANES));
+        for (int j = 0; j < nv; j++) {
+            if (whole)
+                vstore(y + j * LANES, s * vload(x + j * LANES));
+            else
+                *(half_vf *)(y + j * lanes) = s * *(const half_vf *)(x + j * lanes);
+        }
     }
 }
 
@@ -165,26 +168,29 @@ void KERNEL(copy_panels)(float *dst, const mhla_panels *p, const mhla_rows *src,
         const int begin = mhla_panel_begin(p, i), width = mhla_panel_begin(p, i + 1) - begin;
         const int cols = p->n - begin < width ? p->n - begin : width;
         float *panel = dst + (int64_t)n * begin;
-        if (cols == width && width % LANES == 0) {
-            switch (width / LANES) {
-            case 1: copy_panel(panel, 1, src, begin, n, scale); continue;
-            case 2: copy_panel(panel, 2, src, begin, n, scale); continue;
-            case 3: copy_panel(panel, 3, src, begin, n, scale); continue;
-            case 4: copy_panel(panel, 4, src, begin, n, scale); continue;
+        if (cols == width && src->dtype == MHLA_F32) {
+            switch (width / p->unit + (p->unit == LANES ? 0 : 10)) {
+            case 1: copy_panel(panel, 1, 1, src, begin, n, scale); continue;
+            case 2: copy_panel(panel, 2, 1, src, begin, n, scale); continue;
+            case 3: copy_panel(panel, 3, 1, src, begin, n, scale); continue;
+            case 4: copy_panel(panel, 4, 1, src, begin, n, scale); continue;
+            case 12: copy_panel(panel, 2, 0, src, begin, n, scale); continue;
+            case 13: copy_panel(panel, 3, 0, src, begin, n, scale); continue;
             default: break;
             }
         }
-        for (int r = 0; r < n; r++) { /* width is a multiple of 8, LANES may be 16; the rest is zeros */
+        for (int r = 0; r < n; r++) { /* width may be half a vector more, or its last columns mean nothing */
             const void *x = row_at(src, r);
             float *y = panel + (int64_t)r * width;
             const float s = scale ? scale[r] : 1.0f;
-            int j = 0;
-            for (; j + LANES <= cols; j += LANES) vstore(y + j, s * row_load(x, src->dtype, begin + j));
-            if (j < cols) {
-                vstore_n(y + j, s * row_load_n(x, src->dtype, begin + j, cols - j), cols - j);
-                j = cols;
+            for (int j = 0; j < width; j += LANES) {
+                const int valid = cols - j < LANES ? (cols > j ? cols - j : 0) : LANES;
+                const int room = width - j < LANES ? width - j : LANES;
+                if (valid == LANES)
+                    vstore(y + j, s * row_load(x, src->dtype, begin + j));
+                else
+                    vstore_n(y + j, s * row_load_n(x, src->dtype, begin + j, valid), room);
             }
-            for (; j < width; j++) y[j] = 0.0f;
         }
     }
 }

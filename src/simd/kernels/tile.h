@@ -11,7 +11,11 @@ typedef float TILE(tv) __attribute__((vector_size(TILE_LANES * 4), aligned(4), m
 
 /* acc (+)= sum over p of A(i,p) B(p,:). With `first` the first product starts the chain. */
 INLINE void TILE(accumulate)(TILE(tv) acc[TILE_MAX_ROWS][TILE_MAX_VECTORS], const int mr, const int nv, const int by_k,
-                             int k, const float *a, int64_t stride, const float *b, int64_t b_step, int first) {
+                             int k, const float *a, int64_t stride, const float *b, int64_t b_step, int first,
+                             const tile_fetch *fetch) {
+    const int64_t ahead = fetch->ahead;
+    const char *const *line = fetch->line;
+    const int64_t line_step = fetch->step;
     /* by_k: A rows are contiguous in k and `stride` apart; else A columns are contiguous and `stride` apart. */
     int p = 0;
     if (first) {
@@ -32,6 +36,10 @@ INLINE void TILE(accumulate)(TILE(tv) acc[TILE_MAX_ROWS][TILE_MAX_VECTORS], cons
             TILE(tv) v[TILE_MAX_VECTORS];
 #pragma GCC unroll 4
             for (int j = 0; j < nv; j++) v[j] = *(const TILE(tv) *)(b + j * TILE_LANES);
+            __builtin_prefetch(b + ahead, 0, 3);
+            __builtin_prefetch(b + ahead + 16, 0, 3);
+            __builtin_prefetch(*line, 0, 2);
+            line += line_step;
 #pragma GCC unroll 8
             for (int i = 0; i < mr; i++) {
                 const float x = row[i][p];
@@ -44,6 +52,8 @@ INLINE void TILE(accumulate)(TILE(tv) acc[TILE_MAX_ROWS][TILE_MAX_VECTORS], cons
             TILE(tv) v[TILE_MAX_VECTORS];
 #pragma GCC unroll 4
             for (int j = 0; j < nv; j++) v[j] = *(const TILE(tv) *)(b + j * TILE_LANES);
+            __builtin_prefetch(*line, 0, 2);
+            line += line_step;
 #pragma GCC unroll 8
             for (int i = 0; i < mr; i++) {
                 const float x = a[i];
@@ -73,13 +83,14 @@ INLINE void TILE(triangle)(TILE(tv) acc[TILE_MAX_ROWS][TILE_MAX_VECTORS], const 
 }
 
 INLINE void TILE(factor)(TILE(tv) acc[TILE_MAX_ROWS][TILE_MAX_VECTORS], const int mr, const int nv,
-                         const mhla_factor *f, int k, int row, int column, int width, int first) {
+                         const mhla_factor *f, int k, int row, int column, int width, int first,
+                         const tile_fetch *fetch) {
     const float *b = f->b + (f->b_k ? column : f->b_rows * column);
     const int64_t b_step = f->b_k ? f->b_k : width;
     if (f->a_k == 1)
-        TILE(accumulate)(acc, mr, nv, 1, k, f->a + row * f->a_row, f->a_row, b, b_step, first);
+        TILE(accumulate)(acc, mr, nv, 1, k, f->a + row * f->a_row, f->a_row, b, b_step, first, fetch);
     else
-        TILE(accumulate)(acc, mr, nv, 0, k, f->a + row, f->a_k, b, b_step, first);
+        TILE(accumulate)(acc, mr, nv, 0, k, f->a + row, f->a_k, b, b_step, first, fetch);
 }
 
 INLINE void TILE(store_tile)(float *c, int64_t step, TILE(tv) acc[TILE_MAX_ROWS][TILE_MAX_VECTORS], const int mr,
@@ -108,11 +119,12 @@ INLINE void TILE(store_rows)(TILE(tv) acc[TILE_MAX_ROWS][TILE_MAX_VECTORS], cons
     }
 }
 
-INLINE void TILE(run)(const int mr, const int nv, const mhla_gemm *g, int row, int column) {
+INLINE void TILE(run)(const int mr, const int nv, const mhla_gemm *g, int row, int column,
+                      const tile_fetch *fetch) {
     TILE(tv) acc[TILE_MAX_ROWS][TILE_MAX_VECTORS];
     const int width = nv * TILE_LANES;
     if (g->f.k > 0) {
-        TILE(factor)(acc, mr, nv, &g->f, g->f.k, row, column, width, 1);
+        TILE(factor)(acc, mr, nv, &g->f, g->f.k, row, column, width, 1, fetch);
     } else {
 #pragma GCC unroll 8
         for (int i = 0; i < mr; i++)
@@ -122,7 +134,7 @@ INLINE void TILE(run)(const int mr, const int nv, const mhla_gemm *g, int row, i
     if (g->f2.k > 0) {
         const mhla_factor *f = &g->f2;
         const int dense = g->f2_lower && row < f->k ? row : f->k;
-        TILE(factor)(acc, mr, nv, f, dense, row, column, width, 0);
+        TILE(factor)(acc, mr, nv, f, dense, row, column, width, 0, &tile_fetch_none);
         if (g->f2_lower && dense < f->k) {
             const int64_t b_step = f->b_k ? f->b_k : width;
             TILE(triangle)(acc, mr, nv, f->k - dense, f->a + row * f->a_row + dense * f->a_k, f->a_row, f->a_k,
@@ -146,8 +158,9 @@ INLINE void TILE(run)(const int mr, const int nv, const mhla_gemm *g, int row, i
 
 /* The instances: as many rows as tile_rows() in gemm.c asks for, no more (each is a kilobyte and a second of compiling). */
 #define INSTANCE(mr, nv)                                                                                             \
-    static __attribute__((noinline)) void TILE(tile_##mr##x##nv)(const mhla_gemm *g, int row, int column) {          \
-        TILE(run)(mr, nv, g, row, column);                                                                           \
+    static __attribute__((noinline)) void TILE(tile_##mr##x##nv)(const mhla_gemm *g, int row, int column,            \
+                                                                 const tile_fetch *fetch) {                          \
+        TILE(run)(mr, nv, g, row, column, fetch);                                                                    \
     }
 #define ENTRY(mr, nv) TILE(tile_##mr##x##nv)
 #define TO_4(X, nv) X(1, nv) X(2, nv) X(3, nv) X(4, nv)
