@@ -205,31 +205,39 @@ def _fake_backward(do, dfinal, dfinal_z, wanted, q, *rest):
 # ---- Autograd --------------------------------------------------------------------------------------------------------
 
 class _Function(torch.autograd.Function):
-    """The op `name`, recorded: nothing is kept but its inputs."""
+    """An op, recorded: nothing is kept but its inputs. It gets only the tensors that are there, because torch looks at
+    every argument more than once; `present` says which of the op's tensors they are."""
 
     @staticmethod
-    def forward(ctx: Any, name: str, *args: Any):
+    def forward(ctx: Any, name: str, present: List[int], rest: tuple, *tensors: Tensor):
+        args: List[Optional[Tensor]] = [None] * _TENSORS
+        for i, x in zip(present, tensors):
+            args[i] = x
         with _below_autograd():
-            result = OPS[name](*args)
+            result = OPS[name](*args, *rest)
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*args[:_TENSORS])
-        ctx.name, ctx.rest = name, args[_TENSORS:]
+        ctx.save_for_backward(*tensors)
+        ctx.name, ctx.present, ctx.rest = name, present, rest
         ctx.shape = result[0].shape if name in _STATES else result.shape
         return result
 
     @staticmethod
     def backward(ctx: Any, do: Optional[Tensor], dfinal: Optional[Tensor] = None, dfinal_z: Optional[Tensor] = None):
-        saved = ctx.saved_tensors
-        wanted = list(ctx.needs_input_grad[1 : 1 + _GRADS])
+        args: List[Optional[Tensor]] = [None] * _TENSORS
+        wanted = [False] * _GRADS
+        for i, x, want in zip(ctx.present, ctx.saved_tensors, ctx.needs_input_grad[3:]):
+            args[i] = x
+            if i < _GRADS:
+                wanted[i] = want
         if do is None:
-            do = saved[0].new_zeros(ctx.shape)
+            do = args[0].new_zeros(ctx.shape)  # type: ignore[union-attr]
         if dfinal is not None and dfinal.numel() == 0:
             dfinal = None
         if dfinal_z is not None and dfinal_z.numel() == 0:
             dfinal_z = None
-        grads = iter(AUTOGRAD_BACKWARD[ctx.name](do, dfinal, dfinal_z, wanted, *saved, *ctx.rest))
-        typed = [next(grads).to(x.dtype) if want else None for x, want in zip(saved, wanted)]
-        return (None, *typed, *(None,) * (len(saved) - _GRADS + len(ctx.rest)))
+        grads = iter(AUTOGRAD_BACKWARD[ctx.name](do, dfinal, dfinal_z, wanted, *args, *ctx.rest))
+        typed = (next(grads).to(args[i].dtype) if i < _GRADS and wanted[i] else None for i in ctx.present)
+        return (None, None, None, *typed)
 
 
 class _Refuse(torch.autograd.Function):
@@ -257,7 +265,8 @@ def _recorded(args: tuple) -> bool:
 def _make_autograd(name: str):
     def autograd(*args):
         if _recorded(args[:_GRADS]):
-            return _Function.apply(name, *args)
+            present = [i for i in range(_TENSORS) if args[i] is not None]
+            return _Function.apply(name, present, args[_TENSORS:], *[args[i] for i in present])
         with _below_autograd():
             return OPS[name](*args)
 
