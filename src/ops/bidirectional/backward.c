@@ -45,16 +45,24 @@ static void summarise(const mhla_head *x, const mhla_buffers *buf, int64_t block
     const int64_t begin = mhla_head_begin(x, block), end = mhla_head_begin(x, block + 1);
     const int pieces = piece_count(g, begin, end);
     const int64_t vk = (int64_t)g->V * mhla_panels_width(&g->pk);
+    const mhla_dtype dtype = x->run->plan->d.dtype;
     memset(S + vk, 0, (size_t)(g->ld - vk) * 4);
     for (int p = 0; p < pieces; p++) {
         const int64_t at = piece_at(begin, end, pieces, p);
         const int n = (int)(piece_at(begin, end, pieces, p + 1) - at);
         mhla_head_keys(x, buf, at, n, g->normalised ? S + g->z : NULL);
         load_values(x, buf, at, n);
+        const int64_t next = at + n;
+        const int ahead = (int)(g->T - next < n ? g->T - next : n), element = (int)mhla_dtype_size(dtype);
+        const mhla_prefetch fetch[2] = {
+            {mhla_head_rows(x, x->run->k, dtype, &x->run->call.k, next), ahead, g->K * element},
+            {mhla_head_rows(x, x->run->v, dtype, &x->run->call.v, next), ahead, g->V * element},
+        };
         x->run->kernels->gemm(&(mhla_gemm){
             .m = g->V, .n = g->pk,
             .f = {.k = n, .a = buf->v, .a_row = 1, .a_k = g->ldv, .b = buf->k, .b_k = g->ldk},
-            .store = p == 0 ? MHLA_STORE_SET : MHLA_STORE_ADD, .c = S, .c_rows = g->V});
+            .store = p == 0 ? MHLA_STORE_SET : MHLA_STORE_ADD, .c = S, .c_rows = g->V,
+            .prefetch = fetch, .n_prefetch = 2});
     }
 }
 
@@ -83,14 +91,19 @@ static void store_query_den(const mhla_head *x, int64_t at, int n, const float *
     x->run->kernels->unpack(&u);
 }
 
-/* sum += sum_t w_t qn_t over n tokens, qn the un-rotated features that the denominator uses. */
+/* sum += sum_t w_t qn_t over n tokens, qn the un-rotated features that the denominator uses; buf->q has the rotated
+ * ones, which will do where nothing is rotated. */
 static void add_weighted_queries(const mhla_head *x, const mhla_buffers *buf, int64_t at, int n, const float *w,
-                                 float *sum) {
+                                 float *sum, int have_q) {
     const mhla_call *c = &x->run->call;
-    const mhla_pack p = c->q2 ? mhla_head_pack(x, buf->k, c->q2, &c->q2_strides, at, n, 0)
-                              : mhla_head_pack(x, buf->k, x->run->q, &c->q, at, n, 0);
-    x->run->kernels->pack(&p);
-    for (int i = 0; i < n; i++) x->run->kernels->axpy(sum, w[i], buf->k + i * x->g->ldk, x->g->K);
+    const float *q = buf->q;
+    if (!have_q || c->q2 || x->run->plan->d.rope != MHLA_ROPE_NONE) {
+        const mhla_pack p = c->q2 ? mhla_head_pack(x, buf->k, c->q2, &c->q2_strides, at, n, 0)
+                                  : mhla_head_pack(x, buf->k, x->run->q, &c->q, at, n, 0);
+        x->run->kernels->pack(&p);
+        q = buf->k;
+    }
+    for (int i = 0; i < n; i++) x->run->kernels->axpy(sum, w[i], q + i * x->g->ldk, x->g->K);
 }
 
 /* One query block: dq, dS'_i, dz'_i (into D) from P = S'_i^T, z'_i. `released` leaves w in dd for later. */
@@ -115,19 +128,20 @@ static void queries(const mhla_head *x, const mhla_buffers *buf, const head_memo
         const mhla_rows dO = mhla_head_rows(x, x->run->dO, dtype, &c->o, at);
         kernels->copy_rows(buf->g, g->ldv, &dO, n, g->V, buf->row_scale); /* g = scale do / den */
         const int ahead = (int)(g->T - next < n ? g->T - next : n), element = (int)mhla_dtype_size(dtype);
-        const mhla_prefetch fetch[2] = {
+        const mhla_prefetch fetch[3] = {
             {mhla_head_rows(x, x->run->q, dtype, &c->q, next), ahead, g->K * element},
             {mhla_head_rows(x, x->run->dO, dtype, &c->o, next), ahead, g->V * element},
+            {mhla_head_rows(x, out->dq, MHLA_F32, &out->dq_strides, at), n, g->K * 4},
         };
         kernels->gemm(&(mhla_gemm){/* h = S' g */
             .m = n, .n = g->pk,
             .f = {.k = g->V, .a = buf->g, .a_row = g->ldv, .a_k = 1, .b = P, .b_rows = g->V},
-            .store = MHLA_STORE_SET, .c = buf->h, .c_row = g->ldk,
-            .prefetch = fetch, .n_prefetch = ahead > 0 ? 2 : 0});
+            .store = MHLA_STORE_SET, .c = buf->h, .c_row = g->ldk, .prefetch = fetch, .n_prefetch = 2});
         kernels->gemm(&(mhla_gemm){/* dS'^T = sum_t g_t q~_t^T */
             .m = g->V, .n = g->pk,
             .f = {.k = n, .a = buf->g, .a_row = 1, .a_k = g->ldv, .b = buf->q, .b_k = g->ldk},
-            .store = p == 0 ? MHLA_STORE_SET : MHLA_STORE_ADD, .c = D, .c_rows = g->V});
+            .store = p == 0 ? MHLA_STORE_SET : MHLA_STORE_ADD, .c = D, .c_rows = g->V,
+            .prefetch = fetch + 2, .n_prefetch = out->dq != NULL});
         float *w = g->released ? m->dd + block * g->ldn + (at - begin) : buf->den;
         if (g->normalised) { /* w = -(q~ . h) scale / den */
             kernels->row_dots(w, buf->q, g->ldk, buf->h, g->ldk, n, g->K);
@@ -144,7 +158,7 @@ static void queries(const mhla_head *x, const mhla_buffers *buf, const head_memo
         }
         if (eq4) {
             if (c->q2) store_query_den(x, at, n, w, P + g->z, 0);
-            add_weighted_queries(x, buf, at, n, w, D + g->z); /* dz' = sum w q~ */
+            add_weighted_queries(x, buf, at, n, w, D + g->z, 1); /* dz' = sum w q~ */
         }
     }
 }
@@ -189,7 +203,7 @@ static void keys(const mhla_head *x, const mhla_buffers *buf, const head_memory 
         for (int p = 0; p < pieces; p++) {
             const int64_t at = piece_at(begin, end, pieces, p);
             add_weighted_queries(x, buf, at, (int)(piece_at(begin, end, pieces, p + 1) - at),
-                                 m->dc + block * g->ldn + (at - begin), dS + g->z);
+                                 m->dc + block * g->ldn + (at - begin), dS + g->z, 0);
         }
     for (int p = 0; p < pieces; p++) {
         const int64_t at = piece_at(begin, end, pieces, p), next = piece_at(begin, end, pieces, p + 1);
@@ -197,20 +211,27 @@ static void keys(const mhla_head *x, const mhla_buffers *buf, const head_memory 
         const int ahead = (int)(g->T - next < n ? g->T - next : n);
         if (out->dv) {
             mhla_head_keys(x, buf, at, n, NULL);
-            const mhla_prefetch fetch = {mhla_head_rows(x, x->run->k, dtype, &c->k, next), ahead, g->K * element};
+            const mhla_prefetch fetch[2] = {
+                {mhla_head_rows(x, x->run->k, dtype, &c->k, next), ahead, g->K * element},
+                {mhla_head_rows(x, out->dv, MHLA_F32, &out->dv_strides, next), ahead, g->V * 4},
+            };
             kernels->gemm(&(mhla_gemm){
                 .m = n, .n = g->pv,
                 .f = {.k = g->K, .a = buf->k, .a_row = g->ldk, .a_k = 1, .b = t, .b_rows = g->K},
                 .store = MHLA_STORE_ROWS, .out = mhla_head_rows(x, out->dv, MHLA_F32, &out->dv_strides, at),
-                .accumulate = out->accumulate, .prefetch = &fetch, .n_prefetch = ahead > 0});
+                .accumulate = out->accumulate, .prefetch = fetch, .n_prefetch = 2});
         }
         if (out->dk) {
             load_values(x, buf, at, n);
-            const mhla_prefetch fetch = {mhla_head_rows(x, x->run->v, dtype, &c->v, next), ahead, g->V * element};
+            const mhla_prefetch fetch[2] = {
+                {mhla_head_rows(x, x->run->v, dtype, &c->v, next), ahead, g->V * element},
+                {mhla_head_rows(x, out->dk, MHLA_F32, &out->dk_strides, at), n, g->K * 4},
+            };
             kernels->gemm(&(mhla_gemm){
                 .m = n, .n = g->pk,
                 .f = {.k = g->V, .a = buf->v, .a_row = g->ldv, .a_k = 1, .b = dS, .b_rows = g->V},
-                .store = MHLA_STORE_SET, .c = buf->h, .c_row = g->ldk, .prefetch = &fetch, .n_prefetch = ahead > 0});
+                .store = MHLA_STORE_SET, .c = buf->h, .c_row = g->ldk, .prefetch = fetch,
+                .n_prefetch = 2});
             mhla_unpack u = unpack_rows(x, out->dk, &out->dk_strides, x->run->k, &c->k, at, n);
             u.d = buf->h;
             if (g->normalised && !c->k2) u.z = dS + g->z;

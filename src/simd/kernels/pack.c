@@ -92,52 +92,63 @@ void KERNEL(pack)(const mhla_pack *p) {
     pack_sized(p, p->K, p->feature, p->src.dtype);
 }
 
-void KERNEL(unpack)(const mhla_unpack *u) {
-    float line[1024 + LANES];
-    for (int i = 0; i < u->n; i++) {
-        const int64_t at = u->x.idx ? u->x.idx[i] : i;
-        if (u->d)
-            memcpy(line, u->d + i * u->ld, (size_t)u->K * 4);
-        else
-            memset(line, 0, (size_t)u->K * 4);
-        if (u->rope != MHLA_ROPE_NONE && u->d)
-            rotate(line, u->rope, u->rope_dim, u->cos, u->sin, u->rope_row + at, -1.0f);
-        const float w = u->w ? u->w[i] : 1.0f;
-        const void *x = row_at(&u->x, i);
-        float *dx = row_at(&u->dx, i);
-        for (int j = 0; j < u->K; j += LANES) {
-            const int n = u->K - j < LANES ? u->K - j : LANES;
-            vf d = vload(line + j);
-            if (n == LANES) {
-                if (u->z) d += w * vload(u->z + j);
-                if (u->plain) d += vload(u->plain + i * u->ld + j);
-                d = feature_grad(u->feature, row_load(x, u->x.dtype, j), d);
-                if (u->accumulate) d += vload(dx + j);
-                vstore(dx + j, d);
-            } else {
-                if (u->z) d += w * vload_n(u->z + j, n);
-                if (u->plain) d += vload_n(u->plain + i * u->ld + j, n);
-                d = feature_grad(u->feature, row_load_n(x, u->x.dtype, j, n), d);
-                if (u->accumulate) d += vload_n(dx + j, n);
-                vstore_n(dx + j, d, n);
-            }
+INLINE void unpack_body(const mhla_unpack *given, const mhla_feature feature, const mhla_dtype dtype, const int rope) {
+    const mhla_unpack u = *given;
+    const int whole = u.K / LANES * LANES;
+    float line[1024 + LANES], zeros[1024 + LANES];
+    if (u.d == NULL) memset(zeros, 0, sizeof zeros);
+    for (int i = 0; i < u.n; i++) {
+        const int64_t at = u.x.idx ? u.x.idx[i] : i;
+        const float *d = u.d ? u.d + i * u.ld : zeros;
+        if (rope && u.d) {
+            memcpy(line, d, (size_t)u.K * 4);
+            rotate(line, u.rope, u.rope_dim, u.cos, u.sin, u.rope_row + at, -1.0f);
+            d = line;
+        }
+        const float *plain = u.plain ? u.plain + i * u.ld : zeros;
+        const float w = u.w ? u.w[i] : 1.0f;
+        const void *x = row_at(&u.x, i);
+        float *dx = row_at(&u.dx, i);
+        for (int j = 0; j < whole; j += LANES) {
+            vf f = vload(d + j);
+            if (u.z) f += w * vload(u.z + j);
+            if (u.plain) f += vload(plain + j);
+            f = feature_grad(feature, row_load(x, dtype, j), f);
+            if (u.accumulate) f += vload(dx + j);
+            vstore(dx + j, f);
+        }
+        const int tail = u.K - whole;
+        if (tail) {
+            vf f = vload_n(d + whole, tail);
+            if (u.z) f += w * vload_n(u.z + whole, tail);
+            if (u.plain) f += vload_n(plain + whole, tail);
+            f = feature_grad(feature, row_load_n(x, dtype, whole, tail), f);
+            if (u.accumulate) f += vload_n(dx + whole, tail);
+            vstore_n(dx + whole, f, tail);
         }
     }
 }
 
-void KERNEL(copy_rows)(float *dst, int64_t ld, const mhla_rows *src, int n, int cols, const float *scale) {
-    const int whole = cols / LANES * LANES;
+void KERNEL(unpack)(const mhla_unpack *u) {
+    const int rope = u->rope != MHLA_ROPE_NONE;
+    if (u->feature == MHLA_FEATURE_RELU && u->x.dtype == MHLA_F32 && !rope)
+        unpack_body(u, MHLA_FEATURE_RELU, MHLA_F32, 0);
+    else
+        unpack_body(u, u->feature, u->x.dtype, rope);
+}
+
+void KERNEL(copy_rows)(float *dst, int64_t ld, const mhla_rows *from, int n, int cols, const float *scale) {
+    const mhla_rows src = *from;
+    const int whole = cols / LANES * LANES, tail = cols - whole;
     for (int i = 0; i < n; i++) {
-        const void *x = row_at(src, i);
+        const void *x = row_at(&src, i);
         float *y = dst + i * ld;
-        if (scale) {
-            const float s = scale[i];
-            for (int j = 0; j < whole; j += LANES) vstore(y + j, s * row_load(x, src->dtype, j));
-            if (whole < cols) vstore_n(y + whole, s * row_load_n(x, src->dtype, whole, cols - whole), cols - whole);
-        } else {
-            for (int j = 0; j < whole; j += LANES) vstore(y + j, row_load(x, src->dtype, j));
-            if (whole < cols) vstore_n(y + whole, row_load_n(x, src->dtype, whole, cols - whole), cols - whole);
-        }
+        const float s = scale ? scale[i] : 1.0f;
+        if (src.dtype == MHLA_F32)
+            for (int j = 0; j < whole; j += LANES) vstore(y + j, s * vload((const float *)x + j));
+        else
+            for (int j = 0; j < whole; j += LANES) vstore(y + j, s * row_load(x, MHLA_BF16, j));
+        if (tail) vstore_n(y + whole, s * row_load_n(x, src.dtype, whole, tail), tail);
         for (int64_t j = cols; j < ld; j++) y[j] = 0.0f;
     }
 }
