@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "ops/causal/causal.h"
+#include "ops/causal/state.h"
 
 #define CHECK(condition, ...)                                                                                        \
     do {                                                                                                             \
@@ -77,9 +78,9 @@ typedef struct job {
     int units, workers;
     mhla_causal_unit *unit;       /* [units]: one per worker, or one in all */
     mhla_causal_scratch *scratch; /* [workers] */
-    int64_t first;                /* unit number of task 0 */
     mhla_causal_loop loop;
     mhla_causal_unit *now; /* of a split unit */
+    const mhla_causal_hook *hook; /* of a streaming state, or NULL */
 } job;
 
 static int64_t unit_count(const mhla_run *run) { return mhla_seq_count(&run->call) * run->plan->d.kv_heads; }
@@ -171,10 +172,12 @@ static void forward_unit(job *j, int64_t number) {
     const mhla_causal_work *w = &j->w;
     const int64_t G = w->run->plan->d.kv_heads, tasks = (w->shape.pieces + PIECES - 1) / PIECES;
     mhla_causal_begin(u, w, number / G, number % G);
+    if (j->hook) j->hook->begin(j->hook->arg, u);
     while (mhla_causal_next_group(u)) {
         mhla_causal_for(&j->loop, u->grp.n, summarise_task, j);
         mhla_causal_for(&j->loop, tasks, mix_task, j);
         mhla_causal_for(&j->loop, u->grp.n, output_task, j);
+        if (j->hook) j->hook->group(j->hook->arg, u);
     }
     if (w->run->call.final_state == NULL && w->run->call.final_z == NULL) return;
     mhla_causal_for(&j->loop, tasks, final_task, j);
@@ -188,15 +191,21 @@ static void unit_task(void *arg, int64_t i, int worker) {
     forward_unit(&j, i);
 }
 
-static mhla_status forward(const mhla_run *run) {
+void mhla_causal_walk(const mhla_run *run, const mhla_causal_hook *hook) {
     mhla_carver c = {run->ws, 0};
-    job j;
+    job j = {.hook = hook};
     carve(&c, &j, run);
     const int64_t whole = whole_units(&j.w), all = unit_count(run);
     mhla_parallel(run->call.context, whole, unit_task, &j);
     j.loop = (mhla_causal_loop){.context = run->call.context, .split = 1};
     j.now = &j.unit[0];
     for (int64_t i = whole; i < all; i++) forward_unit(&j, i);
+}
+
+size_t mhla_causal_walk_workspace(const mhla_run *run) { return workspace(run, 0); }
+
+static mhla_status forward(const mhla_run *run) {
+    mhla_causal_walk(run, NULL);
     return MHLA_OK;
 }
 
