@@ -143,12 +143,12 @@ typedef struct mhla_epilogue {
     int accumulate;
 } mhla_epilogue;
 
-/* C [m,width] (=, +=) A B in bfloat16 with float32 sums, two products at a time: A(i, 2p..2p+1) = a[i*a_row + 2p ..],
- * B in one panel [pairs][width][2], width 16, 32, 48 or 64. */
+/* C [m,width] (=, +=) A B in bfloat16 with float32 sums, two products at a time: pair p of row i of A is at
+ * a + i*a_row + p*a_pair (a_pair 0 = 2), B in one panel [pairs][width][2], width 16, 32, 48 or 64. */
 typedef struct mhla_gemm_bf16 {
     int m, width, pairs;
     const uint16_t *a, *b;
-    int64_t a_row;
+    int64_t a_row, a_pair;
     float *c;
     int64_t c_row;
     int add;
@@ -187,6 +187,9 @@ typedef struct mhla_gemm_bf16 {
     X(scores_online, (const mhla_scores *t))                                                                         \
     X(scores_weights, (const mhla_scores *t))                                                                        \
     X(scores_grad, (const mhla_scores *t))                                                                           \
+    /* softmax of few queries, from the caller's rows: s [m][lds] = q k^T over K columns; o [m][ldo] += s v */         \
+    X(few_scores, (float *s, int64_t lds, const float *q, int64_t ldq, int m, const mhla_rows *k, int n, int K))     \
+    X(few_sums, (float *o, int64_t ldo, const float *s, int64_t lds, int m, const mhla_rows *v, int n, int V))       \
     /* dst [n][ld] = factor * scale[i] * rows (scale NULL = 1), 0 up to a multiple of 16 columns; and the way back */ \
     X(scores_in, (float *dst, int64_t ld, const mhla_rows *src, int n, int cols, float factor, const float *scale))  \
     X(scores_out, (const mhla_rows *out, const float *o, int64_t ldo, int n, int cols, const float *scale,           \
@@ -199,6 +202,11 @@ typedef struct mhla_gemm_bf16 {
     X(widen_pairs, (float *dst, const uint16_t *src, int k, int width))                                              \
     /* bfloat16 rows [n][ld] of src [n][lds]; columns to ld = 0 */                                                   \
     X(narrow_rows, (uint16_t *dst, int64_t ld, const float *src, int64_t lds, int n, int cols))                      \
+    /* bfloat16 rows into panels of pairs of rows: dst panel [ceil(n/2)][width][2]; missing rows and columns are 0 */ \
+    X(zip_rows, (uint16_t *dst, const mhla_panels *p, const mhla_rows *src, int n))                                  \
+    /* bfloat16 rows (=, +=) scale[i] * src [n][ld], from column `column` on */                                        \
+    X(store_bf16, (const mhla_rows *dst, int column, const float *src, int64_t ld, int n, int cols,                  \
+                   const float *scale, int accumulate))                                                              \
     /* element-wise, in place is allowed */                                                                          \
     X(vexp, (float *y, const float *x, int64_t n))
 

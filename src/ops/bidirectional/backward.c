@@ -396,7 +396,7 @@ static void reduce_dmix(const backward_job *job) {
 }
 
 static backward_job make_backward(const mhla_run *run, mhla_carver *w) {
-    backward_job job = {.run = run, .g = mhla_bidirectional_geometry(run)};
+    backward_job job = {.run = run, .g = mhla_bidirectional_geometry(run, 1)};
     const mhla_geometry *g = &job.g;
     const int threads = run->threads;
     job.buffers = mhla_carve(w, (size_t)threads * sizeof *job.buffers);

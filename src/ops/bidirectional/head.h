@@ -7,6 +7,7 @@
 
 typedef struct mhla_geometry {
     int K, V, linear, normalised, released;
+    int pairs;          /* the forward multiplies bfloat16 pairs */
     mhla_panels pv, pk; /* columns V, columns K */
     int64_t T, M, rows; /* tokens, summarised blocks, rows of the mixing (1 for linear attention) */
     int64_t max_block, ldn; /* tokens of the largest block; row stride of [M][max_block] buffers */
@@ -25,6 +26,7 @@ typedef struct mhla_buffers {
     float *dots, *dens; /* [M][ldn], `released` */
     float *h, *g;      /* backward: [n][ldk], [n][ldv] */
     float *t;          /* backward: one summary, transposed */
+    uint16_t *a16, *b16, *p16; /* bfloat16: [n+1][ldk], [n+1][V], [K+1][V] */
 } mhla_buffers;
 
 typedef struct mhla_head {
@@ -34,7 +36,7 @@ typedef struct mhla_head {
     const float *mix; /* [rows][M] */
 } mhla_head;
 
-mhla_geometry mhla_bidirectional_geometry(const mhla_run *run);
+mhla_geometry mhla_bidirectional_geometry(const mhla_run *run, int backward);
 mhla_buffers mhla_bidirectional_buffers(mhla_carver *w, const mhla_geometry *g, int backward);
 mhla_head mhla_bidirectional_head(const mhla_run *run, const mhla_geometry *g, int64_t index, const float *ones);
 size_t mhla_bidirectional_forward_workspace(const mhla_run *run);
@@ -49,5 +51,13 @@ void mhla_head_queries(const mhla_head *x, const mhla_buffers *buf, int64_t at, 
 void mhla_head_released(const mhla_head *x, const mhla_buffers *buf, const float *S);
 void mhla_head_row_scale(const mhla_head *x, float *row_scale, const float *den, int n);
 void mhla_head_mix(const mhla_head *x, const mhla_buffers *buf, const float *S, int64_t i0, int64_t i1);
+
+/* bf16.c */
+void mhla_head_panels_bf16(mhla_panels *p, int n);
+void mhla_head_summarise_bf16(const mhla_head *x, const mhla_buffers *buf, int64_t at, int n, float *S, int set,
+                              const mhla_prefetch *fetch, int n_fetch);
+void mhla_head_round_mixture(const mhla_head *x, const mhla_buffers *buf, const float *P);
+void mhla_head_outputs_bf16(const mhla_head *x, const mhla_buffers *buf, int64_t at, int n, const mhla_prefetch *fetch,
+                            int n_fetch);
 
 #endif

@@ -14,10 +14,14 @@ static int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; 
 /* A row stride that is an odd number of cache lines, so that the same column of many rows spreads over all sets. */
 static int64_t odd_lines(int64_t floats) { return ((floats + 15) / 16 | 1) * 16; }
 
-mhla_geometry mhla_bidirectional_geometry(const mhla_run *run) {
+mhla_geometry mhla_bidirectional_geometry(const mhla_run *run, int backward) {
     const mhla_plan_desc *d = &run->plan->d;
     mhla_geometry g = {.K = d->key_dim, .V = d->value_dim, .linear = d->kind == MHLA_KIND_LINEAR};
-    run->kernels->panels(&g.pv, g.V);
+    g.pairs = d->dtype == MHLA_BF16 && run->kernels->gemm_bf16 && !backward;
+    if (g.pairs)
+        mhla_head_panels_bf16(&g.pv, g.V);
+    else
+        run->kernels->panels(&g.pv, g.V);
     run->kernels->panels(&g.pk, g.K);
     g.T = run->call.tokens;
     g.M = g.linear ? (g.T + LINEAR_BLOCK - 1) / LINEAR_BLOCK : run->plan->M;
@@ -94,19 +98,23 @@ static void summarise(const mhla_head *x, const mhla_buffers *buf, int64_t block
         const int64_t at = begin + p * (end - begin) / pieces, next = begin + (p + 1) * (end - begin) / pieces;
         const int n = (int)(next - at);
         mhla_head_keys(x, buf, at, n, g->normalised ? S + g->z : NULL);
-        const mhla_rows v = mhla_head_rows(x, x->run->v, dtype, &c->v, at);
-        kernels->copy_panels(buf->v, &g->pv, &v, n, NULL);
         const int ahead = (int)(g->T - next < n ? g->T - next : n);
         const int element = (int)mhla_dtype_size(dtype);
         const mhla_prefetch fetch[2] = {
             {mhla_head_rows(x, x->run->k, dtype, &c->k, next), ahead, g->K * element},
             {mhla_head_rows(x, x->run->v, dtype, &c->v, next), ahead, g->V * element},
         };
+        if (g->pairs) {
+            mhla_head_summarise_bf16(x, buf, at, n, S, p == 0, fetch, 2);
+            continue;
+        }
+        const mhla_rows v = mhla_head_rows(x, x->run->v, dtype, &c->v, at);
+        kernels->copy_panels(buf->v, &g->pv, &v, n, NULL);
         kernels->gemm(&(mhla_gemm){
             .m = g->K, .n = g->pv,
             .f = {.k = n, .a = buf->k, .a_row = 1, .a_k = g->ldk, .b = buf->v, .b_rows = n},
             .store = p == 0 ? MHLA_STORE_SET : MHLA_STORE_ADD, .c = S, .c_rows = g->K,
-            .prefetch = fetch, .n_prefetch = ahead > 0 ? 2 : 0});
+            .prefetch = fetch, .n_prefetch = 2});
     }
 }
 
@@ -165,6 +173,7 @@ static void outputs(const mhla_head *x, const mhla_buffers *buf, int64_t block, 
     const mhla_dtype dtype = x->run->plan->d.dtype;
     const int64_t begin = mhla_head_begin(x, block), end = mhla_head_begin(x, block + 1);
     const int64_t pieces = (end - begin + g->piece - 1) / g->piece;
+    if (g->pairs) mhla_head_round_mixture(x, buf, P);
     for (int64_t p = 0; p < pieces; p++) {
         const int64_t at = begin + p * (end - begin) / pieces, next = begin + (p + 1) * (end - begin) / pieces;
         const int n = (int)(next - at);
@@ -177,11 +186,15 @@ static void outputs(const mhla_head *x, const mhla_buffers *buf, int64_t block, 
             {mhla_head_rows(x, x->run->q, dtype, &c->q, next), ahead, g->K * element},
             {mhla_head_rows(x, x->run->o, dtype, &c->o, next), ahead, g->V * element},
         };
+        if (g->pairs) {
+            mhla_head_outputs_bf16(x, buf, at, n, fetch, 2);
+            continue;
+        }
         kernels->gemm(&(mhla_gemm){
             .m = n, .n = g->pv,
             .f = {.k = g->K, .a = buf->q, .a_row = g->ldk, .a_k = 1, .b = P, .b_rows = g->K},
             .store = MHLA_STORE_ROWS, .out = mhla_head_rows(x, x->run->o, dtype, &c->o, at), .row_scale = buf->row_scale,
-            .accumulate = c->accumulate, .prefetch = fetch, .n_prefetch = ahead > 0 ? 2 : 0});
+            .accumulate = c->accumulate, .prefetch = fetch, .n_prefetch = 2});
     }
 }
 
@@ -214,6 +227,11 @@ mhla_buffers mhla_bidirectional_buffers(mhla_carver *w, const mhla_geometry *g, 
     b.v = mhla_carve_floats(w, n * (g->ldv > mhla_panels_width(&g->pv) ? g->ldv : mhla_panels_width(&g->pv)));
     b.den = mhla_carve_floats(w, n);
     b.row_scale = mhla_carve_floats(w, n);
+    if (g->pairs) {
+        b.a16 = mhla_carve(w, (size_t)((n + 1) * g->ldk) * sizeof *b.a16);
+        b.b16 = mhla_carve(w, (size_t)((n + 1) * mhla_panels_width(&g->pv)) * sizeof *b.b16);
+        b.p16 = mhla_carve(w, (size_t)((int64_t)(g->K + 1) * mhla_panels_width(&g->pv)) * sizeof *b.p16);
+    }
     if (backward) {
         b.h = mhla_carve_floats(w, n * g->ldk);
         b.g = mhla_carve_floats(w, n * g->ldv);
@@ -296,7 +314,7 @@ static void split_outputs(void *arg, int64_t task, int worker) {
 
 /* Carves everything; with a counting carver this is the size of the workspace. */
 static forward_job make_forward(const mhla_run *run, mhla_carver *w) {
-    forward_job job = {.run = run, .g = mhla_bidirectional_geometry(run)};
+    forward_job job = {.run = run, .g = mhla_bidirectional_geometry(run, 0)};
     const mhla_geometry *g = &job.g;
     const int threads = run->threads;
     const int64_t heads = run->call.batch * run->plan->d.heads;

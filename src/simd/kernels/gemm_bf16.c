@@ -8,6 +8,9 @@
 
 /* The bfloat16 nearest to x in the lower half of each lane; NaN quiet. */
 INLINE vu round_bf16(vf x) {
+#if defined(__AVX512BF16__)
+    return (vu)_mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh((__m512)x));
+#endif
     const vu u = (vu)x;
     const vu nan = (vu)((u & 0x7fffffffu) > 0x7f800000u);
     return (nan & ((u >> 16) | 0x40u)) | (~nan & ((u + 0x7fffu + ((u >> 16) & 1u)) >> 16));
@@ -47,6 +50,51 @@ void KERNEL(narrow_rows)(uint16_t *dst, int64_t ld, const float *src, int64_t ld
     }
 }
 
+void KERNEL(zip_rows)(uint16_t *dst, const mhla_panels *p, const mhla_rows *from, int n) {
+    const mhla_rows src = *from;
+    const int pairs = (n + 1) / 2;
+    for (int i = 0; i < p->count; i++) {
+        const int begin = mhla_panel_begin(p, i), width = mhla_panel_begin(p, i + 1) - begin;
+        uint16_t *panel = dst + (int64_t)2 * pairs * begin;
+        for (int r = 0; r < n; r += 2) {
+            const uint16_t *x = (const uint16_t *)row_at(&src, r) + begin;
+            const uint16_t *y = (const uint16_t *)row_at(&src, r + 1 < n ? r + 1 : r) + begin;
+            for (int j = 0; j < width; j += LANES) {
+                const int left = p->n - begin - j, valid = left < LANES ? (left > 0 ? left : 0) : LANES;
+                vu low, high = {0};
+                if (valid == LANES) {
+                    low = __builtin_convertvector(*(const vh *)(x + j), vu);
+                    if (r + 1 < n) high = __builtin_convertvector(*(const vh *)(y + j), vu);
+                } else {
+                    low = (vu)row_load_n(x, MHLA_BF16, j, valid) >> 16;
+                    if (r + 1 < n) high = (vu)row_load_n(y, MHLA_BF16, j, valid) >> 16;
+                }
+                *(vu *)(panel + (int64_t)r * width + 2 * j) = low | high << 16;
+            }
+        }
+    }
+}
+
+void KERNEL(store_bf16)(const mhla_rows *to, int column, const float *src, int64_t ld, int n, int cols,
+                        const float *scale, int accumulate) {
+    const mhla_rows dst = *to;
+    const int whole = cols / LANES * LANES, tail = cols - whole;
+    for (int i = 0; i < n; i++, src += ld) {
+        uint16_t *y = (uint16_t *)row_at(&dst, i) + column;
+        const float s = scale ? scale[i] : 1.0f;
+        for (int j = 0; j < whole; j += LANES) {
+            vf x = s * vload(src + j);
+            if (accumulate) x += vload_bf16(y + j);
+            vstore_bf16(y + j, x);
+        }
+        if (tail) {
+            vf x = s * vload_n(src + whole, tail);
+            if (accumulate) x += row_load_n(y, MHLA_BF16, whole, tail);
+            row_store_n(y, MHLA_BF16, whole, x, tail);
+        }
+    }
+}
+
 #if defined(__AVX512BF16__)
 
 enum { BF_ROWS = 8, BF_VECTORS = 4 };
@@ -60,6 +108,7 @@ INLINE __m512bh pair(const uint16_t *p) {
 INLINE void bf16_tile(const mhla_gemm_bf16 *g, int row, const int mr, const int nv) {
     __m512 acc[BF_ROWS][BF_VECTORS];
     const uint16_t *a[BF_ROWS], *b = g->b;
+    const int64_t a_pair = g->a_pair ? g->a_pair : 2;
 #pragma GCC unroll 8
     for (int i = 0; i < mr; i++) {
         a[i] = g->a + (row + i) * g->a_row;
@@ -72,7 +121,7 @@ INLINE void bf16_tile(const mhla_gemm_bf16 *g, int row, const int mr, const int 
         for (int j = 0; j < nv; j++) v[j] = (__m512bh)_mm512_loadu_si512(b + 32 * j);
 #pragma GCC unroll 8
         for (int i = 0; i < mr; i++) {
-            const __m512bh x = pair(a[i] + 2 * p);
+            const __m512bh x = pair(a[i] + p * a_pair);
 #pragma GCC unroll 4
             for (int j = 0; j < nv; j++) acc[i][j] = _mm512_dpbf16_ps(acc[i][j], x, v[j]);
         }

@@ -104,6 +104,11 @@ INLINE vf vload_bf16(const uint16_t *p) {
     return (vf)(__builtin_convertvector(h, vu) << 16);
 }
 INLINE void vstore_bf16(uint16_t *p, vf x) {
+#if defined(__AVX512BF16__)
+    const __m256bh h = _mm512_cvtneps_pbh((__m512)x);
+    memcpy(p, &h, sizeof h);
+    return;
+#endif
     const vu u = (vu)x;
     const vu nan = (vu)((u & 0x7fffffffu) > 0x7f800000u);
     const vu rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
