@@ -53,10 +53,16 @@ void KERNEL(dots_pieces)(float *c, int64_t ldc, const float *x, int64_t x_row, i
                 continue;
             }
             const int mm = m - i < PM ? m - i : PM, nn = n - j < PN ? n - j : PN;
-            for (int k = 0; k < mm; k++)
+            for (int k = 0; k < mm; k++) {
+                const side ak = {a.at + k * x_row, x_row, x_step};
+                if (nn == PN) {
+                    piece_tile(at + k * ldc, ldc, ak, 1, b, PN, pieces, width, accumulate);
+                    continue;
+                }
                 for (int l = 0; l < nn; l++) {
-                    const side ak = {a.at + k * x_row, x_row, x_step}, bl = {b.at + l * y_row, y_row, y_step};
+                    const side bl = {b.at + l * y_row, y_row, y_step};
                     piece_tile(at + k * ldc + l, ldc, ak, 1, bl, 1, pieces, width, accumulate);
                 }
+            }
         }
 }
