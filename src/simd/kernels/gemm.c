@@ -11,8 +11,6 @@ typedef struct tile_fetch {
     int step;                /* 1, or 0: always the same one */
 } tile_fetch;
 
-static const char nowhere[64];
-static const char *const no_line = nowhere;
 static const tile_fetch tile_fetch_none = {0, &no_line, 0};
 
 typedef void (*tile_fn)(const mhla_gemm *g, int row, int column, const tile_fetch *fetch);
@@ -90,28 +88,11 @@ static tile_fn pick(int unit, int nv, int rows) {
 #endif
 }
 
-enum { MAX_LINES = 2048 };
-
-/* The lines of all prefetch lists, one list after the other. */
-static int list_lines(const char *line[MAX_LINES], const mhla_gemm *g) {
-    int n = 0;
-    for (int f = 0; f < g->n_prefetch; f++) {
-        const mhla_prefetch list = g->prefetch[f];
-        const int per_row = (list.bytes + 63) / 64, room = (MAX_LINES - n) / per_row;
-        const int rows = list.n < room ? list.n : room;
-        for (int r = 0; r < rows; r++) {
-            const char *p = row_at(&list.rows, r);
-            for (int i = 0; i < per_row; i++, p += 64) line[n++] = p;
-        }
-    }
-    return n;
-}
-
 void KERNEL(gemm)(const mhla_gemm *g) {
     const mhla_panels n = g->n;
     const int m = g->m, k = g->f.k;
     const char *line[MAX_LINES];
-    const int lines = g->n_prefetch ? list_lines(line, g) : 0;
+    const int lines = list_lines(line, g->prefetch, g->n_prefetch);
     const int far = (int64_t)k * g->f.b_k > 128 * 1024; /* B is beyond L2 */
     int at = 0;
     for (int p = 0; p < n.count; p++) {

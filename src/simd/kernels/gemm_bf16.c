@@ -105,7 +105,8 @@ INLINE __m512bh pair(const uint16_t *p) {
     return (__m512bh)_mm512_set1_epi32(both);
 }
 
-INLINE void bf16_tile(const mhla_gemm_bf16 *g, int row, const int mr, const int nv) {
+INLINE void bf16_tile(const mhla_gemm_bf16 *g, int row, const int mr, const int nv, const char *const *line,
+                      int64_t line_step) {
     __m512 acc[BF_ROWS][BF_VECTORS];
     const uint16_t *a[BF_ROWS], *b = g->b;
     const int64_t a_pair = g->a_pair ? g->a_pair : 2;
@@ -119,6 +120,8 @@ INLINE void bf16_tile(const mhla_gemm_bf16 *g, int row, const int mr, const int 
         __m512bh v[BF_VECTORS];
 #pragma GCC unroll 4
         for (int j = 0; j < nv; j++) v[j] = (__m512bh)_mm512_loadu_si512(b + 32 * j);
+        __builtin_prefetch(*line, 0, 2);
+        line += line_step;
 #pragma GCC unroll 8
         for (int i = 0; i < mr; i++) {
             const __m512bh x = pair(a[i] + p * a_pair);
@@ -139,8 +142,9 @@ INLINE void bf16_tile(const mhla_gemm_bf16 *g, int row, const int mr, const int 
 }
 
 #define INSTANCE(mr, nv)                                                                                               \
-    static __attribute__((noinline)) void bf16_##mr##x##nv(const mhla_gemm_bf16 *g, int row) {                         \
-        bf16_tile(g, row, mr, nv);                                                                                     \
+    static __attribute__((noinline)) void bf16_##mr##x##nv(const mhla_gemm_bf16 *g, int row, const char *const *line,  \
+                                                           int64_t step) {                                             \
+        bf16_tile(g, row, mr, nv, line, step);                                                                         \
     }
 #define INSTANCES(nv) INSTANCE(1, nv) INSTANCE(2, nv) INSTANCE(3, nv) INSTANCE(4, nv) INSTANCE(5, nv) INSTANCE(6, nv)
 #define ENTRIES(nv) NULL, bf16_1x##nv, bf16_2x##nv, bf16_3x##nv, bf16_4x##nv, bf16_5x##nv, bf16_6x##nv
@@ -149,7 +153,8 @@ INSTANCES(2)
 INSTANCES(3)
 INSTANCE(7, 1)
 INSTANCE(8, 1) INSTANCE(7, 2) INSTANCE(8, 2) INSTANCE(7, 3) INSTANCE(8, 3)
-    INSTANCES(4) static void (*const bf16_tiles[BF_VECTORS + 1][BF_ROWS + 1])(const mhla_gemm_bf16 *g, int row) = {
+    INSTANCES(4) static void (*const bf16_tiles[BF_VECTORS + 1][BF_ROWS + 1])(const mhla_gemm_bf16 *g, int row, const char *const *line,
+                                                             int64_t step) = {
         {NULL},
         {ENTRIES(1), bf16_7x1, bf16_8x1},
         {ENTRIES(2), bf16_7x2, bf16_8x2},
@@ -159,13 +164,18 @@ INSTANCE(8, 1) INSTANCE(7, 2) INSTANCE(8, 2) INSTANCE(7, 3) INSTANCE(8, 3)
 
 void KERNEL(gemm_bf16)(const mhla_gemm_bf16 *g) {
     const int nv = g->width / 16, most = nv == 4 ? 6 : 8, tiles = (g->m + most - 1) / most;
-    const int rows = g->m / tiles, more = g->m % tiles, lists = g->n_prefetch;
-    int next[MAX_PREFETCH] = {0};
-    for (int t = 0, row = 0; t < tiles; t++) {
+    const int rows = g->m / tiles, more = g->m % tiles, pairs = g->pairs;
+    const char *line[MAX_LINES];
+    const int lines = list_lines(line, g->prefetch, g->n_prefetch);
+    for (int t = 0, row = 0, at = 0; t < tiles; t++) {
         const int mr = rows + (t < more);
-        for (int f = 0; f < lists; f++)
-            next[f] = prefetch_list(&g->prefetch[f], next[f], (g->prefetch[f].n + tiles - 1) / tiles);
-        bf16_tiles[nv][mr](g, row);
+        if (lines - at >= pairs) {
+            bf16_tiles[nv][mr](g, row, line + at, 1);
+            at += pairs;
+        } else {
+            for (; at < lines; at++) __builtin_prefetch(line[at], 0, 2);
+            bf16_tiles[nv][mr](g, row, &no_line, 0);
+        }
         row += mr;
     }
 }

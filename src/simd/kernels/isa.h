@@ -146,16 +146,25 @@ INLINE void *row_at(const mhla_rows *r, int64_t i) {
     return (char *)r->base + element * (r->dtype == MHLA_F32 ? 4 : 2);
 }
 
-enum { MAX_PREFETCH = 4 }; /* lists of one product */
+/* The lines of all prefetch lists, one list after the other, to be fetched one by one while a product runs; what
+ * exceeds MAX_LINES is left to the hardware. */
+enum { MAX_LINES = 2048 };
 
-/* The next `count` rows of a list; returns where to go on. */
-INLINE int prefetch_list(const mhla_prefetch *f, int next, int count) {
-    const int end = next + count < f->n ? next + count : f->n;
-    for (; next < end; next++) {
-        const char *p = row_at(&f->rows, next);
-        for (int at = 0; at < f->bytes; at += 64) __builtin_prefetch(p + at, 0, 2);
+INLINE int list_lines(const char *line[MAX_LINES], const mhla_prefetch *lists, int count) {
+    int n = 0;
+    for (int f = 0; f < count; f++) {
+        const mhla_prefetch list = lists[f];
+        const int per_row = (list.bytes + 63) / 64, room = (MAX_LINES - n) / per_row;
+        const int rows = list.n < room ? list.n : room;
+        for (int r = 0; r < rows; r++) {
+            const char *p = row_at(&list.rows, r);
+            for (int i = 0; i < per_row; i++, p += 64) line[n++] = p;
+        }
     }
-    return next;
+    return n;
 }
+
+static const char nowhere[64];
+static const char *const no_line = nowhere; /* a line to fetch where there is nothing to fetch */
 
 #endif

@@ -80,15 +80,18 @@ INLINE void pack_sized(const mhla_pack *p, const int K, const mhla_feature featu
         pack_body(p, K, feature, dtype, 0, 0);
 }
 
-void KERNEL(pack)(const mhla_pack *p) {
-    if (p->src.dtype == MHLA_F32 && p->feature == MHLA_FEATURE_RELU) {
-        switch (p->K) { /* the head sizes of the paper's models */
-        case 64: pack_sized(p, 64, MHLA_FEATURE_RELU, MHLA_F32); return;
-        case 72: pack_sized(p, 72, MHLA_FEATURE_RELU, MHLA_F32); return;
-        case 128: pack_sized(p, 128, MHLA_FEATURE_RELU, MHLA_F32); return;
-        default: break;
-        }
+INLINE int pack_relu(const mhla_pack *p, const mhla_dtype dtype) {
+    switch (p->K) { /* the head sizes of the paper's models */
+    case 64: pack_sized(p, 64, MHLA_FEATURE_RELU, dtype); return 1;
+    case 72: pack_sized(p, 72, MHLA_FEATURE_RELU, dtype); return 1;
+    case 128: pack_sized(p, 128, MHLA_FEATURE_RELU, dtype); return 1;
+    default: return 0;
     }
+}
+
+void KERNEL(pack)(const mhla_pack *p) {
+    if (p->feature == MHLA_FEATURE_RELU && (p->src.dtype == MHLA_F32 ? pack_relu(p, MHLA_F32) : pack_relu(p, MHLA_BF16)))
+        return;
     pack_sized(p, p->K, p->feature, p->src.dtype);
 }
 
