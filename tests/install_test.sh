@@ -51,6 +51,11 @@ for program in by_pkgconfig by_pkgconfig_static by_cmake by_cmake_static; do
     [ "$output" = "mhla $version: 2.000 2.000" ] || { echo "expected: mhla $version: 2.000 2.000"; exit 1; }
 done
 
+# The README's program, as printed there.
+sed -n '/^```c$/,/^```$/p' "$root/README.md" | sed '/^```/d' >readme.c
+$cc -Wall -Werror readme.c -o readme $(pkg-config --cflags --libs mhla) -Wl,-rpath,"$libdir"
+./readme | grep -q '^o\[0\] = -\{0,1\}[0-9]' || { echo "the README's program printed: $(./readme)"; exit 1; }
+
 strangers=$({ nm -D --defined-only "$libdir/libmhla.so"; nm -g --defined-only "$libdir/libmhla.a"; } |
     awk 'NF == 3 && $2 != "A" && $3 !~ /^mhla_/ { print $3 }')
 [ -z "$strangers" ] || { echo "names without the prefix mhla_:" $strangers; exit 1; }
