@@ -221,100 +221,83 @@ static block find_block(const forward *f, int64_t i) {
     return (block){s, s.Tq * at / n, s.Tq * (at + 1) / n};
 }
 
-/* A tile of keys and values, as the products want them. */
-typedef struct keys {
-    int64_t k0;
-    int n;
-    const float *k; /* rows of keys, stride ldk; NULL: they are transposed, in the slot */
-    int64_t ldk;
-    const float *v;
-    int64_t ldv;
-} keys;
-
-/* `few` queries read keys and values once: where the caller's rows will do they are left where they are. */
-static keys load_keys(const forward *f, const slot *w, const soft_sequence *s, int64_t g, int64_t k0, int64_t end,
-                      int few) {
+/* Keys k0 .. k0+n-1 and their values into the slot, as the products want them. */
+static void load_keys(const forward *f, const slot *w, const soft_sequence *s, int64_t g, int64_t k0, int n) {
     const mhla_run *run = f->run;
     const mhla_plan_desc *d = &run->plan->d;
-    const int K = d->key_dim, V = d->value_dim, n = (int)soft_min(f->tiles.keys, end - k0);
     const mhla_rows k = soft_rows(run->k, d->dtype, &run->call.k, s->batch, s->k_begin + k0, g);
     const mhla_rows v = soft_rows(run->v, d->dtype, &run->call.v, s->batch, s->k_begin + k0, g);
-    const int as_is = d->dtype == MHLA_F32 && d->rope == MHLA_ROPE_NONE;
-    keys out = {.k0 = k0, .n = n, .k = k.base, .ldk = k.stride, .v = v.base, .ldv = v.stride};
     mhla_panels p;
-    if (!as_is || (few && K % 16 != 0)) {
+    run->kernels->panels(&p, n);
+    if (d->dtype == MHLA_F32 && d->rope == MHLA_ROPE_NONE) {
+        run->kernels->transpose(w->kt, &p, k.base, k.stride, d->key_dim);
+    } else {
         soft_pack(run, w->k, f->tiles.ldk, k, n, k0, 1.0f);
-        out.k = w->k;
-        out.ldk = f->tiles.ldk;
+        run->kernels->transpose(w->kt, &p, w->k, f->tiles.ldk, d->key_dim);
     }
-    if (!few) {
-        run->kernels->panels(&p, n);
-        run->kernels->transpose(w->kt, &p, out.k, out.ldk, K);
-        out.k = NULL;
-    }
-    run->kernels->panels(&p, V);
-    if (!few || d->dtype != MHLA_F32 || mhla_panels_width(&p) != V) {
-        run->kernels->scores_in(w->v, f->tiles.ldv, &v, n, V, 1.0f, NULL);
-        out.v = w->v;
-        out.ldv = f->tiles.ldv;
-    }
-    return out;
+    run->kernels->scores_in(w->v, f->tiles.ldv, &v, n, d->value_dim, 1.0f, NULL);
 }
 
-/* Rows row .. row+m-1 of the task over a tile of keys. Where some of them do not see all of it, they are the queries
- * t .. of one head, of sequence s; else s is NULL. */
-static void attend(const forward *f, const slot *w, const keys *k, int row, int m, const soft_sequence *s, int64_t t) {
-    const mhla_run *run = f->run;
-    const mhla_plan_desc *d = &run->plan->d;
-    const soft_tiling *tiles = &f->tiles;
-    const float *q = w->q + row * tiles->ldk;
-    mhla_scores tile = {
+static mhla_scores score_tile(const forward *f, const slot *w, int row, int m, int n) {
+    return (mhla_scores){
         .s = w->s,
-        .ld = tiles->lds,
+        .ld = f->tiles.lds,
         .m = m,
-        .n = k->n,
+        .n = n,
         .max = w->max + row,
         .sum = w->sum + row,
-        .o = w->o + row * tiles->ldv,
-        .ldo = tiles->ldv,
+        .o = w->o + row * f->tiles.ldv,
+        .ldo = f->tiles.ldv,
     };
-    if (s) soft_mask(&tile, d, s, t, k->k0);
-    if (k->k) { /* s = q k^T */
-        run->kernels->dots(w->s, tiles->lds, q, tiles->ldk, m, k->k, k->ldk, k->n, soft_up(d->key_dim, 16), 0);
-    } else {
-        const mhla_gemm g = {
-            .m = m,
-            .n = soft_panels(run, &tile),
-            .f = {.k = d->key_dim, .a = q, .a_row = tiles->ldk, .a_k = 1, .b = w->kt, .b_rows = d->key_dim},
-            .store = MHLA_STORE_SET,
-            .c = w->s,
-            .c_row = tiles->lds,
-        };
-        run->kernels->gemm(&g);
-    }
+}
+
+/* Rows row .. row+m-1 of the task over the keys in the slot, k0 .. k0+n-1. Where some of them do not see all of these,
+ * they are the queries t .. of one head, of sequence s; else s is NULL. */
+static void attend(const forward *f, const slot *w, int64_t k0, int n, int row, int m, const soft_sequence *s,
+                   int64_t t) {
+    const mhla_run *run = f->run;
+    const mhla_plan_desc *d = &run->plan->d;
+    mhla_scores tile = score_tile(f, w, row, m, n);
+    if (s) soft_mask(&tile, d, s, t, k0);
+    const mhla_gemm g = {
+        /* s = q k^T */
+        .m = m,
+        .n = soft_panels(run, &tile),
+        .f = {.k = d->key_dim,
+              .a = w->q + row * f->tiles.ldk,
+              .a_row = f->tiles.ldk,
+              .a_k = 1,
+              .b = w->kt,
+              .b_rows = d->key_dim},
+        .store = MHLA_STORE_SET,
+        .c = w->s,
+        .c_row = f->tiles.lds,
+    };
+    run->kernels->gemm(&g);
     run->kernels->scores_online(&tile);
-    soft_product(run, &tile, w->s, tile.o, tile.ldo, k->v, k->ldv, d->value_dim);
+    soft_product(run, &tile, w->s, tile.o, tile.ldo, w->v, f->tiles.ldv, d->value_dim);
 }
 
 /* The queries of a block, of `heads` heads that share key head g, over all that they see. */
 static void attend_all(const forward *f, const slot *w, const block *b, int64_t g, int heads) {
     const mhla_plan_desc *d = &f->run->plan->d;
     const soft_sequence *s = &b->s;
-    const int n = (int)(b->end - b->begin);
+    const int size = (int)(b->end - b->begin);
     const int64_t first = soft_max(0, soft_first(d, s, b->begin)), last = soft_min(s->Tk, soft_last(d, s, b->end - 1));
     for (int64_t k0 = first / f->tiles.keys * f->tiles.keys; k0 < last; k0 += f->tiles.keys) {
-        const keys k = load_keys(f, w, s, g, k0, last, n * heads <= SOFT_FEW);
-        const int all = k0 + k.n <= soft_last(d, s, b->begin) && soft_first(d, s, b->end - 1) <= k0;
-        const int runs = all ? 1 : heads, rows = all ? n * heads : n; /* unmasked, heads need not be told apart */
+        const int n = (int)soft_min(f->tiles.keys, last - k0);
+        const int all = k0 + n <= soft_last(d, s, b->begin) && soft_first(d, s, b->end - 1) <= k0;
+        load_keys(f, w, s, g, k0, n);
+        const int runs = all ? 1 : heads, rows = all ? size * heads : size; /* unmasked, heads are not told apart */
         const int tiles = (rows + f->tiles.rows - 1) / f->tiles.rows;
         for (int h = 0; h < runs; h++)
             for (int i = 0; i < tiles; i++) {
                 const int row = (int)((int64_t)rows * i / tiles), end = (int)((int64_t)rows * (i + 1) / tiles);
                 const int64_t t = b->begin + row;
                 if (all)
-                    attend(f, w, &k, row, end - row, NULL, 0);
-                else if (k0 < soft_last(d, s, b->begin + end - 1) && soft_first(d, s, t) < k0 + k.n)
-                    attend(f, w, &k, h * n + row, end - row, s, t);
+                    attend(f, w, k0, n, row, end - row, NULL, 0);
+                else if (k0 < soft_last(d, s, b->begin + end - 1) && soft_first(d, s, t) < k0 + n)
+                    attend(f, w, k0, n, h * size + row, end - row, s, t);
             }
     }
 }
@@ -355,6 +338,7 @@ static void forward_task(void *arg, int64_t i, int worker) {
 
 static size_t workspace(const mhla_run *run, int backward) {
     if (backward) return soft_backward_workspace(run);
+    if (soft_is_decode(run)) return soft_decode_workspace(run);
     forward f;
     mhla_run count = *run;
     count.ws = NULL;
@@ -362,6 +346,7 @@ static size_t workspace(const mhla_run *run, int backward) {
 }
 
 static mhla_status forward_run(const mhla_run *run) {
+    if (soft_is_decode(run)) return soft_decode(run);
     forward f;
     plan_forward(&f, run);
     mhla_parallel(run->call.context, f.blocks[mhla_seq_count(&run->call)] * f.groups, forward_task, &f);

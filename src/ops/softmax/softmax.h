@@ -91,6 +91,12 @@ void soft_product(const mhla_run *run, const mhla_scores *t, const float *a, flo
 
 mhla_status soft_forward_reference(const mhla_run *run);
 mhla_status soft_backward_reference(const mhla_run *run);
+
+/* Few queries of one sequence: another way to work, see decode.c. */
+int soft_is_decode(const mhla_run *run);
+size_t soft_decode_workspace(const mhla_run *run);
+mhla_status soft_decode(const mhla_run *run);
+
 size_t soft_backward_workspace(const mhla_run *run);
 mhla_status soft_backward(const mhla_run *run);
 

@@ -232,3 +232,123 @@ void KERNEL(scores_out)(const mhla_rows *to, const float *o, int64_t ldo, int n,
         }
     }
 }
+
+/* ---- Few queries: every key and value is read once, from memory, so that only the reading counts ---- */
+
+enum { FEW_KEYS = 4, FEW_VECTORS = 4, FEW_NEAR = 16, FEW_AHEAD = 32 };
+
+/* A row that is soon to be read, towards L2: rows of a head are often a multiple of 2 KiB apart and would push each
+ * other out of L1. */
+INLINE void prefetch_ahead(const mhla_rows *r, int i, int bytes) {
+    const char *p = row_at(r, i + FEW_AHEAD);
+    for (int at = 0; at < bytes; at += 64) __builtin_prefetch(p + at, 0, 2);
+}
+
+/* Scores of m queries with `keys` keys from row i on. The part of a vector at the end of a row is read with what stands
+ * before it, which is then masked. */
+INLINE void few_scores_tile(float *s, int64_t lds, const float *q, int64_t ldq, const int m, const mhla_rows *k, int i,
+                            const int keys, int K, const mhla_dtype dtype) {
+    vf acc[2][FEW_KEYS];
+    const void *row[FEW_KEYS];
+    const int whole = K / LANES * LANES;
+#pragma GCC unroll 4
+    for (int j = 0; j < keys; j++) {
+        row[j] = row_at(k, i + j);
+#pragma GCC unroll 2
+        for (int r = 0; r < m; r++) acc[r][j] = vset(0.0f);
+    }
+    for (int c = 0; c < whole; c += LANES)
+#pragma GCC unroll 4
+        for (int j = 0; j < keys; j++) {
+            const vf x = row_load(row[j], dtype, c);
+#pragma GCC unroll 2
+            for (int r = 0; r < m; r++) acc[r][j] += x * vload(q + r * ldq + c);
+        }
+    if (whole < K) {
+        const int at = K > LANES ? K - LANES : 0;
+        const vi fresh = lanes_seen(&(span){whole, K, 0, 0}, at);
+        for (int j = 0; j < keys; j++) {
+            const vf x = K > LANES ? row_load(row[j], dtype, at) : row_load_n(row[j], dtype, 0, K);
+            for (int r = 0; r < m; r++) acc[r][j] += (vf)(fresh & (vi)x) * (vf)(fresh & (vi)vload(q + r * ldq + at));
+        }
+    }
+#pragma GCC unroll 2
+    for (int r = 0; r < m; r++)
+#pragma GCC unroll 4
+        for (int j = 0; j < keys; j++) s[r * lds + i + j] = vsum(acc[r][j]);
+}
+
+INLINE void few_scores_rows(float *s, int64_t lds, const float *q, int64_t ldq, const int m, const mhla_rows *k, int n,
+                            int K, const mhla_dtype dtype) {
+    const int bytes = K * (dtype == MHLA_F32 ? 4 : 2);
+    int i = 0;
+    for (; i + FEW_KEYS <= n; i += FEW_KEYS) {
+        for (int j = 0; j < FEW_KEYS; j++) prefetch_ahead(k, i + j, bytes);
+        few_scores_tile(s, lds, q, ldq, m, k, i, FEW_KEYS, K, dtype);
+    }
+    for (; i < n; i++) few_scores_tile(s, lds, q, ldq, m, k, i, 1, K, dtype);
+}
+
+void KERNEL(few_scores)(float *s, int64_t lds, const float *q, int64_t ldq, int m, const mhla_rows *k, int n, int K) {
+    const mhla_rows rows = *k;
+    for (int near = 0; near < n; near += FEW_NEAR) { /* keys that stay in the nearest cache for all queries */
+        const int some = n - near < FEW_NEAR ? n - near : FEW_NEAR;
+        mhla_rows at = rows;
+        at.base = row_at(&rows, near);
+        for (int r = 0; r < m; r += 2) {
+            float *to = s + r * lds + near;
+            const float *from = q + r * ldq;
+            if (rows.dtype == MHLA_F32 && m - r > 1)
+                few_scores_rows(to, lds, from, ldq, 2, &at, some, K, MHLA_F32);
+            else if (rows.dtype == MHLA_F32)
+                few_scores_rows(to, lds, from, ldq, 1, &at, some, K, MHLA_F32);
+            else if (m - r > 1)
+                few_scores_rows(to, lds, from, ldq, 2, &at, some, K, MHLA_BF16);
+            else
+                few_scores_rows(to, lds, from, ldq, 1, &at, some, K, MHLA_BF16);
+        }
+    }
+}
+
+/* o [nv vectors] += s v over n rows, columns from `column` on. */
+INLINE void few_sums_tile(float *o, const float *s, const int nv, const mhla_rows *v, int n, int column,
+                          const mhla_dtype dtype) {
+    vf acc[FEW_VECTORS];
+#pragma GCC unroll 4
+    for (int j = 0; j < nv; j++) acc[j] = vload(o + column + j * LANES);
+    for (int i = 0; i < n; i++) {
+        const void *x = row_at(v, i);
+#pragma GCC unroll 4
+        for (int j = 0; j < nv; j++) acc[j] += s[i] * row_load(x, dtype, column + j * LANES);
+    }
+#pragma GCC unroll 4
+    for (int j = 0; j < nv; j++) vstore(o + column + j * LANES, acc[j]);
+}
+
+INLINE void few_sums_row(float *o, const float *s, const mhla_rows *v, int n, int V, const mhla_dtype dtype) {
+    int c = 0;
+    for (; c + FEW_VECTORS * LANES <= V; c += FEW_VECTORS * LANES) few_sums_tile(o, s, FEW_VECTORS, v, n, c, dtype);
+    for (; c + LANES <= V; c += LANES) few_sums_tile(o, s, 1, v, n, c, dtype);
+    if (c < V)
+        for (int i = 0; i < n; i++) {
+            const vf x = row_load_n(row_at(v, i), dtype, c, V - c);
+            vstore(o + c, vload(o + c) + s[i] * x);
+        }
+}
+
+void KERNEL(few_sums)(float *o, int64_t ldo, const float *s, int64_t lds, int m, const mhla_rows *v, int n, int V) {
+    const mhla_rows rows = *v;
+    const int bytes = V * (rows.dtype == MHLA_F32 ? 4 : 2);
+    for (int near = 0; near < n; near += FEW_NEAR) {
+        const int some = n - near < FEW_NEAR ? n - near : FEW_NEAR;
+        mhla_rows at = rows;
+        at.base = row_at(&rows, near);
+        for (int i = 0; i < some; i++) prefetch_ahead(&at, i, bytes);
+        for (int r = 0; r < m; r++) {
+            if (rows.dtype == MHLA_F32)
+                few_sums_row(o + r * ldo, s + r * lds + near, &at, some, V, MHLA_F32);
+            else
+                few_sums_row(o + r * ldo, s + r * lds + near, &at, some, V, MHLA_BF16);
+        }
+    }
+}
