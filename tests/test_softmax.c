@@ -282,16 +282,23 @@ static void test_packed(void **state) {
 static void test_large(void **state) {
     (void)state;
     static const struct {
-        int T, Tk, H, G, K, V, causal, window;
-    } cases[] = {{3, 5, 1, 1, 1024, 1024, 1, 0}, {70, 300, 2, 1, 300, 520, 0, 0}, {2051, 0, 1, 1, 2, 3, 1, 0},
-                 {1100, 40, 1, 1, 3, 2, 0, 0},   {2050, 0, 2, 1, 1, 1, 1, 300},   {1, 1500, 24, 2, 16, 16, 1, 0},
-                 {9, 700, 8, 1, 20, 16, 1, 0},   {4, 513, 2, 2, 64, 64, 1, 100},  {300, 20, 3, 1, 8, 8, 1, 0}};
+        int T, Tk, H, G, K, V, causal, window, more; /* more: 1 bfloat16, 2 rotary */
+    } cases[] = {
+        {3, 5, 1, 1, 1024, 1024, 1, 0, 0}, {70, 300, 2, 1, 300, 520, 0, 0, 0}, {2051, 0, 1, 1, 2, 3, 1, 0, 0},
+        {1100, 40, 1, 1, 3, 2, 0, 0, 0},   {2050, 0, 2, 1, 1, 1, 1, 300, 0},   {1, 1500, 24, 2, 16, 16, 1, 0, 0},
+        {9, 700, 8, 1, 20, 16, 1, 0, 0},   {300, 20, 3, 1, 8, 8, 1, 0, 0},     {4, 513, 2, 2, 64, 64, 1, 100, 0},
+        {1, 1500, 8, 2, 16, 33, 1, 0, 0},  {2, 1300, 4, 1, 72, 60, 1, 600, 1}, {8, 1100, 1, 1, 7, 5, 1, 0, 0},
+        {3, 1030, 2, 2, 34, 72, 1, 0, 2},  {1, 2000, 3, 3, 20, 128, 0, 0, 3},  {5, 600, 1, 1, 130, 65, 1, 3, 2}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         seed = 5 + i;
         problem p = {
             .d = {.heads = cases[i].H, .kv_heads = cases[i].G, .key_dim = cases[i].K, .value_dim = cases[i].V}};
         p.d.causal = cases[i].causal, p.d.window = cases[i].window;
-        p.c = (mhla_call){.batch = 1, .tokens = cases[i].T, .kv_tokens = cases[i].Tk};
+        p.d.dtype = cases[i].more & 1 ? MHLA_BF16 : MHLA_F32;
+        p.d.rope = cases[i].more & 2 ? MHLA_ROPE_HALF : MHLA_ROPE_NONE;
+        p.c = (mhla_call){.batch = 1 + i % 2, .tokens = cases[i].T, .kv_tokens = cases[i].Tk};
+        p.layout = (int)(i % 3);
+        p.accumulate = i % 4 == 3;
         setup(&p);
         compare(&p);
         teardown(&p);
@@ -402,26 +409,60 @@ static void test_masked_is_untouched(void **state) {
     mhla_set_isa(NULL);
 }
 
+/* The same while decoding: queries 0..3 stand at keys 146..149. */
+static void test_masked_decode(void **state) {
+    (void)state;
+    const char *isa[MAX_ISAS];
+    const int n = isas(isa);
+    for (int a = 0; a < n; a++)
+        for (int i = 0; i < 12; i++) {
+            seed = 13;
+            const int64_t window = i % 2 ? 20 : 0, at = i % 2 ? 125 + i / 2 : 144 + i / 2;
+            problem p = {
+                .d = {.heads = 2, .kv_heads = 1, .key_dim = 20, .value_dim = 37, .causal = 1, .window = window}};
+            p.c = (mhla_call){.batch = 1, .tokens = 4, .kv_tokens = 150};
+            setup(&p);
+            assert_int_equal(mhla_set_isa(isa[a]), MHLA_OK);
+            run(&p, 0);
+            outputs clean = keep(&p);
+            fill_token(&p, KEY, 0, at, NAN);
+            fill_token(&p, VAL, 0, at, NAN);
+            run(&p, 0);
+            for (int64_t t = 0; t < 4; t++) {
+                const int sees = at <= t + 146 && (window == 0 || at > t + 146 - window);
+                assert_int_equal(same_token(&p, OUT, clean.data[OUT], t), !sees);
+                assert_int_equal(same_token(&p, DQ, clean.data[DQ], t), !sees);
+            }
+            forget(&clean);
+            teardown(&p);
+        }
+    mhla_set_isa(NULL);
+}
+
 static void test_infinities(void **state) {
     (void)state;
-    seed = 4;
-    problem p = {.d = {.heads = 1, .key_dim = 1, .value_dim = 5}, .c = {.batch = 1, .tokens = 300}};
-    setup(&p);
-    for (int64_t t = 0; t < 300; t++) fill_token(&p, Q, 0, t, 1.0f);
-    for (int64_t t = 0; t < 140; t++) fill_token(&p, KEY, 0, t, -INFINITY); /* more than a tile of weights 0 */
-    run(&p, 1);
-    outputs expected = keep(&p);
-    run(&p, 0);
-    assert_true(difference(&p, OUT, expected.data[OUT]) < 4e-6);
-    assert_false(isnan(element(&p, OUT, p.x[OUT].data, 0)));
-    for (int64_t t = 140; t < 300; t++) fill_token(&p, KEY, 0, t, -INFINITY); /* 0 / 0 */
-    run(&p, 0);
-    assert_true(isnan(element(&p, OUT, p.x[OUT].data, 0)));
-    fill_token(&p, KEY, 0, 299, INFINITY); /* inf - inf */
-    run(&p, 0);
-    assert_true(isnan(element(&p, OUT, p.x[OUT].data, 0)));
-    forget(&expected);
-    teardown(&p);
+    for (int decoding = 0; decoding < 2; decoding++) {
+        seed = 4;
+        problem p = {.d = {.heads = 1, .key_dim = 1, .value_dim = 5}};
+        p.c = (mhla_call){.batch = 1, .tokens = decoding ? 1 : 30, .kv_tokens = 1400};
+        setup(&p);
+        for (int64_t t = 0; t < p.c.tokens; t++) fill_token(&p, Q, 0, t, 1.0f);
+        for (int64_t t = 0; t < 700; t++) fill_token(&p, KEY, 0, t, -INFINITY); /* whole tiles of weight 0 */
+        run(&p, 1);
+        outputs expected = keep(&p);
+        run(&p, 0);
+        assert_true(difference(&p, OUT, expected.data[OUT]) < 4e-6);
+        assert_true(difference(&p, DV, expected.data[DV]) < 8e-6);
+        assert_false(isnan(element(&p, OUT, p.x[OUT].data, 0)));
+        for (int64_t t = 700; t < 1400; t++) fill_token(&p, KEY, 0, t, -INFINITY); /* 0 / 0 */
+        run(&p, 0);
+        assert_true(isnan(element(&p, OUT, p.x[OUT].data, 0)));
+        fill_token(&p, KEY, 0, 1399, INFINITY); /* inf - inf */
+        run(&p, 0);
+        assert_true(isnan(element(&p, OUT, p.x[OUT].data, 0)));
+        forget(&expected);
+        teardown(&p);
+    }
 }
 
 /* Causal with more queries than keys: the first ones see nothing. */
@@ -454,10 +495,11 @@ static void test_blind_queries(void **state) {
 static void test_threads_and_batch(void **state) {
     (void)state;
     static const int threads[] = {1, 2, 3, 7};
-    for (int variant = 0; variant < 3; variant++) {
+    for (int variant = 0; variant < 4; variant++) {
         seed = 21;
         problem p = {.d = {.heads = 2, .kv_heads = 1, .key_dim = 4, .value_dim = 5, .causal = variant == 1}};
         p.c = (mhla_call){.batch = variant == 2 ? 9 : 1, .tokens = variant == 2 ? 130 : 2100};
+        if (variant == 3) p.c.batch = 9, p.c.tokens = 3, p.c.kv_tokens = 2000; /* decoding */
         setup(&p);
         outputs first = {{NULL}};
         for (int i = 0; i < 4; i++) {
@@ -474,7 +516,7 @@ static void test_threads_and_batch(void **state) {
                 for (int x = OUT; x < TENSORS; x++)
                     if (first.data[x]) assert_memory_equal(first.data[x], p.x[x].data, tensor_bytes(&p, x));
         }
-        if (variant == 2) { /* the first entry alone */
+        if (variant >= 2) { /* the first entry alone */
             p.c.context = NULL;
             p.c.batch = 1;
             run(&p, 0);
@@ -682,6 +724,7 @@ int main(void) {
         cmocka_unit_test(test_finite_differences),
         cmocka_unit_test(test_masked_is_untouched),
         cmocka_unit_test(test_infinities),
+        cmocka_unit_test(test_masked_decode),
         cmocka_unit_test(test_blind_queries),
         cmocka_unit_test(test_threads_and_batch),
         cmocka_unit_test(test_wanted_gradients),
