@@ -63,23 +63,27 @@ static void weight_task(void *arg, int64_t task, int worker) {
         const mhla_rows x = {(float *)g->x + r * g->ldx + k0, NULL, g->ldx, MHLA_F32};
         g->kernels->copy_rows(a, g->n_ld, &dy, n, nb, NULL);
         g->kernels->copy_panels(b, &panels, &x, n, NULL);
-        const int64_t next = c + 1 < last ? r + n : r; /* the next chunk comes near meanwhile */
-        const int64_t left = c + 1 < last ? (g->rows - next < CHUNK ? g->rows - next : CHUNK) : 0;
-        const mhla_prefetch near[2] = {
-            {{(float *)g->dy + next * g->ldy + n0, NULL, g->ldy, MHLA_F32}, (int)left, 4 * nb},
-            {{(float *)g->x + next * g->ldx + k0, NULL, g->ldx, MHLA_F32}, (int)left, 4 * kb},
-        };
-        const mhla_gemm product = {
-            .m = nb,
-            .n = panels,
-            .f = {n, a, 1, g->n_ld, b, n, 0},
-            .store = MHLA_STORE_ROWS,
-            .out = {dw + n0 * g->K + k0, NULL, g->K, MHLA_F32},
-            .accumulate = add,
-            .prefetch = near,
-            .n_prefetch = 2,
-        };
-        g->kernels->gemm(&product);
+        const int64_t next = r + n, left = c + 1 == last ? 0 : g->rows - next < CHUNK ? g->rows - next : CHUNK;
+        for (int i = 0; i < panels.count; i++) {
+            /* a share of the next chunk's rows comes near meanwhile */
+            const int64_t from = next + left * i / panels.count, to = next + left * (i + 1) / panels.count;
+            const mhla_prefetch near[2] = {
+                {{(float *)g->dy + from * g->ldy + n0, NULL, g->ldy, MHLA_F32}, (int)(to - from), 4 * nb},
+                {{(float *)g->x + from * g->ldx + k0, NULL, g->ldx, MHLA_F32}, (int)(to - from), 4 * kb},
+            };
+            const int begin = mhla_panel_begin(&panels, i);
+            const mhla_gemm product = {
+                .m = nb,
+                .n = mhla_one_panel(&panels, i),
+                .f = {n, a, 1, g->n_ld, b + (int64_t)n * begin, n, 0},
+                .store = MHLA_STORE_ROWS,
+                .out = {dw + n0 * g->K + k0 + begin, NULL, g->K, MHLA_F32},
+                .accumulate = add,
+                .prefetch = near,
+                .n_prefetch = left > 0 ? 2 : 0,
+            };
+            g->kernels->gemm(&product);
+        }
     }
 }
 

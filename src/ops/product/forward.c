@@ -12,7 +12,7 @@ enum {
     CHUNK_WIDENED = 256, /* where a bfloat16 panel is widened first */
     ROWS = 96,           /* of a task: tiles of 6 and of 8 divide it */
     FEW_ROWS = 16,       /* up to here reading the weight is the work */
-    AHEAD = 18,          /* rows between a tile and the prefetch of x */
+    AHEAD = 12,          /* rows of x that a task waits for; the others come while it works */
     COLUMNS = 256        /* of a task whose sums wait for another chunk, about */
 };
 
@@ -70,28 +70,20 @@ static void cut(product *p, int threads) {
     p->per_task = (int)ceil_div(count, p->column_blocks);
 }
 
-/* What comes near while panel q of a chunk is multiplied: the next rows of x, the rows that the epilogue touches, and
- * the panel that is next (`ahead`, of `ahead_bytes`). */
-enum { NEAR = 5, PAGE = 4096 };
+/* One panel of one chunk, for the rows of a task. */
+typedef struct step {
+    int64_t row; /* first of the task's m rows */
+    int m;
+    int64_t k; /* first of the chunk's `depth` */
+    int depth;
+    int q, next; /* the panel, and the one that comes next (or q) */
+    int first_panel, last_chunk;
+    float *sums;            /* [m][width] */
+    const uint16_t *narrow; /* [m][CHUNK] of x */
+    const void *b;          /* the panel's part, widened if need be */
+} step;
 
-static int prefetches(mhla_prefetch f[NEAR], const product *p, int64_t row, int m, int64_t k, int depth, int column,
-                      int columns, int first_panel) {
-    const mhla_linear_desc *d = &p->d;
-    const int64_t N = p->w->N;
-    int n = 0;
-    if (first_panel && !p->pairs && m > AHEAD)
-        f[n++] = (mhla_prefetch){
-            {(float *)p->x + (row + AHEAD) * d->ldx + k, NULL, d->ldx, MHLA_F32}, m - AHEAD, 4 * depth};
-    if (k + depth < p->w->K) return n;
-    f[n++] = (mhla_prefetch){{p->y + row * d->ldy + column, NULL, d->ldy, MHLA_F32}, m, 4 * columns};
-    if (d->residual && d->residual != p->y)
-        f[n++] = (mhla_prefetch){{(float *)d->residual + row * d->ldr + column, NULL, d->ldr, MHLA_F32}, m, 4 * columns};
-    if (d->pre_activation)
-        f[n++] = (mhla_prefetch){{d->pre_activation + row * N + column, NULL, N, MHLA_F32}, m, 4 * columns};
-    return n;
-}
-
-/* Where depth rows of panel q, from k on, lie in the weight; *bytes is how many they take. */
+/* Where the chunk's part of panel q lies in the weight; *bytes is how much it is. */
 static const char *panel_at(const product *p, int q, int64_t k, int depth, int64_t *bytes) {
     const mhla_weight *w = p->w;
     const int64_t column = mhla_panel_begin(&w->panels, q), width = mhla_panel_begin(&w->panels, q + 1) - column;
@@ -100,39 +92,69 @@ static const char *panel_at(const product *p, int q, int64_t k, int depth, int64
     return (const char *)w->data + (even * column + k * width) * size;
 }
 
-/* sums [m][width] (=, +=) x[row.., k..k+depth) times panel q; or into y at once. q2 is the panel that comes next. */
-static void multiply(const product *p, int q, int q2, int64_t row, int m, int64_t k, int depth, float *sums,
-                     const uint16_t *narrow, float *wide, int first_panel) {
-    const mhla_weight *w = p->w;
-    const mhla_panels one = mhla_one_panel(&w->panels, q);
-    const int width = mhla_panels_width(&one), column = mhla_panel_begin(&w->panels, q);
-    mhla_prefetch near[NEAR];
-    int n_near = prefetches(near, p, row, m, k, depth, column, one.n, first_panel);
-    int64_t bytes;
-    if (q2 > q) {
-        const char *next = panel_at(p, q2, k, depth, &bytes);
-        near[n_near++] = (mhla_prefetch){{(void *)next, NULL, PAGE / 4, MHLA_F32}, (int)(bytes / PAGE), PAGE};
+enum { NEAR = 5, PAGE = 4096 };
+
+static mhla_prefetch rows_of(const float *base, int64_t row, int64_t ld, int n, int bytes) {
+    return (mhla_prefetch){{(float *)base + row * ld, NULL, ld, MHLA_F32}, n, bytes};
+}
+
+/* What comes near while a step is multiplied, in the order of need: the later rows of x, if this panel is the first
+ * to read them; all that the epilogue touches; the next panel. */
+static int prefetches(mhla_prefetch f[NEAR], const product *p, const step *s) {
+    const mhla_linear_desc *d = &p->d;
+    const int64_t N = p->w->N;
+    const mhla_panels one = mhla_one_panel(&p->w->panels, s->q);
+    const int column = mhla_panel_begin(&p->w->panels, s->q), bytes = 4 * one.n;
+    int count = 0;
+    if (s->first_panel && !p->pairs && s->m > AHEAD)
+        f[count++] = rows_of(p->x + s->k, s->row + AHEAD, d->ldx, s->m - AHEAD, 4 * s->depth);
+    if (s->last_chunk) {
+        f[count++] = rows_of(p->y + column, s->row, d->ldy, s->m, bytes);
+        if (d->residual && d->residual != p->y) f[count++] = rows_of(d->residual + column, s->row, d->ldr, s->m, bytes);
+        if (d->pre_activation) f[count++] = rows_of(d->pre_activation + column, s->row, N, s->m, bytes);
     }
-    const void *b = panel_at(p, q, k, depth, &bytes);
+    if (s->next != s->q && p->chunks > 1) { /* else the task's panels are in L2 as they are */
+        int64_t panel_bytes;
+        const char *next = panel_at(p, s->next, s->k, s->depth, &panel_bytes);
+        f[count++] = (mhla_prefetch){{(char *)next, NULL, PAGE / 4, MHLA_F32}, (int)(panel_bytes / PAGE), PAGE};
+    }
+    return count;
+}
+
+/* sums [m][width] (=, +=) the rows of the step times its panel; or into y at once. */
+static void multiply(const product *p, const step *s) {
+    const mhla_weight *w = p->w;
+    const mhla_panels one = mhla_one_panel(&w->panels, s->q);
+    const int width = mhla_panels_width(&one), column = mhla_panel_begin(&w->panels, s->q);
+    mhla_prefetch near[NEAR];
+    const int n_near = prefetches(near, p, s);
     if (p->pairs) {
-        const mhla_gemm_bf16 g = {m, width, (depth + 1) / 2, narrow, b, CHUNK, sums, width, k > 0, near, n_near};
+        const mhla_gemm_bf16 g = {
+            .m = s->m,
+            .width = width,
+            .pairs = (s->depth + 1) / 2,
+            .a = s->narrow,
+            .a_row = CHUNK,
+            .b = s->b,
+            .c = s->sums,
+            .c_row = width,
+            .add = s->k > 0,
+            .prefetch = near,
+            .n_prefetch = n_near,
+        };
         w->kernels->gemm_bf16(&g);
         return;
     }
-    if (w->dtype == MHLA_BF16) {
-        w->kernels->widen_pairs(wide, b, depth, width);
-        b = wide;
-    }
     const mhla_gemm g = {
-        .m = m,
+        .m = s->m,
         .n = one,
-        .f = {depth, p->x + row * p->d.ldx + k, p->d.ldx, 1, b, depth, 0},
-        .store = p->direct ? MHLA_STORE_ROWS
-                 : k > 0   ? MHLA_STORE_ADD
-                           : MHLA_STORE_SET,
-        .c = sums,
+        .f = {s->depth, p->x + s->row * p->d.ldx + s->k, p->d.ldx, 1, s->b, s->depth, 0},
+        .store = p->direct  ? MHLA_STORE_ROWS
+                 : s->k > 0 ? MHLA_STORE_ADD
+                            : MHLA_STORE_SET,
+        .c = s->sums,
         .c_row = width,
-        .out = {p->y + row * p->d.ldy + column, NULL, p->d.ldy, MHLA_F32},
+        .out = {p->y + s->row * p->d.ldy + column, NULL, p->d.ldy, MHLA_F32},
         .accumulate = p->d.accumulate,
         .prefetch = near,
         .n_prefetch = n_near,
@@ -140,48 +162,59 @@ static void multiply(const product *p, int q, int q2, int64_t row, int m, int64_
     w->kernels->gemm(&g);
 }
 
-static void finish(const product *p, int q, int64_t row, int m, const float *sums) {
+/* y = activation(sums + bias) + residual for the rows of the step. */
+static void finish(const product *p, const step *s) {
     const mhla_linear_desc *d = &p->d;
-    const mhla_panels one = mhla_one_panel(&p->w->panels, q);
-    const int column = mhla_panel_begin(&p->w->panels, q);
+    const mhla_panels one = mhla_one_panel(&p->w->panels, s->q);
+    const int column = mhla_panel_begin(&p->w->panels, s->q);
     const mhla_epilogue e = {
-        .src = sums,
+        .src = s->sums,
         .ld = mhla_panels_width(&one),
-        .m = m,
+        .m = s->m,
         .n = one.n,
         .bias = d->bias ? d->bias + column : NULL,
         .activation = d->activation,
-        .y = p->y + row * d->ldy + column,
+        .y = p->y + s->row * d->ldy + column,
         .ldy = d->ldy,
-        .residual = d->residual ? d->residual + row * d->ldr + column : NULL,
+        .residual = d->residual ? d->residual + s->row * d->ldr + column : NULL,
         .ldr = d->ldr,
-        .pre = d->pre_activation ? d->pre_activation + row * p->w->N + column : NULL,
+        .pre = d->pre_activation ? d->pre_activation + s->row * p->w->N + column : NULL,
         .ldpre = p->w->N,
         .accumulate = d->accumulate,
     };
     p->w->kernels->epilogue(&e);
 }
 
-static void task(void *arg, int64_t i, int worker) {
+static void task(void *arg, int64_t index, int worker) {
     const product *p = arg;
     const mhla_weight *w = p->w;
-    const int64_t row = i % p->row_blocks * p->rows;
-    const int m = p->d.rows - row < p->rows ? (int)(p->d.rows - row) : p->rows;
-    const int q0 = (int)(i / p->row_blocks) * p->per_task;
+    step s = {.row = index % p->row_blocks * p->rows};
+    s.m = p->d.rows - s.row < p->rows ? (int)(p->d.rows - s.row) : p->rows;
+    const int q0 = (int)(index / p->row_blocks) * p->per_task;
     const int q1 = q0 + p->per_task < w->panels.count ? q0 + p->per_task : w->panels.count;
     char *scratch = p->scratch ? p->scratch + (size_t)worker * p->worker_bytes : NULL;
-    float *sums = (float *)scratch;
     uint16_t *narrow = scratch ? (uint16_t *)(scratch + p->sums_bytes) : NULL;
     float *wide = scratch ? (float *)(scratch + p->sums_bytes + p->rows_bytes) : NULL;
+    s.narrow = narrow;
     for (int64_t c = 0; c < p->chunks; c++) {
-        const int64_t k = chunk_begin(p, c);
-        const int depth = (int)(chunk_begin(p, c + 1) - k);
-        if (p->pairs) w->kernels->narrow_rows(narrow, CHUNK, p->x + row * p->d.ldx + k, p->d.ldx, m, depth);
-        for (int q = q0; q < q1; q++) {
-            const int64_t at = mhla_panel_begin(&w->panels, q) - mhla_panel_begin(&w->panels, q0);
-            float *own = p->chunks == 1 ? sums : sums + at * p->rows;
-            multiply(p, q, q + 1 < q1 ? q + 1 : q0, row, m, k, depth, own, narrow, wide, q == q0);
-            if (!p->direct && c == p->chunks - 1) finish(p, q, row, m, own);
+        s.k = chunk_begin(p, c);
+        s.depth = (int)(chunk_begin(p, c + 1) - s.k);
+        s.last_chunk = c == p->chunks - 1;
+        if (p->pairs) w->kernels->narrow_rows(narrow, CHUNK, p->x + s.row * p->d.ldx + s.k, p->d.ldx, s.m, s.depth);
+        for (s.q = q0; s.q < q1; s.q++) {
+            const int64_t at = mhla_panel_begin(&w->panels, s.q) - mhla_panel_begin(&w->panels, q0);
+            int64_t bytes;
+            s.sums = p->chunks == 1 ? (float *)scratch : (float *)scratch + at * p->rows;
+            s.next = s.q + 1 < q1 ? s.q + 1 : s.q;
+            s.first_panel = s.q == q0;
+            s.b = panel_at(p, s.q, s.k, s.depth, &bytes);
+            if (w->dtype == MHLA_BF16 && !p->pairs) {
+                const mhla_panels one = mhla_one_panel(&w->panels, s.q);
+                w->kernels->widen_pairs(wide, s.b, s.depth, mhla_panels_width(&one));
+                s.b = wide;
+            }
+            multiply(p, &s);
+            if (!p->direct && s.last_chunk) finish(p, &s);
         }
     }
 }

@@ -19,11 +19,12 @@ INLINE void epilogue_vector(const mhla_epilogue *e, const mhla_activation activa
         vstore_n(y, t, lanes);
 }
 
-INLINE void epilogue_body(const mhla_epilogue *e, const mhla_activation activation) {
-    for (int i = 0; i < e->m; i++) {
+INLINE void epilogue_body(const mhla_epilogue *given, const mhla_activation activation) {
+    const mhla_epilogue e = *given; /* a copy that no store can alias, so that its fields stay in registers */
+    for (int i = 0; i < e.m; i++) {
         int j = 0;
-        for (; j + LANES <= e->n; j += LANES) epilogue_vector(e, activation, i, j, 1, LANES);
-        if (j < e->n) epilogue_vector(e, activation, i, j, 0, e->n - j);
+        for (; j + LANES <= e.n; j += LANES) epilogue_vector(&e, activation, i, j, 1, LANES);
+        if (j < e.n) epilogue_vector(&e, activation, i, j, 0, e.n - j);
     }
 }
 
