@@ -52,7 +52,9 @@ double bench_estimate(const bench *b, double flops, mhla_dtype dtype);
 
 /* Groups with rows of their own kind. */
 mhla_status bench_layers(bench *b);
+mhla_status bench_decode(bench *b);
 int bench_layers_has(const char *shape);
+int bench_decode_has(const char *shape);
 
 extern const char *const bench_dtype_names[];
 

@@ -109,8 +109,8 @@ static void engine_row(const bench_row *r, double multiple) {
 
 /* A call faster than the peak: the machine was busy whenever that was measured. */
 static void mend_peak(const bench *b, bench_row *row, double multiple) {
-    for (int i = 0; i < 8 && row->flops * 1e-9 > row->time.peak * multiple * row->time.best; i++)
-        row->time.peak = peak_of(row->dtype, b->context, 0.2);
+    for (int i = 0; i < 3 && row->flops * 1e-9 > row->time.peak * multiple * row->time.best; i++)
+        row->time.peak = peak_settled(row->dtype, b->context);
 }
 
 void bench_report(bench *b, bench_row *row) {

@@ -31,7 +31,7 @@ static const attention_case bidirectional_cases[] = {
      .plan = {HKV(2, 1, 7), .grid = {63}, CUTS(63), .denominator = MHLA_DEN_NONE}},
     {"65 tokens in 1 block, 60x128", 1, 65,
      .plan = {HKV(1, 60, 128), .grid = {65}, CUTS(1), .denominator = MHLA_DEN_NONE}},
-    {"1000 tokens in 7, 32x40", 1, 1000, .plan = {HKV(1, 32, 40), .grid = {1000}, CUTS(7)}},
+    {"501 tokens in 7, 32x40", 1, 501, .plan = {HKV(1, 32, 40), .grid = {501}, CUTS(7)}},
     {"3x5x6 in 3x2x2, rotary", 1, 90,
      .plan = {HKV(2, 48, 33), .grid = {3, 5, 6}, CUTS(3, 2, 2), .rope = MHLA_ROPE_HALF}},
     {"8x8 in 2x2, interleaved rotary, none", 2, 64,
@@ -48,7 +48,7 @@ static const attention_case bidirectional_cases[] = {
 
 static const attention_case causal_cases[] = {
     {"130 tokens, 128x256", 1, 130, .plan = {HKV(2, 128, 256), .chunks = 3, .denominator = MHLA_DEN_NONE}},
-    {"1000 tokens, chunks of 64", 1, 1000, .plan = {HKV(2, 32, 24), .chunks = 16, .denominator = MHLA_DEN_NONE}},
+    {"501 tokens, chunks of 64", 1, 501, .plan = {HKV(1, 32, 24), .chunks = 8, .denominator = MHLA_DEN_NONE}},
     {"one token", 2, 1, .plan = {HKV(1, 7, 1), .chunks = 1, .denominator = MHLA_DEN_NONE}},
     {"65 tokens, chunks of 1", 1, 65, .plan = {HKV(1, 60, 64), .chunk = 1, .chunks = 65, .denominator = MHLA_DEN_NONE}},
     {"eq4, chunks of 16", 2, 63, .plan = {HKV(2, 72, 40), .chunk = 16, .chunks = 4}},
@@ -66,7 +66,7 @@ static const attention_case causal_cases[] = {
 
 static const attention_case linear_cases[] = {
     {"256 tokens, 64x64", 2, 256, .plan = {.kind = MHLA_KIND_LINEAR, HKV(3, 64, 64)}},
-    {"1000 tokens, 72x60", 1, 1000, .plan = {.kind = MHLA_KIND_LINEAR, HKV(1, 72, 60)}},
+    {"501 tokens, 72x60", 1, 501, .plan = {.kind = MHLA_KIND_LINEAR, HKV(1, 72, 60)}},
     {"causal, 130 tokens, 128x256", 1, 130,
      .plan = {.kind = MHLA_KIND_LINEAR_CAUSAL, HKV(1, 128, 256), .denominator = MHLA_DEN_NONE}},
     {"one token, 7x1", 2, 1, .plan = {.kind = MHLA_KIND_LINEAR, HKV(1, 7, 1), .denominator = MHLA_DEN_NONE}},
@@ -83,7 +83,7 @@ static const attention_case softmax_cases[] = {
     {"256 tokens, 64x64", 2, 256, .plan = {HKV(3, 64, 64)}},
     {"causal, 200 tokens, 128x96", 1, 200, .plan = {HKV(2, 128, 96), .causal = 1}},
     {"one token", 2, 1, .plan = {HKV(1, 7, 1)}},
-    {"1000 tokens, 24x20", 1, 1000, .plan = {HKV(1, 24, 20)}},
+    {"501 tokens, 24x20", 1, 501, .plan = {HKV(1, 24, 20)}},
     {"3 queries, 131 keys, causal", 1, 3, .plan = {HKV(2, 60, 72), .causal = 1}, .kv_tokens = 131},
     {"window of 17, fewer kv heads, rotary", 1, 100,
      .plan = {HKV(4, 32, 64), .kv_heads = 2, .causal = 1, .window = 17, .rope = MHLA_ROPE_HALF}},

@@ -14,11 +14,11 @@ static const struct group {
     {"causal", check_causal},
     {"linear", check_linear},
     {"softmax", check_softmax},
-
+    {"streaming", check_streaming},
     {"linear layers", check_layers},
 };
 enum { GROUPS = sizeof groups / sizeof *groups };
-/* Rounding of sums of up to a thousand terms in float32; products of bfloat16 operands, which keep 8 bits. */
+/* Rounding of sums of hundreds of terms in float32; products of bfloat16 operands, which keep 8 bits. */
 static const double limits[] = {[MHLA_F32] = 2e-5, [MHLA_BF16] = 2e-2};
 static const char *const dtype_names[] = {[MHLA_F32] = "float32", [MHLA_BF16] = "bfloat16"};
 

@@ -132,6 +132,9 @@ void timing_free(timing *t);
 double peak_of(mhla_dtype dtype, const mhla_context *context, double seconds);
 double bandwidth_of(const mhla_context *context, double seconds);
 
+/* The peak again and again until the best has been reached twice, a second at most: for the first rows of a table. */
+double peak_settled(mhla_dtype dtype, const mhla_context *context);
+
 /* ---- Text for people (text.c) ---- */
 
 const char *text_time(char *text, size_t size, double seconds); /* "3.45 ms" */

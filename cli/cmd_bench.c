@@ -38,7 +38,7 @@ static const struct group {
     mhla_status (*own)(bench *b); /* groups with rows of their own kind */
 } groups[] = {
     {"forward", 0, 0, NULL},         {"backward", 0, 1, NULL},       {"causal", 1, 0, NULL},
-    {"causal-backward", 1, 1, NULL}, {"layers", 0, 0, bench_layers},
+    {"causal-backward", 1, 1, NULL}, {"layers", 0, 0, bench_layers}, {"decode", 0, 0, bench_decode},
 };
 enum { GROUPS = sizeof groups / sizeof *groups };
 
@@ -83,9 +83,9 @@ static const cli_usage usage = {
     .text = "Times the operators and prints how much of this machine's peak they reach. A NAME\n"
             "selects a group, a shape, or with both a shape in a group; none means everything.\n"
             "\n"
-            "Groups: forward, backward, causal, causal-backward, layers.\n"
+            "Groups: forward, backward, causal, causal-backward, layers, decode.\n"
             "Shapes: deit-t, dit-s-512, wan-480p, lm, dit-xl; causal T2048, T8192, T65536;\n"
-            "rows of layers by the names they are printed with.\n"
+            "rows of layers and decode by the names they are printed with.\n"
             "\n"
             "  mhla bench forward --compare\n"
             "  mhla bench forward backward dit-xl --dtype float32,bfloat16\n"
@@ -246,7 +246,7 @@ static mhla_status work_both(void *arg) {
     return status != MHLA_OK ? status : problem_backward(arg);
 }
 
-/* One row. What would take long is measured on fewer heads, one sequence; what is still too long, not at all. */
+/* One row. Softmax that would take long is measured on fewer heads; what is still too long, not at all. */
 static mhla_status bench_attention(bench *b, const shape *s, const struct group *g, bench_operator op,
                                    mhla_dtype dtype) {
     const double factor = g->backward ? 3.0 : 1.0, unit = factor * flops_of(s, op, g->causal);
@@ -264,12 +264,12 @@ static mhla_status bench_attention(bench *b, const shape *s, const struct group 
     problem_desc desc = describe(s, op, g, dtype);
     const int per_group = s->G ? s->H / s->G : 1; /* query heads of a kv head stay together */
     const double seconds = bench_estimate(b, unit, dtype);
-    if (seconds * per_group > 10.0) {
+    if (op == OPERATOR_SOFTMAX && seconds * per_group > 10.0) {
         row.note = NOTE_TOO_LONG;
         bench_report(b, &row);
         return MHLA_OK;
     }
-    if (seconds * (double)s->B * s->H > 3.0) {
+    if (op == OPERATOR_SOFTMAX && seconds * (double)s->B * s->H > 3.0) {
         const int64_t fit = (int64_t)(3.0 / seconds / per_group), most = s->G ? s->G : s->H;
         const int64_t kept = fit < 1 ? 1 : fit > most ? most : fit;
         desc.call.batch = 1;
@@ -329,7 +329,7 @@ static mhla_status bench_custom(bench *b, const shape *s) {
 
 static int check_names(const bench *b) {
     for (int i = 0; i < b->names; i++) {
-        int known = is_group(b->name[i]) || bench_layers_has(b->name[i]);
+        int known = is_group(b->name[i]) || bench_layers_has(b->name[i]) || bench_decode_has(b->name[i]);
         for (int j = 0; j < SHAPES; j++) known |= strcmp(b->name[i], shapes[j].name) == 0;
         if (!known) return cli_wrong(usage.verb, "\"%s\" is neither a group nor a shape", b->name[i]);
     }
@@ -361,7 +361,8 @@ static int check_options_given(bench *b) {
 
 static mhla_status bench_all(bench *b, const shape *own) {
     mhla_status status = MHLA_OK;
-    if (b->format != BENCH_ENGINE) peak_of(MHLA_F32, b->context, 0.2); /* a good figure for the first rows, too */
+    for (int dtype = MHLA_F32; dtype <= MHLA_BF16; dtype++)
+        if (b->format != BENCH_ENGINE && (b->dtypes & 1 << dtype)) peak_settled((mhla_dtype)dtype, b->context);
     if (own) {
         status = bench_custom(b, own);
     } else {

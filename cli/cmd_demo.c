@@ -56,8 +56,8 @@ static mhla_status measure(const struct row *r, int op, int *starred) {
     const double M = (double)r->blocks[0] * r->blocks[1], T = (double)r->T;
     const double flops = op == 0 ? flops_mhla(T, K, V, M) : op == 1 ? flops_linear(T, K, V) : flops_softmax(T, K, V);
     static double peak;
-    if (peak == 0.0) peak = peak_of(MHLA_F32, NULL, 0.3);
-    const int heads = H * flops / (peak * 1e9) > 1.5 ? 1 : H;
+    if (peak == 0.0) peak = peak_settled(MHLA_F32, NULL);
+    const int heads = op == 2 && H * flops / (peak * 1e9) > 1.5 ? 1 : H;
     problem_desc desc = {.seed = 1, .call = {.batch = 1, .tokens = r->T}};
     desc.plan = (mhla_plan_desc){.kind = kinds[op], .heads = heads, .key_dim = K, .value_dim = V};
     if (op < 2) desc.plan.feature_eps = desc.plan.den_eps = 1e-6f;

@@ -78,7 +78,7 @@ int cmd_info(int argc, char **argv) {
     }
     double peak[2] = {0}, bandwidth = 0.0;
     if (!no_measure) {
-        peak[MHLA_F32] = mhla_measure_peak(MHLA_F32, context, 0.25);
+        peak[MHLA_F32] = peak_settled(MHLA_F32, context);
         peak[MHLA_BF16] = mhla_measure_peak(MHLA_BF16, context, 0.25);
         bandwidth = mhla_measure_bandwidth(context, 0.25);
     }

@@ -1,0 +1,12 @@
+# Each group once, at sizes that take no time; figures are not judged.
+. "$CLI/lib.inc"
+mhla bench forward backward --batch 2 --heads 2 --grid 6x6 --blocks 2x3 --key 8 --value 16 --compare --seconds 0.01 |
+    sed 1d | figures
+mhla bench --tokens 100 --chunk 16 --heads 2 --kv-heads 1 --compare --dtype float32,bfloat16 --seconds 0.01 --json >json || exit
+json <json | positive '(best_ms|median_ms|calls|gflop|percent_of_peak|workspace_bytes|[0-9]+.gflops|peak_f32_gflops)$'
+json <json | grep -E '\.(group|variant|dtype|sizes) '
+mhla bench layers deit-out-256 lm-proj-8 --seconds 0.01 --json | json | grep -E '\.(group|shape|sizes) '
+mhla bench decode step clamp-2k --seconds 0.01 --json >json || exit
+json <json | positive '(us_per_token|read_us|ratio|state_bytes)$'
+mhla bench forward deit-t --batch 1 --feature elu --denominator released --threads 2 --backend pthreads --isa plain \
+    --seconds 0.01 | sed 1d | figures

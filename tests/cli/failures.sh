@@ -1,0 +1,4 @@
+# What is asked for makes sense but cannot be had: exit code 1.
+mhla check --isa pdp11; echo "-> $?"
+mhla bench --isa pdp11; echo "-> $?"
+mhla info --no-measure >/dev/full; echo "-> $?"

@@ -1,0 +1,28 @@
+#!/bin/sh
+# run.sh PROGRAM [NAME...]: every tests/cli/NAME.sh runs with `mhla` in its path; what it prints on both streams, then its
+# exit code, must be NAME.expected. UPDATE=1 writes that file instead of comparing.
+set -u
+here=$(cd "$(dirname "$0")" && pwd)
+program=$1; shift
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+mkdir "$work/bin" "$work/cwd"
+ln -s "$(cd "$(dirname "$program")" && pwd)/$(basename "$program")" "$work/bin/mhla"
+PATH=$work/bin:$PATH
+CLI=$here
+export PATH CLI
+unset MHLA_ISA BENCH_SECONDS
+[ $# -gt 0 ] || set -- $(cd "$here" && ls ./*.sh | sed 's|^\./||; s|\.sh$||' | grep -v '^run$')
+failed=0
+for name; do
+    (cd "$work/cwd" && sh "$here/$name.sh"; echo "exit $?") >"$work/got" 2>&1
+    if [ -n "${UPDATE:-}" ]; then cp "$work/got" "$here/$name.expected"; fi
+    if diff -u "$here/$name.expected" "$work/got" >"$work/diff"; then
+        echo "cli: $name ok"
+    else
+        echo "cli: $name FAILED"
+        cat "$work/diff"
+        failed=$((failed + 1))
+    fi
+done
+[ "$failed" -eq 0 ]
