@@ -7,27 +7,20 @@
 #include <mhla/mhla.h>
 
 typedef struct plan_object {
-    PyObject_HEAD
-    mhla_plan *plan;
+    PyObject_HEAD mhla_plan *plan;
 } plan_object;
 
 /* A call as Python passes it: one int for each of these, in this order (the module's CALL_FIELDS). An address is an
  * int, a missing tensor 0; strides count elements. In a backward call o is dO. */
-#define CALL_FIELDS(X)                                                                                               \
-    X(batch) X(tokens) X(kv_tokens)                                                                                  \
-    X(q) X(q_batch) X(q_token) X(q_head)                                                                             \
-    X(k) X(k_batch) X(k_token) X(k_head)                                                                             \
-    X(v) X(v_batch) X(v_token) X(v_head)                                                                             \
-    X(o) X(o_batch) X(o_token) X(o_head)                                                                             \
-    X(mix)                                                                                                           \
-    X(q2) X(q2_batch) X(q2_token) X(q2_head)                                                                         \
-    X(k2) X(k2_batch) X(k2_token) X(k2_head)                                                                         \
-    X(rope_cos) X(rope_sin) X(rope_rows)                                                                             \
-    X(cu_seqlens) X(sequences)                                                                                       \
-    X(past) X(initial_state) X(initial_z) X(final_state) X(final_z)
+#define CALL_FIELDS(X)                                                                                                 \
+    X(batch)                                                                                                           \
+    X(tokens) X(kv_tokens) X(q) X(q_batch) X(q_token) X(q_head) X(k) X(k_batch) X(k_token) X(k_head) X(v) X(v_batch)   \
+        X(v_token) X(v_head) X(o) X(o_batch) X(o_token) X(o_head) X(mix) X(q2) X(q2_batch) X(q2_token) X(q2_head)      \
+            X(k2) X(k2_batch) X(k2_token) X(k2_head) X(rope_cos) X(rope_sin) X(rope_rows) X(cu_seqlens) X(sequences)   \
+                X(past) X(initial_state) X(initial_z) X(final_state) X(final_z)
 
 /* After them, in a backward call: where the gradients go (contiguous), and those that arrive at the final state. */
-#define GRAD_FIELDS(X)                                                                                               \
+#define GRAD_FIELDS(X)                                                                                                 \
     X(dq) X(dk) X(dv) X(dmix) X(dq2) X(dk2) X(dinitial_state) X(dinitial_z) X(dfinal_state) X(dfinal_z)
 
 typedef struct flat_call {

@@ -65,13 +65,10 @@ static PyObject *run_forward(PyObject *self, PyObject *const *args, Py_ssize_t n
     if (binding_read(&f, args, n, N_CALL) < 0) return NULL;
     const mhla_call call = binding_call(&f);
     mhla_status status;
-    Py_BEGIN_ALLOW_THREADS
-    if (reference)
-        status = mhla_forward_reference(plan, &call, at(f.o), at(f.q), at(f.k), at(f.v), at(f.mix));
-    else
-        status = mhla_forward(plan, &call, at(f.o), at(f.q), at(f.k), at(f.v), at(f.mix), NULL);
-    Py_END_ALLOW_THREADS
-    if (status != MHLA_OK) return binding_raise(status);
+    Py_BEGIN_ALLOW_THREADS if (reference) status =
+        mhla_forward_reference(plan, &call, at(f.o), at(f.q), at(f.k), at(f.v), at(f.mix));
+    else status = mhla_forward(plan, &call, at(f.o), at(f.q), at(f.k), at(f.v), at(f.mix), NULL);
+    Py_END_ALLOW_THREADS if (status != MHLA_OK) return binding_raise(status);
     Py_RETURN_NONE;
 }
 
@@ -94,13 +91,10 @@ static PyObject *run_backward(PyObject *self, PyObject *const *args, Py_ssize_t 
         .dfinal_z = at(f.dfinal_z),
     };
     mhla_status status;
-    Py_BEGIN_ALLOW_THREADS
-    if (reference)
-        status = mhla_backward_reference(plan, &call, &grads, at(f.o), at(f.q), at(f.k), at(f.v), at(f.mix));
-    else
-        status = mhla_backward(plan, &call, &grads, at(f.o), at(f.q), at(f.k), at(f.v), at(f.mix), NULL);
-    Py_END_ALLOW_THREADS
-    if (status != MHLA_OK) return binding_raise(status);
+    Py_BEGIN_ALLOW_THREADS if (reference) status =
+        mhla_backward_reference(plan, &call, &grads, at(f.o), at(f.q), at(f.k), at(f.v), at(f.mix));
+    else status = mhla_backward(plan, &call, &grads, at(f.o), at(f.q), at(f.k), at(f.v), at(f.mix), NULL);
+    Py_END_ALLOW_THREADS if (status != MHLA_OK) return binding_raise(status);
     Py_RETURN_NONE;
 }
 
@@ -151,10 +145,11 @@ static int read_axes(int *out, PyObject *axes, const char *name) {
 }
 
 static PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"kind",        "dtype",     "heads",         "kv_heads",    "key_dim", "value_dim", "feature",
-                            "feature_eps", "denominator", "den_eps",     "scale",       "rope",    "rope_dim",  "grid",
-                            "blocks",      "order",     "block_offsets", "permutation", "mix_per_head",
-                            "chunk",       "chunks",    "beyond",        "max_tokens",  "causal",  "window",    NULL};
+    static char *names[] = {"kind",         "dtype",       "heads",       "kv_heads", "key_dim",       "value_dim",
+                            "feature",      "feature_eps", "denominator", "den_eps",  "scale",         "rope",
+                            "rope_dim",     "grid",        "blocks",      "order",    "block_offsets", "permutation",
+                            "mix_per_head", "chunk",       "chunks",      "beyond",   "max_tokens",    "causal",
+                            "window",       NULL};
     mhla_plan_desc d = {.size = sizeof d};
     int kind, dtype, feature, denominator, rope, order, beyond;
     PyObject *grid, *blocks;
@@ -274,7 +269,8 @@ static PyObject *mix_fill(PyObject *module, PyObject *args) { /* (address [M,M],
     Py_RETURN_NONE;
 }
 
-static PyObject *mix_clip(PyObject *module, PyObject *args) { /* (address, rows, cols, low, high, renormalise, causal) */
+static PyObject *mix_clip(PyObject *module,
+                          PyObject *args) { /* (address, rows, cols, low, high, renormalise, causal) */
     (void)module;
     unsigned long long mix;
     long long rows, cols;
@@ -321,8 +317,8 @@ static PyObject *cpu_info(PyObject *module, PyObject *unused) {
     mhla_cpu_info i = {.size = sizeof i};
     const mhla_status status = mhla_cpu_query(&i);
     if (status != MHLA_OK) return binding_raise(status);
-    return Py_BuildValue("{s:s,s:s,s:s,s:s,s:s,s:i,s:i,s:n,s:n,s:n}", "version", mhla_version(), "isa", i.isa, "why", i.why,
-                         "available", i.available, "model", i.model, "cpus", i.cpus, "threads",
+    return Py_BuildValue("{s:s,s:s,s:s,s:s,s:s,s:i,s:i,s:n,s:n,s:n}", "version", mhla_version(), "isa", i.isa, "why",
+                         i.why, "available", i.available, "model", i.model, "cpus", i.cpus, "threads",
                          mhla_context_threads(context), "l1d", (Py_ssize_t)i.l1d, "l2", (Py_ssize_t)i.l2, "l3",
                          (Py_ssize_t)i.l3);
 }
@@ -356,10 +352,8 @@ static PyObject *measure_peak(PyObject *module, PyObject *args) {
     int dtype;
     double seconds, rate;
     if (!PyArg_ParseTuple(args, "id", &dtype, &seconds)) return NULL;
-    Py_BEGIN_ALLOW_THREADS
-    rate = mhla_measure_peak((mhla_dtype)dtype, context, seconds);
-    Py_END_ALLOW_THREADS
-    return PyFloat_FromDouble(rate);
+    Py_BEGIN_ALLOW_THREADS rate = mhla_measure_peak((mhla_dtype)dtype, context, seconds);
+    Py_END_ALLOW_THREADS return PyFloat_FromDouble(rate);
 }
 
 static PyMethodDef methods[] = {
@@ -374,9 +368,15 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, "_mhla", "libmhla by address; use the functions of mhla instead.", -1, methods, NULL, NULL,
-    NULL, NULL};
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT,
+                                        "_mhla",
+                                        "libmhla by address; use the functions of mhla instead.",
+                                        -1,
+                                        methods,
+                                        NULL,
+                                        NULL,
+                                        NULL,
+                                        NULL};
 
 static int add_names(PyObject *module) {
 #define X(name) #name,

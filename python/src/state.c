@@ -3,8 +3,7 @@
 #include "binding.h"
 
 typedef struct state_object {
-    PyObject_HEAD
-    mhla_state *state;
+    PyObject_HEAD mhla_state *state;
     plan_object *plan;
     int busy; /* a call that let go of the GIL is using it */
 } state_object;
@@ -33,8 +32,9 @@ static PyObject *state_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     Py_buffer bytes = {0};
     if (!PyArg_ParseTuple(args, "O!K|y*", &binding_plan_type, &plan, &mix, &bytes)) return NULL;
     mhla_state *made = NULL;
-    const mhla_status status = bytes.buf ? mhla_state_load(&made, bytes.buf, (size_t)bytes.len, plan->plan, at((int64_t)mix))
-                                         : mhla_state_create(&made, plan->plan, at((int64_t)mix));
+    const mhla_status status = bytes.buf
+                                   ? mhla_state_load(&made, bytes.buf, (size_t)bytes.len, plan->plan, at((int64_t)mix))
+                                   : mhla_state_create(&made, plan->plan, at((int64_t)mix));
     PyBuffer_Release(&bytes);
     return status == MHLA_OK ? wrap(plan, made) : binding_raise(status);
 }
@@ -152,10 +152,8 @@ static PyObject *step(PyObject *module, PyObject *const *args, Py_ssize_t given)
         objects[i]->busy = 1;
     }
     mhla_status status;
-    Py_BEGIN_ALLOW_THREADS
-    status = mhla_step(plan, &call, states, n, at(f.o), at(f.q), at(f.k), at(f.v), at(f.mix));
-    Py_END_ALLOW_THREADS
-    for (Py_ssize_t i = 0; i < n; i++) {
+    Py_BEGIN_ALLOW_THREADS status = mhla_step(plan, &call, states, n, at(f.o), at(f.q), at(f.k), at(f.v), at(f.mix));
+    Py_END_ALLOW_THREADS for (Py_ssize_t i = 0; i < n; i++) {
         objects[i]->busy = 0;
         Py_DECREF((PyObject *)objects[i]);
     }
