@@ -21,9 +21,8 @@ typedef struct backward_job {
     mhla_geometry g;
     int64_t first;
     mhla_buffers *buffers; /* [threads] */
-    head_memory *memory;   /* [threads] */
+    head_memory *memory;   /* [threads * team] */
     float *dmix;           /* [heads][M*M]: summed over batch (and heads) at the end, in order */
-    float *ones;
 } backward_job;
 
 static int64_t blocks_kept(const mhla_geometry *g) { return g->linear ? 1 : g->M; }
@@ -251,32 +250,36 @@ static void step_summaries(const mhla_head *x, const mhla_buffers *buf, const he
     summarise(x, buf, block, m->S + block * x->g->ld);
 }
 
-static void query_group(const mhla_head *x, const mhla_buffers *buf, const head_memory *m, int64_t group) {
+/* Groups of blocks, for the heads of a team: x, buf, m [team]. Each head's mixtures lie in its part of P. */
+static void query_group(const mhla_head *x, const mhla_buffers *buf, const head_memory *m, int team, int64_t group) {
     const mhla_geometry *g = x->g;
     const int64_t i0 = group * g->M / g->groups, i1 = (group + 1) * g->M / g->groups;
-    mhla_head_mix(x, buf, m->S, i0, i1);
-    for (int64_t i = i0; i < i1; i++) queries(x, buf, m, i, buf->P + (i - i0) * g->ld, m->D + i * g->ld);
+    for (int j = 0; j < team; j++) mhla_head_mix(&x[j], &buf[j], m[j].S, i0, i1);
+    for (int64_t i = i0; i < i1; i++)
+        for (int j = 0; j < team; j++)
+            queries(&x[j], &buf[j], &m[j], i, buf[j].P + (i - i0) * g->ld, m[j].D + i * g->ld);
 }
 
-static void key_group(const mhla_head *x, const mhla_buffers *buf, const head_memory *m, int64_t group) {
+static void key_group(const mhla_head *x, const mhla_buffers *buf, const head_memory *m, int team, int64_t group) {
     const mhla_geometry *g = x->g;
     const mhla_kernels *kernels = x->run->kernels;
     const int64_t b0 = group * g->M / g->groups, b1 = (group + 1) * g->M / g->groups;
     mhla_panels flat;
     kernels->panels(&flat, (int)g->used);
-    kernels->gemm(&(mhla_gemm){/* dS_b = sum_i m[i,b] dS'_i, dz_b alike */
-        .m = (int)(b1 - b0), .n = flat,
-        .f = {.k = (int)g->M, .a = x->mix + b0, .a_row = 1, .a_k = g->M, .b = m->D, .b_k = g->ld},
-        .store = MHLA_STORE_SET, .c = buf->P, .c_row = g->ld});
-    for (int64_t b = b0; b < b1; b++) {
-        float *dS = buf->P + (b - b0) * g->ld;
-        if (x->run->grads.dv) kernels->transpose_panels(buf->t, &g->pv, dS, &g->pk);
-        keys(x, buf, m, b, dS, buf->t);
-    }
+    for (int j = 0; j < team; j++)
+        kernels->gemm(&(mhla_gemm){/* dS_b = sum_i m[i,b] dS'_i, dz_b alike */
+            .m = (int)(b1 - b0), .n = flat,
+            .f = {.k = (int)g->M, .a = x[j].mix + b0, .a_row = 1, .a_k = g->M, .b = m[j].D, .b_k = g->ld},
+            .store = MHLA_STORE_SET, .c = buf[j].P, .c_row = g->ld});
+    for (int64_t b = b0; b < b1; b++)
+        for (int j = 0; j < team; j++) {
+            float *dS = buf[j].P + (b - b0) * g->ld;
+            if (x->run->grads.dv) kernels->transpose_panels(buf[j].t, &g->pv, dS, &g->pk);
+            keys(&x[j], &buf[j], &m[j], b, dS, buf[j].t);
+        }
 }
 
-static void between(const mhla_head *x, const mhla_buffers *buf, const head_memory *m, float *dmix) {
-    (void)buf;
+static void between(const mhla_head *x, const head_memory *m, float *dmix) {
     if (x->g->released) released_queries(x, m);
     if (x->run->grads.dmix) mix_gradient(x, m, dmix);
 }
@@ -298,14 +301,15 @@ static void prepare_released(const mhla_head *x, const mhla_buffers *buf, const 
     mhla_head_released(x, buf, m->S);
 }
 
-static void whole_mhla(const mhla_head *x, const mhla_buffers *buf, const head_memory *m, float *dmix) {
+static void whole_mhla(const mhla_head *x, const mhla_buffers *buf, const head_memory *m, int team, float *dmix) {
     const mhla_geometry *g = x->g;
-    for (int64_t b = 0; b < g->M; b++) step_summaries(x, buf, m, b);
-    prepare_released(x, buf, m);
-    for (int64_t group = 0; group < g->groups; group++) query_group(x, buf, m, group);
-    between(x, buf, m, dmix);
+    for (int64_t b = 0; b < g->M; b++)
+        for (int j = 0; j < team; j++) step_summaries(&x[j], &buf[j], &m[j], b);
+    for (int j = 0; j < team; j++) prepare_released(&x[j], &buf[j], &m[j]);
+    for (int64_t group = 0; group < g->groups; group++) query_group(x, buf, m, team, group);
+    for (int j = 0; j < team; j++) between(&x[j], &m[j], dmix + j * g->M * g->M);
     if (!wants_keys(x->run)) return;
-    for (int64_t group = 0; group < g->groups; group++) key_group(x, buf, m, group);
+    for (int64_t group = 0; group < g->groups; group++) key_group(x, buf, m, team, group);
 }
 
 /* Linear attention: every query reads the sum of the summaries, every key the sum of the gradients. */
@@ -316,30 +320,40 @@ static void add_block(const mhla_head *x, float *sum, const float *part, int64_t
         x->run->kernels->axpy(sum, 1.0f, part, x->g->used);
 }
 
-static void whole_linear(const mhla_head *x, const mhla_buffers *buf, const head_memory *m) {
+static void whole_linear(const mhla_head *x, const mhla_buffers *buf, const head_memory *m, int team) {
     const mhla_geometry *g = x->g;
-    for (int64_t b = 0; b < g->M; b++) {
-        summarise(x, buf, b, buf->P);
-        add_block(x, m->S, buf->P, b);
-    }
-    for (int64_t b = 0; b < g->M; b++) {
-        queries(x, buf, m, b, m->S, buf->P);
-        add_block(x, m->D, buf->P, b);
-    }
+    for (int64_t b = 0; b < g->M; b++)
+        for (int j = 0; j < team; j++) {
+            summarise(&x[j], &buf[j], b, buf[j].P);
+            add_block(&x[j], m[j].S, buf[j].P, b);
+        }
+    for (int64_t b = 0; b < g->M; b++)
+        for (int j = 0; j < team; j++) {
+            queries(&x[j], &buf[j], &m[j], b, m[j].S, buf[j].P);
+            add_block(&x[j], m[j].D, buf[j].P, b);
+        }
     if (!wants_keys(x->run)) return;
-    x->run->kernels->transpose_panels(buf->t, &g->pv, m->D, &g->pk);
-    for (int64_t b = 0; b < g->M; b++) keys(x, buf, m, b, m->D, buf->t);
+    for (int j = 0; j < team; j++) x->run->kernels->transpose_panels(buf[j].P, &g->pv, m[j].D, &g->pk);
+    for (int64_t b = 0; b < g->M; b++)
+        for (int j = 0; j < team; j++) keys(&x[j], &buf[j], &m[j], b, m[j].D, buf[j].P);
 }
 
-static void whole_head(void *arg, int64_t task, int worker) {
+static void whole_team(void *arg, int64_t task, int worker) {
     const backward_job *job = arg;
-    const mhla_head x = mhla_bidirectional_head(job->run, &job->g, job->first + task, job->ones);
-    const head_memory *m = &job->memory[worker];
-    const mhla_buffers buf = with_dens(&job->buffers[worker], m);
-    if (job->g.linear)
-        whole_linear(&x, &buf, m);
+    const mhla_geometry *g = &job->g;
+    const int team = g->team;
+    mhla_head x[MHLA_MAX_TEAM];
+    mhla_buffers buf[MHLA_MAX_TEAM];
+    const head_memory *m = &job->memory[worker * team];
+    for (int j = 0; j < team; j++) {
+        x[j] = mhla_bidirectional_head(job->run, g, task * team + j);
+        buf[j] = with_dens(&job->buffers[worker], &m[j]);
+        buf[j].P += j * g->group * g->ld;
+    }
+    if (g->linear)
+        whole_linear(x, buf, m, team);
     else
-        whole_mhla(&x, &buf, m, job->dmix + (job->first + task) * job->g.M * job->g.M);
+        whole_mhla(x, buf, m, team, job->dmix + task * team * g->M * g->M);
 }
 
 /* ---- Split heads ---- */
@@ -354,7 +368,7 @@ typedef struct split_task {
 
 static split_task split(const backward_job *job, int64_t task, int64_t parts, int worker) {
     const int64_t i = task / parts;
-    return (split_task){.x = mhla_bidirectional_head(job->run, &job->g, job->first + i, job->ones),
+    return (split_task){.x = mhla_bidirectional_head(job->run, &job->g, job->first + i),
                         .buf = with_dens(&job->buffers[worker], &job->memory[i]), .m = &job->memory[i],
                         .part = task % parts, .dmix = job->dmix + (job->first + i) * job->g.M * job->g.M};
 }
@@ -371,16 +385,16 @@ static void split_prepare(void *arg, int64_t task, int worker) {
 static void split_queries(void *arg, int64_t task, int worker) {
     const backward_job *job = arg;
     const split_task s = split(job, task, job->g.groups, worker);
-    query_group(&s.x, &s.buf, s.m, s.part);
+    query_group(&s.x, &s.buf, s.m, 1, s.part);
 }
 static void split_between(void *arg, int64_t task, int worker) {
     const split_task s = split(arg, task, 1, worker);
-    between(&s.x, &s.buf, s.m, s.dmix);
+    between(&s.x, s.m, s.dmix);
 }
 static void split_keys(void *arg, int64_t task, int worker) {
     const backward_job *job = arg;
     const split_task s = split(job, task, job->g.groups, worker);
-    key_group(&s.x, &s.buf, s.m, s.part);
+    key_group(&s.x, &s.buf, s.m, 1, s.part);
 }
 
 /* dmix (=, +=) the heads' parts, in order of batch, then of heads where the matrix is shared. */
@@ -400,11 +414,13 @@ static backward_job make_backward(const mhla_run *run, mhla_carver *w) {
     const mhla_geometry *g = &job.g;
     const int threads = run->threads;
     job.buffers = mhla_carve(w, (size_t)threads * sizeof *job.buffers);
-    job.memory = mhla_carve(w, (size_t)threads * sizeof *job.memory);
-    job.ones = mhla_carve_floats(w, 1);
+    job.memory = mhla_carve(w, (size_t)(threads * g->team) * sizeof *job.memory);
     job.dmix = mhla_carve_floats(w, g->linear ? 0 : run->call.batch * run->plan->d.heads * g->M * g->M);
     for (int i = 0; i < threads; i++) {
         const mhla_buffers own = mhla_bidirectional_buffers(w, g, 1);
+        if (w->base) job.buffers[i] = own;
+    }
+    for (int i = 0; i < threads * g->team; i++) {
         head_memory m = {0};
         m.S = mhla_carve_floats(w, blocks_kept(g) * g->ld + 16);
         m.D = mhla_carve_floats(w, blocks_kept(g) * g->ld + 16);
@@ -414,10 +430,7 @@ static backward_job make_backward(const mhla_run *run, mhla_carver *w) {
             m.dens.dots = mhla_carve_floats(w, g->M * g->ldn);
             m.dens.dens = mhla_carve_floats(w, g->M * g->ldn);
         }
-        if (w->base) {
-            job.buffers[i] = own;
-            job.memory[i] = m;
-        }
+        if (w->base) job.memory[i] = m;
     }
     return job;
 }
@@ -437,7 +450,7 @@ mhla_status mhla_bidirectional_backward(const mhla_run *run) {
     const int64_t heads = run->call.batch * run->plan->d.heads;
     /* Linear attention has no blocks to share out by; its heads always go whole. */
     const int64_t whole = g->linear ? heads : heads - heads % run->threads, left = heads - whole;
-    mhla_parallel(context, whole, whole_head, &job);
+    mhla_parallel(context, whole / g->team, whole_team, &job);
     job.first = whole;
     if (left > 0) {
         mhla_parallel(context, left * g->M, split_summaries, &job);

@@ -5,6 +5,8 @@
 
 #include "ops/bidirectional/bidirectional.h"
 
+enum { MHLA_MAX_TEAM = 8 };
+
 typedef struct mhla_geometry {
     int K, V, linear, normalised, released;
     int pairs;          /* the forward multiplies bfloat16 pairs */
@@ -14,12 +16,13 @@ typedef struct mhla_geometry {
     int piece;          /* tokens packed at a time */
     int64_t ldk, ldv;   /* row strides of packed q~, k~ and of g */
     int64_t z, used, ld; /* a summary: S panelled [K][V] (backward: [V][K]), z at `z`, `used` floats, `ld` apart */
+    int team;           /* heads that go together */
     int64_t group, groups; /* mixture rows made at a time */
 } mhla_geometry;
 
 /* Scratch memory of one thread. n = piece tokens. */
 typedef struct mhla_buffers {
-    float *P;          /* [group][ld] mixtures */
+    float *P;          /* [team][group][ld] mixtures */
     float *k, *q;      /* [n][ldk] */
     float *v;          /* [n] panelled over V, or rows of ldv */
     float *den, *row_scale; /* [n] */
@@ -33,12 +36,12 @@ typedef struct mhla_head {
     const mhla_run *run;
     const mhla_geometry *g;
     int64_t b, h;
-    const float *mix; /* [rows][M] */
+    const float *mix; /* [M][M]; NULL for linear attention */
 } mhla_head;
 
 mhla_geometry mhla_bidirectional_geometry(const mhla_run *run, int backward);
 mhla_buffers mhla_bidirectional_buffers(mhla_carver *w, const mhla_geometry *g, int backward);
-mhla_head mhla_bidirectional_head(const mhla_run *run, const mhla_geometry *g, int64_t index, const float *ones);
+mhla_head mhla_bidirectional_head(const mhla_run *run, const mhla_geometry *g, int64_t index);
 size_t mhla_bidirectional_forward_workspace(const mhla_run *run);
 size_t mhla_bidirectional_backward_workspace(const mhla_run *run);
 

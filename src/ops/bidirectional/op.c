@@ -7,12 +7,23 @@ enum {
     PIECE = 128,          /* tokens of a block that are packed at a time */
     LINEAR_BLOCK = 1024,  /* tokens of linear attention that are summed before they join the total */
     GROUP_BYTES = 400000, /* mixtures made at a time: most of a small L2 */
+    TEAM_BYTES = 2000000, /* summaries of the heads that go together */
 };
 
 static int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 /* A row stride that is an odd number of cache lines, so that the same column of many rows spreads over all sets. */
 static int64_t odd_lines(int64_t floats) { return ((floats + 15) / 16 | 1) * 16; }
+
+/* Heads of one batch entry that a thread takes together, block by block: rows of one token lie on the same page, and
+ * looking up a page costs as much as a row. As many as divide H, fit beside each other in L2 and leave no thread idle. */
+static int choose_team(const mhla_run *run, const mhla_geometry *g) {
+    const int H = run->plan->d.heads;
+    const int64_t bytes = (g->linear ? 1 : g->M) * g->ld * 4, heads = run->call.batch * H;
+    for (int team = H < MHLA_MAX_TEAM ? H : MHLA_MAX_TEAM; team > 1; team--)
+        if (H % team == 0 && team * bytes <= TEAM_BYTES && heads / team % run->threads == 0) return team;
+    return 1;
+}
 
 mhla_geometry mhla_bidirectional_geometry(const mhla_run *run, int backward) {
     const mhla_plan_desc *d = &run->plan->d;
@@ -35,7 +46,8 @@ mhla_geometry mhla_bidirectional_geometry(const mhla_run *run, int backward) {
     g.z = round_up(kv > vk ? kv : vk, 16);
     g.used = g.z + round_up(g.K, 16);
     g.ld = odd_lines(g.used);
-    g.group = GROUP_BYTES / 4 / g.ld / 6 * 6;
+    g.team = choose_team(run, &g);
+    g.group = GROUP_BYTES / 4 / (g.team * g.ld) / 6 * 6;
     if (g.group < 6) g.group = 6;
     if (g.rows > 64 && g.group < 36) g.group = 36;
     if (g.group > g.rows) g.group = g.rows;
@@ -209,11 +221,14 @@ void mhla_head_mix(const mhla_head *x, const mhla_buffers *buf, const float *S, 
         .store = MHLA_STORE_SET, .c = buf->P, .c_row = g->ld});
 }
 
-static void output_group(const mhla_head *x, const mhla_buffers *buf, const float *S, int64_t group) {
+/* The outputs of one group of query blocks, for the heads of a team: x, buf [team], S [team][M][ld]. Each head's mixtures
+ * lie in its part of P. */
+static void output_group(const mhla_head *x, const mhla_buffers *buf, const float *S, int team, int64_t group) {
     const mhla_geometry *g = x->g;
     const int64_t i0 = group * g->rows / g->groups, i1 = (group + 1) * g->rows / g->groups;
-    mhla_head_mix(x, buf, S, i0, i1);
-    for (int64_t i = i0; i < i1; i++) outputs(x, buf, i, buf->P + (i - i0) * g->ld);
+    for (int j = 0; j < team; j++) mhla_head_mix(&x[j], &buf[j], S + j * g->M * g->ld, i0, i1);
+    for (int64_t i = i0; i < i1; i++)
+        for (int j = 0; j < team; j++) outputs(&x[j], &buf[j], i, buf[j].P + (i - i0) * g->ld);
 }
 
 /* ---- Heads to threads ---- */
@@ -221,7 +236,7 @@ static void output_group(const mhla_head *x, const mhla_buffers *buf, const floa
 mhla_buffers mhla_bidirectional_buffers(mhla_carver *w, const mhla_geometry *g, int backward) {
     mhla_buffers b = {0};
     const int64_t n = round_up(g->piece, 16);
-    b.P = mhla_carve_floats(w, g->group * g->ld + 16);
+    b.P = mhla_carve_floats(w, g->team * g->group * g->ld + 16);
     b.k = mhla_carve_floats(w, n * g->ldk);
     b.q = mhla_carve_floats(w, n * g->ldk);
     b.v = mhla_carve_floats(w, n * (g->ldv > mhla_panels_width(&g->pv) ? g->ldv : mhla_panels_width(&g->pv)));
@@ -240,10 +255,10 @@ mhla_buffers mhla_bidirectional_buffers(mhla_carver *w, const mhla_geometry *g, 
     return b;
 }
 
-mhla_head mhla_bidirectional_head(const mhla_run *run, const mhla_geometry *g, int64_t index, const float *ones) {
+mhla_head mhla_bidirectional_head(const mhla_run *run, const mhla_geometry *g, int64_t index) {
     const mhla_plan_desc *d = &run->plan->d;
     mhla_head x = {.run = run, .g = g, .b = index / d->heads, .h = index % d->heads};
-    x.mix = g->linear ? ones : run->mix + (d->mix_per_head ? x.h * g->M * g->M : 0);
+    x.mix = g->linear ? NULL : run->mix + (d->mix_per_head ? x.h * g->M * g->M : 0);
     return x;
 }
 
@@ -252,9 +267,8 @@ typedef struct forward_job {
     mhla_geometry g;
     int64_t first;         /* head of task 0 */
     mhla_buffers *buffers; /* [threads] */
-    float **S;             /* [threads]: summaries of the head that a thread, or the split loop, works on */
-    mhla_buffers *shared;  /* [threads]: `released` denominators of the split heads */
-    float *ones;           /* [M], linear */
+    float **S;             /* [threads]: summaries of the team that a thread works on; [team][M][ld] */
+    mhla_buffers *dens;    /* [threads * team]: `released` denominators */
 } forward_job;
 
 static mhla_buffers with_dens(const mhla_buffers *own, const mhla_buffers *dens) {
@@ -264,36 +278,50 @@ static mhla_buffers with_dens(const mhla_buffers *own, const mhla_buffers *dens)
     return b;
 }
 
-static void whole_head(void *arg, int64_t task, int worker) {
-    const forward_job *job = arg;
-    const mhla_geometry *g = &job->g;
-    const mhla_head x = mhla_bidirectional_head(job->run, g, job->first + task, job->ones);
-    const mhla_buffers buf = with_dens(&job->buffers[worker], &job->shared[worker]);
-    float *S = job->S[worker];
-    for (int64_t b = 0; b < g->M; b++) {
-        summarise(&x, &buf, b, g->linear && b > 0 ? buf.P : S + (g->linear ? 0 : b * g->ld));
-        if (g->linear && b > 0) job->run->kernels->axpy(S, 1.0f, buf.P, g->used);
-    }
-    if (g->linear) {
-        for (int64_t b = 0; b < g->M; b++) outputs(&x, &buf, b, S);
-        return;
-    }
-    if (g->released) mhla_head_released(&x, &buf, S);
-    for (int64_t group = 0; group < g->groups; group++) output_group(&x, &buf, S, group);
+/* Linear attention: the total of all blocks, each summed on its own first. */
+static void add_block(const mhla_head *x, const mhla_buffers *buf, int64_t block, float *S) {
+    summarise(x, buf, block, block == 0 ? S : buf->P);
+    if (block > 0) x->run->kernels->axpy(S, 1.0f, buf->P, x->g->used);
 }
 
-/* Split heads: task = (head, block), then (head) for what needs all blocks, then (head, group). */
+static void whole_team(void *arg, int64_t task, int worker) {
+    const forward_job *job = arg;
+    const mhla_geometry *g = &job->g;
+    const int team = g->team;
+    mhla_head x[MHLA_MAX_TEAM];
+    mhla_buffers buf[MHLA_MAX_TEAM];
+    for (int j = 0; j < team; j++) {
+        x[j] = mhla_bidirectional_head(job->run, g, task * team + j);
+        buf[j] = with_dens(&job->buffers[worker], &job->dens[worker * team + j]);
+        buf[j].P += j * g->group * g->ld;
+    }
+    float *S = job->S[worker];
+    if (g->linear) {
+        for (int64_t b = 0; b < g->M; b++)
+            for (int j = 0; j < team; j++) add_block(&x[j], &buf[j], b, S + j * g->ld);
+        for (int64_t b = 0; b < g->M; b++)
+            for (int j = 0; j < team; j++) outputs(&x[j], &buf[j], b, S + j * g->ld);
+        return;
+    }
+    for (int64_t b = 0; b < g->M; b++)
+        for (int j = 0; j < team; j++) summarise(&x[j], &buf[j], b, S + (j * g->M + b) * g->ld);
+    for (int j = 0; j < team && g->released; j++) mhla_head_released(&x[j], &buf[j], S + j * g->M * g->ld);
+    for (int64_t group = 0; group < g->groups; group++) output_group(x, buf, S, team, group);
+}
+
+/* Heads that would leave threads idle (then there are no teams): task = (head, block), then (head) for what needs all blocks,
+ * then (head, group). */
 static void split_summaries(void *arg, int64_t task, int worker) {
     const forward_job *job = arg;
     const int64_t i = task / job->g.M, block = task % job->g.M;
-    const mhla_head x = mhla_bidirectional_head(job->run, &job->g, job->first + i, job->ones);
+    const mhla_head x = mhla_bidirectional_head(job->run, &job->g, job->first + i);
     summarise(&x, &job->buffers[worker], block, job->S[i] + block * job->g.ld);
 }
 
 static void split_between(void *arg, int64_t i, int worker) {
     const forward_job *job = arg;
-    const mhla_head x = mhla_bidirectional_head(job->run, &job->g, job->first + i, job->ones);
-    const mhla_buffers buf = with_dens(&job->buffers[worker], &job->shared[i]);
+    const mhla_head x = mhla_bidirectional_head(job->run, &job->g, job->first + i);
+    const mhla_buffers buf = with_dens(&job->buffers[worker], &job->dens[i]);
     if (job->g.released) mhla_head_released(&x, &buf, job->S[i]);
     if (job->g.linear)
         for (int64_t b = 1; b < job->g.M; b++)
@@ -304,12 +332,12 @@ static void split_outputs(void *arg, int64_t task, int worker) {
     const forward_job *job = arg;
     const mhla_geometry *g = &job->g;
     const int64_t tasks = g->linear ? g->M : g->groups, i = task / tasks;
-    const mhla_head x = mhla_bidirectional_head(job->run, g, job->first + i, job->ones);
-    const mhla_buffers buf = with_dens(&job->buffers[worker], &job->shared[i]);
+    const mhla_head x = mhla_bidirectional_head(job->run, g, job->first + i);
+    const mhla_buffers buf = with_dens(&job->buffers[worker], &job->dens[i]);
     if (g->linear)
         outputs(&x, &buf, task % tasks, job->S[i]);
     else
-        output_group(&x, &buf, job->S[i], task % tasks);
+        output_group(&x, &buf, job->S[i], 1, task % tasks);
 }
 
 /* Carves everything; with a counting carver this is the size of the workspace. */
@@ -317,24 +345,24 @@ static forward_job make_forward(const mhla_run *run, mhla_carver *w) {
     forward_job job = {.run = run, .g = mhla_bidirectional_geometry(run, 0)};
     const mhla_geometry *g = &job.g;
     const int threads = run->threads;
-    const int64_t heads = run->call.batch * run->plan->d.heads;
-    const int split = heads % threads != 0; /* then summaries of several blocks are needed even for linear */
+    const int split = run->call.batch * run->plan->d.heads % threads != 0; /* then linear needs its blocks one by one */
     job.buffers = mhla_carve(w, (size_t)threads * sizeof *job.buffers);
     job.S = mhla_carve(w, (size_t)threads * sizeof *job.S);
-    job.shared = mhla_carve(w, (size_t)threads * sizeof *job.shared);
-    job.ones = mhla_carve_floats(w, 1);
+    job.dens = mhla_carve(w, (size_t)(threads * g->team) * sizeof *job.dens);
     for (int i = 0; i < threads; i++) {
         const mhla_buffers own = mhla_bidirectional_buffers(w, g, 0);
-        float *S = mhla_carve_floats(w, (g->linear && !split ? 1 : g->M) * g->ld + 16);
-        mhla_buffers dens = {0};
-        if (g->released) {
-            dens.dots = mhla_carve_floats(w, g->M * g->ldn);
-            dens.dens = mhla_carve_floats(w, g->M * g->ldn);
-        }
+        float *S = mhla_carve_floats(w, g->team * (g->linear && !split ? 1 : g->M) * g->ld + 16);
         if (w->base) {
             job.buffers[i] = own;
             job.S[i] = S;
-            job.shared[i] = dens;
+        }
+        for (int j = 0; j < g->team; j++) {
+            mhla_buffers dens = {0};
+            if (g->released) {
+                dens.dots = mhla_carve_floats(w, g->M * g->ldn);
+                dens.dens = mhla_carve_floats(w, g->M * g->ldn);
+            }
+            if (w->base) job.dens[i * g->team + j] = dens;
         }
     }
     return job;
@@ -351,7 +379,7 @@ mhla_status mhla_bidirectional_forward(const mhla_run *run) {
     forward_job job = make_forward(run, &w);
     const mhla_context *context = run->call.context;
     const int64_t heads = run->call.batch * run->plan->d.heads, whole = heads - heads % run->threads;
-    mhla_parallel(context, whole, whole_head, &job);
+    mhla_parallel(context, whole / job.g.team, whole_team, &job);
     job.first = whole;
     const int64_t left = heads - whole;
     if (left == 0) return MHLA_OK;
