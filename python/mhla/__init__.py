@@ -18,21 +18,35 @@ from .mixing import mix_clip, mix_init, mix_names, rope_table
 from .streaming import State, step
 
 
+def _openmp_runtimes() -> list:
+    """Files of the OpenMP runtimes in this process."""
+    try:
+        with open("/proc/self/maps") as maps:
+            names = {line.split()[-1] for line in maps if "/" in line}
+    except OSError:
+        return []
+    return sorted(n for n in names if n.rsplit("/", 1)[-1].startswith(("libgomp", "libiomp", "libomp")))
+
+
+def _share_openmp(runtimes: list) -> str:
+    """Whose threads our loops use: with more than one runtime, those of the one that is not ours."""
+    foreign = [path for path in runtimes if not path.rsplit("/", 1)[-1].startswith("libgomp.so")]
+    if len(runtimes) > 1:
+        for path in foreign:
+            if _mhla.use_openmp(path):
+                return path
+    return runtimes[0] if runtimes else ""
+
+
 def info() -> dict:
-    """What the library runs on: version, instruction set and why, CPU, caches, threads, OpenMP runtimes in the process.
+    """What the library runs on: version, instruction set and why, CPU, caches, threads; the OpenMP runtimes in the
+    process (`openmp`) and the one whose threads do our work (`openmp_used`).
 
     >>> import mhla
     >>> mhla.info()["isa"] in mhla.info()["available"]
     True
     """
-    found = _mhla.cpu_info()
-    try:
-        with open("/proc/self/maps") as maps:
-            names = {line.split()[-1] for line in maps if "/" in line}
-        found["openmp"] = sorted(n for n in names if n.rsplit("/", 1)[-1].startswith(("libgomp", "libiomp", "libomp")))
-    except OSError:
-        found["openmp"] = []
-    return found
+    return _mhla.cpu_info() | {"openmp": _openmp_runtimes(), "openmp_used": _openmp_used}
 
 
 def set_num_threads(threads: int) -> None:
@@ -55,6 +69,7 @@ def set_isa(name: str | None) -> None:
     _mhla.set_isa(name)
 
 
+_openmp_used = _share_openmp(_openmp_runtimes())
 __version__: str = _mhla.cpu_info()["version"]
 __all__ = ["Error", "State", "attention", "causal_attention", "info", "linear_attention", "mix_clip", "mix_init", "mix_names",
            "rope_table", "set_isa", "set_num_threads", "softmax_attention", "step"]

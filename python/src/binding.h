@@ -12,12 +12,20 @@ typedef struct plan_object {
 
 /* A call as Python passes it: one int for each of these, in this order (the module's CALL_FIELDS). An address is an
  * int, a missing tensor 0; strides count elements. In a backward call o is dO. */
-#define CALL_FIELDS(X)                                                                                                 \
-    X(batch)                                                                                                           \
-    X(tokens) X(kv_tokens) X(q) X(q_batch) X(q_token) X(q_head) X(k) X(k_batch) X(k_token) X(k_head) X(v) X(v_batch)   \
-        X(v_token) X(v_head) X(o) X(o_batch) X(o_token) X(o_head) X(mix) X(q2) X(q2_batch) X(q2_token) X(q2_head)      \
-            X(k2) X(k2_batch) X(k2_token) X(k2_head) X(rope_cos) X(rope_sin) X(rope_rows) X(cu_seqlens) X(sequences)   \
-                X(past) X(initial_state) X(initial_z) X(final_state) X(final_z)
+/* clang-format off */
+#define CALL_FIELDS(X)                                                                                               \
+    X(batch) X(tokens) X(kv_tokens)                                                                                  \
+    X(q) X(q_batch) X(q_token) X(q_head)                                                                             \
+    X(k) X(k_batch) X(k_token) X(k_head)                                                                             \
+    X(v) X(v_batch) X(v_token) X(v_head)                                                                             \
+    X(o) X(o_batch) X(o_token) X(o_head)                                                                             \
+    X(mix)                                                                                                           \
+    X(q2) X(q2_batch) X(q2_token) X(q2_head)                                                                         \
+    X(k2) X(k2_batch) X(k2_token) X(k2_head)                                                                         \
+    X(rope_cos) X(rope_sin) X(rope_rows)                                                                             \
+    X(cu_seqlens) X(sequences)                                                                                       \
+    X(past) X(initial_state) X(initial_z) X(final_state) X(final_z)
+/* clang-format on */
 
 /* After them, in a backward call: where the gradients go (contiguous), and those that arrive at the final state. */
 #define GRAD_FIELDS(X)                                                                                                 \
@@ -48,6 +56,12 @@ mhla_call binding_call(const flat_call *f);
 
 /* NULL with mhla.Error set to the library's sentence: MemoryError for ENOMEM, else mhla.Error, which is a ValueError. */
 PyObject *binding_raise(mhla_status status);
+
+/* use_openmp(path): hands our loops to the OpenMP runtime that was loaded from there; False if it has not what it
+ * takes. After that binding_foreign_context is its context of so many threads (0 = as many as it would use now); before,
+ * or without memory, NULL. */
+PyObject *binding_use_openmp(PyObject *module, PyObject *args);
+mhla_context *binding_foreign_context(int threads);
 
 extern PyTypeObject binding_plan_type, binding_state_type;
 extern PyMethodDef binding_step[]; /* step(), and the end of the list */

@@ -34,7 +34,7 @@ int binding_read(flat_call *f, PyObject *const *args, Py_ssize_t given, Py_ssize
 mhla_call binding_call(const flat_call *f) {
     return (mhla_call){
         .size = sizeof(mhla_call),
-        .context = context,
+        .context = context ? context : binding_foreign_context(0),
         .batch = f->batch,
         .tokens = f->tokens,
         .kv_tokens = f->kv_tokens,
@@ -319,8 +319,8 @@ static PyObject *cpu_info(PyObject *module, PyObject *unused) {
     if (status != MHLA_OK) return binding_raise(status);
     return Py_BuildValue("{s:s,s:s,s:s,s:s,s:s,s:i,s:i,s:n,s:n,s:n}", "version", mhla_version(), "isa", i.isa, "why",
                          i.why, "available", i.available, "model", i.model, "cpus", i.cpus, "threads",
-                         mhla_context_threads(context), "l1d", (Py_ssize_t)i.l1d, "l2", (Py_ssize_t)i.l2, "l3",
-                         (Py_ssize_t)i.l3);
+                         mhla_context_threads(context ? context : binding_foreign_context(0)), "l1d", (Py_ssize_t)i.l1d,
+                         "l2", (Py_ssize_t)i.l2, "l3", (Py_ssize_t)i.l3);
 }
 
 static PyObject *set_isa(PyObject *module, PyObject *args) {
@@ -332,13 +332,14 @@ static PyObject *set_isa(PyObject *module, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-/* A new context for every later call; the old one is kept, because another thread may be using it. */
+/* A new context for every later call, with threads of the library's own choice; the old one is kept, because another
+ * thread may be using it. */
 static PyObject *set_threads(PyObject *module, PyObject *args) {
     (void)module;
     int threads;
     if (!PyArg_ParseTuple(args, "i", &threads)) return NULL;
-    mhla_context *made = NULL;
-    if (threads != 0) {
+    mhla_context *made = threads > 0 ? binding_foreign_context(threads) : NULL;
+    if (threads != 0 && made == NULL) {
         const mhla_context_desc d = {.size = sizeof d, .threads = threads};
         const mhla_status status = mhla_context_create(&made, &d);
         if (status != MHLA_OK) return binding_raise(status);
@@ -364,6 +365,7 @@ static PyMethodDef methods[] = {
     {"cpu_info", cpu_info, METH_NOARGS, "mhla_cpu_query"},
     {"set_isa", set_isa, METH_VARARGS, "mhla_set_isa"},
     {"set_threads", set_threads, METH_VARARGS, "Threads of every later call; 0 = what OpenMP would use."},
+    {"use_openmp", binding_use_openmp, METH_VARARGS, "Hands our loops to the OpenMP runtime loaded from this path."},
     {"measure_peak", measure_peak, METH_VARARGS, "mhla_measure_peak"},
     {NULL, NULL, 0, NULL},
 };

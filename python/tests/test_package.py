@@ -1,4 +1,4 @@
-"""The package itself: examples in its documentation, NumPy alone, one OpenMP runtime, overhead of a call."""
+"""The package itself: examples in its documentation, NumPy alone, one OpenMP runtime."""
 import doctest
 import importlib
 import pathlib
@@ -61,6 +61,33 @@ except ImportError: print("fine")
 def test_one_openmp_runtime(order):
     result = run(f"import {order}; import mhla; print(len(mhla.info()['openmp']))")
     assert result.stdout == "1\n", result.stderr
+
+
+def test_a_runtime_of_another_name_is_shared_too(tmp_path):
+    """Some torch wheels rename their libgomp: a second runtime is then loaded, but its threads alone work."""
+    own = next(p for p in mhla.info()["openmp"] if "libgomp" in p)
+    twin = tmp_path / "libgomp-0123abcd.so.1"
+    twin.write_bytes(pathlib.Path(own).read_bytes().replace(b"libgomp.so.1\0", b"libgomq.so.1\0"))
+    code = f"""
+import ctypes, os, sys
+theirs = ctypes.CDLL({str(twin)!r}, mode=ctypes.RTLD_GLOBAL)
+sys.modules["torch"] = None
+import numpy as np, mhla
+assert len(mhla.info()["openmp"]) == 2 and mhla.info()["openmp_used"] == {str(twin)!r}, mhla.info()
+count = lambda: len(os.listdir("/proc/self/task"))
+q, k, v = np.random.default_rng(0).standard_normal((3, 2, 256, 4, 32), dtype=np.float32)
+work = lambda: mhla.attention(q, k, v, mhla.mix_init("paper", (4, 4)), (16, 16), (4, 4))
+theirs.omp_set_num_threads(1)
+serial, before = work(), count()
+theirs.omp_set_num_threads(5)
+assert mhla.info()["threads"] == 5
+parallel, after = work(), count()
+theirs.GOMP_parallel(ctypes.cast(ctypes.CDLL(None).getpid, ctypes.c_void_p), None, 5, 0)
+assert (serial == parallel).all()
+print(after > before, count() - before)
+"""
+    result = run(code)
+    assert result.stdout == "True 4\n", result.stdout + result.stderr
 
 
 def test_type_hints_are_announced():
