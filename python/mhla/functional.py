@@ -75,7 +75,9 @@ def _axes(grid: Any, blocks: Any) -> tuple:
 def _options(rope: Optional[tuple], rope_style: str, feature: str, feature_eps: float, denominator: str, den_eps: float,
              scale: Optional[float], order: str = "raster", chunk: int = 0, beyond: str = "error", max_tokens: int = 0,
              causal: bool = False, window: int = 0, grid: Sequence[int] = (), blocks: Sequence[int] = ()) -> tuple:
-    """The three lists of the op's schema."""
+    """The three lists of the op's schema. A scale of 0 is the library's word for the default, so nobody may mean it."""
+    if scale == 0:
+        raise Error("scale is 0: everything would be; None is the default")
     style = "none" if rope is None else rope_style
     return (f"{style} {feature} {denominator} {order} {beyond}", [feature_eps, den_eps, scale or 0.0],
             [chunk, max_tokens, int(causal), window, *grid, *blocks])

@@ -63,6 +63,8 @@ class State:
                  scale: Optional[float] = None, chunk_size: int = 64, feature: str = "relu", feature_eps: float = 0.0,
                  denominator: str = "none", den_eps: float = 1e-6, rope: Optional[Tuple[Array, Array]] = None,
                  rope_style: str = "half", beyond: str = "error", max_tokens: int = 0, bfloat16: bool = False):
+        if scale == 0:
+            raise Error("scale is 0: everything would be; None is the default")
         options = Options(rope="none" if rope is None else rope_style, feature=feature, feature_eps=feature_eps,
                           denominator=denominator, den_eps=den_eps, scale=scale or 0.0,
                           chunk=0 if beyond == "chunk" or mix is None else chunk_size, beyond=beyond, max_tokens=max_tokens)

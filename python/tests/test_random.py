@@ -7,7 +7,7 @@ import torch
 
 import mhla
 
-N = 60  # descriptions of each operator
+N = 40  # descriptions of each operator
 
 
 def make(rng, shape, dtype, layout=None):

@@ -214,6 +214,8 @@ def test_no_second_derivatives():
     (dict(feature="tanh"), "feature is 'tanh'"),
     (dict(denominator="sum"), "denominator is 'sum'"),
     (dict(order="random"), "order is 'random'"),
+    (dict(scale=0.0), "scale is 0"),
+    (dict(scale=float("nan")), "scale is NaN"),
     (dict(q2=torch.randn(2, 16, 2, 8)), "q2 and k2 come together"),
     (dict(rope=(torch.ones(16, 4), torch.ones(16, 3))), "rope's sin has shape"),
     (dict(rope=(torch.ones(7, 4), torch.ones(7, 4))), "rope_rows is 7"),
