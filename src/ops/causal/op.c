@@ -113,6 +113,48 @@ static size_t workspace(const mhla_run *run, int backward) {
     return c.used;
 }
 
+/* The rows [i, i+1) / parts of those that the next block will want, so that its memory comes in while this one's product runs. */
+static mhla_prefetch share(mhla_prefetch all, int i, int parts) {
+    const int first = (int)((int64_t)all.n * i / parts), last = (int)((int64_t)all.n * (i + 1) / parts);
+    all.rows.base = (char *)all.rows.base + first * all.rows.stride * (int64_t)mhla_dtype_size(all.rows.dtype);
+    all.n = last - first;
+    return all;
+}
+
+/* o = row scale * (q~ P + scores v), panel by panel of V; with each panel comes P's next one. */
+static void output_panels(const mhla_causal_unit *u, int block, int r, int64_t t, int n, const mhla_causal_scratch *x) {
+    const mhla_causal_work *w = u->w;
+    const mhla_run *run = w->run;
+    const mhla_plan_desc *d = &run->plan->d;
+    const mhla_call *c = &run->call;
+    const mhla_panels *all = &w->shape.n;
+    const int K = d->key_dim, V = d->value_dim, past = mhla_causal_has_past(u, block);
+    const int64_t h = u->g * w->ratio + r;
+    const float *P = mhla_causal_P(u, r, block);
+    const mhla_prefetch q = mhla_causal_next_rows(u, run->q, d->dtype, &c->q, h, t, n, K);
+    const mhla_prefetch k = mhla_causal_next_rows(u, run->k, d->dtype, &c->k, u->g, t, n, K);
+    const mhla_prefetch v = mhla_causal_next_rows(u, run->v, d->dtype, &c->v, u->g, t, n, V);
+    const mhla_prefetch o = mhla_causal_next_rows(u, run->o, d->dtype, &c->o, h, t, n, V);
+    for (int i = 0; i < all->count; i++) {
+        const int begin = mhla_panel_begin(all, i), width = mhla_panel_begin(all, i + 1) - begin;
+        const int last = i + 1 == all->count;
+        const float *next = last ? P + w->P_row : P + (int64_t)K * (begin + width);
+        const mhla_prefetch fetch[] = {
+            {{(void *)(uintptr_t)next, NULL, width, MHLA_F32}, last && block + 1 == u->grp.n ? 0 : K, width * 4},
+            share(q, i, all->count), share(k, i, all->count), share(v, i, all->count), share(o, i, all->count)};
+        mhla_gemm g = {.m = n, .n = mhla_panels_cut(V - begin < width ? V - begin : width, all->unit, width / all->unit, 1),
+                       .f2_lower = 1, .f2_lead = 1, .store = MHLA_STORE_ROWS,
+                       .out = mhla_causal_rows(u, run->o, d->dtype, &c->o, h, t), .row_scale = x->scale,
+                       .accumulate = c->accumulate, .prefetch = fetch, .n_prefetch = 5};
+        g.out.base = (char *)g.out.base + begin * (int64_t)mhla_dtype_size(d->dtype);
+        if (past)
+            g.f = (mhla_factor){.k = K, .a = x->q, .a_row = w->Kp, .a_k = 1, .b = P + (int64_t)K * begin, .b_rows = K};
+        g.f2 = (mhla_factor){.k = n, .a = x->scores, .a_row = x->ld_scores, .a_k = 1, .b = x->v + (int64_t)n * begin,
+                             .b_rows = n};
+        run->kernels->gemm(&g);
+    }
+}
+
 /* o = scale/den * (q~ P + m_ii tril(q~ k~^T) v) for one block, all query heads of the unit. */
 static void output_block(const mhla_causal_unit *u, int block, mhla_causal_scratch *x) {
     const mhla_causal_work *w = u->w;
@@ -135,13 +177,7 @@ static void output_block(const mhla_causal_unit *u, int block, mhla_causal_scrat
         if (w->normed) mhla_causal_denominators(u, x, r, block, n);
         for (int a = 0; a < n; a++) x->scale[a] = w->normed ? d->scale / x->den[a] : d->scale;
         mhla_causal_scores(run->kernels, x, x->scores, x->q, w->Kp, x->kT, K, n, mhla_causal_unit_weight(u, r, i, i));
-        mhla_gemm g = {.m = n, .n = w->shape.n, .f2_lower = 1, .f2_lead = 1, .store = MHLA_STORE_ROWS,
-                       .out = mhla_causal_rows(u, run->o, d->dtype, &c->o, h, t), .row_scale = x->scale,
-                       .accumulate = c->accumulate};
-        if (mhla_causal_has_past(u, block))
-            g.f = (mhla_factor){.k = K, .a = x->q, .a_row = w->Kp, .a_k = 1, .b = mhla_causal_P(u, r, block), .b_rows = K};
-        g.f2 = (mhla_factor){.k = n, .a = x->scores, .a_row = x->ld_scores, .a_k = 1, .b = x->v, .b_rows = n};
-        run->kernels->gemm(&g);
+        output_panels(u, block, r, t, n, x);
     }
 }
 

@@ -8,7 +8,9 @@ enum {
     LONGEST_BLOCK = 128, /* longer chunks are cut: a block's scores are block x block */
     CUT_BLOCK = 64,
     MOST_BLOCKS = 32,         /* of a group */
-    GROUP_BYTES = 8 << 20     /* of a group's mixtures: they should stay in the last cache */
+    FEW_CHUNKS = 64,
+    FEW_BYTES = 800 << 10, /* of a group's mixtures. Few chunks: they stay in the second cache ... */
+    MANY_BYTES = 8 << 20   /* ... many: reading all summaries once per group costs more, so the last cache must do */
 };
 
 /* ---- Shape and pieces ---- */
@@ -91,15 +93,15 @@ void mhla_causal_work_make(mhla_causal_work *w, const mhla_run *run, int transpo
     mhla_panels pv;
     run->kernels->panels(&pv, d->value_dim);
     w->Vw = mhla_panels_width(&pv);
-    int64_t group = GROUP_BYTES / (w->shape.E * (int64_t)sizeof(float) * w->mixes);
+    int64_t entries0, first0;
+    mhla_causal_list(plan, run->call.past, &entries0, &first0);
+    const int64_t chunks = endless ? 1 : (run->call.past + w->longest + d->chunk - 1) / d->chunk - first0;
+    int64_t group = (chunks > FEW_CHUNKS ? MANY_BYTES : FEW_BYTES) / (w->shape.E * (int64_t)sizeof(float) * w->mixes);
     if (group > MOST_BLOCKS) group = MOST_BLOCKS;
     if (w->clamp && !w->running && group > w->M) group = w->M; /* the work per chunk is its window and the group */
     if (group < 4) group = 4;
     const int64_t blocks = (w->longest + w->block - 1) / w->block + 1;
     w->group = (int)(group < blocks ? group : blocks);
-    int64_t entries0, first0;
-    mhla_causal_list(plan, run->call.past, &entries0, &first0);
-    const int64_t chunks = endless ? 1 : (run->call.past + w->longest + d->chunk - 1) / d->chunk - first0;
     w->cap = w->clamp && chunks > w->M + 2 * w->group ? w->M + 2 * w->group : chunks;
     if (w->cap < 1) w->cap = 1;
     w->P_row = w->shape.E + 16; /* odd number of cache lines */
@@ -322,16 +324,29 @@ void mhla_causal_denominators(const mhla_causal_unit *u, mhla_causal_scratch *x,
     for (int t = 0; t < n; t++) x->den[t] = d->scale * x->den[t] + d->den_eps;
 }
 
+/* Rows that will be packed after this block's: the block after it has the same number, or fewer. */
+mhla_prefetch mhla_causal_next_rows(const mhla_causal_unit *u, const void *x, mhla_dtype dtype, const mhla_strides *st,
+                                    int64_t head, int64_t t, int n, int cols) {
+    const int64_t left = u->T - (t + n);
+    return (mhla_prefetch){mhla_causal_rows(u, x, dtype, st, head, t + n), (int)(left < n ? left : n),
+                           cols * (int)mhla_dtype_size(dtype)};
+}
+
 /* ---- Loop 1: S = k~^T v of a block (transposed: v^T k~), z = sum k2~ ---- */
 
 static void summary_product(const mhla_causal_unit *u, const mhla_causal_scratch *x, const mhla_summary_list *to,
-                            int64_t row, int n, mhla_store store) {
+                            int64_t row, int64_t t, int n, mhla_store store) {
     const mhla_causal_work *w = u->w;
     const mhla_summary_shape *s = &w->shape;
+    const mhla_run *run = w->run;
+    const mhla_dtype dtype = run->plan->d.dtype;
     for (int i = 0; i < s->n.count; i++) {
         const mhla_piece p = mhla_summary_piece(s, i * s->rows);
+        const mhla_prefetch next[] = { /* during each panel its share of the next block */
+            mhla_causal_next_rows(u, run->v, dtype, &run->call.v, u->g, t, n, s->V),
+            mhla_causal_next_rows(u, run->k, dtype, &run->call.k, u->g, t, n, s->K)};
         mhla_gemm g = {.m = s->rows, .n = p.n, .store = store, .c = mhla_list_at(to, &p, row),
-                       .c_row = (to->cap + 1) * p.width};
+                       .c_row = (to->cap + 1) * p.width, .prefetch = next, .n_prefetch = i == 0 ? 2 : 0};
         if (s->transposed) /* v is row-major here */
             g.f = (mhla_factor){.k = n, .a = x->v, .a_row = 1, .a_k = w->Vw, .b = x->k + p.column, .b_k = w->Kp};
         else
@@ -358,7 +373,7 @@ void mhla_causal_summarise(mhla_causal_unit *u, int block, mhla_causal_scratch *
     const int adds = !w->running && u->open && u->grp.chunk0 + block == run->call.past / w->C;
     const mhla_summary_list *to = w->running ? &u->parts : &u->S;
     const int64_t row = w->running ? block : u->grp.chunk0 + block - u->base;
-    summary_product(u, x, to, row, n, adds ? MHLA_STORE_ADD : MHLA_STORE_SET);
+    summary_product(u, x, to, row, t, n, adds ? MHLA_STORE_ADD : MHLA_STORE_SET);
     if (!w->normed) return;
     mhla_causal_running_keys(u, x, t, n);
     for (int j = s->rows * s->n.count; j < s->pieces; j++) {
@@ -377,8 +392,15 @@ static void mix_direct(const mhla_causal_unit *u, const mhla_piece *p, int r) {
     const mhla_causal_work *w = u->w;
     const int64_t before = u->grp.chunk0 - u->base;
     const float *W = u->W + (int64_t)r * w->group * w->cap;
-    mhla_gemm g = {.m = u->grp.n, .n = p->n, .store = MHLA_STORE_SET, .c = mhla_causal_P(u, r, 0) + p->at,
-                   .c_row = w->P_row, .f2_lower = 1, .f2_lead = 0};
+    /* the next piece follows in both: its part of the list, and of the P rows, which no prefetcher would see coming */
+    const int more = p->at + p->width < w->shape.E;
+    float *P = mhla_causal_P(u, r, 0) + p->at;
+    const mhla_prefetch next = {{mhla_list_at(&u->S, p, u->S.cap + 1), NULL, p->width, MHLA_F32}, more ? (int)before : 0,
+                                p->width * 4};
+    for (int x = 0; more && x < u->grp.n; x++)
+        for (int e = 0; e < p->width; e += 16) __builtin_prefetch(P + x * w->P_row + p->width + e, 1, 2);
+    mhla_gemm g = {.m = u->grp.n, .n = p->n, .store = MHLA_STORE_SET, .c = P, .c_row = w->P_row, .f2_lower = 1,
+                   .f2_lead = 0, .prefetch = &next, .n_prefetch = u->grp.n > 8}; /* one tile is over too soon */
     g.f = (mhla_factor){.k = (int)before, .a = W, .a_row = w->cap, .a_k = 1, .b = mhla_list_at(&u->S, p, 0),
                         .b_k = p->width};
     g.f2 = (mhla_factor){.k = u->grp.n - 1, .a = W + before, .a_row = w->cap, .a_k = 1,
