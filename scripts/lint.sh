@@ -24,10 +24,16 @@ for path in (p for d in ("scripts", "tests", "python", "bench", "examples") for 
     compile(path.read_text(), str(path), "exec")
 END
 }
-tidy() { # without OpenMP, whose header clang may not have; each file as the plain ISA compiles it
+tidy() { # without OpenMP, whose header clang may not have; kernels once, as the plain ISA compiles them
     cmake -S . -B build-lint -DMHLA_OPENMP=OFF >/dev/null || return 1
-    find src cli -name '*.c' 2>/dev/null | sort |
-        xargs -P "$(nproc)" -n 1 clang-tidy -p build-lint --quiet 2>build-lint/tidy.log || { grep -v 'warnings generated' build-lint/tidy.log; return 1; }
+    python3 - <<'END'
+import json
+path = "build-lint/compile_commands.json"
+rows = json.load(open(path))
+json.dump([r for r in rows if "-DMHLA_ISA=" not in r["command"] or "-DMHLA_ISA=plain" in r["command"]], open(path, "w"))
+END
+    find src cli -name '*.c' | sort | xargs -P "$(nproc)" -n 1 clang-tidy -p build-lint --quiet 2>build-lint/tidy.log ||
+        { grep -v 'warnings\? generated' build-lint/tidy.log; return 1; }
 }
 
 check format format
