@@ -233,13 +233,13 @@ static int pick(const int *list, int n) { return list[random_bits() % (uint32_t)
 static void test_reference(void **state) {
     (void)state;
     static const int tokens[] = {1, 2, 63, 64, 65, 200}, sizes[] = {1, 7, 60, 64, 72, 128};
-    static const int windows[] = {0, 0, 1, 5, 64, 130};
+    static const int windows[] = {0, 0, 1, 5, 64, 130}, key_tokens[] = {1, 2, 63, 65, 200, 600};
     for (int i = 0; i < 48; i++) {
         seed = 1000 + (uint64_t)i;
         random_bits();
         problem p = {0};
         p.c.tokens = tokens[i % 6];
-        if (i / 6 % 3 == 1) p.c.kv_tokens = pick(tokens, 6);
+        if (i / 6 % 3 == 1) p.c.kv_tokens = pick(key_tokens, 6);
         p.c.batch = 1 + random_bits() % 2;
         p.d.kv_heads = 1 + (int)(random_bits() % 2);
         p.d.heads = p.d.kv_heads * (1 + (int)(random_bits() % 3));

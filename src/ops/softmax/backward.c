@@ -8,7 +8,7 @@
 
 #include "ops/softmax/softmax.h"
 
-enum { ROWS = 64, CHUNK = 1024, MAX_CHUNKS = 8 };
+enum { ROWS = 64, CHUNK = 1024, MAX_CHUNKS = 4 };
 
 /* Chunks of queries of a sequence. */
 static int64_t chunk_count(int64_t Tq) { return soft_max(1, soft_min(Tq / CHUNK, MAX_CHUNKS)); }
@@ -77,7 +77,7 @@ static size_t plan_backward(backward *b, const mhla_run *run) {
         Tk = soft_max(Tk, s.Tk);
     }
     b->chunks = chunk_count(Tq);
-    b->split = b->chunks > 1 && b->heads < 4 * (int64_t)run->threads && run->threads > 1;
+    b->split = b->chunks > 1 && b->heads < 2 * (int64_t)run->threads && run->threads > 1;
     const int64_t parts = b->split ? b->heads * b->chunks : run->threads;
     mhla_carver c = {run->ws, 0};
     b->slots = mhla_carve(&c, (size_t)run->threads * sizeof *b->slots);
