@@ -32,10 +32,11 @@ void bench_end(bench *b) {
         json_close('}');
     }
     if (b->format != BENCH_TEXT) return;
-    printf(
-        "\nTime of one call, best and median; GFLOP/s and percent from the best; percent of the rate of multiply-adds\n"
-        "(float32 %.0f GFLOP/s) measured between the calls.\n",
-        peak_of(MHLA_F32, b->context, 0.01));
+    printf("\nTime of one call, best and median; GFLOP/s and percent from the best; percent of the rate of\n"
+           "multiply-adds measured between the calls: float32 %.0f",
+           peak_of(MHLA_F32, b->context, 0.01));
+    if (b->dtypes & 1 << MHLA_BF16) printf(", bfloat16 %.0f", peak_of(MHLA_BF16, b->context, 0.01));
+    printf(" GFLOP/s.\n");
     if (b->notes & NOTE_HEADS) printf("*  measured on some of the heads and multiplied.\n");
     if (b->notes & NOTE_TOO_LONG) printf("-  would take more than ten seconds a call.\n");
 }
