@@ -288,7 +288,8 @@ static void test_large(void **state) {
         {1100, 40, 1, 1, 3, 2, 0, 0, 0},   {2050, 0, 2, 1, 1, 1, 1, 300, 0},   {1, 1500, 24, 2, 16, 16, 1, 0, 0},
         {9, 700, 8, 1, 20, 16, 1, 0, 0},   {300, 20, 3, 1, 8, 8, 1, 0, 0},     {4, 513, 2, 2, 64, 64, 1, 100, 0},
         {1, 1500, 8, 2, 16, 33, 1, 0, 0},  {2, 1300, 4, 1, 72, 60, 1, 600, 1}, {8, 1100, 1, 1, 7, 5, 1, 0, 0},
-        {3, 1030, 2, 2, 34, 72, 1, 0, 2},  {1, 2000, 3, 3, 20, 128, 0, 0, 3},  {5, 600, 1, 1, 130, 65, 1, 3, 2}};
+        {3, 1030, 2, 2, 34, 72, 1, 0, 2},  {1, 2000, 3, 3, 20, 128, 0, 0, 3},  {5, 600, 1, 1, 130, 65, 1, 3, 2},
+        {8, 3, 1, 1, 4, 4, 1, 0, 2}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         seed = 5 + i;
         problem p = {
@@ -491,14 +492,14 @@ static void test_blind_queries(void **state) {
     }
 }
 
-/* 2100 queries are two chunks, which few heads split among threads and many do not. */
+/* 2100 queries are two chunks, 3100 three, which few heads split among threads and many do not. */
 static void test_threads_and_batch(void **state) {
     (void)state;
     static const int threads[] = {1, 2, 3, 7};
     for (int variant = 0; variant < 4; variant++) {
         seed = 21;
         problem p = {.d = {.heads = 2, .kv_heads = 1, .key_dim = 4, .value_dim = 5, .causal = variant == 1}};
-        p.c = (mhla_call){.batch = variant == 2 ? 9 : 1, .tokens = variant == 2 ? 130 : 2100};
+        p.c = (mhla_call){.batch = variant == 2 ? 9 : 1, .tokens = variant == 2 ? 130 : 2100 + 1000 * variant};
         if (variant == 3) p.c.batch = 9, p.c.tokens = 3, p.c.kv_tokens = 2000; /* decoding */
         setup(&p);
         outputs first = {{NULL}};
