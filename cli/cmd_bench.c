@@ -176,7 +176,9 @@ static int make_custom(shape *s, const bench *b) {
         memcpy(s->grid, given.grid.size, sizeof s->grid);
         for (int a = 0; a < s->axes; a++) s->blocks[a] = (int)sqrt((double)s->grid[a]); /* so that M * M <= T */
         s->T = 1;
-        for (int a = 0; a < s->axes; a++) s->T *= s->grid[a];
+        for (int a = 0; a < s->axes; a++)
+            if (__builtin_mul_overflow(s->T, (int64_t)s->grid[a], &s->T) || !fits_int(s->T))
+                return cli_wrong(usage.verb, "the grid has too many tokens");
         if (given.tokens && given.tokens != s->T)
             return cli_wrong(usage.verb, "--tokens is %lld but the grid has %lld", (long long)given.tokens,
                              (long long)s->T);
@@ -367,8 +369,7 @@ static mhla_status bench_all(bench *b, const shape *own) {
         status = bench_custom(b, own);
     } else {
         for (int i = 0; i < GROUPS && status == MHLA_OK; i++)
-            if (bench_wants(b, groups[i].name, NULL) || b->names)
-                status = groups[i].own ? groups[i].own(b) : bench_group(b, &groups[i]);
+            status = groups[i].own ? groups[i].own(b) : bench_group(b, &groups[i]);
     }
     bench_end(b);
     return status;

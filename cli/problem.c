@@ -151,6 +151,16 @@ static mhla_status make_workspaces(problem *p, int backward) {
     return (p->ws_backward = own(p, (int64_t)p->ws_backward_bytes, 1)) ? MHLA_OK : MHLA_ENOMEM;
 }
 
+/* Would the elements of q, k, v or o overflow? */
+static int too_many(const problem_desc *desc) {
+    const mhla_plan_desc *d = &desc->plan;
+    const mhla_call *c = &desc->call;
+    int64_t n = c->tokens > c->kv_tokens ? c->tokens : c->kv_tokens;
+    const int64_t widest = d->key_dim > d->value_dim ? d->key_dim : d->value_dim;
+    return __builtin_mul_overflow(n, c->batch, &n) || __builtin_mul_overflow(n, (int64_t)d->heads, &n) ||
+           __builtin_mul_overflow(n, widest, &n) || n > INT64_MAX / 64;
+}
+
 mhla_status problem_create(problem *p, const problem_desc *desc) {
     uint64_t seed = desc->seed;
     *p = (problem){.call = desc->call, .grads = {.size = sizeof p->grads}, .dtype = desc->plan.dtype};
@@ -160,7 +170,7 @@ mhla_status problem_create(problem *p, const problem_desc *desc) {
     mhla_status status = mhla_plan_create(&p->plan, &plan);
     if (status != MHLA_OK) return status;
     status = MHLA_ENOMEM;
-    if (make_inputs(p, desc, &seed) && (!desc->backward || make_gradients(p, desc, &seed)))
+    if (!too_many(desc) && make_inputs(p, desc, &seed) && (!desc->backward || make_gradients(p, desc, &seed)))
         status = make_workspaces(p, desc->backward);
     if (status != MHLA_OK) problem_free(p);
     return status;

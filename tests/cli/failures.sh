@@ -2,3 +2,4 @@
 mhla check --isa pdp11; echo "-> $?"
 mhla bench --isa pdp11; echo "-> $?"
 mhla info --no-measure >/dev/full; echo "-> $?"
+mhla bench forward --batch 1000000000000 --tokens 1000000; echo "-> $?"

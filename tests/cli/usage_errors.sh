@@ -19,6 +19,7 @@ try bench --grid 16x
 try bench --grid 1x2x3x4
 try bench --grid 4x4 --blocks 2
 try bench --grid 4x4 --tokens 15
+try bench --grid 1000000x1000000x1000000
 try bench --heads 4
 try bench --dtype float16
 try bench --operator mhla,flash
