@@ -181,8 +181,8 @@ static double difference(const problem *p, int i, const void *expected) {
     for (int64_t at = 0; at < p->x[i].extent; at++) {
         const double e = element(p, i, expected, at), x = element(p, i, p->x[i].data, at);
         if (isnan(e) && isnan(x)) continue;
-        const double diff = fabs(x - e);
-        if (!(diff <= worst)) worst = diff;
+        const double diff = isnan(e) || isnan(x) ? INFINITY : fabs(x - e);
+        if (diff > worst) worst = diff;
         if (fabs(e) > largest) largest = fabs(e);
     }
     return worst / largest;
