@@ -11,7 +11,7 @@
 enum { ROWS = 64, CHUNK = 1024, MAX_CHUNKS = 4 };
 
 /* Chunks of queries of a sequence. */
-static int64_t chunk_count(int64_t Tq) { return soft_max(1, soft_min(Tq / CHUNK, MAX_CHUNKS)); }
+static int64_t chunk_count(int64_t Tq) { return mhla_soft_max(1, mhla_soft_min(Tq / CHUNK, MAX_CHUNKS)); }
 
 /* What a chunk gives to the gradients of its key head, rotated as k is. */
 typedef struct part {
@@ -32,7 +32,7 @@ typedef struct slot {
 
 typedef struct backward {
     const mhla_run *run;
-    soft_tiling tiles;
+    mhla_soft_tiling tiles;
     int64_t heads;  /* (sequence, key head) pairs */
     int64_t chunks; /* most of a sequence */
     int split;      /* tasks are chunks, each with its own part; else whole heads, a part per thread */
@@ -42,10 +42,10 @@ typedef struct backward {
 
 static slot carve_slot(mhla_carver *c, const backward *b, int64_t Tk) {
     const mhla_plan_desc *d = &b->run->plan->d;
-    const soft_tiling *t = &b->tiles;
+    const mhla_soft_tiling *t = &b->tiles;
     const int64_t n = (Tk + t->keys - 1) / t->keys;
     /* a window is seen by ROWS queries and may begin and end inside a tile */
-    const int64_t seen = d->window > 0 ? soft_min(n, (d->window + ROWS) / t->keys + 2) : n;
+    const int64_t seen = d->window > 0 ? mhla_soft_min(n, (d->window + ROWS) / t->keys + 2) : n;
     slot s;
     s.k = mhla_carve_floats(c, n * t->keys * t->ldk);
     s.kt = mhla_carve_floats(c, n * t->keys * d->key_dim + 16);
@@ -69,12 +69,12 @@ static slot carve_slot(mhla_carver *c, const backward *b, int64_t Tk) {
 static size_t plan_backward(backward *b, const mhla_run *run) {
     const mhla_plan_desc *d = &run->plan->d;
     const mhla_call *call = &run->call;
-    *b = (backward){.run = run, .tiles = soft_tiles(d), .heads = mhla_seq_count(call) * d->kv_heads};
+    *b = (backward){.run = run, .tiles = mhla_soft_tiles(d), .heads = mhla_seq_count(call) * d->kv_heads};
     int64_t Tq = 0, Tk = 0;
     for (int64_t i = 0; i < mhla_seq_count(call); i++) {
-        const soft_sequence s = soft_sequence_at(call, i);
-        Tq = soft_max(Tq, s.Tq);
-        Tk = soft_max(Tk, s.Tk);
+        const mhla_soft_sequence s = mhla_soft_sequence_at(call, i);
+        Tq = mhla_soft_max(Tq, s.Tq);
+        Tk = mhla_soft_max(Tk, s.Tk);
     }
     b->chunks = chunk_count(Tq);
     b->split = b->chunks > 1 && b->heads < 2 * (int64_t)run->threads && run->threads > 1;
@@ -95,7 +95,7 @@ static size_t plan_backward(backward *b, const mhla_run *run) {
     return c.used;
 }
 
-size_t soft_backward_workspace(const mhla_run *run) {
+size_t mhla_soft_backward_workspace(const mhla_run *run) {
     backward b;
     mhla_run count = *run;
     count.ws = NULL;
@@ -104,38 +104,38 @@ size_t soft_backward_workspace(const mhla_run *run) {
 
 /* Queries begin..end-1 of a sequence and the keys kb..ke-1 that they see, kb on the border of a tile. */
 typedef struct chunk {
-    soft_sequence s;
+    mhla_soft_sequence s;
     int64_t begin, end, kb, ke;
 } chunk;
 
-static chunk chunk_at(const backward *b, const soft_sequence *s, int64_t i) {
+static chunk chunk_at(const backward *b, const mhla_soft_sequence *s, int64_t i) {
     const mhla_plan_desc *d = &b->run->plan->d;
     const int64_t n = chunk_count(s->Tq);
     chunk c = {.s = *s, .begin = s->Tq * i / n, .end = s->Tq * (i + 1) / n};
     if (c.begin == c.end) return c;
-    c.kb = soft_max(0, soft_first(d, s, soft_max(c.begin, soft_start(d, s)))) / b->tiles.keys * b->tiles.keys;
-    c.ke = soft_max(c.kb, soft_min(s->Tk, soft_last(d, s, c.end - 1)));
+    c.kb = mhla_soft_max(0, mhla_soft_first(d, s, mhla_soft_max(c.begin, mhla_soft_start(d, s)))) / b->tiles.keys * b->tiles.keys;
+    c.ke = mhla_soft_max(c.kb, mhla_soft_min(s->Tk, mhla_soft_last(d, s, c.end - 1)));
     return c;
 }
 
 /* Keys of tile j of a chunk. */
 static int tile_keys(const backward *b, const chunk *c, int64_t j) {
-    return (int)soft_min(b->tiles.keys, c->ke - c->kb - j * b->tiles.keys);
+    return (int)mhla_soft_min(b->tiles.keys, c->ke - c->kb - j * b->tiles.keys);
 }
 
 static void load_keys(const backward *b, const slot *w, const chunk *c, int64_t g) {
     const mhla_run *run = b->run;
     const mhla_plan_desc *d = &run->plan->d;
-    const soft_tiling *t = &b->tiles;
+    const mhla_soft_tiling *t = &b->tiles;
     for (int64_t j = 0, k0 = c->kb; k0 < c->ke; j++, k0 += t->keys) {
         const int n = tile_keys(b, c, j);
         float *k = w->k + j * t->keys * t->ldk;
         mhla_panels p;
         run->kernels->panels(&p, n);
-        soft_pack(run, k, t->ldk, soft_rows(run->k, d->dtype, &run->call.k, c->s.batch, c->s.k_begin + k0, g), n, k0,
+        mhla_soft_pack(run, k, t->ldk, mhla_soft_rows(run->k, d->dtype, &run->call.k, c->s.batch, c->s.k_begin + k0, g), n, k0,
                   1.0f);
         run->kernels->transpose(w->kt + j * t->keys * d->key_dim, &p, k, t->ldk, d->key_dim);
-        const mhla_rows v = soft_rows(run->v, d->dtype, &run->call.v, c->s.batch, c->s.k_begin + k0, g);
+        const mhla_rows v = mhla_soft_rows(run->v, d->dtype, &run->call.v, c->s.batch, c->s.k_begin + k0, g);
         run->kernels->scores_in(w->v, t->ldv, &v, n, d->value_dim, 1.0f, NULL);
         run->kernels->transpose(w->vt + j * t->keys * d->value_dim, &p, w->v, t->ldv, d->value_dim);
     }
@@ -146,7 +146,7 @@ static void scores(const backward *b, const mhla_scores *t, float *out, const fl
                    int size) {
     const mhla_gemm g = {
         .m = t->m,
-        .n = soft_panels(b->run, t),
+        .n = mhla_soft_panels(b->run, t),
         .f = {.k = size, .a = x, .a_row = ldx, .a_k = 1, .b = yt, .b_rows = size},
         .store = MHLA_STORE_SET,
         .c = out,
@@ -171,9 +171,9 @@ static void product_transposed(const backward *b, const mhla_scores *t, const fl
         kernels->gemm(&g);
         return;
     }
-    for (int i = 0; i < t->m; i += SOFT_STRIP) { /* strips of queries, as in soft_product */
+    for (int i = 0; i < t->m; i += SOFT_STRIP) { /* strips of queries, as in mhla_soft_product */
         const int end = i + SOFT_STRIP < t->m ? i + SOFT_STRIP : t->m;
-        const int first = soft_row_span(t, end - 1).first, last = soft_row_span(t, i).last;
+        const int first = mhla_soft_row_span(t, end - 1).first, last = mhla_soft_row_span(t, i).last;
         const int shared = first < last;
         if (shared) {
             g.m = last - first;
@@ -184,7 +184,7 @@ static void product_transposed(const backward *b, const mhla_scores *t, const fl
             kernels->gemm(&g);
         }
         for (int r = i; r < end; r++) {
-            const soft_span s = soft_row_span(t, r);
+            const mhla_soft_span s = mhla_soft_row_span(t, r);
             for (int u = s.first; u < s.last; u++) {
                 if (shared && u == first) u = last;
                 if (u < s.last) kernels->axpy(c + u * ldc, a[r * t->ld + u], x + r * ldc, cols);
@@ -194,11 +194,11 @@ static void product_transposed(const backward *b, const mhla_scores *t, const fl
 }
 
 /* dq rows (=, +=) factor * dq [m][ldk], turned back; table row of the first is `at`. */
-static void store_dq(const backward *b, float *dq, const float *factor, int m, const soft_sequence *s, int64_t t,
+static void store_dq(const backward *b, float *dq, const float *factor, int m, const mhla_soft_sequence *s, int64_t t,
                      int64_t h) {
     const mhla_run *run = b->run;
     const mhla_plan_desc *d = &run->plan->d;
-    const mhla_rows out = soft_rows(run->grads.dq, MHLA_F32, &run->grads.dq_strides, s->batch, s->q_begin + t, h);
+    const mhla_rows out = mhla_soft_rows(run->grads.dq, MHLA_F32, &run->grads.dq_strides, s->batch, s->q_begin + t, h);
     if (d->rope == MHLA_ROPE_NONE) {
         run->kernels->scores_out(&out, dq, b->tiles.ldk, m, d->key_dim, factor, run->grads.accumulate);
         return;
@@ -237,7 +237,7 @@ static mhla_scores score_tile(const backward *b, const slot *w, const chunk *c, 
         .ds = w->ds + at * size,
         .dot = w->dot,
     };
-    soft_mask(&tile, &b->run->plan->d, &c->s, t, c->kb + j * b->tiles.keys);
+    mhla_soft_mask(&tile, &b->run->plan->d, &c->s, t, c->kb + j * b->tiles.keys);
     return tile;
 }
 
@@ -249,11 +249,11 @@ static void backward_rows(const backward *b, const slot *w, const part *p, const
     const mhla_kernels *kernels = run->kernels;
     const int64_t ldk = b->tiles.ldk, ldv = b->tiles.ldv, keys = b->tiles.keys;
     const int K = d->key_dim, V = d->value_dim;
-    const int64_t first = (soft_max(0, soft_first(d, &c->s, t)) - c->kb) / keys;
-    const int64_t last = (soft_min(c->ke, soft_last(d, &c->s, t + m - 1)) - c->kb + keys - 1) / keys;
-    soft_pack(run, w->q, ldk, soft_rows(run->q, d->dtype, &run->call.q, c->s.batch, c->s.q_begin + t, h), m,
+    const int64_t first = (mhla_soft_max(0, mhla_soft_first(d, &c->s, t)) - c->kb) / keys;
+    const int64_t last = (mhla_soft_min(c->ke, mhla_soft_last(d, &c->s, t + m - 1)) - c->kb + keys - 1) / keys;
+    mhla_soft_pack(run, w->q, ldk, mhla_soft_rows(run->q, d->dtype, &run->call.q, c->s.batch, c->s.q_begin + t, h), m,
               t + c->s.Tk - c->s.Tq, d->scale);
-    const mhla_rows dO = soft_rows(run->dO, d->dtype, &run->call.o, c->s.batch, c->s.q_begin + t, h);
+    const mhla_rows dO = mhla_soft_rows(run->dO, d->dtype, &run->call.o, c->s.batch, c->s.q_begin + t, h);
     kernels->scores_in(w->dO, ldv, &dO, m, V, 1.0f, NULL);
     for (int i = 0; i < m; i++) {
         w->max[i] = -INFINITY;
@@ -284,7 +284,7 @@ static void backward_rows(const backward *b, const slot *w, const part *p, const
         if (!run->grads.dq && !run->grads.dk) continue;
         kernels->scores_grad(&tile); /* p = softmax(s): ds = p (dp - sum of p dp) */
         if (run->grads.dk) product_transposed(b, &tile, tile.ds, p->dk + k0 * ldk, ldk, w->qn, K); /* s = scale q k^T */
-        if (run->grads.dq) soft_product(run, &tile, tile.ds, w->dq, ldk, w->k + j * keys * ldk, ldk, K);
+        if (run->grads.dq) mhla_soft_product(run, &tile, tile.ds, w->dq, ldk, w->k + j * keys * ldk, ldk, K);
     }
     for (int i = 0; i < m; i++) w->factor[i] *= d->scale;
     if (run->grads.dq) store_dq(b, w->dq, w->factor, m, &c->s, t, h);
@@ -293,7 +293,7 @@ static void backward_rows(const backward *b, const slot *w, const part *p, const
 /* All queries of a chunk that read key head g: their dq, and the chunk's part of dk and dv. */
 static void backward_chunk(const backward *b, const slot *w, const part *p, const chunk *c, int64_t g) {
     const mhla_plan_desc *d = &b->run->plan->d;
-    const int64_t ratio = d->heads / d->kv_heads, seeing = soft_min(c->end, soft_max(c->begin, soft_start(d, &c->s)));
+    const int64_t ratio = d->heads / d->kv_heads, seeing = mhla_soft_min(c->end, mhla_soft_max(c->begin, mhla_soft_start(d, &c->s)));
     memset(p->dk, 0, (size_t)(c->s.Tk * b->tiles.ldk) * sizeof(float));
     memset(p->dv, 0, (size_t)(c->s.Tk * b->tiles.ldv) * sizeof(float));
     load_keys(b, w, c, g);
@@ -303,7 +303,7 @@ static void backward_chunk(const backward *b, const slot *w, const part *p, cons
         memset(w->dq, 0, (size_t)b->tiles.ldk * sizeof(float));
         for (int64_t t = c->begin; t < seeing && b->run->grads.dq; t++) {
             const mhla_grads *out = &b->run->grads;
-            const mhla_rows row = soft_rows(out->dq, MHLA_F32, &out->dq_strides, c->s.batch, c->s.q_begin + t, h);
+            const mhla_rows row = mhla_soft_rows(out->dq, MHLA_F32, &out->dq_strides, c->s.batch, c->s.q_begin + t, h);
             b->run->kernels->scores_out(&row, w->dq, b->tiles.ldk, 1, d->key_dim, &zero, out->accumulate);
         }
         for (int64_t i = 0; i < n; i++) {
@@ -314,10 +314,10 @@ static void backward_chunk(const backward *b, const slot *w, const part *p, cons
 }
 
 /* dk (=, +=) rows of a part from key u on, turned back. */
-static void add_dk(const backward *b, float *dk, const soft_sequence *s, int64_t u, int n, int64_t g, int accumulate) {
+static void add_dk(const backward *b, float *dk, const mhla_soft_sequence *s, int64_t u, int n, int64_t g, int accumulate) {
     const mhla_run *run = b->run;
     const mhla_plan_desc *d = &run->plan->d;
-    const mhla_rows out = soft_rows(run->grads.dk, MHLA_F32, &run->grads.dk_strides, s->batch, s->k_begin + u, g);
+    const mhla_rows out = mhla_soft_rows(run->grads.dk, MHLA_F32, &run->grads.dk_strides, s->batch, s->k_begin + u, g);
     if (d->rope == MHLA_ROPE_NONE) {
         run->kernels->scores_out(&out, dk, b->tiles.ldk, n, d->key_dim, NULL, accumulate);
         return;
@@ -341,14 +341,14 @@ static void add_dk(const backward *b, float *dk, const soft_sequence *s, int64_t
 }
 
 /* dk, dv (=, +=) a part. */
-static void add_part(const backward *b, const part *p, const soft_sequence *s, int64_t g, int accumulate) {
+static void add_part(const backward *b, const part *p, const mhla_soft_sequence *s, int64_t g, int accumulate) {
     const mhla_grads *out = &b->run->grads;
     const int64_t keys = b->tiles.keys, ldk = b->tiles.ldk, ldv = b->tiles.ldv;
     for (int64_t u = 0; u < s->Tk; u += keys) {
-        const int n = (int)soft_min(keys, s->Tk - u);
+        const int n = (int)mhla_soft_min(keys, s->Tk - u);
         if (out->dk) add_dk(b, p->dk + u * ldk, s, u, n, g, accumulate);
         if (out->dv == NULL) continue;
-        const mhla_rows dv = soft_rows(out->dv, MHLA_F32, &out->dv_strides, s->batch, s->k_begin + u, g);
+        const mhla_rows dv = mhla_soft_rows(out->dv, MHLA_F32, &out->dv_strides, s->batch, s->k_begin + u, g);
         b->run->kernels->scores_out(&dv, p->dv + u * ldv, ldv, n, b->run->plan->d.value_dim, NULL, accumulate);
     }
 }
@@ -357,7 +357,7 @@ static void add_parts_task(void *arg, int64_t i, int worker) {
     const backward *b = arg;
     (void)worker;
     const int64_t G = b->run->plan->d.kv_heads;
-    const soft_sequence s = soft_sequence_at(&b->run->call, i / G);
+    const mhla_soft_sequence s = mhla_soft_sequence_at(&b->run->call, i / G);
     for (int64_t j = 0; j < chunk_count(s.Tq); j++)
         add_part(b, &b->parts[i * b->chunks + j], &s, i % G, b->run->grads.accumulate || j > 0);
 }
@@ -365,7 +365,7 @@ static void add_parts_task(void *arg, int64_t i, int worker) {
 static void chunk_task(void *arg, int64_t i, int worker) {
     const backward *b = arg;
     const int64_t task = b->heads * b->chunks - 1 - i, head = task / b->chunks, G = b->run->plan->d.kv_heads;
-    const soft_sequence s = soft_sequence_at(&b->run->call, head / G);
+    const mhla_soft_sequence s = mhla_soft_sequence_at(&b->run->call, head / G);
     if (task % b->chunks >= chunk_count(s.Tq)) return;
     const chunk c = chunk_at(b, &s, task % b->chunks);
     backward_chunk(b, &b->slots[worker], &b->parts[task], &c, head % G);
@@ -374,7 +374,7 @@ static void chunk_task(void *arg, int64_t i, int worker) {
 static void head_task(void *arg, int64_t i, int worker) {
     const backward *b = arg;
     const int64_t G = b->run->plan->d.kv_heads;
-    const soft_sequence s = soft_sequence_at(&b->run->call, i / G);
+    const mhla_soft_sequence s = mhla_soft_sequence_at(&b->run->call, i / G);
     for (int64_t j = 0; j < chunk_count(s.Tq); j++) {
         const chunk c = chunk_at(b, &s, j);
         backward_chunk(b, &b->slots[worker], &b->parts[worker], &c, i % G);
@@ -382,7 +382,7 @@ static void head_task(void *arg, int64_t i, int worker) {
     }
 }
 
-mhla_status soft_backward(const mhla_run *run) {
+mhla_status mhla_soft_backward(const mhla_run *run) {
     backward b;
     plan_backward(&b, run);
     if (b.split) {

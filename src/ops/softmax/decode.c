@@ -22,8 +22,8 @@ typedef struct partial {
 
 typedef struct decode {
     const mhla_run *run;
-    soft_tiling tiles;
-    soft_sequence s; /* of batch entry 0 */
+    mhla_soft_tiling tiles;
+    mhla_soft_sequence s; /* of batch entry 0 */
     int64_t ranges;
     int64_t first, last; /* keys that some query sees */
     int64_t rows;        /* H * Tq */
@@ -31,7 +31,7 @@ typedef struct decode {
     partial *partials;   /* [batch][ranges] */
 } decode;
 
-int soft_is_decode(const mhla_run *run) {
+int mhla_soft_is_decode(const mhla_run *run) {
     const mhla_plan_desc *d = &run->plan->d;
     return run->call.cu_seqlens == NULL && run->call.tokens <= SOFT_FEW / (d->heads / d->kv_heads);
 }
@@ -40,11 +40,11 @@ int soft_is_decode(const mhla_run *run) {
 static size_t plan_decode(decode *p, const mhla_run *run) {
     const mhla_plan_desc *d = &run->plan->d;
     const mhla_call *call = &run->call;
-    *p = (decode){.run = run, .tiles = soft_tiles(d), .s = soft_sequence_at(call, 0)};
+    *p = (decode){.run = run, .tiles = mhla_soft_tiles(d), .s = mhla_soft_sequence_at(call, 0)};
     p->tiles.lds = KEYS + 16;
-    p->first = soft_max(0, soft_first(d, &p->s, 0));
-    p->last = soft_min(p->s.Tk, soft_last(d, &p->s, p->s.Tq - 1));
-    p->ranges = soft_max(1, soft_min((p->last - p->first) / RANGE, MAX_RANGES));
+    p->first = mhla_soft_max(0, mhla_soft_first(d, &p->s, 0));
+    p->last = mhla_soft_min(p->s.Tk, mhla_soft_last(d, &p->s, p->s.Tq - 1));
+    p->ranges = mhla_soft_max(1, mhla_soft_min((p->last - p->first) / RANGE, MAX_RANGES));
     p->rows = d->heads * call->tokens;
     mhla_carver c = {run->ws, 0};
     p->slots = mhla_carve(&c, (size_t)run->threads * sizeof *p->slots);
@@ -66,7 +66,7 @@ static size_t plan_decode(decode *p, const mhla_run *run) {
     return c.used;
 }
 
-size_t soft_decode_workspace(const mhla_run *run) {
+size_t mhla_soft_decode_workspace(const mhla_run *run) {
     decode p;
     mhla_run count = *run;
     count.ws = NULL;
@@ -79,10 +79,10 @@ static void attend(const decode *p, const slot *w, const partial *x, int64_t bat
     const mhla_plan_desc *d = &run->plan->d;
     const int Tq = (int)p->s.Tq, ratio = d->heads / d->kv_heads, V = d->value_dim;
     const int64_t ldk = p->tiles.ldk, ldv = p->tiles.ldv, lds = p->tiles.lds, row = g * ratio * Tq;
-    mhla_rows k = soft_rows(run->k, d->dtype, &run->call.k, batch, k0, g);
-    const mhla_rows v = soft_rows(run->v, d->dtype, &run->call.v, batch, k0, g);
+    mhla_rows k = mhla_soft_rows(run->k, d->dtype, &run->call.k, batch, k0, g);
+    const mhla_rows v = mhla_soft_rows(run->v, d->dtype, &run->call.v, batch, k0, g);
     if (d->rope != MHLA_ROPE_NONE) {
-        soft_pack(run, w->k, ldk, k, n, k0, 1.0f);
+        mhla_soft_pack(run, w->k, ldk, k, n, k0, 1.0f);
         k = (mhla_rows){w->k, NULL, ldk, MHLA_F32};
     }
     run->kernels->few_scores(w->s, lds, w->q + row * ldk, ldk, ratio * Tq, &k, n, d->key_dim);
@@ -98,11 +98,11 @@ static void attend(const decode *p, const slot *w, const partial *x, int64_t bat
             .o = o,
             .ldo = ldv,
         };
-        soft_mask(&tile, d, &p->s, 0, k0);
+        mhla_soft_mask(&tile, d, &p->s, 0, k0);
         run->kernels->scores_online(&tile);
         for (int r = 0; r < Tq && tile.masked; r++) {
-            const soft_span see = soft_row_span(&tile, r);
-            const mhla_rows seen = soft_rows(run->v, d->dtype, &run->call.v, batch, k0 + see.first, g);
+            const mhla_soft_span see = mhla_soft_row_span(&tile, r);
+            const mhla_rows seen = mhla_soft_rows(run->v, d->dtype, &run->call.v, batch, k0 + see.first, g);
             if (see.first < see.last)
                 run->kernels->few_sums(o + r * ldv, ldv, tile.s + r * lds + see.first, lds, 1, &seen,
                                        see.last - see.first, V);
@@ -119,7 +119,7 @@ static void range_task(void *arg, int64_t i, int worker) {
     const partial *x = &p->partials[i];
     const int64_t batch = i / p->ranges, at = i % p->ranges, n = p->last - p->first;
     const int64_t begin = p->first + n * at / p->ranges, end = p->first + n * (at + 1) / p->ranges;
-    const int64_t Tq = p->s.Tq, blind = soft_start(d, &p->s);
+    const int64_t Tq = p->s.Tq, blind = mhla_soft_start(d, &p->s);
     memset(x->o, 0, (size_t)(p->rows * p->tiles.ldv) * sizeof(float));
     for (int64_t r = 0; r < p->rows; r++) {
         x->max[r] = -INFINITY;
@@ -128,12 +128,12 @@ static void range_task(void *arg, int64_t i, int worker) {
     for (int64_t h = 0; h < d->heads; h++) {
         float *q = w->q + h * Tq * p->tiles.ldk;
         memset(q, 0, (size_t)(blind * p->tiles.ldk) * sizeof *q);
-        soft_pack(run, q + blind * p->tiles.ldk, p->tiles.ldk,
-                  soft_rows(run->q, d->dtype, &run->call.q, batch, blind, h), (int)(Tq - blind), blind + p->s.Tk - Tq,
+        mhla_soft_pack(run, q + blind * p->tiles.ldk, p->tiles.ldk,
+                  mhla_soft_rows(run->q, d->dtype, &run->call.q, batch, blind, h), (int)(Tq - blind), blind + p->s.Tk - Tq,
                   d->scale);
     }
     for (int64_t k0 = begin; k0 < end; k0 += KEYS)
-        for (int64_t g = 0; g < d->kv_heads; g++) attend(p, w, x, batch, g, k0, (int)soft_min(KEYS, end - k0));
+        for (int64_t g = 0; g < d->kv_heads; g++) attend(p, w, x, batch, g, k0, (int)mhla_soft_min(KEYS, end - k0));
 }
 
 /* The partial results of a batch entry, all brought to the largest maximum, into the first one; then out. */
@@ -157,16 +157,16 @@ static void merge_task(void *arg, int64_t batch, int worker) {
                 run->kernels->axpy(x->o + r * ldv, shrink, x[i].o + r * ldv, ldv);
             if (i > 0) x->sum[r] += x[i].sum[r];
         }
-        x->sum[r] = r % Tq < soft_start(d, &p->s) ? 0.0f : 1.0f / x->sum[r];
+        x->sum[r] = r % Tq < mhla_soft_start(d, &p->s) ? 0.0f : 1.0f / x->sum[r];
     }
     for (int64_t h = 0; h < d->heads; h++) {
-        const mhla_rows out = soft_rows(run->o, d->dtype, &run->call.o, batch, 0, h);
+        const mhla_rows out = mhla_soft_rows(run->o, d->dtype, &run->call.o, batch, 0, h);
         run->kernels->scores_out(&out, x->o + h * Tq * ldv, ldv, (int)Tq, d->value_dim, x->sum + h * Tq,
                                  run->call.accumulate);
     }
 }
 
-mhla_status soft_decode(const mhla_run *run) {
+mhla_status mhla_soft_decode(const mhla_run *run) {
     decode p;
     plan_decode(&p, run);
     mhla_parallel(run->call.context, run->call.batch * p.ranges, range_task, &p);

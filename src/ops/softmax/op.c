@@ -57,9 +57,9 @@ static int64_t row_stride(int64_t columns) {
     return 16 * (lines <= 1 || lines % 2 ? lines : lines + 1);
 }
 
-soft_tiling soft_tiles(const mhla_plan_desc *d) {
+mhla_soft_tiling mhla_soft_tiles(const mhla_plan_desc *d) {
     const int K = d->key_dim, V = d->value_dim;
-    soft_tiling t = {.keys = 64, .rows = 48, .ldk = row_stride(K), .ldv = row_stride(V)};
+    mhla_soft_tiling t = {.keys = 64, .rows = 48, .ldk = row_stride(K), .ldv = row_stride(V)};
     if (t.ldk + t.ldv <= 480) t.keys = 128;
     if (t.ldk + t.ldv <= 160) t.keys = 256;
     t.lds = t.keys + 16;
@@ -68,7 +68,7 @@ soft_tiling soft_tiles(const mhla_plan_desc *d) {
     return t;
 }
 
-void soft_pack(const mhla_run *run, float *dst, int64_t ld, mhla_rows src, int n, int64_t rope_row, float factor) {
+void mhla_soft_pack(const mhla_run *run, float *dst, int64_t ld, mhla_rows src, int n, int64_t rope_row, float factor) {
     const mhla_plan_desc *d = &run->plan->d;
     if (d->rope == MHLA_ROPE_NONE) {
         run->kernels->scores_in(dst, ld, &src, n, d->key_dim, factor, NULL);
@@ -93,18 +93,18 @@ void soft_pack(const mhla_run *run, float *dst, int64_t ld, mhla_rows src, int n
 }
 
 static int clip(int64_t x) { /* far from any tile is as good as farther */
-    return (int)soft_max(-(1 << 28), soft_min(x, 1 << 28));
+    return (int)mhla_soft_max(-(1 << 28), mhla_soft_min(x, 1 << 28));
 }
 
-void soft_mask(mhla_scores *tile, const mhla_plan_desc *d, const soft_sequence *s, int64_t t, int64_t k0) {
-    const int64_t last = soft_last(d, s, t) - k0, first = soft_first(d, s, t + tile->m - 1) - k0;
+void mhla_soft_mask(mhla_scores *tile, const mhla_plan_desc *d, const mhla_soft_sequence *s, int64_t t, int64_t k0) {
+    const int64_t last = mhla_soft_last(d, s, t) - k0, first = mhla_soft_first(d, s, t + tile->m - 1) - k0;
     tile->windowed = d->window > 0 && first > 0;
     tile->masked = (d->causal && last < tile->n) || tile->windowed;
-    tile->first = clip(soft_first(d, s, t) - k0);
+    tile->first = clip(mhla_soft_first(d, s, t) - k0);
     tile->last = clip(d->causal ? last : (int64_t)1 << 28);
 }
 
-void soft_product(const mhla_run *run, const mhla_scores *t, const float *a, float *c, int64_t ldc, const float *b,
+void mhla_soft_product(const mhla_run *run, const mhla_scores *t, const float *a, float *c, int64_t ldc, const float *b,
                   int64_t ldb, int cols) {
     mhla_gemm g = {
         .m = t->m,
@@ -122,7 +122,7 @@ void soft_product(const mhla_run *run, const mhla_scores *t, const float *a, flo
      * is read, not even to be multiplied by 0. */
     for (int i = 0; i < t->m; i += SOFT_STRIP) {
         const int end = i + SOFT_STRIP < t->m ? i + SOFT_STRIP : t->m;
-        const int first = soft_row_span(t, end - 1).first, last = soft_row_span(t, i).last;
+        const int first = mhla_soft_row_span(t, end - 1).first, last = mhla_soft_row_span(t, i).last;
         const int shared = first < last;
         if (shared) {
             g.m = end - i;
@@ -133,7 +133,7 @@ void soft_product(const mhla_run *run, const mhla_scores *t, const float *a, flo
             run->kernels->gemm(&g);
         }
         for (int r = i; r < end; r++) {
-            const soft_span s = soft_row_span(t, r);
+            const mhla_soft_span s = mhla_soft_row_span(t, r);
             for (int u = s.first; u < s.last; u++) {
                 if (shared && u == first) u = last;
                 if (u < s.last) run->kernels->axpy(c + r * ldc, a[r * t->ld + u], b + u * ldb, cols);
@@ -157,7 +157,7 @@ typedef struct slot {
 
 typedef struct forward {
     const mhla_run *run;
-    soft_tiling tiles;
+    mhla_soft_tiling tiles;
     int heads;       /* of the queries that a task treats: those of one key head, or some of them */
     int groups;      /* tasks that share a block of queries: kv_heads * ceil(ratio / heads) */
     int64_t *blocks; /* [sequences+1] blocks of queries before each sequence */
@@ -165,7 +165,7 @@ typedef struct forward {
     slot *slots;     /* [threads] */
 } forward;
 
-static slot carve_slot(mhla_carver *c, const soft_tiling *t, const mhla_plan_desc *d) {
+static slot carve_slot(mhla_carver *c, const mhla_soft_tiling *t, const mhla_plan_desc *d) {
     slot s;
     s.q = mhla_carve_floats(c, t->task * t->ldk);
     s.o = mhla_carve_floats(c, t->task * t->ldv);
@@ -182,10 +182,10 @@ static slot carve_slot(mhla_carver *c, const soft_tiling *t, const mhla_plan_des
 static size_t plan_forward(forward *f, const mhla_run *run) {
     const mhla_plan_desc *d = &run->plan->d;
     const int64_t n = mhla_seq_count(&run->call), ratio = d->heads / d->kv_heads;
-    *f = (forward){.run = run, .tiles = soft_tiles(d)};
+    *f = (forward){.run = run, .tiles = mhla_soft_tiles(d)};
     /* Few queries: as many heads of a group as fit share the tiles of their keys. */
-    f->most = soft_min(run->call.tokens, f->tiles.task);
-    f->heads = (int)soft_min(ratio, f->tiles.task / f->most);
+    f->most = mhla_soft_min(run->call.tokens, f->tiles.task);
+    f->heads = (int)mhla_soft_min(ratio, f->tiles.task / f->most);
     f->groups = d->kv_heads * (int)((ratio + f->heads - 1) / f->heads);
     mhla_carver c = {run->ws, 0};
     f->blocks = mhla_carve(&c, (size_t)(n + 1) * sizeof *f->blocks);
@@ -197,13 +197,13 @@ static size_t plan_forward(forward *f, const mhla_run *run) {
     if (run->ws == NULL) return c.used;
     f->blocks[0] = 0;
     for (int64_t s = 0; s < n; s++)
-        f->blocks[s + 1] = f->blocks[s] + (soft_sequence_at(&run->call, s).Tq + f->most - 1) / f->most;
+        f->blocks[s + 1] = f->blocks[s] + (mhla_soft_sequence_at(&run->call, s).Tq + f->most - 1) / f->most;
     return c.used;
 }
 
 /* Queries begin..end-1 of sequence s. */
 typedef struct block {
-    soft_sequence s;
+    mhla_soft_sequence s;
     int64_t begin, end;
 } block;
 
@@ -216,23 +216,23 @@ static block find_block(const forward *f, int64_t i) {
         else
             high = middle;
     }
-    const soft_sequence s = soft_sequence_at(&f->run->call, low);
+    const mhla_soft_sequence s = mhla_soft_sequence_at(&f->run->call, low);
     const int64_t n = f->blocks[low + 1] - f->blocks[low], at = i - f->blocks[low];
     return (block){s, s.Tq * at / n, s.Tq * (at + 1) / n};
 }
 
 /* Keys k0 .. k0+n-1 and their values into the slot, as the products want them. */
-static void load_keys(const forward *f, const slot *w, const soft_sequence *s, int64_t g, int64_t k0, int n) {
+static void load_keys(const forward *f, const slot *w, const mhla_soft_sequence *s, int64_t g, int64_t k0, int n) {
     const mhla_run *run = f->run;
     const mhla_plan_desc *d = &run->plan->d;
-    const mhla_rows k = soft_rows(run->k, d->dtype, &run->call.k, s->batch, s->k_begin + k0, g);
-    const mhla_rows v = soft_rows(run->v, d->dtype, &run->call.v, s->batch, s->k_begin + k0, g);
+    const mhla_rows k = mhla_soft_rows(run->k, d->dtype, &run->call.k, s->batch, s->k_begin + k0, g);
+    const mhla_rows v = mhla_soft_rows(run->v, d->dtype, &run->call.v, s->batch, s->k_begin + k0, g);
     mhla_panels p;
     run->kernels->panels(&p, n);
     if (d->dtype == MHLA_F32 && d->rope == MHLA_ROPE_NONE) {
         run->kernels->transpose(w->kt, &p, k.base, k.stride, d->key_dim);
     } else {
-        soft_pack(run, w->k, f->tiles.ldk, k, n, k0, 1.0f);
+        mhla_soft_pack(run, w->k, f->tiles.ldk, k, n, k0, 1.0f);
         run->kernels->transpose(w->kt, &p, w->k, f->tiles.ldk, d->key_dim);
     }
     run->kernels->scores_in(w->v, f->tiles.ldv, &v, n, d->value_dim, 1.0f, NULL);
@@ -253,16 +253,16 @@ static mhla_scores score_tile(const forward *f, const slot *w, int row, int m, i
 
 /* Rows row .. row+m-1 of the task over the keys in the slot, k0 .. k0+n-1. Where some of them do not see all of these,
  * they are the queries t .. of one head, of sequence s; else s is NULL. */
-static void attend(const forward *f, const slot *w, int64_t k0, int n, int row, int m, const soft_sequence *s,
+static void attend(const forward *f, const slot *w, int64_t k0, int n, int row, int m, const mhla_soft_sequence *s,
                    int64_t t) {
     const mhla_run *run = f->run;
     const mhla_plan_desc *d = &run->plan->d;
     mhla_scores tile = score_tile(f, w, row, m, n);
-    if (s) soft_mask(&tile, d, s, t, k0);
+    if (s) mhla_soft_mask(&tile, d, s, t, k0);
     const mhla_gemm g = {
         /* s = q k^T */
         .m = m,
-        .n = soft_panels(run, &tile),
+        .n = mhla_soft_panels(run, &tile),
         .f = {.k = d->key_dim,
               .a = w->q + row * f->tiles.ldk,
               .a_row = f->tiles.ldk,
@@ -275,18 +275,18 @@ static void attend(const forward *f, const slot *w, int64_t k0, int n, int row, 
     };
     run->kernels->gemm(&g);
     run->kernels->scores_online(&tile);
-    soft_product(run, &tile, w->s, tile.o, tile.ldo, w->v, f->tiles.ldv, d->value_dim);
+    mhla_soft_product(run, &tile, w->s, tile.o, tile.ldo, w->v, f->tiles.ldv, d->value_dim);
 }
 
 /* The queries of a block, of `heads` heads that share key head g, over all that they see. */
 static void attend_all(const forward *f, const slot *w, const block *b, int64_t g, int heads) {
     const mhla_plan_desc *d = &f->run->plan->d;
-    const soft_sequence *s = &b->s;
+    const mhla_soft_sequence *s = &b->s;
     const int size = (int)(b->end - b->begin);
-    const int64_t first = soft_max(0, soft_first(d, s, b->begin)), last = soft_min(s->Tk, soft_last(d, s, b->end - 1));
+    const int64_t first = mhla_soft_max(0, mhla_soft_first(d, s, b->begin)), last = mhla_soft_min(s->Tk, mhla_soft_last(d, s, b->end - 1));
     for (int64_t k0 = first / f->tiles.keys * f->tiles.keys; k0 < last; k0 += f->tiles.keys) {
-        const int n = (int)soft_min(f->tiles.keys, last - k0);
-        const int all = k0 + n <= soft_last(d, s, b->begin) && soft_first(d, s, b->end - 1) <= k0;
+        const int n = (int)mhla_soft_min(f->tiles.keys, last - k0);
+        const int all = k0 + n <= mhla_soft_last(d, s, b->begin) && mhla_soft_first(d, s, b->end - 1) <= k0;
         load_keys(f, w, s, g, k0, n);
         const int runs = all ? 1 : heads, rows = all ? size * heads : size; /* unmasked, heads are not told apart */
         const int tiles = (rows + f->tiles.rows - 1) / f->tiles.rows;
@@ -296,7 +296,7 @@ static void attend_all(const forward *f, const slot *w, const block *b, int64_t 
                 const int64_t t = b->begin + row;
                 if (all)
                     attend(f, w, k0, n, row, end - row, NULL, 0);
-                else if (k0 < soft_last(d, s, b->begin + end - 1) && soft_first(d, s, t) < k0 + n)
+                else if (k0 < mhla_soft_last(d, s, b->begin + end - 1) && mhla_soft_first(d, s, t) < k0 + n)
                     attend(f, w, k0, n, h * size + row, end - row, s, t);
             }
     }
@@ -311,15 +311,15 @@ static void forward_task(void *arg, int64_t i, int worker) {
     const block b = find_block(f, task / f->groups);
     const int64_t per_key = f->groups / d->kv_heads, ratio = d->heads / d->kv_heads;
     const int64_t g = task % f->groups / per_key, h = g * ratio + task % per_key * f->heads;
-    const int heads = (int)soft_min(f->heads, (g + 1) * ratio - h), n = (int)(b.end - b.begin), rows = heads * n;
+    const int heads = (int)mhla_soft_min(f->heads, (g + 1) * ratio - h), n = (int)(b.end - b.begin), rows = heads * n;
     const int64_t ldk = f->tiles.ldk, ldv = f->tiles.ldv;
-    const int blind = (int)soft_min(n, soft_max(0, soft_start(d, &b.s) - b.begin)); /* queries that see nothing */
+    const int blind = (int)mhla_soft_min(n, mhla_soft_max(0, mhla_soft_start(d, &b.s) - b.begin)); /* queries that see nothing */
     for (int j = 0; j < heads; j++) {
         float *q = w->q + (int64_t)j * n * ldk;
         memset(q, 0, (size_t)(blind * ldk) * sizeof *q);
         if (blind < n)
-            soft_pack(run, q + blind * ldk, ldk,
-                      soft_rows(run->q, d->dtype, &run->call.q, b.s.batch, b.s.q_begin + b.begin + blind, h + j),
+            mhla_soft_pack(run, q + blind * ldk, ldk,
+                      mhla_soft_rows(run->q, d->dtype, &run->call.q, b.s.batch, b.s.q_begin + b.begin + blind, h + j),
                       n - blind, b.begin + blind + b.s.Tk - b.s.Tq, d->scale);
     }
     memset(w->o, 0, (size_t)(rows * ldv) * sizeof *w->o);
@@ -331,14 +331,14 @@ static void forward_task(void *arg, int64_t i, int worker) {
     for (int j = 0; j < heads; j++) {
         float *sum = w->sum + (int64_t)j * n;
         for (int r = 0; r < n; r++) sum[r] = r < blind ? 0.0f : 1.0f / sum[r]; /* o = sum of p v / sum of p */
-        const mhla_rows out = soft_rows(run->o, d->dtype, &run->call.o, b.s.batch, b.s.q_begin + b.begin, h + j);
+        const mhla_rows out = mhla_soft_rows(run->o, d->dtype, &run->call.o, b.s.batch, b.s.q_begin + b.begin, h + j);
         run->kernels->scores_out(&out, w->o + (int64_t)j * n * ldv, ldv, n, d->value_dim, sum, run->call.accumulate);
     }
 }
 
 static size_t workspace(const mhla_run *run, int backward) {
-    if (backward) return soft_backward_workspace(run);
-    if (soft_is_decode(run)) return soft_decode_workspace(run);
+    if (backward) return mhla_soft_backward_workspace(run);
+    if (mhla_soft_is_decode(run)) return mhla_soft_decode_workspace(run);
     forward f;
     mhla_run count = *run;
     count.ws = NULL;
@@ -346,7 +346,7 @@ static size_t workspace(const mhla_run *run, int backward) {
 }
 
 static mhla_status forward_run(const mhla_run *run) {
-    if (soft_is_decode(run)) return soft_decode(run);
+    if (mhla_soft_is_decode(run)) return mhla_soft_decode(run);
     forward f;
     plan_forward(&f, run);
     mhla_parallel(run->call.context, f.blocks[mhla_seq_count(&run->call)] * f.groups, forward_task, &f);
@@ -359,7 +359,7 @@ const mhla_op mhla_op_softmax = {
     .check_call = check_call,
     .workspace = workspace,
     .forward = forward_run,
-    .backward = soft_backward,
-    .forward_reference = soft_forward_reference,
-    .backward_reference = soft_backward_reference,
+    .backward = mhla_soft_backward,
+    .forward_reference = mhla_soft_forward_reference,
+    .backward_reference = mhla_soft_backward_reference,
 };

@@ -20,7 +20,7 @@ static double dot(const double *x, const double *y, int n) {
 }
 
 /* p[u] = softmax over the keys u in first..last-1 of scale * q_t . k_u; q is the query as read. */
-static void weights(double *p, double *q, double *k, const mhla_run *run, const soft_sequence *s, int64_t t, int64_t h,
+static void weights(double *p, double *q, double *k, const mhla_run *run, const mhla_soft_sequence *s, int64_t t, int64_t h,
                     int64_t first, int64_t last) {
     const mhla_plan_desc *d = &run->plan->d;
     const int K = d->key_dim;
@@ -36,7 +36,7 @@ static void weights(double *p, double *q, double *k, const mhla_run *run, const 
     for (int64_t u = first; u < last; u++) p[u] /= sum;
 }
 
-mhla_status soft_forward_reference(const mhla_run *run) {
+mhla_status mhla_soft_forward_reference(const mhla_run *run) {
     const mhla_plan_desc *d = &run->plan->d;
     const mhla_call *c = &run->call;
     const int K = d->key_dim, V = d->value_dim, ratio = d->heads / d->kv_heads;
@@ -44,10 +44,10 @@ mhla_status soft_forward_reference(const mhla_run *run) {
     if (p == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for the reference");
     double *q = p + c->kv_tokens, *k = q + K;
     for (int64_t i = 0; i < mhla_seq_count(c); i++) {
-        const soft_sequence s = soft_sequence_at(c, i);
+        const mhla_soft_sequence s = mhla_soft_sequence_at(c, i);
         for (int64_t t = 0; t < s.Tq; t++)
             for (int64_t h = 0; h < d->heads; h++) {
-                const int64_t first = soft_max(0, soft_first(d, &s, t)), last = soft_last(d, &s, t);
+                const int64_t first = mhla_soft_max(0, mhla_soft_first(d, &s, t)), last = mhla_soft_last(d, &s, t);
                 if (first < last) weights(p, q, k, run, &s, t, h, first, last);
                 for (int j = 0; j < V; j++) { /* o_t = sum_u p_tu v_u */
                     double sum = 0.0;
@@ -71,12 +71,12 @@ typedef struct scratch {
 } scratch;
 
 /* Adds what query t of head h gives to dk and dv of its key head; leaves its own gradient in dq. */
-static void backward_query(const scratch *w, const mhla_run *run, const soft_sequence *s, int64_t t, int64_t h) {
+static void backward_query(const scratch *w, const mhla_run *run, const mhla_soft_sequence *s, int64_t t, int64_t h) {
     const mhla_plan_desc *d = &run->plan->d;
     const mhla_call *c = &run->call;
     const int K = d->key_dim, V = d->value_dim;
     const int64_t g = h / (d->heads / d->kv_heads);
-    const int64_t first = soft_max(0, soft_first(d, s, t)), last = soft_last(d, s, t);
+    const int64_t first = mhla_soft_max(0, mhla_soft_first(d, s, t)), last = mhla_soft_last(d, s, t);
     for (int j = 0; j < K; j++) w->dq[j] = 0.0;
     if (first >= last) return;
     weights(w->p, w->q, w->k, run, s, t, h, first, last);
@@ -102,7 +102,7 @@ static void backward_query(const scratch *w, const mhla_run *run, const soft_seq
         mhla_rotate_row(w->dq, d->rope, d->rope_dim, c->rope_cos, c->rope_sin, t + s->Tk - s->Tq, -1.0);
 }
 
-static void backward_head(const scratch *w, const mhla_run *run, const soft_sequence *s, int64_t g) {
+static void backward_head(const scratch *w, const mhla_run *run, const mhla_soft_sequence *s, int64_t g) {
     const mhla_plan_desc *d = &run->plan->d;
     const mhla_call *c = &run->call;
     const mhla_grads *out = &run->grads;
@@ -128,7 +128,7 @@ static void backward_head(const scratch *w, const mhla_run *run, const soft_sequ
     }
 }
 
-mhla_status soft_backward_reference(const mhla_run *run) {
+mhla_status mhla_soft_backward_reference(const mhla_run *run) {
     const mhla_plan_desc *d = &run->plan->d;
     const size_t K = (size_t)d->key_dim, V = (size_t)d->value_dim, T = (size_t)run->call.kv_tokens;
     scratch w = {.p = mhla_alloc((2 * T + 3 * K + T * (K + V)) * sizeof(double))};
@@ -140,7 +140,7 @@ mhla_status soft_backward_reference(const mhla_run *run) {
     w.dk = w.dq + K;
     w.dv = w.dk + T * K;
     for (int64_t i = 0; i < mhla_seq_count(&run->call); i++) {
-        const soft_sequence s = soft_sequence_at(&run->call, i);
+        const mhla_soft_sequence s = mhla_soft_sequence_at(&run->call, i);
         for (int64_t g = 0; g < d->kv_heads; g++) backward_head(&w, run, &s, g);
     }
     mhla_free(w.p);
