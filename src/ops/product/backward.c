@@ -11,7 +11,8 @@
  * depends on the number of rows alone. Tasks are blocks of dw, and segments where dw has few blocks. */
 
 enum {
-    CHUNK = 256, /* rows */
+    CHUNK = 256,       /* rows */
+    LINE = CHUNK + 16, /* padded, so that a tile's rows do not fall on the same lines of the cache */
     SEGMENT = 8 * CHUNK,
     SEGMENTS = 16,      /* at most; longer segments then */
     SMALL = 512 * 1024, /* elements of dw up to which segments are summed apart */
@@ -26,9 +27,8 @@ typedef struct weight_grad {
     int accumulate;
     int64_t segments, n_blocks, k_blocks;
     float *partial; /* [segments-1][N*K + N]: the first segment goes to dw, db themselves */
-    char *scratch;  /* per worker: dy [CHUNK][n_ld], x [CHUNK] panelled */
-    int64_t n_ld;   /* columns of dy's block, padded against aliasing */
-    size_t worker_bytes, dy_bytes;
+    char *scratch;  /* per worker: dy^T [block][LINE], x [CHUNK] panelled, the block of dw panelled */
+    size_t worker_bytes, dy_bytes, x_bytes;
 } weight_grad;
 
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -51,17 +51,19 @@ static void weight_task(void *arg, int64_t task, int worker) {
     float *db = s == 0 ? g->db : g->partial + (s - 1) * (g->N * g->K + g->N) + g->N * g->K;
     float *a = g->scratch ? (float *)(g->scratch + (size_t)worker * g->worker_bytes) : NULL;
     float *b = g->scratch ? (float *)((char *)a + g->dy_bytes) : NULL;
+    float *sums = g->scratch ? (float *)((char *)b + g->x_bytes) : NULL;
     mhla_panels panels = mhla_product_panels(g->kernels, kb, MHLA_F32);
     const int64_t chunks = ceil_div(g->rows, CHUNK), last = (s + 1) * chunks / g->segments;
     for (int64_t c = s * chunks / g->segments; c < last; c++) {
         const int64_t r = c * CHUNK;
         const int n = g->rows - r < CHUNK ? (int)(g->rows - r) : CHUNK;
-        const int add = c > s * chunks / g->segments || (s == 0 && g->accumulate);
-        if (g->db && bk == 0) sum_columns(g, db, r, n, n0, nb, add);
+        const int add = c > s * chunks / g->segments;
+        if (g->db && bk == 0) sum_columns(g, db, r, n, n0, nb, add || (s == 0 && g->accumulate));
         if (g->dw == NULL) continue;
-        const mhla_rows dy = {(float *)g->dy + r * g->ldy + n0, NULL, g->ldy, MHLA_F32};
         const mhla_rows x = {(float *)g->x + r * g->ldx + k0, NULL, g->ldx, MHLA_F32};
-        g->kernels->copy_rows(a, g->n_ld, &dy, n, nb, NULL);
+        /* dy^T as rows of k, [nb][LINE]: a tile then reads whole lines of it */
+        const mhla_panels line = {.n = n, .unit = 16, .vectors = LINE / 16, .count = 1, .base = LINE / 16};
+        g->kernels->transpose(a, &line, g->dy + r * g->ldy + n0, g->ldy, nb);
         g->kernels->copy_panels(b, &panels, &x, n, NULL);
         const int64_t next = r + n, left = c + 1 == last ? 0 : g->rows - next < CHUNK ? g->rows - next : CHUNK;
         for (int i = 0; i < panels.count; i++) {
@@ -75,15 +77,27 @@ static void weight_task(void *arg, int64_t task, int worker) {
             const mhla_gemm product = {
                 .m = nb,
                 .n = mhla_one_panel(&panels, i),
-                .f = {n, a, 1, g->n_ld, b + (int64_t)n * begin, n, 0},
-                .store = MHLA_STORE_ROWS,
-                .out = {dw + n0 * g->K + k0 + begin, NULL, g->K, MHLA_F32},
-                .accumulate = add,
+                .f = {n, a, LINE, 1, b + (int64_t)n * begin, n, 0},
+                .store = add ? MHLA_STORE_ADD : MHLA_STORE_SET,
+                .c = sums + (int64_t)nb * begin,
+                .c_rows = nb,
                 .prefetch = near,
                 .n_prefetch = left > 0 ? 2 : 0,
             };
             g->kernels->gemm(&product);
         }
+    }
+    for (int i = 0; i < panels.count && g->dw; i++) {
+        const int begin = mhla_panel_begin(&panels, i);
+        const mhla_panels one = mhla_one_panel(&panels, i);
+        const mhla_epilogue out = {.src = sums + (int64_t)nb * begin,
+                                   .ld = mhla_panels_width(&one),
+                                   .m = nb,
+                                   .n = one.n,
+                                   .y = dw + n0 * g->K + k0 + begin,
+                                   .ldy = g->K,
+                                   .accumulate = s == 0 && g->accumulate};
+        g->kernels->epilogue(&out);
     }
 }
 
@@ -117,8 +131,18 @@ mhla_status mhla_linear_backward_weight(const mhla_linear_desc *desc, float *dw,
     MHLA_TRY(mhla_product_overlap(view_db, view_dy));
     MHLA_TRY(mhla_product_overlap(view_db, view_x));
 
-    weight_grad g = {mhla_kernels_get(), dy, x, dw, db,   d.rows, d.ldy, d.ldx, N, K,
-                     d.accumulate,       1,  1, 1,  NULL, NULL,   0,     0,     0};
+    weight_grad g = {.kernels = mhla_kernels_get(),
+                     .dy = dy,
+                     .x = x,
+                     .dw = dw,
+                     .db = db,
+                     .rows = d.rows,
+                     .ldy = d.ldy,
+                     .ldx = d.ldx,
+                     .N = N,
+                     .K = K,
+                     .accumulate = d.accumulate,
+                     .segments = 1};
     g.n_blocks = ceil_div(N, BLOCK);
     g.k_blocks = dw ? ceil_div(K, BLOCK) : 1;
     if (!dw || N * K <= SMALL) {
@@ -128,10 +152,12 @@ mhla_status mhla_linear_backward_weight(const mhla_linear_desc *desc, float *dw,
     const int threads = mhla_context_threads(d.context);
     mhla_carver c = {0};
     if (dw) {
-        g.n_ld = ceil_div(ceil_div(N, g.n_blocks), 16) * 16 + 16;
-        mhla_carve_floats(&c, CHUNK * g.n_ld);
+        mhla_carve_floats(&c, ceil_div(N, g.n_blocks) * LINE);
         g.dy_bytes = c.used;
-        mhla_carve_floats(&c, CHUNK * (int64_t)(ceil_div(K, g.k_blocks) + 64));
+        const int64_t columns = ceil_div(K, g.k_blocks) + MHLA_WIDEST;
+        mhla_carve_floats(&c, CHUNK * columns);
+        g.x_bytes = c.used - g.dy_bytes;
+        mhla_carve_floats(&c, ceil_div(N, g.n_blocks) * columns);
     }
     g.worker_bytes = c.used;
     c.used *= (size_t)threads;
