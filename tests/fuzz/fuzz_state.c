@@ -12,8 +12,16 @@ static const float mix[] = {1.0f, 0.0f, 0.0f, 0.5f, 0.5f, 0.0f, 0.25f, 0.25f, 0.
 static const float x[64];
 
 static void make_plans(void) {
-    const mhla_plan_desc d = {.size = sizeof d, .kind = MHLA_KIND_CAUSAL, .heads = 2, .kv_heads = 1, .key_dim = 3,
-                              .value_dim = 2, .chunk = 4, .chunks = 3};
+    const mhla_plan_desc d = {.size = sizeof d,
+                              .kind = MHLA_KIND_CAUSAL,
+                              .heads = 2,
+                              .kv_heads = 1,
+                              .key_dim = 3,
+                              .value_dim = 2,
+                              .denominator = MHLA_DEN_EQ4,
+                              .den_eps = 1.0f,
+                              .chunk = 4,
+                              .chunks = 3};
     mhla_plan_desc clamp = d, linear = d;
     clamp.beyond = MHLA_BEYOND_CLAMP;
     linear.kind = MHLA_KIND_LINEAR_CAUSAL;

@@ -8,49 +8,21 @@
  * Formulas are in README.md, with the names used here: a = scale * do / den, w = m_ii, e = scale * dden. */
 #include <limits.h>
 
-#include "ops/causal/causal.h"
+#include "ops/causal/backward.h"
 
 enum { PIECES = 16, COLUMNS = 32 }; /* pieces of a task; chunks of a dmix task */
-
-typedef struct back_scratch {
-    mhla_causal_scratch x;
-    float *a;        /* [block][Vw]: scale * do / den */
-    float *vT;       /* panelled [V][block] */
-    float *ds;       /* [block][ld_scores]: a v^T */
-    float *turned;   /* [block][ld_scores]: a triangle, transposed and back to front */
-    float *dq, *dk, *plain, *dk2; /* [block][Kp] */
-    float *dv;       /* [block][Vw] */
-    float *dS;       /* panelled [K][V] */
-} back_scratch;
 
 typedef struct job {
     mhla_causal_work w;
     int units, workers;
-    struct back_unit *unit;
-    back_scratch *scratch; /* [workers] */
-    int slots;             /* units between two reductions of dmix */
-    float *dmix;           /* [slots][mixes][M,M] or NULL */
-    int64_t first;         /* unit number of task 0 */
+    mhla_back_unit *unit;
+    mhla_back_scratch *scratch; /* [workers] */
+    int slots;                  /* units between two reductions of dmix */
+    float *dmix;                /* [slots][mixes][M,M] or NULL */
+    int64_t first;              /* unit number of task 0 */
     mhla_causal_loop loop;
-    struct back_unit *now;
+    mhla_back_unit *now;
 } job;
-
-typedef struct back_unit {
-    mhla_causal_unit u;
-    int64_t blocks, chunk_lo, chunk_hi; /* blocks with tokens; chunks [lo, hi) whose dS is wanted */
-    int64_t first_chunk;  /* first one with tokens */
-    mhla_summary_list *D; /* [mixes]: dP of block i is row blocks - 1 - i */
-    mhla_summary_list *Dc; /* [mixes], running: the same summed over each chunk, row chunk_hi - 1 - i */
-    int64_t done;         /* blocks before the group */
-    float *diagonal;      /* [group][ratio]: the blocks' own part of dm_ii */
-    float *products;      /* [mixes][group+1][cap] <D, S> */
-    float *W;             /* [mixes][rows][.] weights of the backward walk */
-    float *T;             /* [group+1][P_row]: dS of the group's blocks; running: row `group` is carried on */
-    float *dmix;          /* [mixes][M,M] of the unit, or NULL */
-    int64_t tail;         /* CLAMP: D rows up to here are merged into this one */
-    int64_t top;          /* backward walk: chunk of T row 0 */
-    int rows, starts;
-} back_unit;
 
 /* ---- Workspace ---- */
 
@@ -73,7 +45,7 @@ static int64_t count_blocks(const mhla_causal_work *w, int64_t tokens) {
     return (head - 1) / w->block + 1 + rest / w->C * per + (rest % w->C + w->block - 1) / w->block;
 }
 
-static void carve_unit(mhla_carver *c, const mhla_causal_work *w, back_unit *u) {
+static void carve_unit(mhla_carver *c, const mhla_causal_work *w, mhla_back_unit *u) {
     const int wants_dmix = w->run->grads.dmix != NULL || w->run->dO == NULL; /* asked for its size only: yes */
     mhla_causal_unit_carve(c, w, &u->u, wants_dmix && w->run->plan->d.kind != MHLA_KIND_LINEAR_CAUSAL);
     const int64_t most = count_blocks(w, w->longest) + 1;
@@ -93,7 +65,7 @@ static void carve_unit(mhla_carver *c, const mhla_causal_work *w, back_unit *u) 
     u->T = mhla_carve_floats(c, (w->group + 1) * w->P_row);
 }
 
-static void carve_scratch(mhla_carver *c, const mhla_causal_work *w, back_scratch *b) {
+static void carve_scratch(mhla_carver *c, const mhla_causal_work *w, mhla_back_scratch *b) {
     mhla_causal_scratch_carve(c, w, &b->x);
     const int64_t n = w->block, keys = n * w->Kp + 16, values = n * w->Vw + 16;
     mhla_panels p = mhla_causal_score_panels(w->run->kernels, w->block);
@@ -121,8 +93,8 @@ static void carve(mhla_carver *c, job *j, const mhla_run *run) {
     j->dmix = run->plan->d.kind == MHLA_KIND_LINEAR_CAUSAL
                   ? NULL
                   : mhla_carve_floats(c, (int64_t)j->slots * w->mixes * w->M * w->M);
-    back_unit unit;
-    back_scratch scratch;
+    mhla_back_unit unit;
+    mhla_back_scratch scratch;
     for (int i = 0; i < j->units; i++) carve_unit(c, w, c->base ? &j->unit[i] : &unit);
     for (int i = 0; i < j->workers; i++) carve_scratch(c, w, c->base ? &j->scratch[i] : &scratch);
 }
@@ -142,168 +114,6 @@ mhla_status mhla_causal_check_grads(const mhla_run *run) {
     if (run->call.initial_state == NULL && (g->dinitial_state || g->dinitial_z))
         return mhla_fail(MHLA_EINVAL, "dinitial_state or dinitial_z is given but initial_state is NULL");
     return MHLA_OK;
-}
-
-/* ---- Forward walk: one block ---- */
-
-/* out[n-1-u][n-1-t] = factor * in[t][u] for t >= u: lower triangular again, rows back to front. */
-static void turn(float *out, const float *in, int64_t ld, int n, float factor) {
-    for (int u = 0; u < n; u++) {
-        float *row = out + (int64_t)(n - 1 - u) * ld;
-        for (int t = u; t < n; t++) row[n - 1 - t] = factor * in[t * ld + u];
-    }
-}
-
-/* C[u] (=, +=) sum over t >= u of factor * A[t][u] B[t], A [n][n] lower triangular, B and C [n][ld]. Nothing of a row
- * t < u is touched. */
-static void times_turned(const mhla_kernels *kernels, back_scratch *b, const mhla_panels *cols, float *C, const float *A,
-                         const float *B, int64_t ld, int n, float factor, int add) {
-    turn(b->turned, A, b->x.ld_scores, n, factor);
-    mhla_gemm g = {.m = n, .n = *cols, .f2_lower = 1, .f2_lead = 1, .store = add ? MHLA_STORE_ADD : MHLA_STORE_SET,
-                   .c = C + (n - 1) * ld, .c_row = -ld};
-    g.f2 = (mhla_factor){.k = n, .a = b->turned, .a_row = b->x.ld_scores, .a_k = 1, .b = B + (n - 1) * ld, .b_k = -ld};
-    kernels->gemm(&g);
-}
-
-/* den_t = scale q2_t . (z' + w cs_t) + eps: with e_t = scale * dden_t,
- *   dq2_t = e_t (z' + w cs_t),  dz' = sum e_t q2_t,  dk2_u += w sum_{t>=u} e_t q2_t,  dw += sum e_t q2_t . cs_t
- * dden_t = -(do_t . o_t)/den_t = -(q~_t . dq~_t)/den_t. Returns dw's part; leaves dz' in x.z. */
-static float denominator_backward(const back_unit *bu, back_scratch *b, int r, int block, int n) {
-    const mhla_causal_unit *u = &bu->u;
-    const mhla_causal_work *w = u->w;
-    const mhla_kernels *k = w->run->kernels;
-    const mhla_plan_desc *d = &w->run->plan->d;
-    mhla_causal_scratch *x = &b->x;
-    const int64_t i = mhla_causal_chunk(u, block), ld = w->Kp;
-    const float m = mhla_causal_unit_weight(u, r, i, i);
-    const float *z = mhla_causal_P(u, r, block) + w->shape.F;
-    const int past = mhla_causal_has_past(u, block);
-    float dw = 0.0f;
-    k->row_dots(x->dots, x->q, ld, b->dq, ld, n, d->key_dim);
-    for (int t = 0; t < n; t++) x->scale[t] = -d->scale * x->dots[t] / x->den[t]; /* e_t */
-    k->row_dots(x->dots, x->q2, ld, x->cs, ld, n, d->key_dim);
-    for (int t = 0; t < n; t++) dw += x->scale[t] * x->dots[t];
-    memset(x->z, 0, (size_t)ld * sizeof(float));
-    if (r == 0) memset(b->dk2, 0, (size_t)(n * ld) * sizeof(float));
-    for (int t = n - 1; t >= 0; t--) {
-        float *plain = b->plain + t * ld;
-        memset(plain, 0, (size_t)ld * sizeof(float));
-        k->axpy(plain, x->scale[t] * m, x->cs + t * ld, d->key_dim);
-        if (past) k->axpy(plain, x->scale[t], z, d->key_dim);
-        k->axpy(x->z, x->scale[t], x->q2 + t * ld, d->key_dim);
-        k->axpy(b->dk2 + t * ld, m, x->z, d->key_dim);
-    }
-    return dw;
-}
-
-static void unpack(const mhla_causal_unit *u, float *dx, const mhla_strides *dst, const void *x, const mhla_strides *st,
-                   int64_t head, int64_t t, int n, const float *d, const float *plain, const float *z, int accumulate) {
-    const mhla_run *run = u->w->run;
-    const mhla_plan_desc *desc = &run->plan->d;
-    if (dx == NULL) return;
-    const mhla_unpack p = {.dx = mhla_causal_rows(u, dx, MHLA_F32, dst, head, t),
-                           .x = mhla_causal_rows(u, x, desc->dtype, st, head, t), .n = n, .K = desc->key_dim,
-                           .ld = u->w->Kp, .feature = desc->feature, .eps = desc->feature_eps, .rope = desc->rope,
-                           .rope_dim = desc->rope_dim, .cos = run->call.rope_cos, .sin = run->call.rope_sin,
-                           .rope_row = run->call.past + t, .d = d, .plain = plain, .z = z, .accumulate = accumulate};
-    run->kernels->unpack(&p);
-}
-
-/* D = a^T q~ and dz' into the block's row. */
-static void store_dP(const back_unit *bu, back_scratch *b, int r, int block, int n) {
-    const mhla_causal_work *w = bu->u.w;
-    const mhla_summary_shape *s = &w->shape;
-    const mhla_summary_list *D = &bu->D[w->mixes > 1 ? r : 0];
-    const int64_t row = bu->blocks - 1 - (bu->done + block);
-    const int add = w->mixes == 1 && r > 0;
-    for (int i = 0; i < s->n.count; i++) {
-        const mhla_piece p = mhla_summary_piece(s, i * s->rows);
-        mhla_gemm g = {.m = s->rows, .n = p.n, .store = add ? MHLA_STORE_ADD : MHLA_STORE_SET,
-                       .c = mhla_list_at(D, &p, row), .c_row = (D->cap + 1) * p.width};
-        g.f = (mhla_factor){.k = n, .a = b->a, .a_row = 1, .a_k = w->Vw, .b = b->x.q + p.column, .b_k = w->Kp};
-        w->run->kernels->gemm(&g);
-    }
-    for (int j = s->rows * s->n.count; j < s->pieces; j++) {
-        const mhla_piece p = mhla_summary_piece(s, j);
-        float *dst = mhla_list_at(D, &p, row);
-        for (int e = 0; e < p.width; e++) dst[e] = (add ? dst[e] : 0.0f) + b->x.z[p.column + e];
-    }
-}
-
-/* One query head of a block. n_t = q~_t P + w sum_{u<=t} (q~_t . k~_u) v_u, o = scale n / den:
- *   dq~ = a P^T + w tril(a v^T) k~,  dk~ += w tril(a v^T)^T q~,  dv += w tril(q~ k~^T)^T a,  dP = q~^T a,
- *   dw = sum_{u<=t} (q~_t . k~_u)(a_t . v_u) */
-static void head_backward(const back_unit *bu, back_scratch *b, int r, int block, int64_t t, int n) {
-    const mhla_causal_unit *u = &bu->u;
-    const mhla_causal_work *w = u->w;
-    const mhla_run *run = w->run;
-    const mhla_plan_desc *d = &run->plan->d;
-    const mhla_call *c = &run->call;
-    const mhla_grads *gr = &run->grads;
-    mhla_causal_scratch *x = &b->x;
-    const int K = d->key_dim, V = d->value_dim, second = c->q2 != NULL;
-    const int64_t h = u->g * w->ratio + r, i = mhla_causal_chunk(u, block), ld = x->ld_scores;
-    const float m = mhla_causal_unit_weight(u, r, i, i);
-    mhla_causal_pack(u, x->q, w->normed && !second ? x->q2 : NULL, run->q, &c->q, h, t, n, 1);
-    if (second) mhla_causal_pack(u, x->q2, NULL, c->q2, &c->q2_strides, h, t, n, 0);
-    if (w->normed) mhla_causal_denominators(u, x, r, block, n);
-    for (int e = 0; e < n; e++) x->scale[e] = w->normed ? d->scale / x->den[e] : d->scale;
-    const mhla_rows dO = mhla_causal_rows(u, run->dO, d->dtype, &c->o, h, t);
-    run->kernels->copy_rows(b->a, w->Vw, &dO, n, V, x->scale);
-    mhla_causal_scores(run->kernels, x, x->scores, x->q, w->Kp, x->kT, K, n, 1.0f);
-    mhla_causal_scores(run->kernels, x, b->ds, b->a, w->Vw, b->vT, V, n, 1.0f);
-    float dw = 0.0f;
-    for (int e = 0; e < n; e++) {
-        float row;
-        run->kernels->row_dots(&row, x->scores + e * ld, 0, b->ds + e * ld, 0, 1, e + 1);
-        dw += row;
-    }
-    times_turned(run->kernels, b, &w->shape.n, b->dk, b->ds, x->q, w->Kp, n, m, r > 0);
-    mhla_panels pv;
-    run->kernels->panels(&pv, V);
-    times_turned(run->kernels, b, &pv, b->dv, x->scores, b->a, w->Vw, n, m, r > 0);
-    for (int e = 0; e < n; e++)
-        for (int f = 0; f <= e; f++) b->ds[e * ld + f] *= m;
-    mhla_gemm g = {.m = n, .n = w->shape.n, .f2_lower = 1, .f2_lead = 1, .store = MHLA_STORE_SET, .c = b->dq,
-                   .c_row = w->Kp};
-    if (mhla_causal_has_past(u, block))
-        g.f = (mhla_factor){.k = V, .a = b->a, .a_row = w->Vw, .a_k = 1, .b = mhla_causal_P(u, r, block), .b_rows = V};
-    g.f2 = (mhla_factor){.k = n, .a = b->ds, .a_row = ld, .a_k = 1, .b = x->k, .b_k = w->Kp};
-    run->kernels->gemm(&g);
-    if (w->normed) dw += denominator_backward(bu, b, r, block, n);
-    bu->diagonal[block * w->ratio + r] = dw;
-    unpack(u, gr->dq, &gr->dq_strides, run->q, &c->q, h, t, n, b->dq, w->normed && !second ? b->plain : NULL, NULL,
-           gr->accumulate);
-    if (second)
-        unpack(u, gr->dq2, &gr->dq2_strides, c->q2, &c->q2_strides, h, t, n, NULL, b->plain, NULL, gr->accumulate);
-    store_dP(bu, b, r, block, n);
-}
-
-static void block_backward(const back_unit *bu, back_scratch *b, int block) {
-    const mhla_causal_unit *u = &bu->u;
-    const mhla_causal_work *w = u->w;
-    const mhla_run *run = w->run;
-    const mhla_call *c = &run->call;
-    const mhla_grads *gr = &run->grads;
-    mhla_causal_scratch *x = &b->x;
-    const int second = c->k2 != NULL;
-    int64_t t;
-    const int n = mhla_causal_block(u, block, &t);
-    mhla_causal_pack(u, x->k, w->normed && !second ? x->k2 : NULL, run->k, &c->k, u->g, t, n, 1);
-    if (w->normed) mhla_causal_running_keys(u, x, t, n);
-    const mhla_rows values = mhla_causal_rows(u, run->v, run->plan->d.dtype, &c->v, u->g, t);
-    run->kernels->copy_rows(x->v, w->Vw, &values, n, w->shape.V, NULL);
-    const mhla_panels ps = mhla_causal_score_panels(run->kernels, n);
-    run->kernels->transpose(x->kT, &ps, x->k, w->Kp, w->shape.K);
-    run->kernels->transpose(b->vT, &ps, x->v, w->Vw, w->shape.V);
-    for (int r = 0; r < w->ratio; r++) head_backward(bu, b, r, block, t, n);
-    unpack(u, gr->dk, &gr->dk_strides, run->k, &c->k, u->g, t, n, b->dk, w->normed && !second ? b->dk2 : NULL, NULL,
-           gr->accumulate);
-    if (second) unpack(u, gr->dk2, &gr->dk2_strides, c->k2, &c->k2_strides, u->g, t, n, NULL, b->dk2, NULL, gr->accumulate);
-    if (gr->dv) {
-        const mhla_rows dv = mhla_causal_rows(u, gr->dv, MHLA_F32, &gr->dv_strides, u->g, t);
-        run->kernels->store_rows(&dv, b->dv, w->Vw, n, w->shape.V, gr->accumulate);
-    }
 }
 
 /* ---- dmix ---- */
@@ -332,7 +142,7 @@ static void products(const mhla_causal_work *w, float *c, int64_t ldc, const mhl
 static void products_task(void *arg, int64_t i, int worker) {
     (void)worker;
     job *j = arg;
-    back_unit *bu = j->now;
+    mhla_back_unit *bu = j->now;
     const mhla_causal_work *w = &j->w;
     const mhla_causal_unit *u = &bu->u;
     const int n = u->grp.n;
@@ -343,14 +153,14 @@ static void products_task(void *arg, int64_t i, int worker) {
                  (int)(y1 - y0));
 }
 
-static void add_dmix(const back_unit *bu, int r, int64_t i, int64_t b, float value) {
+static void add_dmix(const mhla_back_unit *bu, int r, int64_t i, int64_t b, float value) {
     const int64_t M = bu->u.w->M, distance = i - b;
     float *m = bu->dmix + (int64_t)(bu->u.w->mixes > 1 ? r : 0) * M * M;
     m[i < M ? i * M + b : (M - 1) * M + (distance < M ? M - 1 - distance : 0)] += value;
 }
 
 /* w S_open is part of the first block's P: dw += <D, S_open>. */
-static void open_products(const back_unit *bu) {
+static void open_products(const mhla_back_unit *bu) {
     const mhla_causal_unit *u = &bu->u;
     const mhla_causal_work *w = u->w;
     const mhla_call *c = &w->run->call;
@@ -361,7 +171,8 @@ static void open_products(const back_unit *bu) {
         for (int j = 0; j < w->shape.pieces; j++) {
             const mhla_piece p = mhla_summary_piece(&w->shape, j);
             float open[64], dot;
-            mhla_piece_load(&w->shape, &p, open, c->initial_state + at * w->shape.V, c->initial_z ? c->initial_z + at : NULL);
+            mhla_piece_load(&w->shape, &p, open, c->initial_state + at * w->shape.V,
+                            c->initial_z ? c->initial_z + at : NULL);
             w->run->kernels->row_dots(&dot, open, 0, mhla_list_at(&bu->D[r], &p, bu->blocks - 1), 0, 1, p.width);
             sum += dot;
         }
@@ -370,7 +181,7 @@ static void open_products(const back_unit *bu) {
 }
 
 static void group_dmix(job *j) {
-    back_unit *bu = j->now;
+    mhla_back_unit *bu = j->now;
     const mhla_causal_work *w = &j->w;
     const mhla_causal_unit *u = &bu->u;
     const int n = u->grp.n;
@@ -417,14 +228,14 @@ static void mix_task(void *arg, int64_t i, int worker) {
 
 static void block_task(void *arg, int64_t i, int worker) {
     job *j = arg;
-    block_backward(j->now, &j->scratch[worker], (int)i);
+    mhla_causal_block_backward(j->now, &j->scratch[worker], (int)i);
 }
 
 /* Running: D of the chunk is the sum over its blocks. */
 static void collect_task(void *arg, int64_t i, int worker) {
     (void)worker;
     job *j = arg;
-    back_unit *bu = j->now;
+    mhla_back_unit *bu = j->now;
     const mhla_causal_work *w = &j->w;
     const mhla_causal_group *g = &bu->u.grp;
     const int64_t row = bu->chunk_hi - 1 - g->chunk0;
@@ -441,7 +252,7 @@ static void collect_task(void *arg, int64_t i, int worker) {
 
 /* ---- Backward walk: dS_b = sum_{i>b} m[i,b] dP_i + dfinal ---- */
 
-static void add_final(const back_unit *bu, const mhla_piece *p, float *to, int64_t b) {
+static void add_final(const mhla_back_unit *bu, const mhla_piece *p, float *to, int64_t b) {
     const mhla_causal_unit *u = &bu->u;
     const mhla_run *run = u->w->run;
     const mhla_grads *gr = &run->grads;
@@ -457,7 +268,7 @@ static void add_final(const back_unit *bu, const mhla_piece *p, float *to, int64
     run->kernels->axpy(to, 1.0f, d, p->width);
 }
 
-static void store_initial(const back_unit *bu, const mhla_piece *p, const float *from, int64_t b) {
+static void store_initial(const mhla_back_unit *bu, const mhla_piece *p, const float *from, int64_t b) {
     const mhla_causal_unit *u = &bu->u;
     const mhla_run *run = u->w->run;
     const mhla_grads *gr = &run->grads;
@@ -468,12 +279,12 @@ static void store_initial(const back_unit *bu, const mhla_piece *p, const float 
 }
 
 /* Rows of D (direct) or Dc (running) that chunks [.., top] read densely: those of chunks > top. */
-static int64_t later_rows(const back_unit *bu) {
+static int64_t later_rows(const mhla_back_unit *bu) {
     const int64_t all = bu->blocks == 0 ? 0 : bu->chunk_hi - bu->first_chunk, later = bu->chunk_hi - 1 - bu->top;
     return later < all ? later : all;
 }
 
-static void fill_back_weights(back_unit *bu) {
+static void fill_back_weights(mhla_back_unit *bu) {
     const mhla_causal_unit *u = &bu->u;
     const mhla_causal_work *w = u->w;
     const int64_t ld = later_rows(bu) + bu->rows - bu->tail;
@@ -489,7 +300,7 @@ static void fill_back_weights(back_unit *bu) {
 }
 
 /* dS of `rows` chunks top, top-1, ... into T rows 0.. (running: one chunk, into the carried row) */
-static void back_mix(const back_unit *bu, const mhla_piece *p) {
+static void back_mix(const mhla_back_unit *bu, const mhla_piece *p) {
     const mhla_causal_unit *u = &bu->u;
     const mhla_causal_work *w = u->w;
     const int64_t later = later_rows(bu), all = bu->blocks == 0 ? 0 : bu->chunk_hi - bu->first_chunk;
@@ -499,18 +310,31 @@ static void back_mix(const back_unit *bu, const mhla_piece *p) {
     for (int r = 0; r < w->mixes; r++) {
         const mhla_summary_list *D = w->running ? &bu->Dc[r] : &bu->D[r];
         const float *W = bu->W + (int64_t)r * bu->rows * ld;
-        mhla_gemm g = {.m = bu->rows, .n = p->n, .store = r ? MHLA_STORE_ADD : MHLA_STORE_SET, .c = T,
-                       .c_row = w->P_row, .f2_lower = 1, .f2_lead = 0};
-        g.f = (mhla_factor){.k = (int)(later - bu->tail), .a = W, .a_row = ld, .a_k = 1,
-                            .b = mhla_list_at(D, p, bu->tail), .b_k = p->width};
-        g.f2 = (mhla_factor){.k = inside, .a = W + later - bu->tail, .a_row = ld, .a_k = 1,
-                             .b = mhla_list_at(D, p, later), .b_k = p->width};
+        mhla_gemm g = {.m = bu->rows,
+                       .n = p->n,
+                       .store = r ? MHLA_STORE_ADD : MHLA_STORE_SET,
+                       .c = T,
+                       .c_row = w->P_row,
+                       .f2_lower = 1,
+                       .f2_lead = 0};
+        g.f = (mhla_factor){.k = (int)(later - bu->tail),
+                            .a = W,
+                            .a_row = ld,
+                            .a_k = 1,
+                            .b = mhla_list_at(D, p, bu->tail),
+                            .b_k = p->width};
+        g.f2 = (mhla_factor){.k = inside,
+                             .a = W + later - bu->tail,
+                             .a_row = ld,
+                             .a_k = 1,
+                             .b = mhla_list_at(D, p, later),
+                             .b_k = p->width};
         w->run->kernels->gemm(&g);
     }
     for (int x = 0; x < bu->rows; x++) add_final(bu, p, T + x * w->P_row, bu->top - x);
 }
 
-static void back_direct(const back_unit *bu, const mhla_piece *p) {
+static void back_direct(const mhla_back_unit *bu, const mhla_piece *p) {
     const mhla_causal_unit *u = &bu->u;
     const mhla_causal_work *w = u->w;
     back_mix(bu, p);
@@ -527,7 +351,7 @@ static void back_direct(const back_unit *bu, const mhla_piece *p) {
 }
 
 /* Along a chunk, from its end: ds_x = carried, carried += w D_x. */
-static void back_running(const back_unit *bu, const mhla_piece *p) {
+static void back_running(const mhla_back_unit *bu, const mhla_piece *p) {
     const mhla_causal_unit *u = &bu->u;
     const mhla_causal_work *w = u->w;
     const int64_t b = u->grp.chunk0;
@@ -557,32 +381,49 @@ static void back_task(void *arg, int64_t i, int worker) {
 /* S += k~^T v, z += sum k2~: dk~ = v dS^T, dv = k~ dS, dk2 += dz. The block's own part is there already. */
 static void state_task(void *arg, int64_t i, int worker) {
     job *j = arg;
-    const back_unit *bu = j->now;
+    const mhla_back_unit *bu = j->now;
     const mhla_causal_unit *u = &bu->u;
     const mhla_causal_work *w = &j->w;
     const mhla_run *run = w->run;
     const mhla_call *c = &run->call;
     const mhla_grads *gr = &run->grads;
-    back_scratch *b = &j->scratch[worker];
+    mhla_back_scratch *b = &j->scratch[worker];
     const int K = w->shape.K, V = w->shape.V, second = c->k2 != NULL;
     int64_t t;
     const int n = mhla_causal_block(u, (int)i, &t);
-    const float *dS = bu->T + (w->running ? i : bu->top - mhla_causal_chunk(u, (int)i)) * w->P_row, *dz = dS + w->shape.F;
+    const float *dS = bu->T + (w->running ? i : bu->top - mhla_causal_chunk(u, (int)i)) * w->P_row,
+                *dz = dS + w->shape.F;
     if (gr->dk) {
         const mhla_rows values = mhla_causal_rows(u, run->v, run->plan->d.dtype, &c->v, u->g, t);
         run->kernels->copy_rows(b->x.v, w->Vw, &values, n, V, NULL);
-        mhla_gemm g = {.m = n, .n = w->shape.n, .store = MHLA_STORE_SET, .c = b->dk, .c_row = w->Kp};
+        const mhla_prefetch next[] = {mhla_causal_next_rows(u, run->k, run->plan->d.dtype, &c->k, u->g, t, n, K),
+                                      mhla_causal_next_rows(u, gr->dk, MHLA_F32, &gr->dk_strides, u->g, t, n, K),
+                                      mhla_causal_next_rows(u, run->v, run->plan->d.dtype, &c->v, u->g, t, n, V)};
+        mhla_gemm g = {.m = n,
+                       .n = w->shape.n,
+                       .store = MHLA_STORE_SET,
+                       .c = b->dk,
+                       .c_row = w->Kp,
+                       .prefetch = next,
+                       .n_prefetch = 3};
         g.f = (mhla_factor){.k = V, .a = b->x.v, .a_row = w->Vw, .a_k = 1, .b = dS, .b_rows = V};
         run->kernels->gemm(&g);
-        unpack(u, gr->dk, &gr->dk_strides, run->k, &c->k, u->g, t, n, b->dk, NULL, w->normed && !second ? dz : NULL, 1);
+        mhla_causal_unpack(u, gr->dk, &gr->dk_strides, run->k, &c->k, u->g, t, n, b->dk, NULL,
+                           w->normed && !second ? dz : NULL, 1);
     }
-    if (second) unpack(u, gr->dk2, &gr->dk2_strides, c->k2, &c->k2_strides, u->g, t, n, NULL, NULL, dz, 1);
+    if (second) mhla_causal_unpack(u, gr->dk2, &gr->dk2_strides, c->k2, &c->k2_strides, u->g, t, n, NULL, NULL, dz, 1);
     if (gr->dv) {
         mhla_panels pv;
         run->kernels->panels(&pv, V);
         mhla_causal_pack(u, b->x.k, NULL, run->k, &c->k, u->g, t, n, 1);
         run->kernels->transpose_panels(b->dS, &pv, dS, &w->shape.n);
-        mhla_gemm g = {.m = n, .n = pv, .store = MHLA_STORE_ROWS, .accumulate = 1,
+        const mhla_prefetch next = mhla_causal_next_rows(u, gr->dv, MHLA_F32, &gr->dv_strides, u->g, t, n, V);
+        mhla_gemm g = {.m = n,
+                       .n = pv,
+                       .store = MHLA_STORE_ROWS,
+                       .accumulate = 1,
+                       .prefetch = &next,
+                       .n_prefetch = 1,
                        .out = mhla_causal_rows(u, gr->dv, MHLA_F32, &gr->dv_strides, u->g, t)};
         g.f = (mhla_factor){.k = K, .a = b->x.k, .a_row = w->Kp, .a_k = 1, .b = b->dS, .b_rows = K};
         run->kernels->gemm(&g);
@@ -590,7 +431,7 @@ static void state_task(void *arg, int64_t i, int worker) {
 }
 
 /* CLAMP: D rows of chunks so late that all of the group reads them alike become one. */
-static void merge_tail(back_unit *bu) {
+static void merge_tail(mhla_back_unit *bu) {
     const mhla_causal_work *w = bu->u.w;
     const int64_t row = bu->chunk_hi - 1 - (bu->top + w->M - 1);
     if (!w->clamp || row <= bu->tail || bu->blocks == 0) return;
@@ -606,7 +447,7 @@ static void merge_tail(back_unit *bu) {
 }
 
 static void walk_back_direct(job *j) {
-    back_unit *bu = j->now;
+    mhla_back_unit *bu = j->now;
     const mhla_causal_work *w = &j->w;
     const int64_t tasks = (w->shape.pieces + PIECES - 1) / PIECES;
     for (int64_t end = bu->chunk_hi; end > bu->chunk_lo; end -= bu->rows) {
@@ -625,7 +466,7 @@ static void walk_back_direct(job *j) {
 }
 
 static void walk_back_running(job *j) {
-    back_unit *bu = j->now;
+    mhla_back_unit *bu = j->now;
     const mhla_causal_work *w = &j->w;
     const int endless = w->C > INT_MAX;
     const int64_t tasks = (w->shape.pieces + PIECES - 1) / PIECES, past = w->run->call.past;
@@ -644,8 +485,8 @@ static void walk_back_running(job *j) {
         do {
             const int64_t n = blocks < w->group ? blocks : w->group;
             blocks -= n;
-            bu->u.grp = (mhla_causal_group){.chunk0 = b, .n = (int)n, .token0 = begin + blocks * w->block,
-                                            .starts = blocks == 0};
+            bu->u.grp = (mhla_causal_group){
+                .chunk0 = b, .n = (int)n, .token0 = begin + blocks * w->block, .starts = blocks == 0};
             bu->done = left + blocks;
             mhla_causal_for(&j->loop, tasks, back_task, j);
             mhla_causal_for(&j->loop, n, state_task, j);
@@ -656,7 +497,7 @@ static void walk_back_running(job *j) {
 
 /* ---- Units ---- */
 
-static void begin_unit(back_unit *bu, const mhla_causal_work *w, int64_t number) {
+static void begin_unit(mhla_back_unit *bu, const mhla_causal_work *w, int64_t number) {
     const int64_t G = w->run->plan->d.kv_heads, past = w->run->call.past;
     const int endless = w->C > INT_MAX;
     mhla_causal_begin(&bu->u, w, number / G, number % G);
@@ -669,7 +510,7 @@ static void begin_unit(back_unit *bu, const mhla_causal_work *w, int64_t number)
 }
 
 static void backward_unit(job *j, int64_t number, float *dmix) {
-    back_unit *bu = j->now;
+    mhla_back_unit *bu = j->now;
     const mhla_causal_work *w = &j->w;
     const mhla_grads *gr = &w->run->grads;
     const int64_t tasks = (w->shape.pieces + PIECES - 1) / PIECES;

@@ -31,7 +31,7 @@ typedef struct mhla_summary_shape {
 typedef struct mhla_piece {
     int64_t at; /* offset in the flat vector */
     int width;
-    mhla_panels n; /* the piece as a matrix of one panel */
+    mhla_panels n;      /* the piece as a matrix of one panel */
     int row, column, z; /* S: row and first column, z = 0; else z = 1 and its first column */
 } mhla_piece;
 
@@ -63,17 +63,17 @@ void mhla_piece_store(const mhla_summary_shape *s, const mhla_piece *p, const fl
 typedef struct mhla_causal_work {
     const mhla_run *run;
     mhla_summary_shape shape;
-    int64_t C, M;   /* chunk (endless: INT64_MAX / 8) and side of mix */
+    int64_t C, M; /* chunk (endless: INT64_MAX / 8) and side of mix */
     int running;
-    int block;      /* tokens of a block */
-    int group;      /* blocks of a group */
-    int clamp;      /* window of M chunks, the rest in a tail */
-    int ratio;      /* query heads per key/value head */
-    int mixes;      /* sets of weights in a unit: ratio with mix_per_head, else 1 */
-    int normed;     /* has a denominator */
-    int Kp, Vw;     /* row length of q~, k~ in scratch; of v */
-    int64_t cap;    /* rows of the list of summaries */
-    int64_t P_row;  /* floats from one P to the next */
+    int block;       /* tokens of a block */
+    int group;       /* blocks of a group */
+    int clamp;       /* window of M chunks, the rest in a tail */
+    int ratio;       /* query heads per key/value head */
+    int mixes;       /* sets of weights in a unit: ratio with mix_per_head, else 1 */
+    int normed;      /* has a denominator */
+    int Kp, Vw;      /* row length of q~, k~ in scratch; of v */
+    int64_t cap;     /* rows of the list of summaries */
+    int64_t P_row;   /* floats from one P to the next */
     int64_t longest; /* tokens of the longest sequence */
 } mhla_causal_work;
 
@@ -83,7 +83,7 @@ void mhla_causal_work_make(mhla_causal_work *w, const mhla_run *run, int transpo
 typedef struct mhla_causal_group {
     int64_t chunk0;
     int n;
-    int64_t token0;  /* first token (of the sequence) */
+    int64_t token0;   /* first token (of the sequence) */
     int starts, ends; /* running: the group begins / completes (or is the last of) its chunk */
 } mhla_causal_group;
 
@@ -91,15 +91,15 @@ typedef struct mhla_causal_group {
 typedef struct mhla_causal_unit {
     const mhla_causal_work *w;
     int64_t s, g, batch, begin, T; /* sequence, key/value head, where its tokens are */
-    int64_t base, count;    /* list: row r is chunk base + r, row 0 with all before it */
-    int64_t entries0, first0; /* initial list */
-    int open;               /* the first chunk has tokens before ours, summarised in the last initial entry */
+    int64_t base, count;           /* list: row r is chunk base + r, row 0 with all before it */
+    int64_t entries0, first0;      /* initial list */
+    int open;                      /* the first chunk has tokens before ours, summarised in the last initial entry */
     mhla_causal_group grp;
-    mhla_summary_list S;    /* [cap] chunks */
+    mhla_summary_list S;     /* [cap] chunks */
     mhla_summary_list parts; /* running: [group] blocks; direct: unused */
-    float *P;               /* [mixes][group+1][P_row] */
-    float *W;               /* [mixes][group][cap] weights of the group */
-    mhla_summary_list R;    /* running, backward with dmix: [group] in-chunk prefixes; data NULL = not wanted */
+    float *P;                /* [mixes][group+1][P_row] */
+    float *W;                /* [mixes][group][cap] weights of the group */
+    mhla_summary_list R;     /* running, backward with dmix: [group] in-chunk prefixes; data NULL = not wanted */
 } mhla_causal_unit;
 
 /* Scratch of a worker for packing blocks. */
@@ -110,7 +110,7 @@ typedef struct mhla_causal_scratch {
     float *scores;       /* [block][ld_scores] */
     int64_t ld_scores;
     float *den, *dots, *scale, *diagonal; /* [block] */
-    float *z;            /* [Kp] */
+    float *z;                             /* [Kp] */
 } mhla_causal_scratch;
 
 void mhla_causal_unit_carve(mhla_carver *c, const mhla_causal_work *w, mhla_causal_unit *u, int keep_prefix);
@@ -121,7 +121,7 @@ void mhla_causal_scratch_carve(mhla_carver *c, const mhla_causal_work *w, mhla_c
 void mhla_causal_begin(mhla_causal_unit *u, const mhla_causal_work *w, int64_t s, int64_t g);
 int mhla_causal_next_group(mhla_causal_unit *u);
 /* Loop 1, over blocks 0..grp.n-1: S of the block. */
-void mhla_causal_summarise(mhla_causal_unit *u, int x, mhla_causal_scratch *scratch);
+void mhla_causal_summarise(mhla_causal_unit *u, int block, mhla_causal_scratch *x);
 /* Loop 2, over pieces: P of every block. */
 void mhla_causal_mix(mhla_causal_unit *u, int piece);
 /* After the last group, over pieces: the final state into the caller's memory. */

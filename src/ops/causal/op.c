@@ -1,13 +1,13 @@
 /* Causal MHLA and causal linear attention: checks, workspace and the forward pass. The walk over a sequence stands in
- * summaries.c, the backward in backward.c, streaming in state.c. */
+ * summaries.c, the backward in backward.c, streaming in step.c. */
 #include <math.h>
 
 #include "ops/causal/causal.h"
 #include "ops/causal/state.h"
 
-#define CHECK(condition, ...)                                                                                        \
-    do {                                                                                                             \
-        if (!(condition)) return mhla_fail(MHLA_EINVAL, __VA_ARGS__);                                                \
+#define CHECK(condition, ...)                                                                                          \
+    do {                                                                                                               \
+        if (!(condition)) return mhla_fail(MHLA_EINVAL, __VA_ARGS__);                                                  \
     } while (0)
 
 /* ---- Checks ---- */
@@ -54,7 +54,8 @@ static mhla_status check_call(const mhla_run *run) {
           "rope_cos, rope_sin or rope_rows is given but the plan's rope is MHLA_ROPE_NONE");
     CHECK(normed || c->initial_z == NULL, "initial_z is given but there is no denominator");
     CHECK(normed || c->final_z == NULL, "final_z is given but there is no denominator");
-    CHECK(c->past == 0 || linear || c->initial_state != NULL, "past is %lld but initial_state is NULL", (long long)c->past);
+    CHECK(c->past == 0 || linear || c->initial_state != NULL, "past is %lld but initial_state is NULL",
+          (long long)c->past);
     CHECK(c->past > 0 || linear || c->initial_state == NULL, "initial_state is given but past is 0");
     CHECK(c->initial_state != NULL || c->initial_z == NULL, "initial_z is given but initial_state is NULL");
     CHECK(!normed || c->initial_state == NULL || c->initial_z != NULL,
@@ -64,7 +65,8 @@ static mhla_status check_call(const mhla_run *run) {
         const int64_t tokens = c->past + mhla_seq_end(c, s) - mhla_seq_begin(c, s);
         const int64_t chunks = (tokens - 1) / d->chunk + 1;
         if (tokens > 0 && chunks > plan->M)
-            return mhla_fail(MHLA_ERANGE, "sequence %lld has %lld tokens (past included), %lld chunks of %d: mix has %lld",
+            return mhla_fail(MHLA_ERANGE,
+                             "sequence %lld has %lld tokens (past included), %lld chunks of %d: mix has %lld",
                              (long long)s, (long long)tokens, (long long)chunks, d->chunk, (long long)plan->M);
         if (c->cu_seqlens == NULL) break;
     }
@@ -79,7 +81,7 @@ typedef struct job {
     mhla_causal_unit *unit;       /* [units]: one per worker, or one in all */
     mhla_causal_scratch *scratch; /* [workers] */
     mhla_causal_loop loop;
-    mhla_causal_unit *now; /* of a split unit */
+    mhla_causal_unit *now;        /* of a split unit */
     const mhla_causal_hook *hook; /* of a streaming state, or NULL */
 } job;
 
@@ -141,16 +143,25 @@ static void output_panels(const mhla_causal_unit *u, int block, int r, int64_t t
         const float *next = last ? P + w->P_row : P + (int64_t)K * (begin + width);
         const mhla_prefetch fetch[] = {
             {{(void *)(uintptr_t)next, NULL, width, MHLA_F32}, last && block + 1 == u->grp.n ? 0 : K, width * 4},
-            share(q, i, all->count), share(k, i, all->count), share(v, i, all->count), share(o, i, all->count)};
-        mhla_gemm g = {.m = n, .n = mhla_panels_cut(V - begin < width ? V - begin : width, all->unit, width / all->unit, 1),
-                       .f2_lower = 1, .f2_lead = 1, .store = MHLA_STORE_ROWS,
-                       .out = mhla_causal_rows(u, run->o, d->dtype, &c->o, h, t), .row_scale = x->scale,
-                       .accumulate = c->accumulate, .prefetch = fetch, .n_prefetch = 5};
+            share(q, i, all->count),
+            share(k, i, all->count),
+            share(v, i, all->count),
+            share(o, i, all->count)};
+        mhla_gemm g = {.m = n,
+                       .n = mhla_panels_cut(V - begin < width ? V - begin : width, all->unit, width / all->unit, 1),
+                       .f2_lower = 1,
+                       .f2_lead = 1,
+                       .store = MHLA_STORE_ROWS,
+                       .out = mhla_causal_rows(u, run->o, d->dtype, &c->o, h, t),
+                       .row_scale = x->scale,
+                       .accumulate = c->accumulate,
+                       .prefetch = fetch,
+                       .n_prefetch = 5};
         g.out.base = (char *)g.out.base + begin * (int64_t)mhla_dtype_size(d->dtype);
         if (past)
             g.f = (mhla_factor){.k = K, .a = x->q, .a_row = w->Kp, .a_k = 1, .b = P + (int64_t)K * begin, .b_rows = K};
-        g.f2 = (mhla_factor){.k = n, .a = x->scores, .a_row = x->ld_scores, .a_k = 1, .b = x->v + (int64_t)n * begin,
-                             .b_rows = n};
+        g.f2 = (mhla_factor){
+            .k = n, .a = x->scores, .a_row = x->ld_scores, .a_k = 1, .b = x->v + (int64_t)n * begin, .b_rows = n};
         run->kernels->gemm(&g);
     }
 }

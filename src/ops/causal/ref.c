@@ -6,13 +6,13 @@
 /* One sequence and query head, as doubles. Rows are tokens of the sequence. */
 typedef struct view {
     const mhla_run *run;
-    int64_t s, b, begin, T; /* sequence, its batch entry and tokens */
-    int64_t h, g;           /* query head, key/value head */
+    int64_t s, b, begin, T;                     /* sequence, its batch entry and tokens */
+    int64_t h, g;                               /* query head, key/value head */
     int64_t entries0, first0, entries1, first1; /* initial and final lists, and the chunk of their entry 0 */
-    double *q, *k, *q2, *k2; /* [T][K] features: numerator (rotated), denominator (not) */
-    double *v, *dO;         /* [T][V] */
-    double *o;              /* [V] of one token, times den */
-    double *dq, *dk, *dv, *dq2, *dk2; /* gradients of the features */
+    double *q, *k, *q2, *k2;                    /* [T][K] features: numerator (rotated), denominator (not) */
+    double *v, *dO;                             /* [T][V] */
+    double *o;                                  /* [V] of one token, times den */
+    double *dq, *dk, *dv, *dq2, *dk2;           /* gradients of the features */
     void *memory;
 } view;
 
@@ -49,8 +49,13 @@ static mhla_status open_view(view *x, const mhla_run *run, int64_t s, int64_t h)
     const mhla_plan_desc *d = &run->plan->d;
     const mhla_call *c = &run->call;
     const int K = d->key_dim, V = d->value_dim;
-    *x = (view){.run = run, .s = s, .h = h, .g = h / (d->heads / d->kv_heads), .b = mhla_seq_batch(c, s),
-                .begin = mhla_seq_begin(c, s), .T = mhla_seq_end(c, s) - mhla_seq_begin(c, s)};
+    *x = (view){.run = run,
+                .s = s,
+                .h = h,
+                .g = h / (d->heads / d->kv_heads),
+                .b = mhla_seq_batch(c, s),
+                .begin = mhla_seq_begin(c, s),
+                .T = mhla_seq_end(c, s) - mhla_seq_begin(c, s)};
     mhla_causal_list(run->plan, c->past, &x->entries0, &x->first0);
     mhla_causal_list(run->plan, c->past + x->T, &x->entries1, &x->first1);
     if (c->initial_state == NULL) x->entries0 = 0;
@@ -114,7 +119,8 @@ static void final_lists(const view *x) {
     const mhla_plan_desc *d = &x->run->plan->d;
     const mhla_call *c = &x->run->call;
     const int K = d->key_dim, V = d->value_dim;
-    const int64_t N0 = mhla_state_chunks(x->run->plan, c->past), N1 = mhla_state_chunks(x->run->plan, c->past + c->tokens);
+    const int64_t N0 = mhla_state_chunks(x->run->plan, c->past),
+                  N1 = mhla_state_chunks(x->run->plan, c->past + c->tokens);
     for (int64_t e = 0; e < N1; e++) {
         const int64_t at = entry_at(x, N1, e);
         for (int a = 0; a < K; a++)
@@ -156,9 +162,9 @@ mhla_status mhla_causal_forward_reference(const mhla_run *run) {
 
 /* Sums over heads and sequences, in double. */
 typedef struct totals {
-    double *dmix;  /* [H or 1][M,M] or NULL */
+    double *dmix;          /* [H or 1][M,M] or NULL */
     double *dk, *dv, *dk2; /* [T][.] of one key/value head and sequence: a group of query heads adds up */
-    double *dS, *dz; /* [entries0][K,V], [entries0][K] likewise */
+    double *dS, *dz;       /* [entries0][K,V], [entries0][K] likewise */
 } totals;
 
 static void add_dmix(const view *x, totals *sum, int64_t i, int64_t b, double value) {

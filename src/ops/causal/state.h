@@ -1,4 +1,4 @@
-/* The streaming state's inside, shared by state.c (feeding) and state_io.c (fork, rollback, bytes). */
+/* The streaming state's inside, shared by state.c (what it is), step.c (feeding) and state_io.c (fork, rollback, bytes). */
 #ifndef MHLA_OPS_CAUSAL_STATE_H
 #define MHLA_OPS_CAUSAL_STATE_H
 
@@ -23,27 +23,27 @@ struct mhla_state {
     uint64_t plan_print, mix_print;
     uint64_t *row_print; /* [mix sets][M] fingerprints of the rows of mix, lower triangle */
     int kind, H, G, K, V, Kp, Vw, normed, mixes, ratio, per_head;
-    int64_t M, C;   /* side of mix; tokens of a chunk */
+    int64_t M, C;     /* side of mix; tokens of a chunk */
     int clamp, block; /* tokens of a block: C, or a part of it where chunks are long */
     int64_t tokens;
     /* Finished chunks: [lo, n) one by one, all before lo in the tail. */
     mhla_summary **list; /* chunk lo + i */
     int64_t lo, n, capacity;
-    float *tail;    /* [G][E], CLAMP only */
+    float *tail; /* [G][E], CLAMP only */
     /* The open chunk: its block at hand in the rings, its earlier blocks in `grown`. */
-    float *ring_k;  /* [G][block][Kp] */
-    float *ring_v;  /* [G] panelled [block][Vw] */
-    float *z;       /* [G][Kp] sum of k2~ over the open block, with a denominator */
-    float *grown;   /* [G][E], long chunks only */
-    int fill;       /* tokens in the rings */
+    float *ring_k; /* [G][block][Kp] */
+    float *ring_v; /* [G] panelled [block][Vw] */
+    float *z;      /* [G][Kp] sum of k2~ over the open block, with a denominator */
+    float *grown;  /* [G][E], long chunks only */
+    int fill;      /* tokens in the rings */
     /* Mixtures of the past: that of the open chunk, and of the next ones as far as the finished chunks go. */
-    float *ahead;   /* [LOOKAHEAD][G*mixes][E] */
+    float *ahead;            /* [LOOKAHEAD][G*mixes][E] */
     int ahead_at, ahead_end; /* the open chunk's, and one past the last made */
     float *P;       /* [G*mixes][E] that of the block at hand: ahead's, or, in long chunks, with `grown` in it */
     float *P_own;   /* memory of P in long chunks */
     float *scratch; /* for one token: [G][scratch_head] */
     int64_t scratch_head;
-    void *memory;   /* of all the buffers */
+    void *memory; /* of all the buffers */
     size_t bytes;
     /* during a step */
     mhla_summary **spare; /* new summaries, made before anything changes */
@@ -57,13 +57,16 @@ static inline int64_t mhla_state_keep(const mhla_state *s) { return s->M == 1 ? 
 
 uint64_t mhla_hash(uint64_t seed, const void *bytes, size_t size);
 /* Over saved bytes; for the fuzzer too. */
-uint64_t mhla_state_checksum(const unsigned char *bytes, size_t size);
+uint64_t mhla_state_checksum(const unsigned char *p, size_t size);
 uint64_t mhla_plan_print(const mhla_plan *plan);
 mhla_status mhla_state_check(const mhla_state *s, const mhla_plan *plan, const float *mix, int64_t from, int64_t to);
 mhla_status mhla_state_make(mhla_state **state, const mhla_plan *plan, const float *mix, const mhla_kernels *kernels);
 
 mhla_summary *mhla_summary_new(const mhla_state *s);
 void mhla_summary_drop(mhla_summary *x);
+void mhla_state_drop_spares(mhla_state *s);
+/* Under CLAMP, before a push: the chunk that leaves the list goes into the tail, one head. */
+void mhla_state_merge_head(const mhla_state *s, int64_t g);
 mhla_status mhla_state_reserve(mhla_state *s, int64_t pushes);
 void mhla_state_push(mhla_state *s); /* the next spare, filled, becomes a finished chunk */
 /* P of the open chunk from the list alone, one key/value head; `extra` counts as chunk n, or NULL. */

@@ -27,7 +27,8 @@ mhla_status mhla_state_fork(mhla_state **copy, const mhla_state *s) {
     }
     memcpy(t->memory, s->memory, s->bytes);
     if (prints) memcpy(t->row_print, s->row_print, (size_t)prints * sizeof *t->row_print);
-    float **const parts[] = {&t->tail, &t->ring_k, &t->ring_v, &t->z, &t->grown, &t->ahead, &t->P, &t->P_own, &t->scratch};
+    float **const parts[] = {&t->tail,  &t->ring_k, &t->ring_v, &t->z,      &t->grown,
+                             &t->ahead, &t->P,      &t->P_own,  &t->scratch};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (*parts[i]) *parts[i] = (float *)((char *)t->memory + ((char *)*parts[i] - (char *)s->memory));
     for (int64_t i = 0; i < kept; i++) {
@@ -57,8 +58,8 @@ mhla_status mhla_state_rollback(mhla_state *s, int64_t tokens, const mhla_plan *
     /* chunk `chunk` reads those from chunk - M + 2 on one by one */
     const int64_t needed = chunk - s->M + 2 > 0 ? chunk - s->M + 2 : 0;
     if (chunk > 0 && s->lo > (needed < chunk ? needed : chunk))
-        return mhla_fail(MHLA_ERANGE, "tokens is %lld: the %lld chunks kept reach back to token %lld only", (long long)tokens,
-                         (long long)(s->n - s->lo), (long long)((s->lo + s->M - 2) * s->C));
+        return mhla_fail(MHLA_ERANGE, "tokens is %lld: the %lld chunks kept reach back to token %lld only",
+                         (long long)tokens, (long long)(s->n - s->lo), (long long)((s->lo + s->M - 2) * s->C));
     for (int64_t b = chunk > s->lo ? chunk : s->lo; b < s->n; b++) mhla_summary_drop(s->list[b - s->lo]);
     s->n = chunk;
     if (chunk == 0) {
@@ -116,7 +117,8 @@ uint64_t mhla_state_checksum(const unsigned char *p, size_t size) {
 static int64_t summary_floats(const mhla_state *s) { return (int64_t)s->G * s->K * (s->V + (s->normed ? 1 : 0)); }
 static int64_t payload_floats(const mhla_state *s, int64_t kept, int fill) {
     const int64_t summaries = kept + (s->tail != NULL) + (s->grown != NULL);
-    return summaries * summary_floats(s) + (int64_t)s->G * fill * (s->K + s->V) + (s->normed ? (int64_t)s->G * s->K : 0);
+    return summaries * summary_floats(s) + (int64_t)s->G * fill * (s->K + s->V) +
+           (s->normed ? (int64_t)s->G * s->K : 0);
 }
 
 size_t mhla_state_save_size(const mhla_state *s) {
@@ -129,7 +131,8 @@ static unsigned char *put_summary(const mhla_state *s, unsigned char *to, const 
     for (int64_t g = 0; g < s->G; g++, x += s->shape.E) {
         for (int k = 0; k < s->K; k++)
             for (int p = 0; p < s->shape.n.count; p++) {
-                const int begin = mhla_panel_begin(&s->shape.n, p), width = mhla_panel_begin(&s->shape.n, p + 1) - begin;
+                const int begin = mhla_panel_begin(&s->shape.n, p),
+                          width = mhla_panel_begin(&s->shape.n, p + 1) - begin;
                 to = put_floats(to, x + (int64_t)s->K * begin + (int64_t)k * width,
                                 s->V - begin < width ? s->V - begin : width);
             }
@@ -142,7 +145,8 @@ static const unsigned char *get_summary(const mhla_state *s, float *x, const uns
     for (int64_t g = 0; g < s->G; g++, x += s->shape.E) {
         for (int k = 0; k < s->K; k++)
             for (int p = 0; p < s->shape.n.count; p++) {
-                const int begin = mhla_panel_begin(&s->shape.n, p), width = mhla_panel_begin(&s->shape.n, p + 1) - begin;
+                const int begin = mhla_panel_begin(&s->shape.n, p),
+                          width = mhla_panel_begin(&s->shape.n, p + 1) - begin;
                 from = get_floats(x + (int64_t)s->K * begin + (int64_t)k * width, from,
                                   s->V - begin < width ? s->V - begin : width);
             }
@@ -165,7 +169,8 @@ mhla_status mhla_state_save(const mhla_state *s, void *bytes, size_t capacity) {
     if (capacity < size) return mhla_fail(MHLA_EINVAL, "capacity is %zu: the state takes %zu bytes", capacity, size);
     unsigned char *to = bytes;
     memcpy(to, magic, sizeof magic);
-    const uint64_t fields[] = {VERSION, s->plan_print, s->mix_print, (uint64_t)s->tokens, (uint64_t)s->lo, (uint64_t)s->fill, size};
+    const uint64_t fields[] = {VERSION,         s->plan_print,     s->mix_print, (uint64_t)s->tokens,
+                               (uint64_t)s->lo, (uint64_t)s->fill, size};
     for (int i = 0; i < 7; i++) put64(to + 8 + 8 * i, fields[i]);
     to += HEADER;
     if (s->tail) to = put_summary(s, to, s->tail);
@@ -188,12 +193,16 @@ mhla_status mhla_state_save(const mhla_state *s, void *bytes, size_t capacity) {
 
 /* The numbers of the header against the plan; nothing is believed before. */
 static mhla_status check_header(const mhla_state *s, const unsigned char *from, size_t size) {
-    if (size < HEADER + SUM) return mhla_fail(MHLA_EDATA, "size is %zu: a saved state has at least %d bytes", size, HEADER + SUM);
-    if (memcmp(from, magic, sizeof magic) != 0) return mhla_fail(MHLA_EDATA, "bytes 0 to 7 are not those of a saved state");
+    if (size < HEADER + SUM)
+        return mhla_fail(MHLA_EDATA, "size is %zu: a saved state has at least %d bytes", size, HEADER + SUM);
+    if (memcmp(from, magic, sizeof magic) != 0)
+        return mhla_fail(MHLA_EDATA, "bytes 0 to 7 are not those of a saved state");
     if (get64(from + 8) != VERSION)
-        return mhla_fail(MHLA_EDATA, "version (byte 8) is %llu: expected %d", (unsigned long long)get64(from + 8), VERSION);
+        return mhla_fail(MHLA_EDATA, "version (byte 8) is %llu: expected %d", (unsigned long long)get64(from + 8),
+                         VERSION);
     if (get64(from + 56) != size)
-        return mhla_fail(MHLA_EDATA, "size (byte 56) is %llu: there are %zu bytes", (unsigned long long)get64(from + 56), size);
+        return mhla_fail(MHLA_EDATA, "size (byte 56) is %llu: there are %zu bytes",
+                         (unsigned long long)get64(from + 56), size);
     if (get64(from + size - SUM) != mhla_state_checksum(from, size - SUM))
         return mhla_fail(MHLA_EDATA, "checksum (byte %zu) does not fit: the bytes were altered", size - SUM);
     if (get64(from + 16) != s->plan_print) return mhla_fail(MHLA_EDATA, "plan (byte 16) is another one");
@@ -204,8 +213,8 @@ static mhla_status check_header(const mhla_state *s, const unsigned char *from, 
     const int64_t n = (int64_t)tokens / s->C, open = (int64_t)tokens % s->C;
     const int64_t needed = n - s->M + 2 < 0 ? 0 : n - s->M + 2 < n ? n - s->M + 2 : n;
     if (lo > (uint64_t)n || (s->clamp ? (int64_t)lo > needed || n - (int64_t)lo > mhla_state_keep(s) : lo != 0))
-        return mhla_fail(MHLA_EDATA, "first chunk (byte 40) is %llu: not possible after %llu tokens", (unsigned long long)lo,
-                         (unsigned long long)tokens);
+        return mhla_fail(MHLA_EDATA, "first chunk (byte 40) is %llu: not possible after %llu tokens",
+                         (unsigned long long)lo, (unsigned long long)tokens);
     if (fill != (uint64_t)(open % s->block))
         return mhla_fail(MHLA_EDATA, "open tokens (byte 48) is %llu: not possible after %llu tokens",
                          (unsigned long long)fill, (unsigned long long)tokens);
@@ -213,7 +222,8 @@ static mhla_status check_header(const mhla_state *s, const unsigned char *from, 
     const int64_t most = INT64_MAX / 64;
     if (__builtin_mul_overflow(n - (int64_t)lo + 3, summary_floats(s), &floats) || floats > most ||
         HEADER + (uint64_t)payload_floats(s, n - (int64_t)lo, (int)fill) * sizeof(float) + SUM != size)
-        return mhla_fail(MHLA_EDATA, "size is %zu: not that of a state of %llu tokens", size, (unsigned long long)tokens);
+        return mhla_fail(MHLA_EDATA, "size is %zu: not that of a state of %llu tokens", size,
+                         (unsigned long long)tokens);
     return MHLA_OK;
 }
 
@@ -235,7 +245,8 @@ static void read_payload(mhla_state *s, const unsigned char *from) {
     }
 }
 
-mhla_status mhla_state_load(mhla_state **state, const void *bytes, size_t size, const mhla_plan *plan, const float *mix) {
+mhla_status mhla_state_load(mhla_state **state, const void *bytes, size_t size, const mhla_plan *plan,
+                            const float *mix) {
     if (state == NULL) return mhla_fail(MHLA_EINVAL, "state is NULL");
     *state = NULL;
     if (bytes == NULL) return mhla_fail(MHLA_EINVAL, "bytes is NULL");
@@ -247,7 +258,8 @@ mhla_status mhla_state_load(mhla_state **state, const void *bytes, size_t size, 
     const int64_t tokens = (int64_t)get64(from + 32), lo = (int64_t)get64(from + 40), n = tokens / s->C;
     if (n > lo) {
         s->list = mhla_alloc((size_t)(n - lo) * sizeof *s->list);
-        status = s->list ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory for a list of %lld summaries", (long long)(n - lo));
+        status =
+            s->list ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory for a list of %lld summaries", (long long)(n - lo));
         if (status != MHLA_OK) goto fail;
         s->capacity = n - lo;
     }

@@ -7,7 +7,7 @@
 enum {
     LONGEST_BLOCK = 128, /* longer chunks are cut: a block's scores are block x block */
     CUT_BLOCK = 64,
-    MOST_BLOCKS = 32,         /* of a group */
+    MOST_BLOCKS = 32, /* of a group */
     FEW_CHUNKS = 64,
     FEW_BYTES = 800 << 10, /* of a group's mixtures. Few chunks: they stay in the second cache ... */
     MANY_BYTES = 8 << 20   /* ... many: reading all summaries once per group costs more, so the last cache must do */
@@ -15,7 +15,8 @@ enum {
 
 /* ---- Shape and pieces ---- */
 
-void mhla_summary_shape_make(mhla_summary_shape *s, const mhla_plan *plan, const mhla_kernels *kernels, int transposed) {
+void mhla_summary_shape_make(mhla_summary_shape *s, const mhla_plan *plan, const mhla_kernels *kernels,
+                             int transposed) {
     const int K = plan->d.key_dim, V = plan->d.value_dim;
     *s = (mhla_summary_shape){.K = K, .V = V, .transposed = transposed, .rows = transposed ? V : K};
     kernels->panels(&s->n, transposed ? K : V);
@@ -110,7 +111,8 @@ void mhla_causal_work_make(mhla_causal_work *w, const mhla_run *run, int transpo
 void mhla_causal_unit_carve(mhla_carver *c, const mhla_causal_work *w, mhla_causal_unit *u, int keep_prefix) {
     memset(u, 0, sizeof *u);
     u->S = (mhla_summary_list){mhla_carve_floats(c, mhla_list_floats(&w->shape, w->cap)), w->cap};
-    if (w->running) u->parts = (mhla_summary_list){mhla_carve_floats(c, mhla_list_floats(&w->shape, w->group)), w->group};
+    if (w->running)
+        u->parts = (mhla_summary_list){mhla_carve_floats(c, mhla_list_floats(&w->shape, w->group)), w->group};
     if (w->running && keep_prefix)
         u->R = (mhla_summary_list){mhla_carve_floats(c, mhla_list_floats(&w->shape, w->group)), w->group};
     u->P = mhla_carve_floats(c, w->mixes * (w->group + 1) * w->P_row);
@@ -158,7 +160,8 @@ static int64_t initial_at(const mhla_causal_unit *u, int64_t e) {
 static void load_initial(const mhla_causal_unit *u, const mhla_piece *p, float *dst, int64_t e) {
     const mhla_call *c = &u->w->run->call;
     const int64_t at = initial_at(u, e);
-    mhla_piece_load(&u->w->shape, p, dst, c->initial_state + at * u->w->shape.V, c->initial_z ? c->initial_z + at : NULL);
+    mhla_piece_load(&u->w->shape, p, dst, c->initial_state + at * u->w->shape.V,
+                    c->initial_z ? c->initial_z + at : NULL);
 }
 
 void mhla_causal_begin(mhla_causal_unit *u, const mhla_causal_work *w, int64_t s, int64_t g) {
@@ -218,7 +221,8 @@ static void compact(mhla_causal_unit *u, int64_t lo) {
         const mhla_piece p = mhla_summary_piece(&u->w->shape, j);
         float *first = mhla_list_at(&u->S, &p, 0);
         for (int64_t r = 1; r <= merge; r++) u->w->run->kernels->axpy(first, 1.0f, first + r * p.width, p.width);
-        memmove(first + p.width, first + (merge + 1) * p.width, (size_t)((u->count - merge - 1) * p.width) * sizeof *first);
+        memmove(first + p.width, first + (merge + 1) * p.width,
+                (size_t)((u->count - merge - 1) * p.width) * sizeof *first);
     }
     u->base = lo;
     u->count -= merge;
@@ -284,10 +288,19 @@ void mhla_causal_pack(const mhla_causal_unit *u, float *dst, float *plain, const
                       int64_t head, int64_t t, int n, int rope) {
     const mhla_run *run = u->w->run;
     const mhla_plan_desc *d = &run->plan->d;
-    const mhla_pack p = {.dst = dst, .ld = u->w->Kp, .src = mhla_causal_rows(u, x, d->dtype, st, head, t), .n = n,
-                         .K = d->key_dim, .feature = d->feature, .eps = d->feature_eps,
-                         .rope = rope ? d->rope : MHLA_ROPE_NONE, .rope_dim = d->rope_dim, .cos = run->call.rope_cos,
-                         .sin = run->call.rope_sin, .rope_row = run->call.past + t, .plain = plain};
+    const mhla_pack p = {.dst = dst,
+                         .ld = u->w->Kp,
+                         .src = mhla_causal_rows(u, x, d->dtype, st, head, t),
+                         .n = n,
+                         .K = d->key_dim,
+                         .feature = d->feature,
+                         .eps = d->feature_eps,
+                         .rope = rope ? d->rope : MHLA_ROPE_NONE,
+                         .rope_dim = d->rope_dim,
+                         .cos = run->call.rope_cos,
+                         .sin = run->call.rope_sin,
+                         .rope_row = run->call.past + t,
+                         .plain = plain};
     run->kernels->pack(&p);
 }
 
@@ -342,16 +355,21 @@ static void summary_product(const mhla_causal_unit *u, const mhla_causal_scratch
     const mhla_dtype dtype = run->plan->d.dtype;
     for (int i = 0; i < s->n.count; i++) {
         const mhla_piece p = mhla_summary_piece(s, i * s->rows);
-        const mhla_prefetch next[] = { /* during each panel its share of the next block */
-            mhla_causal_next_rows(u, run->v, dtype, &run->call.v, u->g, t, n, s->V),
-            mhla_causal_next_rows(u, run->k, dtype, &run->call.k, u->g, t, n, s->K)};
-        mhla_gemm g = {.m = s->rows, .n = p.n, .store = store, .c = mhla_list_at(to, &p, row),
-                       .c_row = (to->cap + 1) * p.width, .prefetch = next, .n_prefetch = i == 0 ? 2 : 0};
+        const mhla_prefetch next[] = {/* during each panel its share of the next block */
+                                      mhla_causal_next_rows(u, run->v, dtype, &run->call.v, u->g, t, n, s->V),
+                                      mhla_causal_next_rows(u, run->k, dtype, &run->call.k, u->g, t, n, s->K)};
+        mhla_gemm g = {.m = s->rows,
+                       .n = p.n,
+                       .store = store,
+                       .c = mhla_list_at(to, &p, row),
+                       .c_row = (to->cap + 1) * p.width,
+                       .prefetch = next,
+                       .n_prefetch = i == 0 ? 2 : 0};
         if (s->transposed) /* v is row-major here */
             g.f = (mhla_factor){.k = n, .a = x->v, .a_row = 1, .a_k = w->Vw, .b = x->k + p.column, .b_k = w->Kp};
         else
-            g.f = (mhla_factor){.k = n, .a = x->k, .a_row = 1, .a_k = w->Kp, .b = x->v + (int64_t)n * p.column,
-                                .b_rows = n};
+            g.f = (mhla_factor){
+                .k = n, .a = x->k, .a_row = 1, .a_k = w->Kp, .b = x->v + (int64_t)n * p.column, .b_rows = n};
         w->run->kernels->gemm(&g);
     }
 }
@@ -395,16 +413,27 @@ static void mix_direct(const mhla_causal_unit *u, const mhla_piece *p, int r) {
     /* the next piece follows in both: its part of the list, and of the P rows, which no prefetcher would see coming */
     const int more = p->at + p->width < w->shape.E;
     float *P = mhla_causal_P(u, r, 0) + p->at;
-    const mhla_prefetch next = {{mhla_list_at(&u->S, p, u->S.cap + 1), NULL, p->width, MHLA_F32}, more ? (int)before : 0,
-                                p->width * 4};
+    const mhla_prefetch next = {
+        {mhla_list_at(&u->S, p, u->S.cap + 1), NULL, p->width, MHLA_F32}, more ? (int)before : 0, p->width * 4};
     for (int x = 0; more && x < u->grp.n; x++)
         for (int e = 0; e < p->width; e += 16) __builtin_prefetch(P + x * w->P_row + p->width + e, 1, 2);
-    mhla_gemm g = {.m = u->grp.n, .n = p->n, .store = MHLA_STORE_SET, .c = P, .c_row = w->P_row, .f2_lower = 1,
-                   .f2_lead = 0, .prefetch = &next, .n_prefetch = u->grp.n > 8}; /* one tile is over too soon */
-    g.f = (mhla_factor){.k = (int)before, .a = W, .a_row = w->cap, .a_k = 1, .b = mhla_list_at(&u->S, p, 0),
-                        .b_k = p->width};
-    g.f2 = (mhla_factor){.k = u->grp.n - 1, .a = W + before, .a_row = w->cap, .a_k = 1,
-                         .b = mhla_list_at(&u->S, p, before), .b_k = p->width};
+    mhla_gemm g = {.m = u->grp.n,
+                   .n = p->n,
+                   .store = MHLA_STORE_SET,
+                   .c = P,
+                   .c_row = w->P_row,
+                   .f2_lower = 1,
+                   .f2_lead = 0,
+                   .prefetch = &next,
+                   .n_prefetch = u->grp.n > 8}; /* one tile is over too soon */
+    g.f = (mhla_factor){
+        .k = (int)before, .a = W, .a_row = w->cap, .a_k = 1, .b = mhla_list_at(&u->S, p, 0), .b_k = p->width};
+    g.f2 = (mhla_factor){.k = u->grp.n - 1,
+                         .a = W + before,
+                         .a_row = w->cap,
+                         .a_k = 1,
+                         .b = mhla_list_at(&u->S, p, before),
+                         .b_k = p->width};
     w->run->kernels->gemm(&g);
 }
 
@@ -417,8 +446,12 @@ static void mix_running(const mhla_causal_unit *u, const mhla_piece *p, int r) {
     float *P = mhla_causal_P(u, r, 0) + p->at;
     if (u->grp.starts) {
         mhla_gemm g = {.m = 1, .n = p->n, .store = MHLA_STORE_SET, .c = P, .c_row = w->P_row};
-        g.f = (mhla_factor){.k = (int)row, .a = u->W + (int64_t)r * w->group * w->cap, .a_row = w->cap, .a_k = 1,
-                            .b = mhla_list_at(&u->S, p, 0), .b_k = p->width};
+        g.f = (mhla_factor){.k = (int)row,
+                            .a = u->W + (int64_t)r * w->group * w->cap,
+                            .a_row = w->cap,
+                            .a_k = 1,
+                            .b = mhla_list_at(&u->S, p, 0),
+                            .b_k = p->width};
         kernels->gemm(&g);
         if (in_open_chunk(u)) kernels->axpy(P, m, mhla_list_at(&u->S, p, row), p->width);
     } else {
@@ -457,7 +490,8 @@ void mhla_causal_mix(mhla_causal_unit *u, int piece) {
     float open[64];
     load_initial(u, &p, open, u->entries0 - 1);
     for (int r = 0; r < w->mixes; r++)
-        w->run->kernels->axpy(mhla_causal_P(u, r, 0) + p.at, mhla_causal_unit_weight(u, r, first, first), open, p.width);
+        w->run->kernels->axpy(mhla_causal_P(u, r, 0) + p.at, mhla_causal_unit_weight(u, r, first, first), open,
+                              p.width);
 }
 
 /* ---- The final state ---- */
@@ -516,12 +550,13 @@ void mhla_causal_scores(const mhla_kernels *kernels, mhla_causal_scratch *x, flo
     for (int i = 0; i < n; i++) x->diagonal[i] = factor;
     for (int i = 0; i < all.count; i++) {
         const int begin = mhla_panel_begin(&all, i), width = mhla_panel_begin(&all, i + 1) - begin;
-        mhla_gemm g = {.m = n - begin, .n = mhla_panels_cut(width, all.unit, width / all.unit, 1),
+        mhla_gemm g = {.m = n - begin,
+                       .n = mhla_panels_cut(width, all.unit, width / all.unit, 1),
                        .store = MHLA_STORE_ROWS,
                        .out = {scores + begin * x->ld_scores + begin, NULL, x->ld_scores, MHLA_F32},
                        .row_scale = x->diagonal};
-        g.f = (mhla_factor){.k = cols, .a = a + begin * lda, .a_row = lda, .a_k = 1, .b = bT + (int64_t)cols * begin,
-                            .b_rows = cols};
+        g.f = (mhla_factor){
+            .k = cols, .a = a + begin * lda, .a_row = lda, .a_k = 1, .b = bT + (int64_t)cols * begin, .b_rows = cols};
         kernels->gemm(&g);
     }
 }
