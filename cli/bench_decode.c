@@ -5,7 +5,8 @@
  * the bandwidth measured in the same run. "clamp": one sequence under MHLA_BEYOND_CLAMP, far beyond its 32 chunks.
  *
  * A token's cost depends on its place in the chunk, and a chunk that closes costs more: calls are timed one by one and
- * kept by place; what is printed is the mean over the places of the best, or the median, at each. */
+ * kept by place; what is printed is the mean over the places of the best, or the median, at each, and the best of the
+ * slowest place. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -142,19 +143,22 @@ static int unfinished(const decoder *d, double spent, int64_t done, int64_t leas
     return spent < d->b->seconds || (done < least && spent < 5.0 * d->b->seconds);
 }
 
-static void summarise(places *at, timing *t) {
-    double best = 0.0, median = 0.0;
+/* Means over the places; returns the best of the slowest place, where a chunk closes. */
+static double summarise(places *at, timing *t) {
+    double best = 0.0, median = 0.0, slowest = 0.0;
     int visited = 0;
     for (int i = 0; i < PLACES; i++) {
         const int n = at->count[i] < KEPT ? (int)at->count[i] : KEPT;
         if (n == 0) continue;
         qsort(at->seconds[i], (size_t)n, sizeof(float), by_value);
         best += (double)at->best[i];
+        if ((double)at->best[i] > slowest) slowest = (double)at->best[i];
         median += (double)at->seconds[i][n / 2];
         visited++;
     }
     t->best = best / visited;
     t->median = median / visited;
+    return slowest;
 }
 
 static mhla_status time_steps(decoder *d, places *at, double *bandwidth) {
@@ -186,10 +190,10 @@ static mhla_status time_clamp(decoder *d, int64_t from, places *at) {
 
 /* ---- Rows ---- */
 
-static void report(bench *b, const struct decode_row *r, mhla_dtype dtype, const timing *t, double floor,
-                   size_t state_bytes) {
+static void report(bench *b, const struct decode_row *r, mhla_dtype dtype, const timing *t, double slowest,
+                   double floor, size_t state_bytes) {
     static int head;
-    char best[32], median[32], least[32] = "", bytes[32];
+    char best[32], median[32], most[32], least[32] = "", bytes[32];
     char name[48];
     bench_begin(b);
     snprintf(name, sizeof name, "%s%s", r->name, dtype == MHLA_BF16 ? " bf16" : "");
@@ -206,6 +210,7 @@ static void report(bench *b, const struct decode_row *r, mhla_dtype dtype, const
         json_int("batch", r->batch);
         json_real("best_us_per_token", 1e6 * t->best);
         json_real("median_us_per_token", 1e6 * t->median);
+        json_real("slowest_us", 1e6 * slowest);
         if (floor > 0.0) {
             json_real("read_us", 1e6 * floor);
             json_real("ratio", t->best / floor);
@@ -216,8 +221,8 @@ static void report(bench *b, const struct decode_row *r, mhla_dtype dtype, const
         if (!head++)
             printf("\none token of one layer, %d heads of %dx%d, chunks of %d; read: P and half a chunk at measured "
                    "bandwidth\n"
-                   "%-22s %-33s %10s %10s %8s %8s %10s\n",
-                   H, K, V, C, "", "", "best", "median", "read", "ratio", "state");
+                   "%-22s %-33s %10s %10s %9s %8s %6s %10s\n",
+                   H, K, V, C, "", "", "best", "median", "slowest", "read", "ratio", "state");
         char sizes[40];
         if (r->tokens)
             snprintf(sizes, sizeof sizes, "after %s tokens, clamped", text_count(least, sizeof least, r->tokens));
@@ -232,7 +237,8 @@ static void report(bench *b, const struct decode_row *r, mhla_dtype dtype, const
             text_time(least, sizeof least, floor);
             snprintf(ratio, sizeof ratio, "%.2f", t->best / floor);
         }
-        printf("%-22s %-33s %10s %10s %8s %8s %10s\n", name, sizes, best, median, least, ratio, bytes);
+        text_time(most, sizeof most, slowest);
+        printf("%-22s %-33s %10s %10s %9s %8s %6s %10s\n", name, sizes, best, median, most, least, ratio, bytes);
         fflush(stdout);
     }
 }
@@ -246,8 +252,8 @@ static mhla_status bench_step(bench *b, const struct decode_row *r, mhla_dtype d
     status = make_states(&d, dtype, r->batch);
     if (status == MHLA_OK) status = time_steps(&d, at, &bandwidth);
     if (status == MHLA_OK) {
-        summarise(at, &t);
-        report(b, r, dtype, &t, bandwidth > 0.0 ? bytes_read(dtype) / (1e9 * bandwidth) : 0.0,
+        const double slowest = summarise(at, &t);
+        report(b, r, dtype, &t, slowest, bandwidth > 0.0 ? bytes_read(dtype) / (1e9 * bandwidth) : 0.0,
                mhla_state_bytes(d.states[0]));
     }
     decoder_free(&d);
@@ -268,8 +274,8 @@ static mhla_status bench_clamp(bench *b, mhla_dtype dtype, places *at) {
         memset(at, 0, sizeof *at);
         status = time_clamp(&d, rows[i].tokens, at);
         if (status != MHLA_OK) break;
-        summarise(at, &t);
-        report(b, &rows[i], dtype, &t, 0.0, mhla_state_bytes(d.states[0]));
+        const double slowest = summarise(at, &t);
+        report(b, &rows[i], dtype, &t, slowest, 0.0, mhla_state_bytes(d.states[0]));
     }
     decoder_free(&d);
     return status;

@@ -31,7 +31,7 @@ void bench_end(bench *b) {
         json_close(']');
         json_close('}');
     }
-    if (b->format != BENCH_TEXT) return;
+    if (b->format != BENCH_TEXT || !b->rated) return;
     printf("\nTime of one call, best and median; GFLOP/s and percent from the best; percent of the rate of\n"
            "multiply-adds measured between the calls: float32 %.0f",
            peak_of(MHLA_F32, b->context, 0.01));
@@ -120,6 +120,7 @@ void bench_report(bench *b, bench_row *row) {
     if (b->format != BENCH_ENGINE && row->note != NOTE_TOO_LONG) mend_peak(b, row, multiple);
     b->notes |= (int)row->note;
     bench_begin(b);
+    b->rated = 1;
     switch (b->format) {
     case BENCH_TEXT:
         if (strcmp(group, row->group) != 0) print_head(row->group);
