@@ -15,6 +15,7 @@ typedef struct bench {
     int names;      /* what is selected: groups and shapes by name; none of a sort = all of it */
     char **name;
     int begun; /* the page has its head: it waits for the first row, lest a failure leave one alone */
+    int rated; /* it has rows with GFLOP/s */
     int notes; /* footnotes that the table needs, bits of bench_note */
 } bench;
 
