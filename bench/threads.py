@@ -13,7 +13,7 @@ import mhla
 from mhla import _torch
 
 
-def best(function, seconds=0.5, runs=5):
+def best(function, seconds=1.0, runs=50):
     """Least seconds per call over several short runs."""
     function()
     least, end = float("inf"), 0.0

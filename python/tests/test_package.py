@@ -70,7 +70,7 @@ def test_a_runtime_of_another_name_is_shared_too(tmp_path):
     twin.write_bytes(pathlib.Path(own).read_bytes().replace(b"libgomp.so.1\0", b"libgomq.so.1\0"))
     code = f"""
 import ctypes, os, sys
-theirs = ctypes.CDLL({str(twin)!r}, mode=ctypes.RTLD_GLOBAL)
+theirs = ctypes.CDLL({str(twin)!r}, mode=ctypes.RTLD_LOCAL)
 sys.modules["torch"] = None
 import numpy as np, mhla
 assert len(mhla.info()["openmp"]) == 2 and mhla.info()["openmp_used"] == {str(twin)!r}, mhla.info()
