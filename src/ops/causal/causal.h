@@ -150,6 +150,8 @@ void mhla_causal_pack(const mhla_causal_unit *u, float *dst, float *plain, const
 void mhla_causal_pack_values(const mhla_causal_unit *u, float *dst, int64_t t, int n);
 mhla_prefetch mhla_causal_next_rows(const mhla_causal_unit *u, const void *x, mhla_dtype dtype, const mhla_strides *st,
                                     int64_t head, int64_t t, int n, int cols);
+/* Part i of `parts` of a list, so that it is spread over as many products. */
+mhla_prefetch mhla_prefetch_share(mhla_prefetch all, int i, int parts);
 /* k2~ of the block and its running sums: scratch->k2, cs. `k` plain must be there if there is no second pair. */
 void mhla_causal_running_keys(const mhla_causal_unit *u, mhla_causal_scratch *x, int64_t t, int n);
 /* den [n] of head r: needs q2 (plain) and cs. */

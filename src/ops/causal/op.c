@@ -115,14 +115,6 @@ static size_t workspace(const mhla_run *run, int backward) {
     return c.used;
 }
 
-/* The rows [i, i+1) / parts of those that the next block will want, so that its memory comes in while this one's product runs. */
-static mhla_prefetch share(mhla_prefetch all, int i, int parts) {
-    const int first = (int)((int64_t)all.n * i / parts), last = (int)((int64_t)all.n * (i + 1) / parts);
-    all.rows.base = (char *)all.rows.base + first * all.rows.stride * (int64_t)mhla_dtype_size(all.rows.dtype);
-    all.n = last - first;
-    return all;
-}
-
 /* o = row scale * (q~ P + scores v), panel by panel of V; with each panel comes P's next one. */
 static void output_panels(const mhla_causal_unit *u, int block, int r, int64_t t, int n, const mhla_causal_scratch *x) {
     const mhla_causal_work *w = u->w;
@@ -143,10 +135,10 @@ static void output_panels(const mhla_causal_unit *u, int block, int r, int64_t t
         const float *next = last ? P + w->P_row : P + (int64_t)K * (begin + width);
         const mhla_prefetch fetch[] = {
             {{(void *)(uintptr_t)next, NULL, width, MHLA_F32}, last && block + 1 == u->grp.n ? 0 : K, width * 4},
-            share(q, i, all->count),
-            share(k, i, all->count),
-            share(v, i, all->count),
-            share(o, i, all->count)};
+            mhla_prefetch_share(q, i, all->count),
+            mhla_prefetch_share(k, i, all->count),
+            mhla_prefetch_share(v, i, all->count),
+            mhla_prefetch_share(o, i, all->count)};
         mhla_gemm g = {.m = n,
                        .n = mhla_panels_cut(V - begin < width ? V - begin : width, all->unit, width / all->unit, 1),
                        .f2_lower = 1,

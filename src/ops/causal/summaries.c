@@ -345,6 +345,13 @@ mhla_prefetch mhla_causal_next_rows(const mhla_causal_unit *u, const void *x, mh
                            cols * (int)mhla_dtype_size(dtype)};
 }
 
+mhla_prefetch mhla_prefetch_share(mhla_prefetch all, int i, int parts) {
+    const int first = (int)((int64_t)all.n * i / parts), last = (int)((int64_t)all.n * (i + 1) / parts);
+    all.rows.base = (char *)all.rows.base + first * all.rows.stride * (int64_t)mhla_dtype_size(all.rows.dtype);
+    all.n = last - first;
+    return all;
+}
+
 /* ---- Loop 1: S = k~^T v of a block (transposed: v^T k~), z = sum k2~ ---- */
 
 static void summary_product(const mhla_causal_unit *u, const mhla_causal_scratch *x, const mhla_summary_list *to,
@@ -353,18 +360,18 @@ static void summary_product(const mhla_causal_unit *u, const mhla_causal_scratch
     const mhla_summary_shape *s = &w->shape;
     const mhla_run *run = w->run;
     const mhla_dtype dtype = run->plan->d.dtype;
+    const mhla_prefetch v = mhla_causal_next_rows(u, run->v, dtype, &run->call.v, u->g, t, n, s->V);
+    const mhla_prefetch k = mhla_causal_next_rows(u, run->k, dtype, &run->call.k, u->g, t, n, s->K);
     for (int i = 0; i < s->n.count; i++) {
         const mhla_piece p = mhla_summary_piece(s, i * s->rows);
-        const mhla_prefetch next[] = {/* during each panel its share of the next block */
-                                      mhla_causal_next_rows(u, run->v, dtype, &run->call.v, u->g, t, n, s->V),
-                                      mhla_causal_next_rows(u, run->k, dtype, &run->call.k, u->g, t, n, s->K)};
-        mhla_gemm g = {.m = s->rows,
-                       .n = p.n,
-                       .store = store,
-                       .c = mhla_list_at(to, &p, row),
-                       .c_row = (to->cap + 1) * p.width,
-                       .prefetch = next,
-                       .n_prefetch = i == 0 ? 2 : 0};
+        float *c = mhla_list_at(to, &p, row);
+        const int64_t c_row = (to->cap + 1) * p.width;
+        const mhla_prefetch next[] = {/* during each panel its share of the next block, and where its summary goes */
+                                      {{c + p.width, NULL, c_row, MHLA_F32}, s->rows, p.width * 4},
+                                      mhla_prefetch_share(v, i, s->n.count),
+                                      mhla_prefetch_share(k, i, s->n.count)};
+        mhla_gemm g = {
+            .m = s->rows, .n = p.n, .store = store, .c = c, .c_row = c_row, .prefetch = next, .n_prefetch = 3};
         if (s->transposed) /* v is row-major here */
             g.f = (mhla_factor){.k = n, .a = x->v, .a_row = 1, .a_k = w->Vw, .b = x->k + p.column, .b_k = w->Kp};
         else
