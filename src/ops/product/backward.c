@@ -16,7 +16,8 @@ enum {
     SEGMENT = 8 * CHUNK,
     SEGMENTS = 16,      /* at most; longer segments then */
     SMALL = 512 * 1024, /* elements of dw up to which segments are summed apart */
-    BLOCK = 192         /* rows and columns of a block of dw, about */
+    BLOCK = 192,        /* rows and columns of a block of dw, at most, */
+    LARGE_BLOCK = 256   /* and of a dw that is not small */
 };
 
 typedef struct weight_grad {
@@ -35,7 +36,7 @@ static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /* Column sums of rows [r,r+n) of dy, columns [n0,n0+cols), added to or put into db. */
 static void sum_columns(const weight_grad *g, float *db, int64_t r, int n, int64_t n0, int cols, int add) {
-    float sums[2 * BLOCK];
+    float sums[LARGE_BLOCK];
     memcpy(sums, g->dy + r * g->ldy + n0, sizeof(float) * (size_t)cols);
     for (int i = 1; i < n; i++) g->kernels->axpy(sums, 1.0f, g->dy + (r + i) * g->ldy + n0, cols);
     for (int j = 0; j < cols; j++) db[n0 + j] = add ? db[n0 + j] + sums[j] : sums[j];
@@ -143,9 +144,10 @@ mhla_status mhla_linear_backward_weight(const mhla_linear_desc *desc, float *dw,
                      .K = K,
                      .accumulate = d.accumulate,
                      .segments = 1};
-    g.n_blocks = ceil_div(N, BLOCK);
-    g.k_blocks = dw ? ceil_div(K, BLOCK) : 1;
-    if (!dw || N * K <= SMALL) {
+    const int small = !dw || N * K <= SMALL;
+    g.n_blocks = ceil_div(N, small ? BLOCK : LARGE_BLOCK);
+    g.k_blocks = dw ? ceil_div(K, small ? BLOCK : LARGE_BLOCK) : 1;
+    if (small) {
         g.segments = ceil_div(d.rows, SEGMENT);
         if (g.segments > SEGMENTS) g.segments = SEGMENTS;
     }
