@@ -1,8 +1,8 @@
 /* y = epilogue(x W^T), and dx = dy W on the same engine.
  *
  * The sum over K is cut into chunks that depend on K and the data type alone; inside a chunk each element of y is one
- * chain of fused multiply-adds. Rows and columns are cut into tasks, which changes nothing of that: the result does not depend
- * on threads, on the number of rows, or on where a row stands. */
+ * chain of fused multiply-adds. Rows and columns are cut into tasks, which changes nothing of that: the result does not
+ * depend on threads, on the number of rows, or on where a row stands. */
 #include "core/memory.h"
 #include "core/parallel.h"
 #include "ops/product/product.h"
