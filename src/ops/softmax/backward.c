@@ -113,7 +113,8 @@ static chunk chunk_at(const backward *b, const mhla_soft_sequence *s, int64_t i)
     const int64_t n = chunk_count(s->Tq);
     chunk c = {.s = *s, .begin = s->Tq * i / n, .end = s->Tq * (i + 1) / n};
     if (c.begin == c.end) return c;
-    c.kb = mhla_soft_max(0, mhla_soft_first(d, s, mhla_soft_max(c.begin, mhla_soft_start(d, s)))) / b->tiles.keys * b->tiles.keys;
+    c.kb = mhla_soft_max(0, mhla_soft_first(d, s, mhla_soft_max(c.begin, mhla_soft_start(d, s)))) / b->tiles.keys *
+           b->tiles.keys;
     c.ke = mhla_soft_max(c.kb, mhla_soft_min(s->Tk, mhla_soft_last(d, s, c.end - 1)));
     return c;
 }
@@ -132,8 +133,8 @@ static void load_keys(const backward *b, const slot *w, const chunk *c, int64_t 
         float *k = w->k + j * t->keys * t->ldk;
         mhla_panels p;
         run->kernels->panels(&p, n);
-        mhla_soft_pack(run, k, t->ldk, mhla_soft_rows(run->k, d->dtype, &run->call.k, c->s.batch, c->s.k_begin + k0, g), n, k0,
-                  1.0f);
+        mhla_soft_pack(run, k, t->ldk, mhla_soft_rows(run->k, d->dtype, &run->call.k, c->s.batch, c->s.k_begin + k0, g),
+                       n, k0, 1.0f);
         run->kernels->transpose(w->kt + j * t->keys * d->key_dim, &p, k, t->ldk, d->key_dim);
         const mhla_rows v = mhla_soft_rows(run->v, d->dtype, &run->call.v, c->s.batch, c->s.k_begin + k0, g);
         run->kernels->scores_in(w->v, t->ldv, &v, n, d->value_dim, 1.0f, NULL);
@@ -252,7 +253,7 @@ static void backward_rows(const backward *b, const slot *w, const part *p, const
     const int64_t first = (mhla_soft_max(0, mhla_soft_first(d, &c->s, t)) - c->kb) / keys;
     const int64_t last = (mhla_soft_min(c->ke, mhla_soft_last(d, &c->s, t + m - 1)) - c->kb + keys - 1) / keys;
     mhla_soft_pack(run, w->q, ldk, mhla_soft_rows(run->q, d->dtype, &run->call.q, c->s.batch, c->s.q_begin + t, h), m,
-              t + c->s.Tk - c->s.Tq, d->scale);
+                   t + c->s.Tk - c->s.Tq, d->scale);
     const mhla_rows dO = mhla_soft_rows(run->dO, d->dtype, &run->call.o, c->s.batch, c->s.q_begin + t, h);
     kernels->scores_in(w->dO, ldv, &dO, m, V, 1.0f, NULL);
     for (int i = 0; i < m; i++) {
@@ -293,7 +294,8 @@ static void backward_rows(const backward *b, const slot *w, const part *p, const
 /* All queries of a chunk that read key head g: their dq, and the chunk's part of dk and dv. */
 static void backward_chunk(const backward *b, const slot *w, const part *p, const chunk *c, int64_t g) {
     const mhla_plan_desc *d = &b->run->plan->d;
-    const int64_t ratio = d->heads / d->kv_heads, seeing = mhla_soft_min(c->end, mhla_soft_max(c->begin, mhla_soft_start(d, &c->s)));
+    const int64_t ratio = d->heads / d->kv_heads,
+                  seeing = mhla_soft_min(c->end, mhla_soft_max(c->begin, mhla_soft_start(d, &c->s)));
     memset(p->dk, 0, (size_t)(c->s.Tk * b->tiles.ldk) * sizeof(float));
     memset(p->dv, 0, (size_t)(c->s.Tk * b->tiles.ldv) * sizeof(float));
     load_keys(b, w, c, g);
@@ -314,7 +316,8 @@ static void backward_chunk(const backward *b, const slot *w, const part *p, cons
 }
 
 /* dk (=, +=) rows of a part from key u on, turned back. */
-static void add_dk(const backward *b, float *dk, const mhla_soft_sequence *s, int64_t u, int n, int64_t g, int accumulate) {
+static void add_dk(const backward *b, float *dk, const mhla_soft_sequence *s, int64_t u, int n, int64_t g,
+                   int accumulate) {
     const mhla_run *run = b->run;
     const mhla_plan_desc *d = &run->plan->d;
     const mhla_rows out = mhla_soft_rows(run->grads.dk, MHLA_F32, &run->grads.dk_strides, s->batch, s->k_begin + u, g);

@@ -129,8 +129,8 @@ static void range_task(void *arg, int64_t i, int worker) {
         float *q = w->q + h * Tq * p->tiles.ldk;
         memset(q, 0, (size_t)(blind * p->tiles.ldk) * sizeof *q);
         mhla_soft_pack(run, q + blind * p->tiles.ldk, p->tiles.ldk,
-                  mhla_soft_rows(run->q, d->dtype, &run->call.q, batch, blind, h), (int)(Tq - blind), blind + p->s.Tk - Tq,
-                  d->scale);
+                       mhla_soft_rows(run->q, d->dtype, &run->call.q, batch, blind, h), (int)(Tq - blind),
+                       blind + p->s.Tk - Tq, d->scale);
     }
     for (int64_t k0 = begin; k0 < end; k0 += KEYS)
         for (int64_t g = 0; g < d->kv_heads; g++) attend(p, w, x, batch, g, k0, (int)mhla_soft_min(KEYS, end - k0));

@@ -105,7 +105,7 @@ void mhla_soft_mask(mhla_scores *tile, const mhla_plan_desc *d, const mhla_soft_
 }
 
 void mhla_soft_product(const mhla_run *run, const mhla_scores *t, const float *a, float *c, int64_t ldc, const float *b,
-                  int64_t ldb, int cols) {
+                       int64_t ldb, int cols) {
     mhla_gemm g = {
         .m = t->m,
         .f = {.k = t->n, .a = a, .a_row = t->ld, .a_k = 1, .b = b, .b_k = ldb},
@@ -283,7 +283,8 @@ static void attend_all(const forward *f, const slot *w, const block *b, int64_t 
     const mhla_plan_desc *d = &f->run->plan->d;
     const mhla_soft_sequence *s = &b->s;
     const int size = (int)(b->end - b->begin);
-    const int64_t first = mhla_soft_max(0, mhla_soft_first(d, s, b->begin)), last = mhla_soft_min(s->Tk, mhla_soft_last(d, s, b->end - 1));
+    const int64_t first = mhla_soft_max(0, mhla_soft_first(d, s, b->begin)),
+                  last = mhla_soft_min(s->Tk, mhla_soft_last(d, s, b->end - 1));
     for (int64_t k0 = first / f->tiles.keys * f->tiles.keys; k0 < last; k0 += f->tiles.keys) {
         const int n = (int)mhla_soft_min(f->tiles.keys, last - k0);
         const int all = k0 + n <= mhla_soft_last(d, s, b->begin) && mhla_soft_first(d, s, b->end - 1) <= k0;
@@ -313,14 +314,16 @@ static void forward_task(void *arg, int64_t i, int worker) {
     const int64_t g = task % f->groups / per_key, h = g * ratio + task % per_key * f->heads;
     const int heads = (int)mhla_soft_min(f->heads, (g + 1) * ratio - h), n = (int)(b.end - b.begin), rows = heads * n;
     const int64_t ldk = f->tiles.ldk, ldv = f->tiles.ldv;
-    const int blind = (int)mhla_soft_min(n, mhla_soft_max(0, mhla_soft_start(d, &b.s) - b.begin)); /* queries that see nothing */
+    const int blind =
+        (int)mhla_soft_min(n, mhla_soft_max(0, mhla_soft_start(d, &b.s) - b.begin)); /* queries that see nothing */
     for (int j = 0; j < heads; j++) {
         float *q = w->q + (int64_t)j * n * ldk;
         memset(q, 0, (size_t)(blind * ldk) * sizeof *q);
         if (blind < n)
-            mhla_soft_pack(run, q + blind * ldk, ldk,
-                      mhla_soft_rows(run->q, d->dtype, &run->call.q, b.s.batch, b.s.q_begin + b.begin + blind, h + j),
-                      n - blind, b.begin + blind + b.s.Tk - b.s.Tq, d->scale);
+            mhla_soft_pack(
+                run, q + blind * ldk, ldk,
+                mhla_soft_rows(run->q, d->dtype, &run->call.q, b.s.batch, b.s.q_begin + b.begin + blind, h + j),
+                n - blind, b.begin + blind + b.s.Tk - b.s.Tq, d->scale);
     }
     memset(w->o, 0, (size_t)(rows * ldv) * sizeof *w->o);
     for (int r = 0; r < rows; r++) {

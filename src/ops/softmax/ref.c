@@ -20,8 +20,8 @@ static double dot(const double *x, const double *y, int n) {
 }
 
 /* p[u] = softmax over the keys u in first..last-1 of scale * q_t . k_u; q is the query as read. */
-static void weights(double *p, double *q, double *k, const mhla_run *run, const mhla_soft_sequence *s, int64_t t, int64_t h,
-                    int64_t first, int64_t last) {
+static void weights(double *p, double *q, double *k, const mhla_run *run, const mhla_soft_sequence *s, int64_t t,
+                    int64_t h, int64_t first, int64_t last) {
     const mhla_plan_desc *d = &run->plan->d;
     const int K = d->key_dim;
     const int64_t g = h / (d->heads / d->kv_heads);

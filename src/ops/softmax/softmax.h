@@ -29,11 +29,10 @@ static inline int64_t mhla_soft_start(const mhla_plan_desc *d, const mhla_soft_s
 
 static inline int64_t mhla_soft_min(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t mhla_soft_max(int64_t a, int64_t b) { return a > b ? a : b; }
-static inline int64_t mhla_soft_up(int64_t x, int64_t unit) { return (x + unit - 1) / unit * unit; }
 
 /* Tiles. They depend on K and V only, so that results depend on nothing else. A tile of keys (transposed keys and
  * values) and of scores stay in the L2 of a core, 512 KiB or more, beside the queries and outputs of a task. */
-enum { SOFT_STRIP = 8, SOFT_FEW = 8 };
+enum { SOFT_STRIP = 8, SOFT_FEW = 16 };
 
 typedef struct mhla_soft_tiling {
     int keys;         /* of a tile */
@@ -47,7 +46,7 @@ mhla_soft_tiling mhla_soft_tiles(const mhla_plan_desc *d);
 
 /* Rows of the caller at [batch, t, head], as a list. */
 static inline mhla_rows mhla_soft_rows(const void *x, mhla_dtype dtype, const mhla_strides *s, int64_t b, int64_t t,
-                                  int64_t h) {
+                                       int64_t h) {
     union { /* inputs are read only; mhla_rows serves outputs, too */
         const void *from;
         void *to;
@@ -87,7 +86,7 @@ static inline mhla_panels mhla_soft_panels(const mhla_run *run, const mhla_score
 
 /* c [m][ldc] += the visible part of a [m][t->ld] times b [n][ldb], cols columns, where a has the mask of t. */
 void mhla_soft_product(const mhla_run *run, const mhla_scores *t, const float *a, float *c, int64_t ldc, const float *b,
-                  int64_t ldb, int cols);
+                       int64_t ldb, int cols);
 
 mhla_status mhla_soft_forward_reference(const mhla_run *run);
 mhla_status mhla_soft_backward_reference(const mhla_run *run);
