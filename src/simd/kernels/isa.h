@@ -154,11 +154,11 @@ INLINE int list_lines(const char *line[MAX_LINES], const mhla_prefetch *lists, i
     int n = 0;
     for (int f = 0; f < count; f++) {
         const mhla_prefetch list = lists[f];
-        const int per_row = (list.bytes + 63) / 64, room = (MAX_LINES - n) / per_row;
-        const int rows = list.n < room ? list.n : room;
+        const int most = (list.bytes + 63) / 64 + 1; /* a row need not begin on a line */
+        const int room = (MAX_LINES - n) / most, rows = list.n < room ? list.n : room;
         for (int r = 0; r < rows; r++) {
-            const char *p = row_at(&list.rows, r);
-            for (int i = 0; i < per_row; i++, p += 64) line[n++] = p;
+            const char *p = row_at(&list.rows, r), *end = p + list.bytes;
+            for (p = (const char *)((uintptr_t)p & ~(uintptr_t)63); p < end; p += 64) line[n++] = p;
         }
     }
     return n;
