@@ -565,7 +565,8 @@ static void side_by_side(void **state) {
     const mhla_linear_desc d = {.size = sizeof d, .rows = 4, .ldx = 12, .ldy = 12};
     assert_int_equal(mhla_linear_forward(&d, both + 8, both, w), MHLA_OK);
     for (int i = 0; i < 48; i++) assert_true(both[i] == (i % 12 < 8 ? 1.0f : (float)(8 * (i % 12 - 8))));
-    assert_int_equal(mhla_linear_forward(&d, both + 7, both, w), MHLA_EINVAL);
+    assert_int_equal(mhla_linear_forward(&d, both + 7, both, w), MHLA_EINVAL); /* x's last column */
+    assert_int_equal(mhla_linear_forward(&d, both, both + 3, w), MHLA_EINVAL); /* y's last column */
     mhla_weight_free(w);
 }
 
