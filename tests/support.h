@@ -107,35 +107,35 @@ static inline double relative_error(const float *a, const float *b, int64_t n) {
     return worst / size;
 }
 
-#define ASSERT_CLOSE(a, b, n, tolerance, ...)                                                                        \
-    do {                                                                                                             \
-        const double close_error_ = relative_error((a), (b), (n));                                                   \
-        if (!(close_error_ <= (tolerance))) {                                                                        \
-            print_error("%s: relative error %.3g above %.3g: ", #a, close_error_, (double)(tolerance));              \
-            print_error(__VA_ARGS__);                                                                                \
-            print_error("\n");                                                                                       \
-            fail();                                                                                                  \
-        }                                                                                                            \
+#define ASSERT_CLOSE(a, b, n, tolerance, ...)                                                                          \
+    do {                                                                                                               \
+        const double close_error_ = relative_error((a), (b), (n));                                                     \
+        if (!(close_error_ <= (tolerance))) {                                                                          \
+            print_error("%s: relative error %.3g above %.3g: ", #a, close_error_, (double)(tolerance));                \
+            print_error(__VA_ARGS__);                                                                                  \
+            print_error("\n");                                                                                         \
+            fail();                                                                                                    \
+        }                                                                                                              \
     } while (0)
 
-#define ASSERT_OK(call)                                                                                              \
-    do {                                                                                                             \
-        const mhla_status ok_status_ = (call);                                                                       \
-        if (ok_status_ != MHLA_OK) {                                                                                 \
-            print_error("%s: %s: %s\n", #call, mhla_status_text(ok_status_), mhla_message());                        \
-            fail();                                                                                                  \
-        }                                                                                                            \
+#define ASSERT_OK(call)                                                                                                \
+    do {                                                                                                               \
+        const mhla_status ok_status_ = (call);                                                                         \
+        if (ok_status_ != MHLA_OK) {                                                                                   \
+            print_error("%s: %s: %s\n", #call, mhla_status_text(ok_status_), mhla_message());                          \
+            fail();                                                                                                    \
+        }                                                                                                              \
     } while (0)
 
 /* The call must fail with this status and a message that contains this text. */
-#define ASSERT_FAILS(call, wanted, text)                                                                             \
-    do {                                                                                                             \
-        const mhla_status fails_status_ = (call);                                                                    \
-        if (fails_status_ != (wanted) || strstr(mhla_message(), (text)) == NULL) {                                   \
-            print_error("%s: got %s, \"%s\"; wanted %s, \"..%s..\"\n", #call, mhla_status_text(fails_status_),       \
-                        mhla_message(), mhla_status_text(wanted), (text));                                           \
-            fail();                                                                                                  \
-        }                                                                                                            \
+#define ASSERT_FAILS(call, wanted, text)                                                                               \
+    do {                                                                                                               \
+        const mhla_status fails_status_ = (call);                                                                      \
+        if (fails_status_ != (wanted) || strstr(mhla_message(), (text)) == NULL) {                                     \
+            print_error("%s: got %s, \"%s\"; wanted %s, \"..%s..\"\n", #call, mhla_status_text(fails_status_),         \
+                        mhla_message(), mhla_status_text(wanted), (text));                                             \
+            fail();                                                                                                    \
+        }                                                                                                              \
     } while (0)
 
 /* ---- Instruction sets and contexts ---- */
@@ -151,7 +151,8 @@ static inline int isa_names(const char *names[], int capacity) {
 static inline mhla_context *new_context(int threads) {
     const char *backend = getenv("MHLA_TEST_BACKEND");
     mhla_context *c;
-    const mhla_context_desc d = {.size = sizeof d, .threads = threads,
+    const mhla_context_desc d = {.size = sizeof d,
+                                 .threads = threads,
                                  .backend = backend && strcmp(backend, "pthreads") == 0 ? MHLA_BACKEND_PTHREADS
                                                                                         : MHLA_BACKEND_OPENMP};
     ASSERT_OK(mhla_context_create(&c, &d));

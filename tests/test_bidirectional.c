@@ -173,8 +173,14 @@ static gradients new_gradients(const shape_case *c, float value) {
     return g;
 }
 static mhla_grads as_grads(const gradients *g, int accumulate) {
-    return (mhla_grads){.size = sizeof(mhla_grads), .dq = g->x[DQ], .dk = g->x[DK], .dv = g->x[DV], .dq2 = g->x[DQ2],
-                        .dk2 = g->x[DK2], .dmix = g->x[DMIX], .accumulate = accumulate};
+    return (mhla_grads){.size = sizeof(mhla_grads),
+                        .dq = g->x[DQ],
+                        .dk = g->x[DK],
+                        .dv = g->x[DV],
+                        .dq2 = g->x[DQ2],
+                        .dk2 = g->x[DK2],
+                        .dmix = g->x[DMIX],
+                        .accumulate = accumulate};
 }
 static void free_gradients(gradients *g) {
     for (int i = 0; i < GRADS; i++) free(g->x[i]);
@@ -201,7 +207,8 @@ static void compare_case(uint64_t seed, int linear, mhla_context *context) {
         ASSERT_OK(mhla_set_isa(isa[i]));
         for (int64_t e = 0; e < c.o.count; e++) c.o.memory[e] = NAN;
         ASSERT_OK(mhla_forward(c.plan, &c.call, c.o.data, c.q.data, c.k.data, c.v.data, c.mix, NULL));
-        ASSERT_CLOSE(c.o.memory, truth.memory, c.o.count, 2e-5, "%s %s", isa[i], c.text); /* also: nothing else is written */
+        ASSERT_CLOSE(c.o.memory, truth.memory, c.o.count, 2e-5, "%s %s", isa[i],
+                     c.text); /* also: nothing else is written */
         gradients got = new_gradients(&c, NAN);
         const mhla_grads got_grads = as_grads(&got, 0);
         ASSERT_OK(mhla_backward(c.plan, &c.call, &got_grads, dO.data, c.q.data, c.k.data, c.v.data, c.mix, NULL));
@@ -213,7 +220,8 @@ static void compare_case(uint64_t seed, int linear, mhla_context *context) {
         ASSERT_OK(mhla_backward(c.plan, &c.call, &more_grads, dO.data, c.q.data, c.k.data, c.v.data, c.mix, NULL));
         for (int g = 0; g < GRADS; g++) {
             for (int64_t e = 0; e < got.n[g]; e++) got.x[g][e] += 1.0f;
-            if (got.n[g]) ASSERT_CLOSE(more.x[g], got.x[g], got.n[g], 2e-6, "accumulated %s %s %s", names[g], isa[i], c.text);
+            if (got.n[g])
+                ASSERT_CLOSE(more.x[g], got.x[g], got.n[g], 2e-6, "accumulated %s %s %s", names[g], isa[i], c.text);
         }
         free_gradients(&more);
         free_gradients(&got);
@@ -290,7 +298,8 @@ static void test_reference_gradients(void **state) {
                 float *at = placed_at(inputs[i], row / H / c.T, row / H % c.T, row % H) + e % D;
                 if (i != DV && fabsf(*at) < 0.02f) continue; /* the kink of relu */
                 const double want = difference(&c, weights, at);
-                if (fabs(want - (double)g.x[i][e]) > 2e-3 * size) fail_msg("gradient %d: %g, differences give %g: %s", i, (double)g.x[i][e], want, c.text);
+                if (fabs(want - (double)g.x[i][e]) > 2e-3 * size)
+                    fail_msg("gradient %d: %g, differences give %g: %s", i, (double)g.x[i][e], want, c.text);
             }
         }
         for (int tries = 0; tries < 6 && c.mix; tries++) {
@@ -298,7 +307,8 @@ static void test_reference_gradients(void **state) {
             double size = 1e-3;
             for (int64_t j = 0; j < c.mix_count; j++) size = fmax(size, fabs((double)g.x[DMIX][j]));
             const double want = difference(&c, weights, c.mix + e);
-            if (fabs(want - (double)g.x[DMIX][e]) > 2e-3 * size) fail_msg("dmix: %g, differences give %g: %s", (double)g.x[DMIX][e], want, c.text);
+            if (fabs(want - (double)g.x[DMIX][e]) > 2e-3 * size)
+                fail_msg("dmix: %g, differences give %g: %s", (double)g.x[DMIX][e], want, c.text);
         }
         free(weights);
         free_gradients(&g);
@@ -364,12 +374,18 @@ static void test_one_block_is_linear_attention(void **state) {
     float *q = new_random(&r, B * T * H * K), *k = new_random(&r, B * T * H * K), *v = new_random(&r, B * T * H * V);
     float *a = new_poisoned(B * T * H * V), *b = new_poisoned(B * T * H * V);
     const float one = 1.0f;
-    mhla_plan_desc d = {.size = sizeof d, .heads = H, .key_dim = K, .value_dim = V, .feature_eps = 0.01f, .axes = 2,
-                        .grid = {9, 10}, .blocks = {1, 1}};
+    mhla_plan_desc d = {.size = sizeof d,
+                        .heads = H,
+                        .key_dim = K,
+                        .value_dim = V,
+                        .feature_eps = 0.01f,
+                        .axes = 2,
+                        .grid = {9, 10},
+                        .blocks = {1, 1}};
     mhla_plan *mhla, *linear;
     ASSERT_OK(mhla_plan_create(&mhla, &d));
-    mhla_plan_desc l = {.size = sizeof l, .kind = MHLA_KIND_LINEAR, .heads = H, .key_dim = K, .value_dim = V,
-                        .feature_eps = 0.01f};
+    mhla_plan_desc l = {
+        .size = sizeof l, .kind = MHLA_KIND_LINEAR, .heads = H, .key_dim = K, .value_dim = V, .feature_eps = 0.01f};
     ASSERT_OK(mhla_plan_create(&linear, &l));
     mhla_call call = {.size = sizeof call, .batch = B, .tokens = T};
     ASSERT_OK(mhla_forward(mhla, &call, a, q, k, v, &one, NULL));
@@ -421,7 +437,8 @@ static void test_bf16(void **state) {
             ASSERT_OK(mhla_backward(plan, &call, &gg, dO, q, k, v, c.mix, NULL));
             for (int g = 0; g < GRADS; g++)
                 if (got_grads.n[g])
-                    ASSERT_CLOSE(got_grads.x[g], want_grads.x[g], got_grads.n[g], 0.02, "bf16 grad %d %s %s", g, isa[i], c.text);
+                    ASSERT_CLOSE(got_grads.x[g], want_grads.x[g], got_grads.n[g], 0.02, "bf16 grad %d %s %s", g, isa[i],
+                                 c.text);
             free_gradients(&got_grads);
         }
         ASSERT_OK(mhla_set_isa(NULL));
@@ -439,8 +456,14 @@ static void test_nan_stays_in_its_row(void **state) {
     rng r = {4};
     float *q = new_random(&r, T * H * K), *k = new_random(&r, T * H * K), *v = new_random(&r, T * H * V);
     float *clean = new_poisoned(T * H * V), *dirty = new_poisoned(T * H * V), mix[16];
-    mhla_plan_desc d = {.size = sizeof d, .heads = H, .key_dim = K, .value_dim = V, .feature_eps = 0.1f, .axes = 2,
-                        .grid = {8, 8}, .blocks = {2, 2}};
+    mhla_plan_desc d = {.size = sizeof d,
+                        .heads = H,
+                        .key_dim = K,
+                        .value_dim = V,
+                        .feature_eps = 0.1f,
+                        .axes = 2,
+                        .grid = {8, 8},
+                        .blocks = {2, 2}};
     const int blocks[] = {2, 2};
     ASSERT_OK(mhla_mix_fill(mix, MHLA_MIX_PAPER, 2, blocks, 0));
     mhla_plan *plan;
@@ -463,18 +486,18 @@ static void test_nan_stays_in_its_row(void **state) {
 
 static void test_bad_plans(void **state) {
     (void)state;
-    const mhla_plan_desc good = {.size = sizeof good, .heads = 2, .key_dim = 8, .value_dim = 8, .axes = 2, .grid = {4, 4},
-                                 .blocks = {2, 2}};
+    const mhla_plan_desc good = {
+        .size = sizeof good, .heads = 2, .key_dim = 8, .value_dim = 8, .axes = 2, .grid = {4, 4}, .blocks = {2, 2}};
     mhla_plan *plan;
     ASSERT_FAILS(mhla_plan_create(NULL, &good), MHLA_EINVAL, "plan is NULL");
     ASSERT_FAILS(mhla_plan_create(&plan, NULL), MHLA_EINVAL, "plan_desc is NULL");
-#define BAD(change, text)                                                                                            \
-    do {                                                                                                             \
-        mhla_plan_desc d = good;                                                                                     \
-        change;                                                                                                      \
-        plan = (mhla_plan *)&d;                                                                                      \
-        ASSERT_FAILS(mhla_plan_create(&plan, &d), MHLA_EINVAL, text);                                                \
-        assert_null(plan);                                                                                           \
+#define BAD(change, text)                                                                                              \
+    do {                                                                                                               \
+        mhla_plan_desc d = good;                                                                                       \
+        change;                                                                                                        \
+        plan = (mhla_plan *)&d;                                                                                        \
+        ASSERT_FAILS(mhla_plan_create(&plan, &d), MHLA_EINVAL, text);                                                  \
+        assert_null(plan);                                                                                             \
     } while (0)
     BAD(d.size = 0, "size is 0");
     BAD(d.heads = 0, "heads is 0");
@@ -507,9 +530,13 @@ static void test_bad_plans(void **state) {
     BAD((d.axes = 0, d.n_tokens = 17, d.n_blocks = 3, d.block_offsets = offsets), "expected 0 to n_tokens");
     BAD((d.axes = 0, d.n_tokens = 2, d.n_blocks = 3, d.block_offsets = offsets), "n_blocks is 3");
     const int64_t one[] = {0, 16};
-    BAD((d.axes = 0, d.n_tokens = 16, d.n_blocks = 1, d.block_offsets = one, d.permutation = twice), "permutation[4] is 3");
+    BAD((d.axes = 0, d.n_tokens = 16, d.n_blocks = 1, d.block_offsets = one, d.permutation = twice),
+        "permutation[4] is 3");
 #undef BAD
-    struct { mhla_plan_desc d; int extra; } newer = {.d = good, .extra = 1};
+    struct {
+        mhla_plan_desc d;
+        int extra;
+    } newer = {.d = good, .extra = 1};
     newer.d.size = sizeof newer;
     ASSERT_FAILS(mhla_plan_create(&plan, &newer.d), MHLA_ENOTSUP, "does not know");
 }
@@ -519,8 +546,8 @@ static void test_bad_calls(void **state) {
     enum { N = 16 * 2 * 8 };
     float memory[5][N], o[N], mix[16];
     for (int i = 0; i < N; i++) o[i] = 7.0f;
-    const mhla_plan_desc desc = {.size = sizeof desc, .heads = 2, .key_dim = 8, .value_dim = 8, .axes = 2, .grid = {4, 4},
-                                 .blocks = {2, 2}};
+    const mhla_plan_desc desc = {
+        .size = sizeof desc, .heads = 2, .key_dim = 8, .value_dim = 8, .axes = 2, .grid = {4, 4}, .blocks = {2, 2}};
     mhla_plan *plan;
     ASSERT_OK(mhla_plan_create(&plan, &desc));
     const mhla_call good = {.size = sizeof good, .batch = 1, .tokens = 16};
@@ -535,12 +562,12 @@ static void test_bad_calls(void **state) {
     ASSERT_FAILS(mhla_forward(plan, &good, q, q, k, v, mix, NULL), MHLA_EINVAL, "o overlaps q");
     ASSERT_FAILS(mhla_forward(plan, &good, k + 8, q, k, v, mix, NULL), MHLA_EINVAL, "o overlaps k");
     ASSERT_FAILS(mhla_forward(plan, &good, o, q, k, v, mix, (char *)memory[3] + 4), MHLA_EINVAL, "not aligned");
-#define BAD(change, text)                                                                                            \
-    do {                                                                                                             \
-        mhla_call c = good;                                                                                          \
-        change;                                                                                                      \
-        ASSERT_FAILS(mhla_forward(plan, &c, o, q, k, v, mix, NULL), MHLA_EINVAL, text);                              \
-        assert_int_equal(mhla_forward_workspace(plan, &c), 0);                                                       \
+#define BAD(change, text)                                                                                              \
+    do {                                                                                                               \
+        mhla_call c = good;                                                                                            \
+        change;                                                                                                        \
+        ASSERT_FAILS(mhla_forward(plan, &c, o, q, k, v, mix, NULL), MHLA_EINVAL, text);                                \
+        assert_int_equal(mhla_forward_workspace(plan, &c), 0);                                                         \
     } while (0)
     BAD(c.size = 4, "size is 4");
     BAD(c.batch = 0, "batch is 0");
@@ -573,8 +600,14 @@ static void test_interleaved_slices(void **state) {
     enum { T = 16, H = 2, K = 8 };
     rng r = {11};
     float *fused = new_random(&r, T * 4 * H * K), mix[4] = {1, 0.5f, 0.25f, 1};
-    mhla_plan_desc d = {.size = sizeof d, .heads = H, .key_dim = K, .value_dim = K, .feature_eps = 0.1f, .axes = 1,
-                        .grid = {T}, .blocks = {2}};
+    mhla_plan_desc d = {.size = sizeof d,
+                        .heads = H,
+                        .key_dim = K,
+                        .value_dim = K,
+                        .feature_eps = 0.1f,
+                        .axes = 1,
+                        .grid = {T},
+                        .blocks = {2}};
     mhla_plan *plan;
     ASSERT_OK(mhla_plan_create(&plan, &d));
     const mhla_strides s = {T * 4 * H * K, 4 * H * K, K};
@@ -606,8 +639,8 @@ static void test_out_of_memory(void **state) {
     for (int n = 0; !done; n++) {
         allocations_left = n;
         mhla_plan *plan = NULL;
-        mhla_plan_desc d = {.size = sizeof d, .heads = H, .key_dim = K, .value_dim = K, .axes = 2, .grid = {4, 3},
-                            .blocks = {2, 1}};
+        mhla_plan_desc d = {
+            .size = sizeof d, .heads = H, .key_dim = K, .value_dim = K, .axes = 2, .grid = {4, 3}, .blocks = {2, 1}};
         mhla_status status = mhla_plan_create(&plan, &d);
         const mhla_call call = {.size = sizeof call, .batch = 1, .tokens = T};
         const mhla_grads grads = {.size = sizeof grads, .dq = dq};

@@ -11,7 +11,7 @@ const char *mhla_message(void) { return message; }
 
 const char *mhla_status_text(mhla_status status) {
     switch (status) {
-#define X(name, value, text)                                                                                         \
+#define X(name, value, text)                                                                                           \
     case MHLA_##name: return text;
         MHLA_STATUS_LIST(X)
 #undef X

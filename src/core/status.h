@@ -7,10 +7,10 @@
 /* Keeps the formatted sentence for mhla_message() and returns `status`. */
 mhla_status mhla_fail(mhla_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-#define MHLA_TRY(expression)                                                                                         \
-    do {                                                                                                             \
-        const mhla_status try_status_ = (expression);                                                                \
-        if (try_status_ != MHLA_OK) return try_status_;                                                              \
+#define MHLA_TRY(expression)                                                                                           \
+    do {                                                                                                               \
+        const mhla_status try_status_ = (expression);                                                                  \
+        if (try_status_ != MHLA_OK) return try_status_;                                                                \
     } while (0)
 
 /* Copies a caller's structure of another age: what it does not have is zero. A larger one must hold zeros in what we do not know. The first

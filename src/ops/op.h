@@ -16,11 +16,11 @@ typedef struct mhla_op mhla_op;
 struct mhla_plan {
     mhla_plan_desc d; /* as given, with defaults filled in: kv_heads, scale, rope_dim, chunk */
     const mhla_op *op;
-    int64_t M;        /* blocks; causal: side of the mixing matrix; linear causal: 1; else 0 */
-    int64_t T;        /* tokens of a bidirectional plan, else 0 */
+    int64_t M; /* blocks; causal: side of the mixing matrix; linear causal: 1; else 0 */
+    int64_t T; /* tokens of a bidirectional plan, else 0 */
     /* bidirectional only */
-    int64_t *offsets; /* [M+1] first token position of each block, in block order */
-    int32_t *perm;    /* [T] token at each position of the block order; NULL = the same */
+    int64_t *offsets;  /* [M+1] first token position of each block, in block order */
+    int32_t *perm;     /* [T] token at each position of the block order; NULL = the same */
     int64_t max_block; /* tokens in the largest block */
     int equal_blocks;
 };
@@ -74,8 +74,8 @@ static inline uint16_t mhla_to_bf16(float f) {
 }
 
 /* x (=, +=) value, for the references. */
-static inline void mhla_put(void *x, mhla_dtype dtype, const mhla_strides *s, int64_t b, int64_t t, int64_t h, int64_t j,
-                            double value, int accumulate) {
+static inline void mhla_put(void *x, mhla_dtype dtype, const mhla_strides *s, int64_t b, int64_t t, int64_t h,
+                            int64_t j, double value, int accumulate) {
     if (accumulate) value += mhla_get(x, dtype, s, b, t, h, j);
     const int64_t i = b * s->batch + t * s->token + h * s->head + j;
     if (dtype == MHLA_F32)
@@ -87,7 +87,7 @@ static inline void mhla_put(void *x, mhla_dtype dtype, const mhla_strides *s, in
 /* The operator's registry row. forward and backward have a workspace of the size that `workspace` told. */
 struct mhla_op {
     const char *name;
-    mhla_status (*check_plan)(mhla_plan *plan);   /* what plan.c does not know; may fill in plan->M, T, offsets */
+    mhla_status (*check_plan)(mhla_plan *plan);     /* what plan.c does not know; may fill in plan->M, T, offsets */
     mhla_status (*check_call)(const mhla_run *run); /* the same for a call; may be NULL */
     size_t (*workspace)(const mhla_run *run, int backward);
     mhla_status (*forward)(const mhla_run *run);

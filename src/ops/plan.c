@@ -3,16 +3,18 @@
 #include "ops/op.h"
 
 static const mhla_op *const ops[] = {
-    [MHLA_KIND_BIDIRECTIONAL] = &mhla_op_bidirectional, [MHLA_KIND_CAUSAL] = &mhla_op_causal,
-    [MHLA_KIND_LINEAR] = &mhla_op_bidirectional,        [MHLA_KIND_LINEAR_CAUSAL] = &mhla_op_causal,
+    [MHLA_KIND_BIDIRECTIONAL] = &mhla_op_bidirectional,
+    [MHLA_KIND_CAUSAL] = &mhla_op_causal,
+    [MHLA_KIND_LINEAR] = &mhla_op_bidirectional,
+    [MHLA_KIND_LINEAR_CAUSAL] = &mhla_op_causal,
     [MHLA_KIND_SOFTMAX] = &mhla_op_softmax,
 };
 
 /* ---- Plans ---- */
 
-#define CHECK(condition, ...)                                                                                        \
-    do {                                                                                                             \
-        if (!(condition)) return mhla_fail(MHLA_EINVAL, __VA_ARGS__);                                                \
+#define CHECK(condition, ...)                                                                                          \
+    do {                                                                                                               \
+        if (!(condition)) return mhla_fail(MHLA_EINVAL, __VA_ARGS__);                                                  \
     } while (0)
 
 static mhla_status check_desc(mhla_plan_desc *d) {
@@ -201,8 +203,8 @@ static mhla_status check_sizes(mhla_run *run, const mhla_plan *plan, const mhla_
     CHECK(c->batch >= 1, "batch is %lld: expected 1 or more", (long long)c->batch);
     CHECK(c->tokens >= 1, "tokens is %lld: expected 1 or more", (long long)c->tokens);
     CHECK(c->kv_tokens >= 0, "kv_tokens is %lld", (long long)c->kv_tokens);
-    CHECK(soft || c->kv_tokens == 0 || c->kv_tokens == c->tokens, "kv_tokens is %lld: only softmax may differ from tokens",
-          (long long)c->kv_tokens);
+    CHECK(soft || c->kv_tokens == 0 || c->kv_tokens == c->tokens,
+          "kv_tokens is %lld: only softmax may differ from tokens", (long long)c->kv_tokens);
     if (c->kv_tokens == 0) c->kv_tokens = c->tokens;
     CHECK(plan->T == 0 || c->tokens == plan->T, "tokens is %lld: the plan's grid has %lld", (long long)c->tokens,
           (long long)plan->T);
@@ -216,7 +218,8 @@ static mhla_status check_sizes(mhla_run *run, const mhla_plan *plan, const mhla_
     MHLA_TRY(fill_strides(&c->v, "v", c->batch, c->kv_tokens, G, V));
     MHLA_TRY(fill_strides(&c->o, "o", c->batch, c->tokens, H, V));
     CHECK((c->q2 == NULL) == (c->k2 == NULL), "one of q2 and k2 is NULL");
-    CHECK(c->q2 == NULL || (!soft && d->denominator != MHLA_DEN_NONE), "q2 and k2 are given but there is no denominator");
+    CHECK(c->q2 == NULL || (!soft && d->denominator != MHLA_DEN_NONE),
+          "q2 and k2 are given but there is no denominator");
     MHLA_TRY(fill_strides(&c->q2_strides, "q2", c->batch, c->tokens, H, K));
     MHLA_TRY(fill_strides(&c->k2_strides, "k2", c->batch, c->kv_tokens, G, K));
     if (d->rope != MHLA_ROPE_NONE) {
@@ -225,7 +228,8 @@ static mhla_status check_sizes(mhla_run *run, const mhla_plan *plan, const mhla_
         if (c->cu_seqlens) {
             longest = 0;
             for (int64_t s = 0; s < c->sequences; s++)
-                if (c->cu_seqlens[s + 1] - c->cu_seqlens[s] > longest) longest = c->cu_seqlens[s + 1] - c->cu_seqlens[s];
+                if (c->cu_seqlens[s + 1] - c->cu_seqlens[s] > longest)
+                    longest = c->cu_seqlens[s + 1] - c->cu_seqlens[s];
         }
         CHECK(c->rope_rows >= longest + c->past, "rope_rows is %lld: the sequence has %lld positions",
               (long long)c->rope_rows, (long long)(longest + c->past));
@@ -284,7 +288,8 @@ mhla_status mhla_run_check(mhla_run *run, const mhla_plan *plan, const mhla_call
     const tensor out = make_tensor("o", o, d->dtype, &c->o, c->batch, c->tokens, d->heads, d->value_dim);
     MHLA_TRY(check_output(&out, in, n));
     in[n++] = out;
-    const int64_t kept = mhla_seq_count(c) * (c->final_state || c->final_z ? mhla_state_chunks(plan, c->past + c->tokens) : 0) *
+    const int64_t kept = mhla_seq_count(c) *
+                         (c->final_state || c->final_z ? mhla_state_chunks(plan, c->past + c->tokens) : 0) *
                          d->kv_heads * d->key_dim;
     const tensor state = make_flat("final_state", c->final_state, kept * d->value_dim);
     const tensor z = make_flat("final_z", c->final_z, kept);
@@ -408,7 +413,8 @@ static mhla_status one_shot(const mhla_plan_desc *desc, float *o, const float *q
 
 mhla_status mhla_attention(float *o, const float *q, const float *k, const float *v, const float *mix, int64_t B,
                            int64_t T, int H, int K, int V, int axes, const int *grid, const int *blocks) {
-    mhla_plan_desc d = {.size = sizeof d, .heads = H, .key_dim = K, .value_dim = V, .feature_eps = 1e-6f, .den_eps = 1e-6f};
+    mhla_plan_desc d = {
+        .size = sizeof d, .heads = H, .key_dim = K, .value_dim = V, .feature_eps = 1e-6f, .den_eps = 1e-6f};
     CHECK(axes >= 1 && axes <= 3, "axes is %d: expected 1, 2 or 3", axes);
     CHECK(grid != NULL && blocks != NULL, "grid or blocks is NULL");
     d.axes = axes;
@@ -419,7 +425,13 @@ mhla_status mhla_attention(float *o, const float *q, const float *k, const float
 
 mhla_status mhla_causal_attention(float *o, const float *q, const float *k, const float *v, const float *mix, int64_t B,
                                   int64_t T, int H, int K, int V, int chunk, int M) {
-    const mhla_plan_desc d = {.size = sizeof d, .kind = MHLA_KIND_CAUSAL, .heads = H, .key_dim = K, .value_dim = V,
-                              .denominator = MHLA_DEN_NONE, .chunk = chunk, .chunks = M};
+    const mhla_plan_desc d = {.size = sizeof d,
+                              .kind = MHLA_KIND_CAUSAL,
+                              .heads = H,
+                              .key_dim = K,
+                              .value_dim = V,
+                              .denominator = MHLA_DEN_NONE,
+                              .chunk = chunk,
+                              .chunks = M};
     return one_shot(&d, o, q, k, v, mix, B, T);
 }

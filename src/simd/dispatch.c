@@ -167,7 +167,8 @@ static void read_task(void *arg, int64_t i, int worker) {
 }
 
 /* The best of many short rounds: the machine may be busy with other things. */
-static double best_rate(const mhla_context *context, double seconds, mhla_task_fn task, struct ceiling *c, double work) {
+static double best_rate(const mhla_context *context, double seconds, mhla_task_fn task, struct ceiling *c,
+                        double work) {
     const int threads = mhla_context_threads(context);
     double rate = 0.0;
     for (const double end = now() + seconds;;) {

@@ -65,9 +65,9 @@ typedef struct mhla_gemm {
     int f2_lower;      /* the second A is lower triangular: row i uses its first i + f2_lead columns, lead 0 or 1 */
     int f2_lead;
     mhla_store store;
-    float *c;          /* SET, ADD: panelled with c_rows rows (c_row = 0) or row-major with row stride c_row */
+    float *c; /* SET, ADD: panelled with c_rows rows (c_row = 0) or row-major with row stride c_row */
     int64_t c_rows, c_row;
-    mhla_rows out;     /* ROWS */
+    mhla_rows out;          /* ROWS */
     const float *row_scale; /* [m] or NULL */
     int accumulate;
     const mhla_prefetch *prefetch; /* [n_prefetch] */
@@ -156,58 +156,58 @@ typedef struct mhla_gemm_bf16 {
     int n_prefetch;
 } mhla_gemm_bf16;
 
-#define MHLA_KERNEL_LIST(X)                                                                                          \
-    /* the cut into panels that suits n columns */                                                                   \
-    X(panels, (mhla_panels * p, int n))                                                                              \
-    X(gemm, (const mhla_gemm *g))                                                                                      \
-    X(pack, (const mhla_pack *p))                                                                                    \
-    X(unpack, (const mhla_unpack *u))                                                                                \
-    /* rows [n][ld] of the caller (float32 or bfloat16), times scale[i] if not NULL, as float32; columns to ld = 0 */ \
-    X(copy_rows, (float *dst, int64_t ld, const mhla_rows *src, int n, int cols, const float *scale))                \
-    /* the same into panels: dst panelled [n][p->n] */                                                               \
-    X(copy_panels, (float *dst, const mhla_panels *p, const mhla_rows *src, int n, const float *scale))              \
-    /* the way back: dst rows (=, +=) src [n][ld] */                                                                 \
-    X(store_rows, (const mhla_rows *dst, const float *src, int64_t ld, int n, int cols, int accumulate))             \
-    /* dst panelled over `cols` (panels p, p->n = number of src rows): dst[c][r] = src[r][c]; columns beyond p->n = 0 */       \
-    X(transpose, (float *dst, const mhla_panels *p, const float *src, int64_t ld, int cols))                         \
-    /* panelled [rows][from->n] -> panelled [from->n][rows], to->n = rows */                                         \
-    X(transpose_panels, (float *dst, const mhla_panels *to, const float *src, const mhla_panels *from))              \
-    /* c[i*ldc + j] (=, +=) x_i . y_j over k elements, k a multiple of 16 */                                         \
-    X(dots, (float *c, int64_t ldc, const float *x, int64_t ldx, int m, const float *y, int64_t ldy, int n, int64_t k, \
-             int accumulate))                                                                                        \
-    /* the same for vectors in pieces: element e of piece p of x_i is at x[i*x_row + p*x_step + e] */                  \
-    X(dots_pieces, (float *c, int64_t ldc, const float *x, int64_t x_row, int64_t x_step, int m, const float *y,     \
-                    int64_t y_row, int64_t y_step, int n, int pieces, int width, int accumulate))                    \
-    /* d[i] = x_i . y_i over rows of cols elements, both float32 [n][ld] */                                          \
-    X(row_dots, (float *d, const float *x, int64_t ldx, const float *y, int64_t ldy, int n, int cols))               \
-    /* y += a x */                                                                                                   \
-    X(axpy, (float *y, float a, const float *x, int64_t n))                                                          \
-    /* softmax: max; s = exp(s - max), sum, o rescaled; s, sum, dot; ds = s * (ds - dot) */                          \
-    X(scores_max, (const mhla_scores *t))                                                                            \
-    X(scores_online, (const mhla_scores *t))                                                                         \
-    X(scores_weights, (const mhla_scores *t))                                                                        \
-    X(scores_grad, (const mhla_scores *t))                                                                           \
-    /* softmax of few queries, from the caller's rows: s [m][lds] = q k^T over K columns; o [m][ldo] += s v */         \
-    X(few_scores, (float *s, int64_t lds, const float *q, int64_t ldq, int m, const mhla_rows *k, int n, int K))     \
-    X(few_sums, (float *o, int64_t ldo, const float *s, int64_t lds, int m, const mhla_rows *v, int n, int V))       \
-    /* dst [n][ld] = factor * scale[i] * rows (scale NULL = 1), 0 up to a multiple of 16 columns; and the way back */ \
-    X(scores_in, (float *dst, int64_t ld, const mhla_rows *src, int n, int cols, float factor, const float *scale))  \
-    X(scores_out, (const mhla_rows *out, const float *o, int64_t ldo, int n, int cols, const float *scale,           \
-                   int accumulate))                                                                                  \
-    /* linear layers: the end of one; dpre = dy * activation'(pre), in place is allowed */                           \
-    X(epilogue, (const mhla_epilogue *e))                                                                            \
-    X(activation_backward, (float *dpre, const float *dy, const float *pre, int64_t n, mhla_activation activation))  \
-    /* bfloat16 in pairs: [k][width] <-> [ceil(k/2)][width][2]; width whole vectors, an odd end is 0 */              \
-    X(narrow_pairs, (uint16_t *dst, const float *src, int k, int width))                                             \
-    X(widen_pairs, (float *dst, const uint16_t *src, int k, int width))                                              \
-    /* bfloat16 rows [n][ld] of src [n][lds]; columns to ld = 0 */                                                   \
-    X(narrow_rows, (uint16_t *dst, int64_t ld, const float *src, int64_t lds, int n, int cols))                      \
-    /* bfloat16 rows into panels of pairs of rows: dst panel [ceil(n/2)][width][2]; missing rows and columns are 0 */ \
-    X(zip_rows, (uint16_t *dst, const mhla_panels *p, const mhla_rows *src, int n))                                  \
-    /* bfloat16 rows (=, +=) scale[i] * src [n][ld], from column `column` on */                                        \
-    X(store_bf16, (const mhla_rows *dst, int column, const float *src, int64_t ld, int n, int cols,                  \
-                   const float *scale, int accumulate))                                                              \
-    /* element-wise, in place is allowed */                                                                          \
+#define MHLA_KERNEL_LIST(X)                                                                                              \
+    /* the cut into panels that suits n columns */                                                                       \
+    X(panels, (mhla_panels * p, int n))                                                                                  \
+    X(gemm, (const mhla_gemm *g))                                                                                        \
+    X(pack, (const mhla_pack *p))                                                                                        \
+    X(unpack, (const mhla_unpack *u))                                                                                    \
+    /* rows [n][ld] of the caller (float32 or bfloat16), times scale[i] if not NULL, as float32; columns to ld = 0 */    \
+    X(copy_rows, (float *dst, int64_t ld, const mhla_rows *src, int n, int cols, const float *scale))                    \
+    /* the same into panels: dst panelled [n][p->n] */                                                                   \
+    X(copy_panels, (float *dst, const mhla_panels *p, const mhla_rows *src, int n, const float *scale))                  \
+    /* the way back: dst rows (=, +=) src [n][ld] */                                                                     \
+    X(store_rows, (const mhla_rows *dst, const float *src, int64_t ld, int n, int cols, int accumulate))                 \
+    /* dst panelled over `cols` (panels p, p->n = number of src rows): dst[c][r] = src[r][c]; columns beyond p->n = 0 */ \
+    X(transpose, (float *dst, const mhla_panels *p, const float *src, int64_t ld, int cols))                             \
+    /* panelled [rows][from->n] -> panelled [from->n][rows], to->n = rows */                                             \
+    X(transpose_panels, (float *dst, const mhla_panels *to, const float *src, const mhla_panels *from))                  \
+    /* c[i*ldc + j] (=, +=) x_i . y_j over k elements, k a multiple of 16 */                                             \
+    X(dots, (float *c, int64_t ldc, const float *x, int64_t ldx, int m, const float *y, int64_t ldy, int n, int64_t k,   \
+             int accumulate))                                                                                            \
+    /* the same for vectors in pieces: element e of piece p of x_i is at x[i*x_row + p*x_step + e] */                    \
+    X(dots_pieces, (float *c, int64_t ldc, const float *x, int64_t x_row, int64_t x_step, int m, const float *y,         \
+                    int64_t y_row, int64_t y_step, int n, int pieces, int width, int accumulate))                        \
+    /* d[i] = x_i . y_i over rows of cols elements, both float32 [n][ld] */                                              \
+    X(row_dots, (float *d, const float *x, int64_t ldx, const float *y, int64_t ldy, int n, int cols))                   \
+    /* y += a x */                                                                                                       \
+    X(axpy, (float *y, float a, const float *x, int64_t n))                                                              \
+    /* softmax: max; s = exp(s - max), sum, o rescaled; s, sum, dot; ds = s * (ds - dot) */                              \
+    X(scores_max, (const mhla_scores *t))                                                                                \
+    X(scores_online, (const mhla_scores *t))                                                                             \
+    X(scores_weights, (const mhla_scores *t))                                                                            \
+    X(scores_grad, (const mhla_scores *t))                                                                               \
+    /* softmax of few queries, from the caller's rows: s [m][lds] = q k^T over K columns; o [m][ldo] += s v */           \
+    X(few_scores, (float *s, int64_t lds, const float *q, int64_t ldq, int m, const mhla_rows *k, int n, int K))         \
+    X(few_sums, (float *o, int64_t ldo, const float *s, int64_t lds, int m, const mhla_rows *v, int n, int V))           \
+    /* dst [n][ld] = factor * scale[i] * rows (scale NULL = 1), 0 up to a multiple of 16 columns; and the way back */    \
+    X(scores_in, (float *dst, int64_t ld, const mhla_rows *src, int n, int cols, float factor, const float *scale))      \
+    X(scores_out,                                                                                                        \
+      (const mhla_rows *out, const float *o, int64_t ldo, int n, int cols, const float *scale, int accumulate))          \
+    /* linear layers: the end of one; dpre = dy * activation'(pre), in place is allowed */                               \
+    X(epilogue, (const mhla_epilogue *e))                                                                                \
+    X(activation_backward, (float *dpre, const float *dy, const float *pre, int64_t n, mhla_activation activation))      \
+    /* bfloat16 in pairs: [k][width] <-> [ceil(k/2)][width][2]; width whole vectors, an odd end is 0 */                  \
+    X(narrow_pairs, (uint16_t * dst, const float *src, int k, int width))                                                \
+    X(widen_pairs, (float *dst, const uint16_t *src, int k, int width))                                                  \
+    /* bfloat16 rows [n][ld] of src [n][lds]; columns to ld = 0 */                                                       \
+    X(narrow_rows, (uint16_t * dst, int64_t ld, const float *src, int64_t lds, int n, int cols))                         \
+    /* bfloat16 rows into panels of pairs of rows: dst panel [ceil(n/2)][width][2]; missing rows and columns are 0 */    \
+    X(zip_rows, (uint16_t * dst, const mhla_panels *p, const mhla_rows *src, int n))                                     \
+    /* bfloat16 rows (=, +=) scale[i] * src [n][ld], from column `column` on */                                          \
+    X(store_bf16, (const mhla_rows *dst, int column, const float *src, int64_t ld, int n, int cols,                      \
+                   const float *scale, int accumulate))                                                                  \
+    /* element-wise, in place is allowed */                                                                              \
     X(vexp, (float *y, const float *x, int64_t n))
 
 typedef struct mhla_kernels {

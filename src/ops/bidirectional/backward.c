@@ -57,11 +57,15 @@ static void summarise(const mhla_head *x, const mhla_buffers *buf, int64_t block
             {mhla_head_rows(x, x->run->k, dtype, &x->run->call.k, next), ahead, g->K * element},
             {mhla_head_rows(x, x->run->v, dtype, &x->run->call.v, next), ahead, g->V * element},
         };
-        x->run->kernels->gemm(&(mhla_gemm){
-            .m = g->V, .n = g->pk,
-            .f = {.k = n, .a = buf->v, .a_row = 1, .a_k = g->ldv, .b = buf->k, .b_k = g->ldk},
-            .store = p == 0 ? MHLA_STORE_SET : MHLA_STORE_ADD, .c = S, .c_rows = g->V,
-            .prefetch = fetch, .n_prefetch = 2});
+        x->run->kernels->gemm(
+            &(mhla_gemm){.m = g->V,
+                         .n = g->pk,
+                         .f = {.k = n, .a = buf->v, .a_row = 1, .a_k = g->ldv, .b = buf->k, .b_k = g->ldk},
+                         .store = p == 0 ? MHLA_STORE_SET : MHLA_STORE_ADD,
+                         .c = S,
+                         .c_rows = g->V,
+                         .prefetch = fetch,
+                         .n_prefetch = 2});
     }
 }
 
@@ -70,9 +74,17 @@ static mhla_unpack unpack_rows(const mhla_head *x, float *dx, const mhla_strides
     const mhla_plan_desc *d = &x->run->plan->d;
     const mhla_call *c = &x->run->call;
     return (mhla_unpack){.dx = mhla_head_rows(x, dx, MHLA_F32, to, at),
-                         .x = mhla_head_rows(x, src, d->dtype, from, at), .n = n, .K = x->g->K, .ld = x->g->ldk,
-                         .feature = d->feature, .eps = d->feature_eps, .rope = d->rope, .rope_dim = d->rope_dim,
-                         .cos = c->rope_cos, .sin = c->rope_sin, .rope_row = x->run->plan->perm ? 0 : at,
+                         .x = mhla_head_rows(x, src, d->dtype, from, at),
+                         .n = n,
+                         .K = x->g->K,
+                         .ld = x->g->ldk,
+                         .feature = d->feature,
+                         .eps = d->feature_eps,
+                         .rope = d->rope,
+                         .rope_dim = d->rope_dim,
+                         .cos = c->rope_cos,
+                         .sin = c->rope_sin,
+                         .rope_row = x->run->plan->perm ? 0 : at,
                          .accumulate = x->run->grads.accumulate};
 }
 
@@ -122,7 +134,9 @@ static void queries(const mhla_head *x, const mhla_buffers *buf, const head_memo
         const int64_t at = piece_at(begin, end, pieces, p), next = piece_at(begin, end, pieces, p + 1);
         const int n = (int)(next - at);
         mhla_head_queries(x, buf, at, n, P + g->z);
-        const float *den = !g->normalised ? NULL : g->released ? m->dens.dens + block * g->ldn + (at - begin) : buf->den;
+        const float *den = !g->normalised ? NULL
+                           : g->released  ? m->dens.dens + block * g->ldn + (at - begin)
+                                          : buf->den;
         mhla_head_row_scale(x, buf->row_scale, den, n);
         const mhla_rows dO = mhla_head_rows(x, x->run->dO, dtype, &c->o, at);
         kernels->copy_rows(buf->g, g->ldv, &dO, n, g->V, buf->row_scale); /* g = scale do / den */
@@ -133,14 +147,23 @@ static void queries(const mhla_head *x, const mhla_buffers *buf, const head_memo
             {mhla_head_rows(x, out->dq, MHLA_F32, &out->dq_strides, at), n, g->K * 4},
         };
         kernels->gemm(&(mhla_gemm){/* h = S' g */
-            .m = n, .n = g->pk,
-            .f = {.k = g->V, .a = buf->g, .a_row = g->ldv, .a_k = 1, .b = P, .b_rows = g->V},
-            .store = MHLA_STORE_SET, .c = buf->h, .c_row = g->ldk, .prefetch = fetch, .n_prefetch = 2});
+                                   .m = n,
+                                   .n = g->pk,
+                                   .f = {.k = g->V, .a = buf->g, .a_row = g->ldv, .a_k = 1, .b = P, .b_rows = g->V},
+                                   .store = MHLA_STORE_SET,
+                                   .c = buf->h,
+                                   .c_row = g->ldk,
+                                   .prefetch = fetch,
+                                   .n_prefetch = 2});
         kernels->gemm(&(mhla_gemm){/* dS'^T = sum_t g_t q~_t^T */
-            .m = g->V, .n = g->pk,
-            .f = {.k = n, .a = buf->g, .a_row = 1, .a_k = g->ldv, .b = buf->q, .b_k = g->ldk},
-            .store = p == 0 ? MHLA_STORE_SET : MHLA_STORE_ADD, .c = D, .c_rows = g->V,
-            .prefetch = fetch + 2, .n_prefetch = out->dq != NULL});
+                                   .m = g->V,
+                                   .n = g->pk,
+                                   .f = {.k = n, .a = buf->g, .a_row = 1, .a_k = g->ldv, .b = buf->q, .b_k = g->ldk},
+                                   .store = p == 0 ? MHLA_STORE_SET : MHLA_STORE_ADD,
+                                   .c = D,
+                                   .c_rows = g->V,
+                                   .prefetch = fetch + 2,
+                                   .n_prefetch = out->dq != NULL});
         float *w = g->released ? m->dd + block * g->ldn + (at - begin) : buf->den;
         if (g->normalised) { /* w = -(q~ . h) scale / den */
             kernels->row_dots(w, buf->q, g->ldk, buf->h, g->ldk, n, g->K);
@@ -169,10 +192,13 @@ static void released_queries(const mhla_head *x, const head_memory *m) {
     const mhla_geometry *g = x->g;
     mhla_panels pn;
     x->run->kernels->panels(&pn, (int)g->max_block);
-    x->run->kernels->gemm(&(mhla_gemm){
-        .m = (int)g->M, .n = pn,
-        .f = {.k = (int)g->M, .a = x->mix, .a_row = 1, .a_k = g->M, .b = m->dd, .b_k = g->ldn},
-        .store = MHLA_STORE_SET, .c = m->dc, .c_row = g->ldn});
+    x->run->kernels->gemm(
+        &(mhla_gemm){.m = (int)g->M,
+                     .n = pn,
+                     .f = {.k = (int)g->M, .a = x->mix, .a_row = 1, .a_k = g->M, .b = m->dd, .b_k = g->ldn},
+                     .store = MHLA_STORE_SET,
+                     .c = m->dc,
+                     .c_row = g->ldn});
     for (int64_t b = 0; b < g->M; b++)
         store_query_den(x, mhla_head_begin(x, b), (int)g->max_block, m->dc + b * g->ldn, m->S + b * g->ld + g->z,
                         x->run->call.q2 == NULL);
@@ -214,11 +240,14 @@ static void keys(const mhla_head *x, const mhla_buffers *buf, const head_memory 
                 {mhla_head_rows(x, x->run->k, dtype, &c->k, next), ahead, g->K * element},
                 {mhla_head_rows(x, out->dv, MHLA_F32, &out->dv_strides, next), ahead, g->V * 4},
             };
-            kernels->gemm(&(mhla_gemm){
-                .m = n, .n = g->pv,
-                .f = {.k = g->K, .a = buf->k, .a_row = g->ldk, .a_k = 1, .b = t, .b_rows = g->K},
-                .store = MHLA_STORE_ROWS, .out = mhla_head_rows(x, out->dv, MHLA_F32, &out->dv_strides, at),
-                .accumulate = out->accumulate, .prefetch = fetch, .n_prefetch = 2});
+            kernels->gemm(&(mhla_gemm){.m = n,
+                                       .n = g->pv,
+                                       .f = {.k = g->K, .a = buf->k, .a_row = g->ldk, .a_k = 1, .b = t, .b_rows = g->K},
+                                       .store = MHLA_STORE_ROWS,
+                                       .out = mhla_head_rows(x, out->dv, MHLA_F32, &out->dv_strides, at),
+                                       .accumulate = out->accumulate,
+                                       .prefetch = fetch,
+                                       .n_prefetch = 2});
         }
         if (out->dk) {
             load_values(x, buf, at, n);
@@ -226,11 +255,15 @@ static void keys(const mhla_head *x, const mhla_buffers *buf, const head_memory 
                 {mhla_head_rows(x, x->run->v, dtype, &c->v, next), ahead, g->V * element},
                 {mhla_head_rows(x, out->dk, MHLA_F32, &out->dk_strides, at), n, g->K * 4},
             };
-            kernels->gemm(&(mhla_gemm){
-                .m = n, .n = g->pk,
-                .f = {.k = g->V, .a = buf->v, .a_row = g->ldv, .a_k = 1, .b = dS, .b_rows = g->V},
-                .store = MHLA_STORE_SET, .c = buf->h, .c_row = g->ldk, .prefetch = fetch,
-                .n_prefetch = 2});
+            kernels->gemm(
+                &(mhla_gemm){.m = n,
+                             .n = g->pk,
+                             .f = {.k = g->V, .a = buf->v, .a_row = g->ldv, .a_k = 1, .b = dS, .b_rows = g->V},
+                             .store = MHLA_STORE_SET,
+                             .c = buf->h,
+                             .c_row = g->ldk,
+                             .prefetch = fetch,
+                             .n_prefetch = 2});
             mhla_unpack u = unpack_rows(x, out->dk, &out->dk_strides, x->run->k, &c->k, at, n);
             u.d = buf->h;
             if (g->normalised && !c->k2) u.z = dS + g->z;
@@ -267,10 +300,14 @@ static void key_group(const mhla_head *x, const mhla_buffers *buf, const head_me
     mhla_panels flat;
     kernels->panels(&flat, (int)g->used);
     for (int j = 0; j < team; j++)
-        kernels->gemm(&(mhla_gemm){/* dS_b = sum_i m[i,b] dS'_i, dz_b alike */
-            .m = (int)(b1 - b0), .n = flat,
-            .f = {.k = (int)g->M, .a = x[j].mix + b0, .a_row = 1, .a_k = g->M, .b = m[j].D, .b_k = g->ld},
-            .store = MHLA_STORE_SET, .c = buf[j].P, .c_row = g->ld});
+        kernels->gemm(
+            &(mhla_gemm){/* dS_b = sum_i m[i,b] dS'_i, dz_b alike */
+                         .m = (int)(b1 - b0),
+                         .n = flat,
+                         .f = {.k = (int)g->M, .a = x[j].mix + b0, .a_row = 1, .a_k = g->M, .b = m[j].D, .b_k = g->ld},
+                         .store = MHLA_STORE_SET,
+                         .c = buf[j].P,
+                         .c_row = g->ld});
     for (int64_t b = b0; b < b1; b++)
         for (int j = 0; j < team; j++) {
             float *dS = buf[j].P + (b - b0) * g->ld;
@@ -369,8 +406,10 @@ typedef struct split_task {
 static split_task split(const backward_job *job, int64_t task, int64_t parts, int worker) {
     const int64_t i = task / parts;
     return (split_task){.x = mhla_bidirectional_head(job->run, &job->g, job->first + i),
-                        .buf = with_dens(&job->buffers[worker], &job->memory[i]), .m = &job->memory[i],
-                        .part = task % parts, .dmix = job->dmix + (job->first + i) * job->g.M * job->g.M};
+                        .buf = with_dens(&job->buffers[worker], &job->memory[i]),
+                        .m = &job->memory[i],
+                        .part = task % parts,
+                        .dmix = job->dmix + (job->first + i) * job->g.M * job->g.M};
 }
 
 static void split_summaries(void *arg, int64_t task, int worker) {

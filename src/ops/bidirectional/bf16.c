@@ -19,10 +19,18 @@ void mhla_head_summarise_bf16(const mhla_head *x, const mhla_buffers *buf, int64
     kernels->zip_rows(buf->b16, &g->pv, &v, n);
     for (int p = 0; p < g->pv.count; p++) {
         const int begin = mhla_panel_begin(&g->pv, p), width = mhla_panel_begin(&g->pv, p + 1) - begin;
-        kernels->gemm_bf16(&(mhla_gemm_bf16){
-            .m = g->K, .width = width, .pairs = pairs, .a = buf->a16, .a_row = 2, .a_pair = 2 * g->ldk,
-            .b = buf->b16 + (int64_t)2 * pairs * begin, .c = S + (int64_t)g->K * begin, .c_row = width, .add = !set,
-            .prefetch = fetch, .n_prefetch = p == 0 ? n_fetch : 0});
+        kernels->gemm_bf16(&(mhla_gemm_bf16){.m = g->K,
+                                             .width = width,
+                                             .pairs = pairs,
+                                             .a = buf->a16,
+                                             .a_row = 2,
+                                             .a_pair = 2 * g->ldk,
+                                             .b = buf->b16 + (int64_t)2 * pairs * begin,
+                                             .c = S + (int64_t)g->K * begin,
+                                             .c_row = width,
+                                             .add = !set,
+                                             .prefetch = fetch,
+                                             .n_prefetch = p == 0 ? n_fetch : 0});
     }
 }
 
@@ -46,10 +54,16 @@ void mhla_head_outputs_bf16(const mhla_head *x, const mhla_buffers *buf, int64_t
     kernels->narrow_rows(buf->a16, g->ldk, buf->q, g->ldk, n, g->K);
     for (int p = 0; p < g->pv.count; p++) {
         const int begin = mhla_panel_begin(&g->pv, p), width = mhla_panel_begin(&g->pv, p + 1) - begin;
-        kernels->gemm_bf16(&(mhla_gemm_bf16){
-            .m = n, .width = width, .pairs = pairs, .a = buf->a16, .a_row = g->ldk,
-            .b = buf->p16 + (int64_t)2 * pairs * begin, .c = buf->v, .c_row = width,
-            .prefetch = fetch, .n_prefetch = p == 0 ? n_fetch : 0});
+        kernels->gemm_bf16(&(mhla_gemm_bf16){.m = n,
+                                             .width = width,
+                                             .pairs = pairs,
+                                             .a = buf->a16,
+                                             .a_row = g->ldk,
+                                             .b = buf->p16 + (int64_t)2 * pairs * begin,
+                                             .c = buf->v,
+                                             .c_row = width,
+                                             .prefetch = fetch,
+                                             .n_prefetch = p == 0 ? n_fetch : 0});
         kernels->store_bf16(&o, begin, buf->v, width, n, g->V - begin < width ? g->V - begin : width, buf->row_scale,
                             x->run->call.accumulate);
     }

@@ -9,26 +9,26 @@ enum { MHLA_MAX_TEAM = 8 };
 
 typedef struct mhla_geometry {
     int K, V, linear, normalised, released;
-    int pairs;          /* the forward multiplies bfloat16 pairs */
-    mhla_panels pv, pk; /* columns V, columns K */
-    int64_t T, M, rows; /* tokens, summarised blocks, rows of the mixing (1 for linear attention) */
+    int pairs;              /* the forward multiplies bfloat16 pairs */
+    mhla_panels pv, pk;     /* columns V, columns K */
+    int64_t T, M, rows;     /* tokens, summarised blocks, rows of the mixing (1 for linear attention) */
     int64_t max_block, ldn; /* tokens of the largest block; row stride of [M][max_block] buffers */
-    int piece;          /* tokens packed at a time */
-    int64_t ldk, ldv;   /* row strides of packed q~, k~ and of g */
-    int64_t z, used, ld; /* a summary: S panelled [K][V] (backward: [V][K]), z at `z`, `used` floats, `ld` apart */
-    int team;           /* heads that go together */
-    int64_t group, groups; /* mixture rows made at a time */
+    int piece;              /* tokens packed at a time */
+    int64_t ldk, ldv;       /* row strides of packed q~, k~ and of g */
+    int64_t z, used, ld;    /* a summary: S panelled [K][V] (backward: [V][K]), z at `z`, `used` floats, `ld` apart */
+    int team;               /* heads that go together */
+    int64_t group, groups;  /* mixture rows made at a time */
 } mhla_geometry;
 
 /* Scratch memory of one thread. n = piece tokens. */
 typedef struct mhla_buffers {
-    float *P;          /* [team][group][ld] mixtures */
-    float *k, *q;      /* [n][ldk] */
-    float *v;          /* [n] panelled over V, or rows of ldv */
-    float *den, *row_scale; /* [n] */
-    float *dots, *dens; /* [M][ldn], `released` */
-    float *h, *g;      /* backward: [n][ldk], [n][ldv] */
-    float *t;          /* backward: one summary, transposed */
+    float *P;                  /* [team][group][ld] mixtures */
+    float *k, *q;              /* [n][ldk] */
+    float *v;                  /* [n] panelled over V, or rows of ldv */
+    float *den, *row_scale;    /* [n] */
+    float *dots, *dens;        /* [M][ldn], `released` */
+    float *h, *g;              /* backward: [n][ldk], [n][ldv] */
+    float *t;                  /* backward: one summary, transposed */
     uint16_t *a16, *b16, *p16; /* bfloat16: [n+1][ldk], [n+1][V], [K+1][V] */
 } mhla_buffers;
 

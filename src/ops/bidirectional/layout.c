@@ -27,8 +27,7 @@ static mhla_status from_grid(mhla_plan *p) {
         m[3 - d->axes + a] = ma;
         p->T *= ga;
         p->M *= ma;
-        if (p->T > INT32_MAX)
-            return mhla_fail(MHLA_EINVAL, "the grid has more than %d tokens", INT32_MAX);
+        if (p->T > INT32_MAX) return mhla_fail(MHLA_EINVAL, "the grid has more than %d tokens", INT32_MAX);
     }
     MHLA_TRY(allocate(p, d->order == MHLA_ORDER_RASTER && p->M > 1));
     int64_t at = 0, block = 0;
@@ -48,8 +47,8 @@ static mhla_status from_grid(mhla_plan *p) {
 static mhla_status from_list(mhla_plan *p) {
     const mhla_plan_desc *d = &p->d;
     if (d->n_tokens < 1 || d->n_tokens > INT32_MAX)
-        return mhla_fail(MHLA_EINVAL, "n_tokens is %lld: expected 1 to %d (or set axes and grid)", (long long)d->n_tokens,
-                         INT32_MAX);
+        return mhla_fail(MHLA_EINVAL, "n_tokens is %lld: expected 1 to %d (or set axes and grid)",
+                         (long long)d->n_tokens, INT32_MAX);
     if (d->n_blocks < 1 || d->n_blocks > d->n_tokens)
         return mhla_fail(MHLA_EINVAL, "n_blocks is %lld: expected 1 to n_tokens = %lld", (long long)d->n_blocks,
                          (long long)d->n_tokens);
@@ -87,17 +86,19 @@ static mhla_status check_plan(mhla_plan *p) {
     if (d->kv_heads != d->heads)
         return mhla_fail(MHLA_EINVAL, "kv_heads is %d: bidirectional operators need heads, %d", d->kv_heads, d->heads);
     if (d->chunk || d->chunks || d->max_tokens || d->causal || d->window || d->beyond)
-        return mhla_fail(MHLA_EINVAL, "chunk, chunks, beyond, max_tokens, causal or window is set: not for this operator");
+        return mhla_fail(MHLA_EINVAL,
+                         "chunk, chunks, beyond, max_tokens, causal or window is set: not for this operator");
     if (d->scale == 0.0f) d->scale = 1.0f;
     if (d->kind == MHLA_KIND_LINEAR) {
         if (d->axes || d->n_blocks || d->n_tokens || d->block_offsets || d->permutation || d->mix_per_head)
             return mhla_fail(MHLA_EINVAL, "blocks or mix_per_head are set: linear attention has no blocks");
         return MHLA_OK;
     }
-    if (d->axes < 0 || d->axes > 3) return mhla_fail(MHLA_EINVAL, "axes is %d: expected 1, 2, 3, or 0 with block_offsets", d->axes);
+    if (d->axes < 0 || d->axes > 3)
+        return mhla_fail(MHLA_EINVAL, "axes is %d: expected 1, 2, 3, or 0 with block_offsets", d->axes);
     if (d->axes > 0 && (d->n_blocks || d->n_tokens || d->block_offsets || d->permutation))
-        return mhla_fail(MHLA_EINVAL, "axes is %d and block_offsets, permutation, n_blocks or n_tokens is set: choose one",
-                         d->axes);
+        return mhla_fail(MHLA_EINVAL,
+                         "axes is %d and block_offsets, permutation, n_blocks or n_tokens is set: choose one", d->axes);
     if (d->axes > 0)
         MHLA_TRY(from_grid(p));
     else
@@ -110,8 +111,9 @@ static mhla_status check_plan(mhla_plan *p) {
         if (n != p->offsets[1]) p->equal_blocks = 0;
     }
     if (d->denominator == MHLA_DEN_RELEASED && !p->equal_blocks)
-        return mhla_fail(MHLA_EINVAL, "denominator is MHLA_DEN_RELEASED: it needs equal blocks, these have up to %lld tokens "
-                                      "and the first has %lld",
+        return mhla_fail(MHLA_EINVAL,
+                         "denominator is MHLA_DEN_RELEASED: it needs equal blocks, these have up to %lld tokens "
+                         "and the first has %lld",
                          (long long)p->max_block, (long long)p->offsets[1]);
     return MHLA_OK;
 }

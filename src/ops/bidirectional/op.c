@@ -77,10 +77,18 @@ mhla_pack mhla_head_pack(const mhla_head *x, float *dst, const void *src, const 
                          int rotate) {
     const mhla_plan_desc *d = &x->run->plan->d;
     const mhla_call *c = &x->run->call;
-    return (mhla_pack){.dst = dst, .ld = x->g->ldk, .src = mhla_head_rows(x, src, d->dtype, s, at), .n = n,
-                       .K = x->g->K, .feature = d->feature, .eps = d->feature_eps,
-                       .rope = rotate ? d->rope : MHLA_ROPE_NONE, .rope_dim = d->rope_dim, .cos = c->rope_cos,
-                       .sin = c->rope_sin, .rope_row = x->run->plan->perm ? 0 : at};
+    return (mhla_pack){.dst = dst,
+                       .ld = x->g->ldk,
+                       .src = mhla_head_rows(x, src, d->dtype, s, at),
+                       .n = n,
+                       .K = x->g->K,
+                       .feature = d->feature,
+                       .eps = d->feature_eps,
+                       .rope = rotate ? d->rope : MHLA_ROPE_NONE,
+                       .rope_dim = d->rope_dim,
+                       .cos = c->rope_cos,
+                       .sin = c->rope_sin,
+                       .rope_row = x->run->plan->perm ? 0 : at};
 }
 
 /* k~ of n tokens into buf->k; their column sums are added to z where there is a denominator. */
@@ -105,7 +113,8 @@ static void summarise(const mhla_head *x, const mhla_buffers *buf, int64_t block
     const mhla_dtype dtype = x->run->plan->d.dtype;
     const int64_t begin = mhla_head_begin(x, block), end = mhla_head_begin(x, block + 1);
     const int64_t pieces = (end - begin + g->piece - 1) / g->piece;
-    memset(S + (int64_t)g->K * mhla_panels_width(&g->pv), 0, (size_t)(g->ld - (int64_t)g->K * mhla_panels_width(&g->pv)) * 4);
+    memset(S + (int64_t)g->K * mhla_panels_width(&g->pv), 0,
+           (size_t)(g->ld - (int64_t)g->K * mhla_panels_width(&g->pv)) * 4);
     for (int64_t p = 0; p < pieces; p++) {
         const int64_t at = begin + p * (end - begin) / pieces, next = begin + (p + 1) * (end - begin) / pieces;
         const int n = (int)(next - at);
@@ -122,11 +131,14 @@ static void summarise(const mhla_head *x, const mhla_buffers *buf, int64_t block
         }
         const mhla_rows v = mhla_head_rows(x, x->run->v, dtype, &c->v, at);
         kernels->copy_panels(buf->v, &g->pv, &v, n, NULL);
-        kernels->gemm(&(mhla_gemm){
-            .m = g->K, .n = g->pv,
-            .f = {.k = n, .a = buf->k, .a_row = 1, .a_k = g->ldk, .b = buf->v, .b_rows = n},
-            .store = p == 0 ? MHLA_STORE_SET : MHLA_STORE_ADD, .c = S, .c_rows = g->K,
-            .prefetch = fetch, .n_prefetch = 2});
+        kernels->gemm(&(mhla_gemm){.m = g->K,
+                                   .n = g->pv,
+                                   .f = {.k = n, .a = buf->k, .a_row = 1, .a_k = g->ldk, .b = buf->v, .b_rows = n},
+                                   .store = p == 0 ? MHLA_STORE_SET : MHLA_STORE_ADD,
+                                   .c = S,
+                                   .c_rows = g->K,
+                                   .prefetch = fetch,
+                                   .n_prefetch = 2});
     }
 }
 
@@ -165,10 +177,13 @@ void mhla_head_released(const mhla_head *x, const mhla_buffers *buf, const float
             x->run->kernels->pack(&p);
         }
     }
-    x->run->kernels->gemm(&(mhla_gemm){
-        .m = (int)g->M, .n = pn,
-        .f = {.k = (int)g->M, .a = x->mix, .a_row = g->M, .a_k = 1, .b = buf->dots, .b_k = g->ldn},
-        .store = MHLA_STORE_SET, .c = buf->dens, .c_row = g->ldn});
+    x->run->kernels->gemm(
+        &(mhla_gemm){.m = (int)g->M,
+                     .n = pn,
+                     .f = {.k = (int)g->M, .a = x->mix, .a_row = g->M, .a_k = 1, .b = buf->dots, .b_k = g->ldn},
+                     .store = MHLA_STORE_SET,
+                     .c = buf->dens,
+                     .c_row = g->ldn});
 }
 
 /* scale / den for n tokens; den is 1 without a denominator. */
@@ -202,11 +217,15 @@ static void outputs(const mhla_head *x, const mhla_buffers *buf, int64_t block, 
             mhla_head_outputs_bf16(x, buf, at, n, fetch, 2);
             continue;
         }
-        kernels->gemm(&(mhla_gemm){
-            .m = n, .n = g->pv,
-            .f = {.k = g->K, .a = buf->q, .a_row = g->ldk, .a_k = 1, .b = P, .b_rows = g->K},
-            .store = MHLA_STORE_ROWS, .out = mhla_head_rows(x, x->run->o, dtype, &c->o, at), .row_scale = buf->row_scale,
-            .accumulate = c->accumulate, .prefetch = fetch, .n_prefetch = 2});
+        kernels->gemm(&(mhla_gemm){.m = n,
+                                   .n = g->pv,
+                                   .f = {.k = g->K, .a = buf->q, .a_row = g->ldk, .a_k = 1, .b = P, .b_rows = g->K},
+                                   .store = MHLA_STORE_ROWS,
+                                   .out = mhla_head_rows(x, x->run->o, dtype, &c->o, at),
+                                   .row_scale = buf->row_scale,
+                                   .accumulate = c->accumulate,
+                                   .prefetch = fetch,
+                                   .n_prefetch = 2});
     }
 }
 
@@ -215,10 +234,13 @@ void mhla_head_mix(const mhla_head *x, const mhla_buffers *buf, const float *S, 
     const mhla_geometry *g = x->g;
     mhla_panels flat;
     x->run->kernels->panels(&flat, (int)g->used);
-    x->run->kernels->gemm(&(mhla_gemm){
-        .m = (int)(i1 - i0), .n = flat,
-        .f = {.k = (int)g->M, .a = x->mix + i0 * g->M, .a_row = g->M, .a_k = 1, .b = S, .b_k = g->ld},
-        .store = MHLA_STORE_SET, .c = buf->P, .c_row = g->ld});
+    x->run->kernels->gemm(
+        &(mhla_gemm){.m = (int)(i1 - i0),
+                     .n = flat,
+                     .f = {.k = (int)g->M, .a = x->mix + i0 * g->M, .a_row = g->M, .a_k = 1, .b = S, .b_k = g->ld},
+                     .store = MHLA_STORE_SET,
+                     .c = buf->P,
+                     .c_row = g->ld});
 }
 
 /* The outputs of one group of query blocks, for the heads of a team: x, buf [team], S [team][M][ld]. Each head's mixtures

@@ -7,12 +7,12 @@
 typedef struct head {
     const mhla_run *run;
     int64_t b, h, T, M, K, V;
-    double *q, *k, *v;   /* [T,K] features, rotated; [T,V] */
-    double *qn, *kn;     /* [T,K] features for the denominator, not rotated */
-    double *mix;         /* [M,M] */
-    double *S, *z;       /* [M,K,V], [M,K] */
-    double *Sm, *zm;     /* S', z' */
-    double *den;         /* [T] */
+    double *q, *k, *v; /* [T,K] features, rotated; [T,V] */
+    double *qn, *kn;   /* [T,K] features for the denominator, not rotated */
+    double *mix;       /* [M,M] */
+    double *S, *z;     /* [M,K,V], [M,K] */
+    double *Sm, *zm;   /* S', z' */
+    double *den;       /* [T] */
 } head;
 
 static int64_t block_begin(const head *x, int64_t i) {
@@ -20,7 +20,8 @@ static int64_t block_begin(const head *x, int64_t i) {
 }
 static int64_t token(const head *x, int64_t p) { return x->run->plan->perm ? x->run->plan->perm[p] : p; }
 
-static void load_features(double *out, double *plain, const head *x, const void *src, const mhla_strides *s, int rotate) {
+static void load_features(double *out, double *plain, const head *x, const void *src, const mhla_strides *s,
+                          int rotate) {
     const mhla_plan_desc *d = &x->run->plan->d;
     const mhla_call *c = &x->run->call;
     for (int64_t p = 0; p < x->T; p++) {
@@ -88,10 +89,13 @@ static void load_head(head *x, int64_t b, int64_t h) {
 
 static head make_head(const mhla_run *run, mhla_carver *w) {
     const mhla_plan_desc *d = &run->plan->d;
-    head x = {.run = run, .T = run->call.tokens, .M = run->plan->offsets ? run->plan->M : 1, .K = d->key_dim,
+    head x = {.run = run,
+              .T = run->call.tokens,
+              .M = run->plan->offsets ? run->plan->M : 1,
+              .K = d->key_dim,
               .V = d->value_dim};
     double **list[] = {&x.q, &x.k, &x.qn, &x.kn, &x.v, &x.mix, &x.S, &x.Sm, &x.z, &x.zm, &x.den};
-    const int64_t size[] = {x.T * x.K, x.T * x.K, x.T * x.K,       x.T * x.K,       x.T * x.V, x.M * x.M,
+    const int64_t size[] = {x.T * x.K,       x.T * x.K,       x.T * x.K, x.T * x.K, x.T * x.V, x.M * x.M,
                             x.M * x.K * x.V, x.M * x.K * x.V, x.M * x.K, x.M * x.K, x.T};
     for (size_t i = 0; i < sizeof size / sizeof *size; i++) *list[i] = mhla_carve(w, (size_t)size[i] * sizeof(double));
     return x;
@@ -153,10 +157,10 @@ static void differentiate(const head *x, head_grads *g) {
     memset(g->dzm, 0, (size_t)(M * K) * sizeof(double));
     for (int64_t i = 0; i < M; i++)
         for (int64_t p = block_begin(x, i); p < block_begin(x, i + 1); p++) {
-            double dd = 0.0; /* gradient of den_t */
+            double dd = 0.0;                  /* gradient of den_t */
             for (int64_t j = 0; j < V; j++) { /* o_t = scale q~_t^T S'_i / den_t */
-                const double go = scale / x->den[p] *
-                                  mhla_get(x->run->dO, d->dtype, &x->run->call.o, x->b, token(x, p), x->h, j);
+                const double go =
+                    scale / x->den[p] * mhla_get(x->run->dO, d->dtype, &x->run->call.o, x->b, token(x, p), x->h, j);
                 for (int64_t e = 0; e < K; e++) {
                     const double s = x->Sm[(i * K + e) * V + j];
                     g->dq[p * K + e] += go * s;
@@ -164,7 +168,7 @@ static void differentiate(const head *x, head_grads *g) {
                     dd -= go * x->q[p * K + e] * s / x->den[p];
                 }
             }
-            dd *= scale; /* den_t = scale * (...) + eps */
+            dd *= scale;                          /* den_t = scale * (...) + eps */
             if (d->denominator == MHLA_DEN_EQ4) { /* (...) = q~ . z'_i */
                 for (int64_t e = 0; e < K; e++) {
                     g->dqn[p * K + e] += dd * x->zm[i * K + e];
@@ -219,8 +223,8 @@ static void store_features(const head *x, float *out, const mhla_strides *s, con
         for (int64_t j = 0; j < x->K; j++) {
             const double slope =
                 mhla_feature_slope(d->feature, mhla_get(src, d->dtype, from, x->b, token(x, p), x->h, j));
-            mhla_put(out, MHLA_F32, s, x->b, token(x, p), x->h, j, slope * (row[j] + (other ? other[p * x->K + j] : 0.0)),
-                     x->run->grads.accumulate);
+            mhla_put(out, MHLA_F32, s, x->b, token(x, p), x->h, j,
+                     slope * (row[j] + (other ? other[p * x->K + j] : 0.0)), x->run->grads.accumulate);
         }
     }
 }

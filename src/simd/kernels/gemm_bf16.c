@@ -146,20 +146,24 @@ INLINE void bf16_tile(const mhla_gemm_bf16 *g, int row, const int mr, const int 
                                                            int64_t step) {                                             \
         bf16_tile(g, row, mr, nv, line, step);                                                                         \
     }
-#define INSTANCES(nv) INSTANCE(1, nv) INSTANCE(2, nv) INSTANCE(3, nv) INSTANCE(4, nv) INSTANCE(5, nv) INSTANCE(6, nv)
-#define ENTRIES(nv) NULL, bf16_1x##nv, bf16_2x##nv, bf16_3x##nv, bf16_4x##nv, bf16_5x##nv, bf16_6x##nv
-INSTANCES(1)
-INSTANCES(2)
-INSTANCES(3)
-INSTANCE(7, 1)
-INSTANCE(8, 1) INSTANCE(7, 2) INSTANCE(8, 2) INSTANCE(7, 3) INSTANCE(8, 3)
-    INSTANCES(4) static void (*const bf16_tiles[BF_VECTORS + 1][BF_ROWS + 1])(const mhla_gemm_bf16 *g, int row, const char *const *line,
-                                                             int64_t step) = {
-        {NULL},
-        {ENTRIES(1), bf16_7x1, bf16_8x1},
-        {ENTRIES(2), bf16_7x2, bf16_8x2},
-        {ENTRIES(3), bf16_7x3, bf16_8x3},
-        {ENTRIES(4)},
+#define TO_6(nv) INSTANCE(1, nv) INSTANCE(2, nv) INSTANCE(3, nv) INSTANCE(4, nv) INSTANCE(5, nv) INSTANCE(6, nv)
+#define TO_8(nv) TO_6(nv) INSTANCE(7, nv) INSTANCE(8, nv)
+TO_8(1)
+TO_8(2)
+TO_8(3)
+TO_6(4)
+#undef TO_8
+#undef TO_6
+#undef INSTANCE
+
+typedef void (*bf16_fn)(const mhla_gemm_bf16 *g, int row, const char *const *line, int64_t step);
+
+static const bf16_fn bf16_tiles[BF_VECTORS + 1][BF_ROWS + 1] = {
+    {NULL},
+    {NULL, bf16_1x1, bf16_2x1, bf16_3x1, bf16_4x1, bf16_5x1, bf16_6x1, bf16_7x1, bf16_8x1},
+    {NULL, bf16_1x2, bf16_2x2, bf16_3x2, bf16_4x2, bf16_5x2, bf16_6x2, bf16_7x2, bf16_8x2},
+    {NULL, bf16_1x3, bf16_2x3, bf16_3x3, bf16_4x3, bf16_5x3, bf16_6x3, bf16_7x3, bf16_8x3},
+    {NULL, bf16_1x4, bf16_2x4, bf16_3x4, bf16_4x4, bf16_5x4, bf16_6x4},
 };
 
 void KERNEL(gemm_bf16)(const mhla_gemm_bf16 *g) {

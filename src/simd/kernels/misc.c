@@ -3,7 +3,9 @@
 
 /* a0 b0 a1 b1 ... of the lower, and of the upper halves. */
 #if defined(__AVX512F__)
-INLINE vf zip_low(vf a, vf b) { return __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23); }
+INLINE vf zip_low(vf a, vf b) {
+    return __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+}
 INLINE vf zip_high(vf a, vf b) {
     return __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
 }
@@ -40,7 +42,8 @@ static void transpose_block(float *dst, int64_t dst_ld, int width, const float *
                             int cols) {
     const int whole_rows = rows / LANES * LANES, whole_cols = cols / LANES * LANES;
     for (int c = 0; c < whole_cols; c += LANES) {
-        for (int r = 0; r < whole_rows; r += LANES) transpose_square(dst + c * dst_ld + r, dst_ld, src + r * src_ld + c, src_ld);
+        for (int r = 0; r < whole_rows; r += LANES)
+            transpose_square(dst + c * dst_ld + r, dst_ld, src + r * src_ld + c, src_ld);
         for (int e = c; e < c + LANES; e++)
             for (int r = whole_rows; r < rows; r++) dst[e * dst_ld + r] = src[r * src_ld + e];
     }
@@ -102,10 +105,10 @@ INLINE void dots_tile(float *c, int64_t ldc, const float *x, int64_t ldx, const 
 typedef void (*dots_fn)(float *c, int64_t ldc, const float *x, int64_t ldx, const float *y, int64_t ldy, int64_t k,
                         int accumulate);
 
-#define INSTANCE(m, n)                                                                                               \
-    static void dots_##m##x##n(float *c, int64_t ldc, const float *x, int64_t ldx, const float *y, int64_t ldy,      \
-                               int64_t k, int accumulate) {                                                          \
-        dots_tile(c, ldc, x, ldx, m, y, ldy, n, k, accumulate);                                                      \
+#define INSTANCE(m, n)                                                                                                 \
+    static void dots_##m##x##n(float *c, int64_t ldc, const float *x, int64_t ldx, const float *y, int64_t ldy,        \
+                               int64_t k, int accumulate) {                                                            \
+        dots_tile(c, ldc, x, ldx, m, y, ldy, n, k, accumulate);                                                        \
     }
 #define INSTANCES(m) INSTANCE(m, 1) INSTANCE(m, 2) INSTANCE(m, 3) INSTANCE(m, 4)
 INSTANCES(1)
@@ -116,7 +119,8 @@ INSTANCES(5)
 INSTANCES(6)
 #undef INSTANCES
 #undef INSTANCE
-#define ENTRIES(m) {NULL, dots_##m##x1, dots_##m##x2, dots_##m##x3, dots_##m##x4}
+#define ENTRIES(m)                                                                                                     \
+    { NULL, dots_##m##x1, dots_##m##x2, dots_##m##x3, dots_##m##x4 }
 static const dots_fn dots_tiles[7][5] = {{NULL},     ENTRIES(1), ENTRIES(2), ENTRIES(3),
                                          ENTRIES(4), ENTRIES(5), ENTRIES(6)};
 #undef ENTRIES

@@ -90,7 +90,8 @@ INLINE int pack_relu(const mhla_pack *p, const mhla_dtype dtype) {
 }
 
 void KERNEL(pack)(const mhla_pack *p) {
-    if (p->feature == MHLA_FEATURE_RELU && (p->src.dtype == MHLA_F32 ? pack_relu(p, MHLA_F32) : pack_relu(p, MHLA_BF16)))
+    if (p->feature == MHLA_FEATURE_RELU &&
+        (p->src.dtype == MHLA_F32 ? pack_relu(p, MHLA_F32) : pack_relu(p, MHLA_BF16)))
         return;
     pack_sized(p, p->K, p->feature, p->src.dtype);
 }

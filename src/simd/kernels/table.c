@@ -68,7 +68,7 @@ const mhla_kernels KERNEL(table) = {
 #define X(name, args) .name = KERNEL(name),
     MHLA_KERNEL_LIST(X)
 #undef X
-    .fma_flops = fma_flops,
+        .fma_flops = fma_flops,
 #if defined(__AVX512BF16__)
     .bf16_flops = bf16_flops,
     .gemm_bf16 = KERNEL(gemm_bf16),

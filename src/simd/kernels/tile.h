@@ -130,8 +130,7 @@ INLINE void TILE(store_rows)(TILE(tv) acc[TILE_MAX_ROWS][TILE_MAX_VECTORS], cons
     }
 }
 
-INLINE void TILE(run)(const int mr, const int nv, const mhla_gemm *g, int row, int column,
-                      const tile_fetch *fetch) {
+INLINE void TILE(run)(const int mr, const int nv, const mhla_gemm *g, int row, int column, const tile_fetch *fetch) {
     TILE(tv) acc[TILE_MAX_ROWS][TILE_MAX_VECTORS];
     const int width = nv * TILE_LANES;
     if (g->f.k > 0) {
@@ -148,8 +147,9 @@ INLINE void TILE(run)(const int mr, const int nv, const mhla_gemm *g, int row, i
         TILE(factor)(acc, mr, nv, f, dense, row, column, width, 0, &tile_fetch_none);
         if (g->f2_lower && dense < f->k) {
             const int64_t b_step = f->b_k ? f->b_k : width;
-            TILE(triangle)(acc, mr, nv, f->k - dense, f->a + row * f->a_row + dense * f->a_k, f->a_row, f->a_k,
-                           f->b + (f->b_k ? column : f->b_rows * column) + dense * b_step, b_step, g->f2_lead);
+            TILE(triangle)
+            (acc, mr, nv, f->k - dense, f->a + row * f->a_row + dense * f->a_k, f->a_row, f->a_k,
+             f->b + (f->b_k ? column : f->b_rows * column) + dense * b_step, b_step, g->f2_lead);
         }
     }
     if (g->store == MHLA_STORE_ROWS) {
@@ -168,10 +168,10 @@ INLINE void TILE(run)(const int mr, const int nv, const mhla_gemm *g, int row, i
 }
 
 /* The instances: as many rows as tile_rows() in gemm.c asks for, no more (each is a kilobyte and a second of compiling). */
-#define INSTANCE(mr, nv)                                                                                             \
-    static __attribute__((noinline)) void TILE(tile_##mr##x##nv)(const mhla_gemm *g, int row, int column,            \
-                                                                 const tile_fetch *fetch) {                          \
-        TILE(run)(mr, nv, g, row, column, fetch);                                                                    \
+#define INSTANCE(mr, nv)                                                                                               \
+    static __attribute__((noinline)) void TILE(tile_##mr##x##nv)(const mhla_gemm *g, int row, int column,              \
+                                                                 const tile_fetch *fetch) {                            \
+        TILE(run)(mr, nv, g, row, column, fetch);                                                                      \
     }
 #define ENTRY(mr, nv) TILE(tile_##mr##x##nv)
 #define TO_4(X, nv) X(1, nv) X(2, nv) X(3, nv) X(4, nv)
