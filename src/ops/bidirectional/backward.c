@@ -382,11 +382,12 @@ static void whole_team(void *arg, int64_t task, int worker) {
     mhla_head x[MHLA_MAX_TEAM];
     mhla_buffers buf[MHLA_MAX_TEAM];
     const head_memory *m = &job->memory[worker * team];
-    for (int j = 0; j < team; j++) {
+    int j = 0;
+    do { /* a team has one head at least */
         x[j] = mhla_bidirectional_head(job->run, g, task * team + j);
         buf[j] = with_dens(&job->buffers[worker], &m[j]);
         buf[j].P += j * g->group * g->ld;
-    }
+    } while (++j < team);
     if (g->linear)
         whole_linear(x, buf, m, team);
     else
