@@ -9,7 +9,7 @@ comma := ,
 
 configure = cmake -S . -B $(1) $(2) >$(1).log 2>&1 || { cat $(1).log; exit 1; }; rm -f $(1).log
 compile = env -u MAKEFLAGS -u MAKELEVEL cmake --build $(1) --parallel $(JOBS)
-run_tests = OMP_WAIT_POLICY=passive ctest --test-dir $(1) --parallel $(JOBS) --output-on-failure --no-tests=error
+run_tests = ctest --test-dir $(1) --output-on-failure --no-tests=error
 
 .PHONY: build demo test bench asan lint format goldens fuzz docs python python-env check-slow install clean
 
