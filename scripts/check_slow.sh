@@ -55,7 +55,7 @@ arm64() {
     cmocka_arm64 || return 1
     lib=$PWD/build-arm64/deb/root/usr
     build build-arm64 -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
-        -DCMAKE_C_COMPILER=aarch64-linux-gnu-gcc -DCMAKE_CROSSCOMPILING_EMULATOR="qemu-aarch64;-L;/usr/aarch64-linux-gnu" \
+        -DMHLA_NN=OFF -DCMAKE_C_COMPILER=aarch64-linux-gnu-gcc -DCMAKE_CROSSCOMPILING_EMULATOR="qemu-aarch64;-L;/usr/aarch64-linux-gnu" \
         -DCMOCKA_INCLUDE="$lib/include" -DCMOCKA_LIBRARY="$lib/lib/aarch64-linux-gnu/libcmocka.so" &&
         MHLA_TEST_QUICK=1 ctest --test-dir build-arm64 --output-on-failure --no-tests=error
 }

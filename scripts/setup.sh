@@ -14,7 +14,7 @@ need() { # need PACKAGES... -- TEST...: unless the test succeeds, the packages a
 have() { command -v "$1"; }
 compiles() { # compiles COMPILER INCLUDE FLAGS...: a program that includes INCLUDE compiles and links
     compiler=$1 include=$2; shift 2
-    printf '#include <stdarg.h>\n#include <stddef.h>\n#include <stdint.h>\n#include <setjmp.h>\n#include <%s>\nint main(void) { return 0; }\n' "$include" |
+    printf '#include <stdarg.h>\n#include <stddef.h>\n#include <stdint.h>\n#include <stdio.h>\n#include <setjmp.h>\n#include <%s>\nint main(void) { return 0; }\n' "$include" |
         "$compiler" -x c - -o /dev/null "$@"
 }
 cmake_new_enough() { # 3.25 or later
@@ -24,11 +24,15 @@ cmake_new_enough() { # 3.25 or later
 group_build() {
     need gcc libc6-dev -- compiles "${CC:-cc}" stdio.h -fopenmp
     need cmake -- cmake_new_enough
+    need pkg-config -- have pkg-config
+    need libpng-dev -- compiles "${CC:-cc}" png.h -lpng
+    need libjpeg-dev -- compiles "${CC:-cc}" jpeglib.h -ljpeg
+    need zlib1g-dev -- compiles "${CC:-cc}" zlib.h -lz
+    need libjansson-dev -- compiles "${CC:-cc}" jansson.h -ljansson
 }
 group_test() {
     group_build
     need libcmocka-dev -- compiles "${CC:-cc}" cmocka.h -lcmocka
-    need pkg-config -- have pkg-config
 }
 group_python() {
     group_build

@@ -43,7 +43,8 @@ extern "C" {
     X(ENOMEM, 2, "out of memory")                                                                                    \
     X(ERANGE, 3, "beyond the trained range")                                                                         \
     X(EDATA, 4, "corrupt or foreign data")                                                                           \
-    X(ENOTSUP, 5, "not supported")
+    X(ENOTSUP, 5, "not supported")                                                                                   \
+    X(EIO, 6, "a file could not be read or written")
 
 typedef enum mhla_status {
 #define X(name, value, text) MHLA_##name = (value),
