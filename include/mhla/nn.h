@@ -1,0 +1,174 @@
+/* nn.h - libmhla-nn: whole models with MHLA, their files, and training, on top of mhla.h.
+ *
+ * This header is the manual. It goes from using a model to training one:
+ *
+ *   1. models: make, open, look into, save     4. training
+ *   2. images in, classes out                  5. reports
+ *   3. evaluation
+ *
+ * Statuses and messages are those of mhla.h: every function that can fail returns an mhla_status, mhla_message() then
+ * holds one sentence that names the file, the tensor, the key. The library never prints and never exits. Structures
+ * begin with their size, zero is always the default. Handles belong to the caller; freeing NULL is legal. A model may be
+ * used by one thread at a time; it uses as many threads as its context has. */
+#ifndef MHLA_NN_H
+#define MHLA_NN_H
+
+#include <mhla/mhla.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- 1. Models ------------------------------------------------------------------------------------------------
+ *
+ * A model on the disk is a folder: config.json (what it is) and model.safetensors (its weights, under the names of the
+ * published checkpoints). A run of training is a folder of such folders. */
+
+typedef struct mhla_model mhla_model;
+
+/* A fresh model of a preset ("deit_tiny", "deit_small", "deit_base", "deit_nano"), changed by `count` settings
+ * "key=value" with the keys of config.json ("attention=softmax", "classes=10"), weights drawn from `seed`.
+ * The key `structure` is applied first whatever its place: "equal" (the default; everything but the attention is the
+ * same for all attentions) or "released" (the published models: MHLA's and the linear one as released with the paper,
+ * softmax as in timm). */
+MHLA_API mhla_status mhla_model_create(mhla_model **model, const char *preset, const char *const *settings, int count,
+                                       uint64_t seed);
+
+/* Opens a folder with config.json and model.safetensors (also sharded, with its index), a .safetensors file beside which config.json lies, or the
+ * folder of a run, whose best checkpoint is taken, or else its last. MHLA_EDATA names the first tensor that is
+ * missing, unexpected or of another shape. */
+MHLA_API mhla_status mhla_model_open(mhla_model **model, const char *path);
+MHLA_API void mhla_model_free(mhla_model *model);
+
+/* Which threads the model uses from now on; NULL = the default context. The context must outlive the model. */
+MHLA_API void mhla_model_set_context(mhla_model *model, const mhla_context *context);
+
+typedef struct mhla_model_info {
+    size_t size;
+    const char *name;            /* "deit_tiny"; this and other texts live as long as the model */
+    const char *config;          /* the text of config.json */
+    int classes;
+    int channels, height, width; /* of an input image */
+    int64_t tokens;              /* as attention sees them: padding and class token counted */
+    int64_t parameters;
+    int tensors;
+    int64_t multiply_adds;       /* of one image: every product, at `tokens` tokens */
+    int64_t multiply_adds_paper; /* linear layers and convolutions only, at the tokens without padding: the paper's count */
+} mhla_model_info;
+
+MHLA_API mhla_status mhla_model_query(const mhla_model *model, mhla_model_info *info);
+
+typedef struct mhla_tensor_info {
+    size_t size;
+    const char *name; /* "blocks.0.attn.to_qkv.weight" */
+    int axes;
+    int64_t shape[8];
+    int64_t count;
+    const float *data;
+} mhla_tensor_info;
+
+/* Parameter i of 0 .. tensors-1, in the order of the published lists. */
+MHLA_API mhla_status mhla_model_tensor(const mhla_model *model, int i, mhla_tensor_info *info);
+
+/* The name of a class, or NULL if the model does not know it. */
+MHLA_API const char *mhla_model_class_name(const mhla_model *model, int i);
+
+/* Writes config.json and model.safetensors into `folder`, which is made if it is not there. */
+MHLA_API mhla_status mhla_model_save(const mhla_model *model, const char *folder);
+
+/* ---- 2. Images in, classes out ---------------------------------------------------------------------------------- */
+
+/* logits [n,classes] of images [n,channels,height,width], normalised as in training. */
+MHLA_API mhla_status mhla_model_forward(mhla_model *model, float *logits, const float *images, int64_t n);
+
+/* probabilities [classes] of a PNG or JPEG: read, resized and cropped as for evaluation, normalised. */
+MHLA_API mhla_status mhla_model_classify(mhla_model *model, float *probabilities, const char *path);
+MHLA_API mhla_status mhla_model_classify_bytes(mhla_model *model, float *probabilities, const void *bytes, size_t size,
+                                               const char *name);
+
+/* ---- 3. Evaluation ---------------------------------------------------------------------------------------------- */
+
+typedef struct mhla_evaluation {
+    size_t size;
+    int64_t images, top1, top5; /* how many, how many right, how many with the right class among the first five */
+    double loss;                /* mean cross entropy */
+    double seconds;
+    int classes;
+    int64_t *class_images, *class_right; /* [classes]; free with mhla_evaluation_free */
+} mhla_evaluation;
+
+/* Runs the model over a split ("test", "train") of a dataset: "fashion-mnist", "cifar10-8k2k" or the path of a folder with
+ * a folder per class. limit: at most so many images, 0 = all. progress (may be NULL) is called now and then. */
+typedef void (*mhla_progress_fn)(void *user, int64_t done, int64_t all);
+MHLA_API mhla_status mhla_model_evaluate(mhla_model *model, mhla_evaluation *result, const char *data, const char *split,
+                                         int64_t limit, mhla_progress_fn progress, void *user);
+MHLA_API void mhla_evaluation_free(mhla_evaluation *result);
+
+/* ---- 4. Training ------------------------------------------------------------------------------------------------
+ *
+ * A recipe (TOML or JSON; recipes/ has some) and settings "key=value" that override it make a run: a folder with
+ * recipe.json, metrics.jsonl, checkpoints/step-NNNNNNNN/ and the links `last` and `best` to two of those. A checkpoint
+ * is written under another name first and is complete once it has its own. A run that was stopped, killed or ran out of
+ * disk goes on from its last checkpoint, and ends with the same bytes as one that never stopped. */
+
+typedef struct mhla_trainer mhla_trainer;
+
+/* What a recipe may say: key i, or MHLA_ERANGE past the last. */
+typedef struct mhla_recipe_key {
+    size_t size;
+    const char *name, *kind, *standard, *help; /* "train.epochs", "integer", its default as text, one line */
+} mhla_recipe_key;
+MHLA_API mhla_status mhla_recipe_query(int i, mhla_recipe_key *key);
+
+/* A new run in the folder `run`, which must be empty or not exist. recipe is a path, or NULL for the defaults. */
+MHLA_API mhla_status mhla_trainer_create(mhla_trainer **trainer, const char *run, const char *recipe,
+                                         const char *const *settings, int count);
+/* Goes on where the last complete checkpoint of `run` stands. */
+MHLA_API mhla_status mhla_trainer_resume(mhla_trainer **trainer, const char *run);
+MHLA_API void mhla_trainer_free(mhla_trainer *trainer);
+MHLA_API void mhla_trainer_set_context(mhla_trainer *trainer, const mhla_context *context);
+
+typedef enum mhla_train_kind {
+    MHLA_TRAIN_NOTE,       /* text: something worth a line (what was initialised anew, files that were skipped) */
+    MHLA_TRAIN_STEP,       /* a step is done */
+    MHLA_TRAIN_EVALUATING, /* done, all: evaluation is under way */
+    MHLA_TRAIN_EVALUATED,  /* the test_ fields */
+    MHLA_TRAIN_CHECKPOINT  /* text: its path */
+} mhla_train_kind;
+
+typedef struct mhla_train_event {
+    size_t size;
+    mhla_train_kind kind;
+    int64_t step, steps;        /* done, of how many */
+    double epoch, epochs;
+    double loss, accuracy;      /* of this step's batch; accuracy NaN where targets are mixed */
+    double rate, gradient_norm;
+    double images_per_second, seconds_left;
+    int64_t done, all;
+    double test_loss, test_accuracy, ema_accuracy; /* accuracies 0..1; ema NaN without EMA */
+    int best;                   /* the best so far */
+    const char *text;
+} mhla_train_event;
+
+typedef void (*mhla_train_fn)(void *user, const mhla_train_event *event);
+
+/* Trains to the end, or until mhla_trainer_stop: a checkpoint is then written as well, and *finished is 0. A loss that
+ * is not finite ends it with MHLA_ERANGE and the step; the last checkpoint stays. */
+MHLA_API mhla_status mhla_trainer_run(mhla_trainer *trainer, mhla_train_fn report, void *user, int *finished);
+
+/* Asks mhla_trainer_run to stop after the present step. The only call that a signal handler or another thread may
+ * make. */
+MHLA_API void mhla_trainer_stop(mhla_trainer *trainer);
+
+/* Its model as it stands now; the trainer's, valid until that is freed. */
+MHLA_API mhla_model *mhla_trainer_model(mhla_trainer *trainer);
+
+/* ---- 5. Reports ------------------------------------------------------------------------------------------------- */
+
+/* One self-contained HTML file with inline SVG: curves of the runs, mixing matrices, accuracy per class, predictions. */
+MHLA_API mhla_status mhla_report_write(const char *path, const char *const *runs, int count);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
