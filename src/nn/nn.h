@@ -1,0 +1,256 @@
+/* The engine of the models: parameters, an eager tape on arenas, and the layers.
+ *
+ *   1. parameters: handles by name        3. layers
+ *   2. the tape: modes, marks, backward   4. losses
+ *
+ * A layer is a function of the tape: it computes at once, puts its result into the tape's arena and, while the tape
+ * records, leaves what its backward needs. Failures stick to the tape: a layer that is given NULL, or a tape that has
+ * failed, does nothing and returns NULL, so that a model reads like its paper and asks mhla_tape_status() once, at the
+ * end. Results are bit-identical for any number of threads.
+ *
+ *   mhla_tape_begin(t, MHLA_TAPE_RECORD | MHLA_TAPE_DROP);
+ *   mhla_tensor *loss = mhla_nn_cross_entropy(t, model(t, m, mhla_nn_input(t, images, MHLA_SHAPE(B, 3, 224, 224))), ...);
+ *   mhla_tape_backward(t, loss, 1.0f);       gradients are added to those of the parameters
+ *   if (mhla_tape_status(t)) ...
+ *
+ * Tensors are float32 [..., cols]; images [B,C,H,W]; tokens [B,T,D]; token grids [B,H*W,C], raster order. */
+#ifndef MHLA_NN_NN_H
+#define MHLA_NN_NN_H
+
+#include <mhla/mhla.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { MHLA_MAX_DIMS = 5 };
+
+/* MHLA_SHAPE(B, T, D): two arguments, the sizes and their number. */
+#define MHLA_SHAPE(...) (const int64_t[]){__VA_ARGS__}, (int)(sizeof((const int64_t[]){__VA_ARGS__}) / sizeof(int64_t))
+
+/* ---- 1. Parameters -------------------------------------------------------------------------------------------
+ *
+ * A parameter is a handle: models pass it to layers and never look inside, so that other storage types need no change
+ * in a model. Files and optimisers read and write `data`; whoever writes it calls mhla_param_touch. */
+
+enum {
+    MHLA_PARAM_DECAY = 1,       /* weight decay applies */
+    MHLA_PARAM_FROZEN = 2,      /* no gradient is computed, no optimiser touches it; may be set and cleared any time */
+    MHLA_PARAM_MIX = 4,         /* a mixing matrix: clipped to [mix_low, mix_high] after each optimiser step */
+    MHLA_PARAM_RENORMALISE = 8, /* and its rows divided by their sums */
+    MHLA_PARAM_CAUSAL = 16,     /* of it only the lower triangle is touched */
+    MHLA_PARAM_BUFFER = 32      /* not trained and not counted as a parameter, but stored (and averaged by an EMA) */
+};
+
+typedef struct mhla_param {
+    const char *name; /* as in the published checkpoints */
+    int dims;
+    int64_t shape[MHLA_MAX_DIMS];
+    int64_t count;    /* elements */
+    mhla_dtype dtype; /* of storage; MHLA_F32 today */
+    unsigned flags;   /* the creator's to set */
+    float mix_low, mix_high;
+    float *data;         /* [count] master values */
+    float *grad;         /* [count], NULL until training; meaningful where has_grad */
+    int has_grad;        /* something has been added since mhla_params_clear_grads */
+    uint64_t version;    /* of data */
+    mhla_weight *packed; /* for the linear layer; of packed_version */
+    uint64_t packed_version;
+} mhla_param;
+
+typedef struct mhla_params mhla_params;
+
+mhla_status mhla_params_create(mhla_params **params);
+void mhla_params_free(mhla_params *params); /* and all handles; NULL is legal */
+
+/* A new handle, owned by the list, all zeros; the name is copied. NULL without memory or where the name exists: the list
+ * keeps that failure for mhla_params_status, and adding goes on, so that a model asks once. */
+mhla_param *mhla_params_add(mhla_params *params, const char *name, const int64_t *shape, int dims, unsigned flags);
+/* The same with the name made by printf: mhla_params_addf(ps, MHLA_SHAPE(D, D), flags, "blocks.%d.attn.to_qkv.weight", i) */
+mhla_param *mhla_params_addf(mhla_params *params, const int64_t *shape, int dims, unsigned flags, const char *format,
+                             ...) __attribute__((format(printf, 5, 6)));
+mhla_status mhla_params_status(const mhla_params *params);
+
+int mhla_params_count(const mhla_params *params);                          /* handles */
+mhla_param *mhla_params_at(const mhla_params *params, int i);              /* in the order of adding */
+mhla_param *mhla_params_find(const mhla_params *params, const char *name); /* NULL if there is none */
+int64_t mhla_params_elements(const mhla_params *params); /* of all but buffers: the number of parameters */
+
+void mhla_param_touch(mhla_param *param); /* data has changed */
+void mhla_params_clear_grads(mhla_params *params);
+/* Bytes that values, packed copies and, if training, gradients occupy or will. */
+size_t mhla_params_bytes(const mhla_params *params, int training);
+
+/* Initial values, a function of (seed, the parameter's name) alone. */
+void mhla_init_constant(mhla_param *param, float value);
+void mhla_init_normal(mhla_param *param, uint64_t seed, double deviation);
+void mhla_init_trunc_normal(mhla_param *param, uint64_t seed,
+                            double deviation); /* cut at +-2, as timm's: in units of 1 */
+void mhla_init_uniform(mhla_param *param, uint64_t seed, double bound);
+void mhla_init_xavier(mhla_param *param, uint64_t seed); /* uniform, sqrt(6 / (fan_in + fan_out)); shape [out, in...] */
+/* PyTorch's default of linear and convolution: uniform, 1/sqrt(fan_in); a bias takes the fan_in of its weight. */
+void mhla_init_torch(mhla_param *param, uint64_t seed, int64_t fan_in);
+
+/* ---- 2. The tape --------------------------------------------------------------------------------------------- */
+
+typedef struct mhla_tape mhla_tape;
+
+typedef struct mhla_tensor {
+    float *data; /* NULL in a dry run */
+    int dims;
+    int64_t shape[MHLA_MAX_DIMS];
+    int64_t rows, cols; /* cols = the last size, rows = the product of the others */
+    int64_t ld;         /* from row to row; cols unless this is a slice of wider rows */
+    int needs_grad;
+    /* the tape's */
+    float *grad;
+    int has_grad, irregular;
+    struct mhla_tensor *base; /* whose memory and gradient this one shares, or NULL */
+    int64_t offset, column;   /* elements from base->data; the columns of base that it covers begin here */
+    struct mhla_tensor *views, *next_view;
+} mhla_tensor;
+
+enum {
+    MHLA_TAPE_INFER = 0,
+    MHLA_TAPE_RECORD = 1, /* backward can follow */
+    MHLA_TAPE_DROP = 2,   /* dropout and drop path act */
+    MHLA_TAPE_DRY = 4     /* shapes only: nothing is computed, no tensor has memory, peaks are counted */
+};
+
+mhla_status mhla_tape_create(mhla_tape **tape, const mhla_context *context);
+void mhla_tape_free(mhla_tape *tape); /* NULL is legal */
+
+/* Starts anew: all tensors of before are gone, their memory is kept for the ones to come, a failure is forgotten. */
+void mhla_tape_begin(mhla_tape *tape, unsigned mode);
+/* What randomness is keyed by, until changed: sample i of the batch is number first_sample + i of update `step`. Two
+ * halves of a batch, the second with first_sample B/2, draw what the whole would. */
+void mhla_tape_key(mhla_tape *tape, uint64_t seed, uint64_t step, uint64_t first_sample);
+
+/* The first failure since begin; mhla_message() has its sentence, unless another call of this thread failed since. */
+mhla_status mhla_tape_status(const mhla_tape *tape);
+/* Makes the tape fail; for models: `return mhla_tape_fail(t, MHLA_EINVAL, "...", ...)`. Always NULL. */
+mhla_tensor *mhla_tape_fail(mhla_tape *tape, mhla_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+const mhla_context *mhla_tape_context(const mhla_tape *tape);
+unsigned mhla_tape_mode(const mhla_tape *tape);
+
+/* d(scale * loss) of every parameter that is not frozen is added to its gradient. loss has one element. Once per begin.
+ * The scale is 1/n where n batches are accumulated. */
+mhla_status mhla_tape_backward(mhla_tape *tape, mhla_tensor *loss, float scale);
+/* The same from a given gradient dy of y, contiguous; for tests and for users of a part of a model. */
+mhla_status mhla_tape_backward_from(mhla_tape *tape, mhla_tensor *y, const float *dy);
+/* After backward: the gradient of an input that was made with needs_grad (mhla_nn_variable), else NULL. */
+const float *mhla_tensor_grad(const mhla_tensor *x);
+
+/* Small inference: everything made after the mark is forgotten, but `keep`, which moves down to the mark. Mark once,
+ * before the first layer, and release after each block; where the tape records this does nothing and returns keep. */
+typedef struct mhla_mark {
+    size_t meta, data;
+} mhla_mark;
+mhla_mark mhla_tape_mark(const mhla_tape *tape);
+mhla_tensor *mhla_tape_release(mhla_tape *tape, mhla_mark mark, mhla_tensor *keep);
+
+/* Recomputation: y = block(t, arg, x) without keeping what is inside; backward runs the block again, recorded. arg must
+ * live until then. Same numbers, bit by bit. Where the tape does not record, the block's scratch is given back. */
+typedef mhla_tensor *(*mhla_block_fn)(mhla_tape *tape, const void *arg, mhla_tensor *x);
+mhla_tensor *mhla_nn_checkpoint(mhla_tape *tape, mhla_block_fn block, const void *arg, mhla_tensor *x);
+
+/* Most bytes that tensors, gradients of tensors and workspaces have taken at once since the tape was made. After a dry
+ * run of forward and backward this is what the real one will take; parameters and optimisers come on top
+ * (mhla_params_bytes, mhla_optim_bytes, mhla_ema_bytes). */
+size_t mhla_tape_peak(const mhla_tape *tape);
+
+/* ---- 3. Layers ------------------------------------------------------------------------------------------------
+ *
+ * Outputs are new tensors unless a comment says view. b, residual and the like may be NULL where "or NULL" stands. */
+
+/* The caller's memory as a tensor, contiguous; it must live and stay until the next begin. In a dry run data may be
+ * NULL. _variable wants its gradient. */
+mhla_tensor *mhla_nn_input(mhla_tape *t, const float *data, const int64_t *shape, int dims);
+mhla_tensor *mhla_nn_variable(mhla_tape *t, const float *data, const int64_t *shape, int dims);
+
+/* Views: no copy, gradients flow into the same memory. Slice: cols [first, first+count) of the last axis, e.g. q of a
+ * fused qkv. Reshape needs contiguous rows. */
+mhla_tensor *mhla_nn_slice(mhla_tape *t, mhla_tensor *x, int64_t first, int64_t count);
+mhla_tensor *mhla_nn_reshape(mhla_tape *t, mhla_tensor *x, const int64_t *shape, int dims);
+
+/* y [...,N] = activation(x [...,K] W^T + b) + residual; W [N,K] (any shape whose first axis is N and whose others
+ * multiply to K), b [N] or NULL, residual like y or NULL. */
+mhla_tensor *mhla_nn_linear(mhla_tape *t, mhla_param *w, mhla_param *b, mhla_activation activation,
+                            mhla_tensor *residual, mhla_tensor *x);
+
+/* (x - mean) / sqrt(var + eps) * w + b over the last axis; w, b [cols] or NULL. */
+mhla_tensor *mhla_nn_layer_norm(mhla_tape *t, mhla_param *w, mhla_param *b, float eps, mhla_tensor *x);
+/* x / sqrt(mean x^2 + eps) * w over groups of `group` of the last axis (0 = all of it; K = each head); w [group],
+ * shared by the groups, or NULL. */
+mhla_tensor *mhla_nn_rms_norm(mhla_tape *t, mhla_param *w, float eps, int64_t group, mhla_tensor *x);
+/* The same times silu(gate), gate like x. */
+mhla_tensor *mhla_nn_rms_norm_gated(mhla_tape *t, mhla_param *w, float eps, int64_t group, mhla_tensor *x,
+                                    mhla_tensor *gate);
+
+/* y [B,T,D] = rows ids[b*T+t] of w [rows,D]. ids live until backward. */
+mhla_tensor *mhla_nn_embedding(mhla_tape *t, mhla_param *w, const int32_t *ids, int64_t B, int64_t T);
+
+/* Images [B,C,H,W] with zeros around them. */
+mhla_tensor *mhla_nn_pad_image(mhla_tape *t, int top, int bottom, int left, int right, mhla_tensor *images);
+/* Images [B,C,H,W] -> tokens [B, H/p*W/p, D]: the convolution with w [D,C,p,p], b [D] or NULL, stride p. */
+mhla_tensor *mhla_nn_patch_embed(mhla_tape *t, mhla_param *w, mhla_param *b, mhla_tensor *images);
+
+/* Depthwise convolution of a token grid x [B,H*W,C] with w [C,1,k,k], k odd, zero padding k/2, b [C] or NULL, plus
+ * residual like x or NULL (x itself makes a CPE). 3x3 and 5x5 are fast. */
+mhla_tensor *mhla_nn_depthwise(mhla_tape *t, mhla_param *w, mhla_param *b, int64_t H, int64_t W, mhla_tensor *residual,
+                               mhla_tensor *x);
+/* Any convolution of a token grid x [B,H*W,I] with w [O,I/groups,kh,kw] -> [B,H'*W',O], H' = (H + 2 pad - kh)/stride + 1. */
+typedef struct mhla_conv {
+    int64_t H, W;
+    int stride, pad, groups; /* stride, groups 0 = 1 */
+} mhla_conv;
+mhla_tensor *mhla_nn_conv(mhla_tape *t, mhla_param *w, mhla_param *b, mhla_conv conv, mhla_tensor *x);
+
+mhla_tensor *mhla_nn_activation(mhla_tape *t, mhla_activation activation, mhla_tensor *x);
+mhla_tensor *mhla_nn_add(mhla_tape *t, mhla_tensor *a, mhla_tensor *b); /* same shapes */
+mhla_tensor *mhla_nn_mul(mhla_tape *t, mhla_tensor *a, mhla_tensor *b);
+mhla_tensor *mhla_nn_scale(mhla_tape *t, float factor, mhla_tensor *x);
+
+/* adaLN: x [B,T,D] * (1 + scale [B,D]) + shift [B,D]; and x + gate [B,D] * y. The vectors may be slices. */
+mhla_tensor *mhla_nn_modulate(mhla_tape *t, mhla_tensor *shift, mhla_tensor *scale, mhla_tensor *x);
+mhla_tensor *mhla_nn_gate_add(mhla_tape *t, mhla_tensor *x, mhla_tensor *gate, mhla_tensor *y);
+
+/* x [B,T,D] + p [1,T,D] (or [T,D]). */
+mhla_tensor *mhla_nn_add_position(mhla_tape *t, mhla_param *p, mhla_tensor *x);
+/* [B,n+T,D]: p [1,n,D] (class token), then x. */
+mhla_tensor *mhla_nn_prepend(mhla_tape *t, mhla_param *p, mhla_tensor *x);
+mhla_tensor *mhla_nn_concat_tokens(mhla_tape *t, mhla_tensor *a, mhla_tensor *b);
+mhla_tensor *mhla_nn_slice_tokens(mhla_tape *t, mhla_tensor *x, int64_t first, int64_t count); /* a copy */
+mhla_tensor *mhla_nn_mean_tokens(mhla_tape *t, mhla_tensor *x);                                /* [B,T,D] -> [B,D] */
+
+/* Only where the mode has MHLA_TAPE_DROP; else x itself. Dropout by element; drop path drops the branch of a whole
+ * sample and divides the others by 1 - rate. _add is x + drop_path(branch) in one go. */
+mhla_tensor *mhla_nn_dropout(mhla_tape *t, float rate, mhla_tensor *x);
+mhla_tensor *mhla_nn_drop_path(mhla_tape *t, float rate, mhla_tensor *x);
+mhla_tensor *mhla_nn_drop_path_add(mhla_tape *t, float rate, mhla_tensor *x, mhla_tensor *branch);
+
+/* Turns the first rope_dim dims of each head of x [B,T,H*K] by row t of the table [T, rope_dim/2] (mhla_rope_table).
+ * Attention can do it on the way in (below); this one stands alone. */
+typedef struct mhla_rotary {
+    mhla_rope rope;
+    int head_dim, rope_dim; /* K; 0 = K */
+    const float *cos, *sin; /* live until backward */
+} mhla_rotary;
+mhla_tensor *mhla_nn_rotary(mhla_tape *t, mhla_rotary rotary, mhla_tensor *x);
+
+/* Every attention of libmhla: o [B,T,H*V] of q [B,T,H*K], k [B,T',G*K], v [B,T',G*V], which may be slices of a fused qkv. mix
+ * as the plan wants it ([M,M], [M,M,1,1], [H,M,M]; NULL for the baselines). Plan, rope table and cu_seqlens live until
+ * backward. `call` NULL, or one whose rope_*, cu_seqlens, sequences are used (batch = 1 then). */
+mhla_tensor *mhla_nn_attention(mhla_tape *t, const mhla_plan *plan, const mhla_call *call, mhla_param *mix,
+                               mhla_tensor *q, mhla_tensor *k, mhla_tensor *v);
+
+/* ---- 4. Losses: tensors of one element ---------------------------------------------------------------------------- */
+
+/* Mean over rows of -sum target log softmax(logits [...,N]). Either labels [rows] (a negative one: the row does not
+ * count) or targets [rows,N]; smoothing e mixes e/N into either. *probabilities, unless NULL, gets softmax(logits). Both
+ * arrays live until backward. */
+mhla_tensor *mhla_nn_cross_entropy(mhla_tape *t, mhla_tensor *logits, const int32_t *labels, const float *targets,
+                                   float smoothing, mhla_tensor **probabilities);
+/* Mean of (x - target)^2 over all elements. */
+mhla_tensor *mhla_nn_mse(mhla_tape *t, mhla_tensor *x, const float *target);
+
+#endif
