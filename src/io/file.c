@@ -45,8 +45,7 @@ mhla_status mhla_writer_open(mhla_writer *w, const char *path) {
     return MHLA_OK;
 }
 
-/* A rename is on the disk only when its folder is. */
-static int sync_folder(const char *path) {
+int mhla_file_sync_folder(const char *path) {
     char folder[4096];
     snprintf(folder, sizeof folder, "%s", path);
     char *slash = strrchr(folder, '/');
@@ -68,7 +67,7 @@ mhla_status mhla_writer_commit(mhla_writer *w) {
         unlink(w->temporary);
         return mhla_fail(MHLA_EIO, "%s: not written: %s", w->path, why ? strerror(why) : "a write failed");
     }
-    if (sync_folder(w->path) != 0) return mhla_fail(MHLA_EIO, "%s: %s", w->path, strerror(errno));
+    if (mhla_file_sync_folder(w->path) != 0) return mhla_fail(MHLA_EIO, "%s: %s", w->path, strerror(errno));
     return MHLA_OK;
 }
 

@@ -26,4 +26,7 @@ mhla_status mhla_writer_open(mhla_writer *w, const char *path);
 mhla_status mhla_writer_commit(mhla_writer *w);
 void mhla_writer_discard(mhla_writer *w); /* harmless after a commit */
 
+/* A rename is on the disk only when its folder is: flushes the folder that holds `path`. 0, or -1 with errno. */
+int mhla_file_sync_folder(const char *path);
+
 #endif

@@ -8,6 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "io/text.h"
+
 enum { MHLA_JSON_BYTES = 64 << 20, MHLA_JSON_DEPTH = 64, MHLA_JSON_VALUES = 4 << 20 };
 
 /* Parses text, refusing more than the limits above, duplicate keys and trailing bytes; `name` stands in messages. */
@@ -40,13 +42,6 @@ json_t *mhla_json_real(double x);
 json_t *mhla_json_float(float x);
 /* "an integer", "text", ...: what a value is, for messages. */
 const char *mhla_json_type_text(const json_t *value);
-
-/* ---- Nearest names ---- */
-
-/* Changes (insert, delete, replace, swap of neighbours) from a to b, at most `limit`. */
-int mhla_edit_distance(const char *a, const char *b, int limit);
-/* The nearest of `names` (`count` of them) if it is near enough to be meant, else NULL. */
-const char *mhla_nearest(const char *name, const char *const *names, size_t count);
 
 /* ---- JSON lines ---- */
 

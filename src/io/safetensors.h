@@ -42,7 +42,7 @@ const mhla_stored *mhla_safetensors_find(const mhla_safetensors *file, const cha
 /* The same, but MHLA_EDATA that names the nearest name there is. */
 mhla_status mhla_safetensors_need(const mhla_stored **tensor, const mhla_safetensors *file, const char *name);
 
-/* __metadata__: value of a key, or NULL; pairs by number (of several files: of the first one that has the key). */
+/* __metadata__: value of a key, or NULL; pairs by number, sorted by key. Of several files: the first one's. */
 const char *mhla_safetensors_metadata(const mhla_safetensors *file, const char *key);
 int64_t mhla_safetensors_metadata_count(const mhla_safetensors *file);
 void mhla_safetensors_metadata_at(const mhla_safetensors *file, int64_t i, const char **key, const char **value);
@@ -72,15 +72,17 @@ typedef struct mhla_pair {
 
 /* Writes one file, atomically (io/file.h): the name holds the old file until the new one is complete and on the disk.
  * The bytes depend on what is written only, not on its order: tensors are sorted as the Python library sorts them (the
- * wider type first, then by name), the metadata by key; the data begin at a multiple of 8. */
+ * wider type first, then by name), the metadata by key; the data begin at a multiple of 8. MHLA_EDATA for a number that
+ * is finite but infinite as it would be stored. */
 mhla_status mhla_safetensors_write(const char *path, const mhla_storable *tensors, int64_t count,
                                    const mhla_pair *metadata, int64_t pairs);
 
 /* Writes folder/model-0000i-of-0000n.safetensors of at most shard_bytes of tensors each (a larger tensor has a file of
- * its own) and model.safetensors.index.json. Tensors are dealt out in the given order. The folder must not exist: it
- * is filled under a temporary name, then renamed. With shard_bytes 0, or when one file is enough, the folder holds
- * model.safetensors alone. */
-mhla_status mhla_safetensors_write_sharded(const char *folder, const mhla_storable *tensors, int64_t count,
-                                           const mhla_pair *metadata, int64_t pairs, int64_t shard_bytes);
+ * its own) and model.safetensors.index.json; with shard_bytes 0, or when one file is enough, model.safetensors alone.
+ * Tensors are dealt out in the given order. `also` (NULL, or paths that end with NULL) are files copied along. The
+ * folder must not exist, or be empty: it is filled under a temporary name, then renamed. */
+mhla_status mhla_safetensors_write_folder(const char *folder, const mhla_storable *tensors, int64_t count,
+                                          const mhla_pair *metadata, int64_t pairs, int64_t shard_bytes,
+                                          const char *const *also);
 
 #endif
