@@ -41,13 +41,14 @@ typedef struct mhla_prefetch {
 } mhla_prefetch;
 
 /* One factor pair of a product: A(i,p) = a[i*a_row + p*a_k], one of the two strides being 1; B panelled with b_rows
- * rows (b_k = 0), or row-major with row stride b_k. */
+ * rows (b_k = 0), or row-major with row stride b_k, or (a_row = 1 only) row p at b_list[p]. */
 typedef struct mhla_factor {
     int k; /* length of the sum; may be 0 */
     const float *a;
     int64_t a_row, a_k;
     const float *b;
     int64_t b_rows, b_k;
+    const float *const *b_list;
 } mhla_factor;
 
 typedef enum mhla_store {
@@ -74,7 +75,8 @@ typedef struct mhla_gemm {
     int n_prefetch;
 } mhla_gemm;
 
-/* Brings n rows of q or k into dst [n][ld] as float32 features: x -> phi(x) -> rotary. Columns K..ld-1 become 0. */
+/* Brings n rows of q or k into dst [n][ld] as float32 features: x -> phi(x) -> rotary. Columns from K to
+ * the next multiple of 16 become 0. */
 typedef struct mhla_pack {
     float *dst;
     int64_t ld;

@@ -130,10 +130,19 @@ static void summarise(const mhla_head *x, const mhla_buffers *buf, int64_t block
             continue;
         }
         const mhla_rows v = mhla_head_rows(x, x->run->v, dtype, &c->v, at);
-        kernels->copy_panels(buf->v, &g->pv, &v, n, NULL);
+        const float *list[PIECE];
+        const int direct = dtype == MHLA_F32 && g->V == mhla_panels_width(&g->pv);
+        for (int i = 0; i < n && direct; i++) list[i] = (const float *)v.base + (v.idx ? v.idx[i] : i) * v.stride;
+        if (!direct) kernels->copy_panels(buf->v, &g->pv, &v, n, NULL);
         kernels->gemm(&(mhla_gemm){.m = g->K,
                                    .n = g->pv,
-                                   .f = {.k = n, .a = buf->k, .a_row = 1, .a_k = g->ldk, .b = buf->v, .b_rows = n},
+                                   .f = {.k = n,
+                                         .a = buf->k,
+                                         .a_row = 1,
+                                         .a_k = g->ldk,
+                                         .b = buf->v,
+                                         .b_rows = n,
+                                         .b_list = direct ? list : NULL},
                                    .store = p == 0 ? MHLA_STORE_SET : MHLA_STORE_ADD,
                                    .c = S,
                                    .c_rows = g->K,
@@ -229,9 +238,16 @@ static void outputs(const mhla_head *x, const mhla_buffers *buf, int64_t block, 
     }
 }
 
-/* S'_i = sum_b m[i,b] S_b for rows i0..i1-1, z' with it; linear: the sum of all. */
+/* S'_i = sum_b m[i,b] S_b for rows i0..i1-1, z' with it. Meanwhile the first rows of q and o come near. */
 void mhla_head_mix(const mhla_head *x, const mhla_buffers *buf, const float *S, int64_t i0, int64_t i1) {
     const mhla_geometry *g = x->g;
+    const mhla_call *c = &x->run->call;
+    const mhla_dtype dtype = x->run->plan->d.dtype;
+    const int element = (int)mhla_dtype_size(dtype);
+    const mhla_prefetch fetch[2] = {
+        {mhla_head_rows(x, x->run->q, dtype, &c->q, 0), g->piece, g->K * element},
+        {mhla_head_rows(x, x->run->o, dtype, &c->o, 0), g->piece, g->V * element},
+    };
     mhla_panels flat;
     x->run->kernels->panels(&flat, (int)g->used);
     x->run->kernels->gemm(
@@ -240,7 +256,9 @@ void mhla_head_mix(const mhla_head *x, const mhla_buffers *buf, const float *S, 
                      .f = {.k = (int)g->M, .a = x->mix + i0 * g->M, .a_row = g->M, .a_k = 1, .b = S, .b_k = g->ld},
                      .store = MHLA_STORE_SET,
                      .c = buf->P,
-                     .c_row = g->ld});
+                     .c_row = g->ld,
+                     .prefetch = fetch,
+                     .n_prefetch = i0 == 0 ? 2 : 0});
 }
 
 /* The outputs of one group of query blocks, for the heads of a team: x, buf [team], S [team][M][ld]. Each head's mixtures

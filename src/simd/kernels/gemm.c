@@ -91,15 +91,18 @@ static tile_fn pick(int unit, int nv, int rows) {
 void KERNEL(gemm)(const mhla_gemm *g) {
     const mhla_panels n = g->n;
     const int m = g->m, k = g->f.k;
-    const char *line[MAX_LINES];
+    const char *line[MAX_LINES + LANES];
     const int lines = list_lines(line, g->prefetch, g->n_prefetch);
     const int far = (int64_t)k * g->f.b_k > 128 * 1024; /* B is beyond L2 */
-    int at = 0;
+    int at = 0, of = 0, tiles = 0, rows = 0, more = 0;
     for (int p = 0; p < n.count; p++) {
         const int column = mhla_panel_begin(&n, p), end = mhla_panel_begin(&n, p + 1);
-        const int nv = n.base + (p < n.extra), most = tile_rows(nv);
-        const int tiles = (m + most - 1) / most; /* cut evenly, so that no tile is much smaller than the others */
-        const int rows = m / tiles, more = m % tiles;
+        const int nv = n.base + (p < n.extra);
+        if (nv != of) { /* cut evenly, so that no tile is much smaller than the others */
+            of = nv;
+            tiles = (m + tile_rows(nv) - 1) / tile_rows(nv);
+            rows = m / tiles, more = m % tiles;
+        }
         for (int t = 0, row = 0; t < tiles; t++) {
             tile_fetch fetch = tile_fetch_none;
             /* Rows of a B that is not in panels are far apart: no hardware prefetcher sees the next panel coming. Each

@@ -169,7 +169,7 @@ static const bf16_fn bf16_tiles[BF_VECTORS + 1][BF_ROWS + 1] = {
 void KERNEL(gemm_bf16)(const mhla_gemm_bf16 *g) {
     const int nv = g->width / 16, most = nv == 4 ? 6 : 8, tiles = (g->m + most - 1) / most;
     const int rows = g->m / tiles, more = g->m % tiles, pairs = g->pairs;
-    const char *line[MAX_LINES];
+    const char *line[MAX_LINES + LANES];
     const int lines = list_lines(line, g->prefetch, g->n_prefetch);
     for (int t = 0, row = 0, at = 0; t < tiles; t++) {
         const int mr = rows + (t < more);

@@ -59,7 +59,10 @@ INLINE float vsum(vf x) {
 
 /* The first n lanes only, 0 <= n <= LANES; a load gives 0 in the others. */
 #if defined(__AVX512F__)
-INLINE vf vload_n(const float *p, int n) { return (vf)_mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1u), p); }
+INLINE vf vload_n(const float *p, int n) {
+    if (__builtin_constant_p(n) && n == 8) return (vf)_mm512_zextps256_ps512(_mm256_loadu_ps(p));
+    return (vf)_mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1u), p);
+}
 INLINE void vstore_n(float *p, vf x, int n) { _mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1u), (__m512)x); }
 #elif defined(__AVX2__)
 INLINE __m256i first_lanes(int n) {
@@ -81,6 +84,11 @@ INLINE void vstore_n(float *p, vf x, int n) {
 #endif
 /* x with zeros in all lanes but the first n */
 INLINE vf vfirst(vf x, int n) {
+#if defined(__AVX512F__)
+    return (vf)_mm512_maskz_mov_ps((__mmask16)((1u << n) - 1u), (__m512)x);
+#elif defined(__AVX2__)
+    return (vf)_mm256_and_ps((__m256)x, _mm256_castsi256_ps(first_lanes(n)));
+#endif
     float t[LANES];
     vstore(t, x);
     return vload_n(t, n);
@@ -150,15 +158,21 @@ INLINE void *row_at(const mhla_rows *r, int64_t i) {
  * exceeds MAX_LINES is left to the hardware. */
 enum { MAX_LINES = 2048 };
 
-INLINE int list_lines(const char *line[MAX_LINES], const mhla_prefetch *lists, int count) {
+INLINE int list_lines(const char *line[MAX_LINES + LANES], const mhla_prefetch *lists, int count) {
+    typedef uint64_t vl __attribute__((vector_size(LANES * 4), aligned(8), may_alias));
+    enum { STEP = LANES / 2 };
+    vl offset;
+    for (int j = 0; j < STEP; j++) offset[j] = (uint64_t)j * 64;
     int n = 0;
     for (int f = 0; f < count; f++) {
         const mhla_prefetch list = lists[f];
         const int most = (list.bytes + 63) / 64 + 1; /* a row need not begin on a line */
         const int room = (MAX_LINES - n) / most, rows = list.n < room ? list.n : room;
         for (int r = 0; r < rows; r++) {
-            const char *p = row_at(&list.rows, r), *end = p + list.bytes;
-            for (p = (const char *)((uintptr_t)p & ~(uintptr_t)63); p < end; p += 64) line[n++] = p;
+            const uint64_t p = (uint64_t)(uintptr_t)row_at(&list.rows, r), first = p & ~(uint64_t)63;
+            const int lines = (int)((p + (uint64_t)list.bytes + 63 - first) / 64);
+            for (int j = 0; j < lines; j += STEP) *(vl *)(line + n + j) = first + (uint64_t)j * 64 + offset;
+            n += lines;
         }
     }
     return n;

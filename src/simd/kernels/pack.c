@@ -60,9 +60,9 @@ INLINE void pack_body(const mhla_pack *given, const int K, const mhla_feature fe
             if (want_sum) sum[j / LANES] += f;
             if (want_den) den += f * vload(p.z + j);
         }
-        for (int64_t j = (K + LANES - 1) / LANES * LANES; j < p.ld; j += LANES) vstore(y + j, vset(0.0f));
+        for (int j = (K + LANES - 1) / LANES * LANES; j < (K + 15) / 16 * 16; j += LANES) vstore(y + j, vset(0.0f));
         if (want_den) p.den[i] = vsum(den);
-        if (p.plain) memcpy(p.plain + i * p.ld, y, (size_t)p.ld * 4);
+        if (p.plain) memcpy(p.plain + i * p.ld, y, (size_t)(K + 15) / 16 * 64);
         if (p.rope != MHLA_ROPE_NONE) rotate(y, p.rope, p.rope_dim, p.cos, p.sin, p.rope_row + at, 1.0f);
     }
     if (want_sum)

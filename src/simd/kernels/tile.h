@@ -23,10 +23,24 @@ INLINE void TILE(step)(TILE(tv) acc[TILE_MAX_ROWS][TILE_MAX_VECTORS], const int 
     }
 }
 
+/* The same, a column of A in one piece. */
+INLINE void TILE(column_step)(TILE(tv) acc[TILE_MAX_ROWS][TILE_MAX_VECTORS], const int mr, const int nv, const float *a,
+                              const float *b) {
+    TILE(tv) v[TILE_MAX_VECTORS];
+#pragma GCC unroll 4
+    for (int j = 0; j < nv; j++) v[j] = *(const TILE(tv) *)(b + j * TILE_LANES);
+#pragma GCC unroll 8
+    for (int i = 0; i < mr; i++) {
+        const float x = a[i];
+#pragma GCC unroll 4
+        for (int j = 0; j < nv; j++) acc[i][j] += x * v[j];
+    }
+}
+
 /* acc (+)= sum over p of A(i,p) B(p,:). With `first` the first product starts the chain. */
 INLINE void TILE(accumulate)(TILE(tv) acc[TILE_MAX_ROWS][TILE_MAX_VECTORS], const int mr, const int nv, const int by_k,
-                             int k, const float *a, int64_t stride, const float *b, int64_t b_step, int first,
-                             const tile_fetch *fetch) {
+                             int k, const float *a, int64_t stride, const float *b, int64_t b_step,
+                             const float *const *list, int column, int first, const tile_fetch *fetch) {
     const int64_t ahead = fetch->ahead;
     const char *const *line = fetch->line;
     const int64_t line_step = fetch->step;
@@ -58,19 +72,17 @@ INLINE void TILE(accumulate)(TILE(tv) acc[TILE_MAX_ROWS][TILE_MAX_VECTORS], cons
                 TILE(step)(acc, mr, nv, row, p, b);
             }
         }
-    } else {
-        for (a += p * stride; p < k; p++, a += stride, b += b_step) {
-            TILE(tv) v[TILE_MAX_VECTORS];
-#pragma GCC unroll 4
-            for (int j = 0; j < nv; j++) v[j] = *(const TILE(tv) *)(b + j * TILE_LANES);
+    } else if (list) {
+        for (a += p * stride; p < k; p++, a += stride) {
             __builtin_prefetch(*line, 0, 2);
             line += line_step;
-#pragma GCC unroll 8
-            for (int i = 0; i < mr; i++) {
-                const float x = a[i];
-#pragma GCC unroll 4
-                for (int j = 0; j < nv; j++) acc[i][j] += x * v[j];
-            }
+            TILE(column_step)(acc, mr, nv, a, list[p] + column);
+        }
+    } else {
+        for (a += p * stride; p < k; p++, a += stride, b += b_step) {
+            __builtin_prefetch(*line, 0, 2);
+            line += line_step;
+            TILE(column_step)(acc, mr, nv, a, b);
         }
     }
 }
@@ -96,12 +108,12 @@ INLINE void TILE(triangle)(TILE(tv) acc[TILE_MAX_ROWS][TILE_MAX_VECTORS], const 
 INLINE void TILE(factor)(TILE(tv) acc[TILE_MAX_ROWS][TILE_MAX_VECTORS], const int mr, const int nv,
                          const mhla_factor *f, int k, int row, int column, int width, int first,
                          const tile_fetch *fetch) {
-    const float *b = f->b + (f->b_k ? column : f->b_rows * column);
+    const float *b = f->b_list ? f->b_list[0] + column : f->b + (f->b_k ? column : f->b_rows * column);
     const int64_t b_step = f->b_k ? f->b_k : width;
     if (f->a_k == 1)
-        TILE(accumulate)(acc, mr, nv, 1, k, f->a + row * f->a_row, f->a_row, b, b_step, first, fetch);
+        TILE(accumulate)(acc, mr, nv, 1, k, f->a + row * f->a_row, f->a_row, b, b_step, NULL, 0, first, fetch);
     else
-        TILE(accumulate)(acc, mr, nv, 0, k, f->a + row, f->a_k, b, b_step, first, fetch);
+        TILE(accumulate)(acc, mr, nv, 0, k, f->a + row, f->a_k, b, b_step, f->b_list, column, first, fetch);
 }
 
 INLINE void TILE(store_tile)(float *c, int64_t step, TILE(tv) acc[TILE_MAX_ROWS][TILE_MAX_VECTORS], const int mr,
