@@ -20,8 +20,9 @@ enum {
 typedef enum mhla_crop {
     MHLA_CROP_EVAL,   /* shorter side to size / crop_pct, centre: timm's evaluation */
     MHLA_CROP_RANDOM, /* random resized crop: scale, ratio */
-    MHLA_CROP_PAD,    /* `pad` black pixels around, then a random crop: small images; the side must be `size` */
-    MHLA_CROP_SQUASH  /* resized to the square, whatever the shape */
+    MHLA_CROP_PAD,    /* `pad` black pixels around, then a random crop: small images */
+    MHLA_CROP_SQUASH, /* resized to the square, whatever the shape */
+    MHLA_CROP_CENTRE  /* the centre as it is, with black around what is smaller: evaluation beside MHLA_CROP_PAD */
 } mhla_crop;
 
 /* How a picture becomes [channels,size,size] floats. Zero is a default where 0 makes no sense. */

@@ -1,5 +1,6 @@
 /* Pictures of 8 bits: PNG and JPEG from and to memory, with the pixels that Pillow's convert("RGB") and convert("L") give:
  * alpha is dropped, 16-bit channels lose their low byte, palettes are looked up, a JPEG's orientation tag is ignored.
+ * One difference: Pillow clips 16-bit grey at 255, which makes nearly all of it white; here it loses its low byte as well.
  * All of it is hostile-input code: a file that lies about its size, is cut off or makes no sense is refused with one
  * sentence that begins with its name. */
 #ifndef MHLA_IO_IMAGE_H
@@ -11,10 +12,12 @@
 
 /* More pixels than this are refused, whatever the file says. */
 enum { MHLA_IMAGE_MAX_PIXELS = 89478485 };
+/* Readable bytes behind the last pixel: kernels load pixels in fours. */
+enum { MHLA_IMAGE_SLACK = 16 };
 
 typedef struct mhla_image {
     int width, height, channels; /* 1 grey or 3 RGB */
-    uint8_t *data;               /* [height,width,channels] */
+    uint8_t *data;               /* [height,width,channels], by mhla_image_reserve only */
     size_t capacity;             /* bytes that data can hold: an image is reused without new memory */
 } mhla_image;
 

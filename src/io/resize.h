@@ -1,5 +1,5 @@
-/* Antialiased resizing, equal to Pillow's to the last bit: two passes, horizontal first, each with coefficients in fixed point
- * and a rounding to 8 bits; and the crops of timm's and torchvision's pipelines. */
+/* Antialiased resizing, equal to Pillow's to the last bit: two passes, each with coefficients in fixed point and a rounding
+ * to 8 bits; and the crops of timm's and torchvision's pipelines. */
 #ifndef MHLA_IO_RESIZE_H
 #define MHLA_IO_RESIZE_H
 

@@ -1,0 +1,23 @@
+/* Between image.c and the two files that know libpng and libjpeg. */
+#ifndef MHLA_IO_IMAGE_CODEC_H
+#define MHLA_IO_IMAGE_CODEC_H
+
+#include "io/image.h"
+
+typedef struct mhla_source {
+    const uint8_t *data;
+    size_t size;
+    const char *name; /* begins messages */
+} mhla_source;
+
+/* channels 3: RGB; 0 or 1: what the file has, grey or RGB. */
+mhla_status mhla_png_decode(mhla_image *image, const mhla_source *s, int channels);
+mhla_status mhla_jpeg_decode(mhla_image *image, const mhla_source *s, int channels);
+mhla_status mhla_png_probe(int *width, int *height, int *channels, const mhla_source *s);
+mhla_status mhla_jpeg_probe(int *width, int *height, int *channels, const mhla_source *s);
+
+mhla_status mhla_codec_check_size(const mhla_source *s, uint64_t width, uint64_t height, uint64_t fewest);
+
+void mhla_image_to_grey(mhla_image *image);
+
+#endif
