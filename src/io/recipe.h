@@ -51,7 +51,7 @@ mhla_status mhla_recipe_parse(mhla_recipe *recipe, const char *text, size_t size
 mhla_status mhla_recipe_assign(mhla_recipe *recipe, const char *assignment);
 mhla_status mhla_recipe_set(mhla_recipe *recipe, const char *key, const char *text);
 
-/* The key must be in the table with that type (asserted); without a value: 0, "" or an empty array. */
+/* The key must be in the table with that type. Without a value: 0, "", NULL (whose json_array_size is 0). */
 int mhla_recipe_bool(const mhla_recipe *recipe, const char *key);
 int64_t mhla_recipe_int(const mhla_recipe *recipe, const char *key);
 double mhla_recipe_real(const mhla_recipe *recipe, const char *key);

@@ -1,50 +1,8 @@
 /* safetensors: what is written is read back and is the same bytes again; files of others; every way to lie in a header;
  * every truncation and every flipped bit of a small file. */
-#include <dirent.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include "io/file.h"
 #include "io/safetensors.h"
-#include "support.h"
-
-/* ---- A folder of our own ---- */
-
-static char folder[64];
-
-static int make_folder(void **state) {
-    (void)state;
-    strcpy(folder, "/tmp/mhla-safetensors-XXXXXX");
-    return mkdtemp(folder) ? 0 : -1;
-}
-static int remove_folder(void **state) {
-    (void)state;
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf %s", folder);
-    return system(command); /* NOLINT: the path is ours */
-}
-static const char *in_folder(const char *name) {
-    static char paths[8][256];
-    static int turn;
-    turn = (turn + 1) % 8;
-    snprintf(paths[turn], sizeof paths[turn], "%s/%s", folder, name);
-    return paths[turn];
-}
-static void write_file(const char *path, const void *bytes, size_t size) {
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(bytes, 1, size, f), size);
-    assert_int_equal(fclose(f), 0);
-}
-static int exists(const char *path) { return access(path, F_OK) == 0; }
-static int entries(const char *path) {
-    int n = 0;
-    DIR *list = opendir(path);
-    assert_non_null(list);
-    while (readdir(list)) n++;
-    closedir(list);
-    return n - 2;
-}
+#include "nn/files.h"
 
 /* ---- Files by hand ---- */
 
@@ -496,7 +454,7 @@ static void sharded(void **state) {
         }
         assert_int_equal(mhla_safetensors_write_folder(out, s.tensors, 6, NULL, 0, bytes, NULL), MHLA_EIO);
         assert_non_null(strstr(mhla_message(), "exists already"));
-        char command[128];
+        char command[300];
         snprintf(command, sizeof command, "rm -r %s", out);
         assert_int_equal(system(command), 0); /* NOLINT */
     }
