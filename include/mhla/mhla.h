@@ -425,7 +425,12 @@ typedef struct mhla_linear_desc {
     int64_t ldr;
     float *pre_activation;  /* if not NULL: x W^T + bias is written here, row stride N, for the backward */
     int accumulate;         /* y += */
+    void *workspace;        /* mhla_linear_workspace bytes, 64-byte aligned; NULL lets the call allocate */
 } mhla_linear_desc;
+
+/* Bytes of scratch memory that suffice for any of the calls below with this description and a weight W [N,K] packed
+ * from `dtype`. 0 if the description is invalid (mhla_message says why). */
+MHLA_API size_t mhla_linear_workspace(const mhla_linear_desc *desc, int64_t N, int64_t K, mhla_dtype dtype);
 
 /* y [rows,N] = activation(x [rows,K] W^T + bias) + residual. y must not overlap x. A row's result depends on nothing
  * but that row: not on the number of rows or threads. */

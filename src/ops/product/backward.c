@@ -115,6 +115,43 @@ static void add_task(void *arg, int64_t task, int worker) {
     }
 }
 
+/* Everything but the memory; returns the bytes of scratch. */
+static size_t lay_out(weight_grad *g, const mhla_linear_desc *d, int dw, int64_t N, int64_t K) {
+    *g = (weight_grad){.kernels = mhla_kernels_get(),
+                       .rows = d->rows,
+                       .ldy = d->ldy,
+                       .ldx = d->ldx,
+                       .N = N,
+                       .K = K,
+                       .accumulate = d->accumulate,
+                       .segments = 1};
+    const int small = !dw || N * K <= SMALL;
+    g->n_blocks = ceil_div(N, small ? BLOCK : LARGE_BLOCK);
+    g->k_blocks = dw ? ceil_div(K, small ? BLOCK : LARGE_BLOCK) : 1;
+    if (small) {
+        g->segments = ceil_div(d->rows, SEGMENT);
+        if (g->segments > SEGMENTS) g->segments = SEGMENTS;
+    }
+    mhla_carver c = {0};
+    if (dw) {
+        mhla_carve_floats(&c, ceil_div(N, g->n_blocks) * LINE);
+        g->dy_bytes = c.used;
+        const int64_t columns = ceil_div(K, g->k_blocks) + MHLA_WIDEST;
+        mhla_carve_floats(&c, CHUNK * columns);
+        g->x_bytes = c.used - g->dy_bytes;
+        mhla_carve_floats(&c, ceil_div(N, g->n_blocks) * columns);
+    }
+    g->worker_bytes = c.used;
+    c.used *= (size_t)mhla_context_threads(d->context);
+    mhla_carve_floats(&c, (g->segments - 1) * (N * K + N));
+    return c.used;
+}
+
+size_t mhla_weight_grad_workspace(const mhla_linear_desc *desc, int dw, int64_t N, int64_t K) {
+    weight_grad g;
+    return lay_out(&g, desc, dw, N, K);
+}
+
 mhla_status mhla_linear_backward_weight(const mhla_linear_desc *desc, float *dw, float *db, const float *dy,
                                         const float *x, int64_t N, int64_t K) {
     CHECK(dw != NULL || db != NULL, "dw and db are both NULL");
@@ -132,49 +169,21 @@ mhla_status mhla_linear_backward_weight(const mhla_linear_desc *desc, float *dw,
     MHLA_TRY(mhla_product_overlap(view_db, view_dy));
     MHLA_TRY(mhla_product_overlap(view_db, view_x));
 
-    weight_grad g = {.kernels = mhla_kernels_get(),
-                     .dy = dy,
-                     .x = x,
-                     .dw = dw,
-                     .db = db,
-                     .rows = d.rows,
-                     .ldy = d.ldy,
-                     .ldx = d.ldx,
-                     .N = N,
-                     .K = K,
-                     .accumulate = d.accumulate,
-                     .segments = 1};
-    const int small = !dw || N * K <= SMALL;
-    g.n_blocks = ceil_div(N, small ? BLOCK : LARGE_BLOCK);
-    g.k_blocks = dw ? ceil_div(K, small ? BLOCK : LARGE_BLOCK) : 1;
-    if (small) {
-        g.segments = ceil_div(d.rows, SEGMENT);
-        if (g.segments > SEGMENTS) g.segments = SEGMENTS;
-    }
-    const int threads = mhla_context_threads(d.context);
-    mhla_carver c = {0};
-    if (dw) {
-        mhla_carve_floats(&c, ceil_div(N, g.n_blocks) * LINE);
-        g.dy_bytes = c.used;
-        const int64_t columns = ceil_div(K, g.k_blocks) + MHLA_WIDEST;
-        mhla_carve_floats(&c, CHUNK * columns);
-        g.x_bytes = c.used - g.dy_bytes;
-        mhla_carve_floats(&c, ceil_div(N, g.n_blocks) * columns);
-    }
-    g.worker_bytes = c.used;
-    c.used *= (size_t)threads;
-    const size_t partial_at = c.used;
-    mhla_carve_floats(&c, (g.segments - 1) * (N * K + N));
-    char *memory = NULL;
-    if (c.used) {
-        memory = mhla_alloc(c.used);
-        if (memory == NULL) return mhla_fail(MHLA_ENOMEM, "no memory to sum the gradient of a weight");
-        g.scratch = memory;
-        g.partial = (float *)(memory + partial_at);
+    weight_grad g;
+    const size_t bytes = lay_out(&g, &d, dw != NULL, N, K);
+    g.dy = dy;
+    g.x = x;
+    g.dw = dw;
+    g.db = db;
+    char *own = NULL;
+    if (bytes) {
+        g.scratch = d.workspace ? d.workspace : (own = mhla_alloc(bytes));
+        if (g.scratch == NULL) return mhla_fail(MHLA_ENOMEM, "no memory to sum the gradient of a weight");
+        g.partial = (float *)(g.scratch + g.worker_bytes * (size_t)mhla_context_threads(d.context));
     }
     mhla_parallel(d.context, g.segments * g.n_blocks * g.k_blocks, weight_task, &g);
     if (g.segments > 1) mhla_parallel(d.context, ceil_div(dw ? N * K : 1, 16384), add_task, &g);
-    mhla_free(memory);
+    mhla_free(own);
     return MHLA_OK;
 }
 

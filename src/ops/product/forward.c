@@ -219,29 +219,38 @@ static void task(void *arg, int64_t index, int worker) {
     }
 }
 
-mhla_status mhla_product_run(const mhla_linear_desc *desc, float *y, const float *x, const mhla_weight *weight) {
-    product p = {.w = weight, .d = *desc, .y = y, .x = x};
-    const int threads = mhla_context_threads(desc->context);
+/* Everything about a product but its memory. */
+static product lay_out(const mhla_linear_desc *desc, const mhla_weight *weight) {
+    product p = {.w = weight, .d = *desc};
     p.pairs = weight->dtype == MHLA_BF16 && weight->kernels->gemm_bf16 != NULL;
     const int widened = weight->dtype == MHLA_BF16 && !p.pairs;
     p.chunks = ceil_div(weight->K, widened ? CHUNK_WIDENED : CHUNK);
     p.widest = mhla_panel_begin(&weight->panels, 1); /* the first is */
     p.direct = weight->dtype == MHLA_F32 && p.chunks == 1 && !desc->bias && !desc->residual && !desc->pre_activation &&
                desc->activation == MHLA_ACT_NONE;
-    cut(&p, threads);
+    cut(&p, mhla_context_threads(desc->context));
+    mhla_carver c = {0};
+    mhla_carve_floats(&c, (int64_t)p.rows * p.widest * (p.chunks == 1 ? 1 : p.per_task));
+    p.sums_bytes = c.used;
+    if (p.pairs) mhla_carve(&c, (size_t)p.rows * CHUNK * sizeof(uint16_t));
+    p.rows_bytes = c.used - p.sums_bytes;
+    if (widened) mhla_carve_floats(&c, (int64_t)CHUNK_WIDENED * p.widest);
+    p.worker_bytes = c.used;
+    return p;
+}
+
+mhla_status mhla_product_run(const mhla_linear_desc *desc, float *y, const float *x, const mhla_weight *weight) {
+    product p = lay_out(desc, weight);
+    const int threads = mhla_context_threads(desc->context);
+    p.y = y;
+    p.x = x;
+    void *own = NULL;
     if (!p.direct) {
-        mhla_carver c = {0};
-        mhla_carve_floats(&c, (int64_t)p.rows * p.widest * (p.chunks == 1 ? 1 : p.per_task));
-        p.sums_bytes = c.used;
-        if (p.pairs) mhla_carve(&c, (size_t)p.rows * CHUNK * sizeof(uint16_t));
-        p.rows_bytes = c.used - p.sums_bytes;
-        if (widened) mhla_carve_floats(&c, (int64_t)CHUNK_WIDENED * p.widest);
-        p.worker_bytes = c.used;
-        p.scratch = mhla_alloc(p.worker_bytes * (size_t)threads);
+        p.scratch = desc->workspace ? desc->workspace : (own = mhla_alloc(p.worker_bytes * (size_t)threads));
         if (p.scratch == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for the tiles of %d threads", threads);
     }
     mhla_parallel(desc->context, p.row_blocks * p.column_blocks, task, &p);
-    mhla_free(p.scratch);
+    mhla_free(own);
     return MHLA_OK;
 }
 
@@ -282,6 +291,18 @@ static void turn_panel(void *arg, int64_t q, int worker) {
     }
 }
 
+/* Fills in the shape of the turned weight; bytes of its memory and, from *wide_at on, of the squares. */
+static size_t turning_bytes(turning *t, const mhla_context *context, size_t *wide_at) {
+    const mhla_weight *w = t->w;
+    t->turned = (mhla_weight){.kernels = w->kernels, .dtype = MHLA_F32, .N = w->K, .K = w->N};
+    t->turned.panels = mhla_product_panels(w->kernels, w->K, MHLA_F32);
+    mhla_carver c = {0};
+    mhla_carve_floats(&c, w->N * (int64_t)mhla_panels_width(&t->turned.panels));
+    *wide_at = c.used;
+    if (w->dtype == MHLA_BF16) mhla_carve_floats(&c, (int64_t)mhla_context_threads(context) * MHLA_WIDEST * MHLA_WIDEST);
+    return c.used;
+}
+
 mhla_status mhla_linear_backward_input(const mhla_linear_desc *desc, float *dx, const float *dy,
                                        const mhla_weight *weight) {
     CHECK(dx != NULL, "dx is NULL");
@@ -291,14 +312,11 @@ mhla_status mhla_linear_backward_input(const mhla_linear_desc *desc, float *dx, 
     MHLA_TRY(mhla_linear_check(&d, desc, weight->N, weight->K));
     MHLA_TRY(mhla_product_overlap((mhla_view){"dx", dx, d.rows, weight->K, d.ldx},
                                   (mhla_view){"dy", dy, d.rows, weight->N, d.ldy}));
-    turning t = {.w = weight, .turned = {weight->kernels, MHLA_F32, weight->K, weight->N, {0}, NULL}};
-    t.turned.panels = mhla_product_panels(weight->kernels, weight->K, MHLA_F32);
-    mhla_carver c = {0};
-    mhla_carve_floats(&c, weight->N * (int64_t)mhla_panels_width(&t.turned.panels));
-    const size_t wide_at = c.used;
-    if (weight->dtype == MHLA_BF16)
-        mhla_carve_floats(&c, (int64_t)mhla_context_threads(d.context) * MHLA_WIDEST * MHLA_WIDEST);
-    char *memory = mhla_alloc(c.used);
+    turning t = {.w = weight};
+    size_t wide_at;
+    const size_t bytes = turning_bytes(&t, d.context, &wide_at);
+    void *own = NULL;
+    char *memory = d.workspace ? d.workspace : (own = mhla_alloc(bytes));
     if (memory == NULL)
         return mhla_fail(MHLA_ENOMEM, "no memory for a turned copy of the weight of %lld x %lld", (long long)weight->N,
                          (long long)weight->K);
@@ -310,8 +328,24 @@ mhla_status mhla_linear_backward_input(const mhla_linear_desc *desc, float *dx, 
                                      .rows = d.rows,
                                      .ldx = d.ldy,
                                      .ldy = d.ldx,
-                                     .accumulate = d.accumulate};
+                                     .accumulate = d.accumulate,
+                                     .workspace = d.workspace ? memory + bytes : NULL};
     const mhla_status status = mhla_product_run(&turned, dx, dy, &t.turned);
-    mhla_free(memory);
+    mhla_free(own);
     return status;
+}
+
+size_t mhla_linear_workspace(const mhla_linear_desc *desc, int64_t N, int64_t K, mhla_dtype dtype) {
+    mhla_linear_desc d;
+    if (mhla_linear_check(&d, desc, N, K) != MHLA_OK) return 0;
+    const size_t threads = (size_t)mhla_context_threads(d.context);
+    mhla_weight w = {.kernels = mhla_kernels_get(), .dtype = dtype, .N = N, .K = K};
+    w.panels = mhla_product_panels(w.kernels, N, dtype);
+    size_t most = lay_out(&d, &w).worker_bytes * threads, wide_at;
+    turning t = {.w = &w};
+    size_t bytes = turning_bytes(&t, d.context, &wide_at);
+    bytes += lay_out(&d, &t.turned).worker_bytes * threads;
+    if (bytes > most) most = bytes;
+    bytes = mhla_weight_grad_workspace(&d, 1, N, K);
+    return bytes > most ? bytes : most;
 }

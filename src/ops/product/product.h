@@ -39,6 +39,9 @@ static inline mhla_panels mhla_one_panel(const mhla_panels *p, int i) {
 /* y [rows,N] = epilogue(x [rows,K] W^T), everything checked and strides filled in. */
 mhla_status mhla_product_run(const mhla_linear_desc *desc, float *y, const float *x, const mhla_weight *weight);
 
+/* Scratch bytes of the gradient of a weight, everything checked; dw tells whether there is one or only db. */
+size_t mhla_weight_grad_workspace(const mhla_linear_desc *desc, int dw, int64_t N, int64_t K);
+
 /* A matrix in the caller's memory, for checks of overlap. */
 typedef struct mhla_view {
     const char *name;
