@@ -158,6 +158,58 @@ typedef struct mhla_gemm_bf16 {
     int n_prefetch;
 } mhla_gemm_bf16;
 
+/* A norm of each group of `group` columns: y = (x - mean) rstd w + b, times silu(gate) where there is one; RMS: mean = 0.
+ * Backward reads what forward kept in mean and rstd [rows * cols/group]. */
+typedef struct mhla_norm {
+    int64_t rows;
+    int cols, group;
+    int centred;
+    float eps;
+    const float *w, *b; /* [group] or NULL */
+    const float *x, *gate;
+    int64_t ldx, ldgate;
+    float *mean, *rstd; /* forward: NULL = not kept */
+    float *y;
+    int64_t ldy;
+    const float *dy;
+    float *dx, *dgate; /* (=, +=), or NULL */
+    int64_t lddy, lddx, lddgate;
+    int add, add_gate;
+    float *dw, *db; /* [group], added to, or NULL */
+} mhla_norm;
+
+/* Rows y (=, +=) alpha x (z + beta) + r; z NULL = 1, r NULL = 0; a row stride of 0 broadcasts. y may be x or r. */
+typedef struct mhla_blend {
+    int64_t n, cols;
+    float *y;
+    const float *x, *z, *r;
+    int64_t ldy, ldx, ldz, ldr;
+    float alpha, beta;
+    int add;
+} mhla_blend;
+
+/* Depthwise k x k convolution of a band of a grid, from a copy with its borders: tile [rows+k-1][W+k-1][ct], 0 where there
+ * is nothing and from channel C on; ct, a multiple of 16, is the stride of channels of w [k*k][ct] and bias [ct] too. */
+typedef struct mhla_depthwise {
+    int k, rows, W;
+    int64_t C, ct;
+    const float *tile, *w, *bias;
+    const float *residual; /* or NULL */
+    int64_t r_row, r_col;
+    float *y; /* (=, +=); depthwise_weight: the gradient that arrives */
+    int64_t y_row, y_col;
+    int add;
+    float *dw; /* [k*k][ct], added to */
+} mhla_depthwise;
+enum { MHLA_WIDEST_DEPTHWISE = 31 };
+
+/* p = decay p - step m / (sqrt(v) inverse_sqrt_bias2 + eps) with the moments of grad_scale * g */
+typedef struct mhla_adamw {
+    float grad_scale, one_minus_beta1, beta2, one_minus_beta2, inverse_sqrt_bias2, eps, step, decay;
+} mhla_adamw;
+
+struct mhla_rng;
+
 #define MHLA_KERNEL_LIST(X)                                                                                              \
     /* the cut into panels that suits n columns */                                                                       \
     X(panels, (mhla_panels * p, int n))                                                                                  \
@@ -199,6 +251,17 @@ typedef struct mhla_gemm_bf16 {
     /* linear layers: the end of one; dpre = dy * activation'(pre), in place is allowed */                               \
     X(epilogue, (const mhla_epilogue *e))                                                                                \
     X(activation_backward, (float *dpre, const float *dy, const float *pre, int64_t n, mhla_activation activation))      \
+    /* layers */                                                                                                         \
+    X(norm_forward, (const mhla_norm *p))                                                                                \
+    X(norm_backward, (const mhla_norm *p))                                                                               \
+    X(blend, (const mhla_blend *p))                                                                                      \
+    /* s [cols] += sum over n rows of x z, z NULL = 1 */                                                                 \
+    X(column_sums, (float *s, const float *x, int64_t ldx, const float *z, int64_t ldz, int64_t n, int64_t cols))        \
+    X(depthwise, (const mhla_depthwise *p))                                                                              \
+    X(depthwise_weight, (const mhla_depthwise *p))                                                                       \
+    /* y (=, +=) x / (1 - rate) or 0, by the words of rng from `block` on, four to a block */                            \
+    X(dropout, (float *y, const float *x, int64_t n, const struct mhla_rng *rng, uint32_t block, float rate, int add))   \
+    X(adamw, (float *p, float *m, float *v, const float *g, int64_t n, const mhla_adamw *a))                             \
     /* bfloat16 in pairs: [k][width] <-> [ceil(k/2)][width][2]; width whole vectors, an odd end is 0 */                  \
     X(narrow_pairs, (uint16_t * dst, const float *src, int k, int width))                                                \
     X(widen_pairs, (float *dst, const uint16_t *src, int k, int width))                                                  \

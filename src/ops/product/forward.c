@@ -299,7 +299,8 @@ static size_t turning_bytes(turning *t, const mhla_context *context, size_t *wid
     mhla_carver c = {0};
     mhla_carve_floats(&c, w->N * (int64_t)mhla_panels_width(&t->turned.panels));
     *wide_at = c.used;
-    if (w->dtype == MHLA_BF16) mhla_carve_floats(&c, (int64_t)mhla_context_threads(context) * MHLA_WIDEST * MHLA_WIDEST);
+    if (w->dtype == MHLA_BF16)
+        mhla_carve_floats(&c, (int64_t)mhla_context_threads(context) * MHLA_WIDEST * MHLA_WIDEST);
     return c.used;
 }
 
