@@ -94,17 +94,19 @@ void mhla_init_torch(mhla_param *param, uint64_t seed, int64_t fan_in);
 typedef struct mhla_tape mhla_tape;
 
 typedef struct mhla_tensor {
-    float *data; /* NULL in a dry run */
+    float *data; /* not to be touched in a dry run */
     int dims;
     int64_t shape[MHLA_MAX_DIMS];
     int64_t rows, cols; /* cols = the last size, rows = the product of the others */
     int64_t ld;         /* from row to row; cols unless this is a slice of wider rows */
     int needs_grad;
-    /* the tape's */
-    float *grad;
-    int has_grad, irregular;
+    /* the tape's, see tape.c */
+    float *grad;              /* of a tensor that is no view */
+    int has_grad;             /* all of the gradient is there; of a tensor with views, perhaps only in their columns */
+    int64_t serial;           /* in the order of making */
     struct mhla_tensor *base; /* whose memory and gradient this one shares, or NULL */
-    int64_t offset, column;   /* elements from base->data; the columns of base that it covers begin here */
+    int64_t offset;           /* elements from base->data */
+    int64_t column, width;    /* what a view covers of the rows of base; width 0: something else */
     struct mhla_tensor *views, *next_view;
 } mhla_tensor;
 
@@ -143,7 +145,10 @@ const float *mhla_tensor_grad(const mhla_tensor *x);
 /* Small inference: everything made after the mark is forgotten, but `keep`, which moves down to the mark. Mark once,
  * before the first layer, and release after each block; where the tape records this does nothing and returns keep. */
 typedef struct mhla_mark {
-    size_t meta, data;
+    struct mhla_place {
+        int block;
+        size_t used, live;
+    } meta, data;
 } mhla_mark;
 mhla_mark mhla_tape_mark(const mhla_tape *tape);
 mhla_tensor *mhla_tape_release(mhla_tape *tape, mhla_mark mark, mhla_tensor *keep);
@@ -242,6 +247,10 @@ mhla_tensor *mhla_nn_rotary(mhla_tape *t, mhla_rotary rotary, mhla_tensor *x);
  * backward. `call` NULL, or one whose rope_*, cu_seqlens, sequences are used (batch = 1 then). */
 mhla_tensor *mhla_nn_attention(mhla_tape *t, const mhla_plan *plan, const mhla_call *call, mhla_param *mix,
                                mhla_tensor *q, mhla_tensor *k, mhla_tensor *v);
+/* The same added into `onto` [B,T,H*V], which is overwritten: a fresh result of depthwise, add or linear without
+ * activation that nobody else reads (LePE: onto = depthwise(v)). NULL = as above. */
+mhla_tensor *mhla_nn_attention_onto(mhla_tape *t, const mhla_plan *plan, const mhla_call *call, mhla_param *mix,
+                                    mhla_tensor *onto, mhla_tensor *q, mhla_tensor *k, mhla_tensor *v);
 
 /* ---- 4. Losses: tensors of one element ---------------------------------------------------------------------------- */
 

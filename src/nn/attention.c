@@ -1,0 +1,185 @@
+/* Every attention of libmhla as a layer, and rotary embedding alone. q, k and v may be slices of one fused tensor: they
+ * and their gradients go to the operator as strides. */
+#include <string.h>
+
+#include "nn/op.h"
+#include "ops/op.h"
+
+typedef struct attention {
+    mhla_record r;
+    const mhla_plan *plan;
+    mhla_call call;
+    mhla_param *mix;
+    mhla_tensor *q, *k, *v, *o;
+} attention;
+
+static mhla_strides strides(int64_t tokens, int64_t ld, int dim) { return (mhla_strides){tokens * ld, ld, dim}; }
+
+/* o = attention(q, k, v, mix) [+ what was there]: libmhla's own backward, from the inputs alone. Gradients are all
+ * written or all added by one flag: where they differ, the ones to be written start from 0. */
+static void attention_backward(mhla_tape *t, void *p) {
+    attention *op = p;
+    const mhla_plan_desc *d = &op->plan->d;
+    const int64_t T = op->call.tokens, Tk = op->call.kv_tokens;
+    const int dry = mhla_tape_dry(t);
+    mhla_tensor *in[3] = {op->q, op->k, op->v};
+    mhla_slot s[3];
+    int written = 0, added = 0;
+    for (int i = 0; i < 3; i++) {
+        s[i] = mhla_tape_grad(t, in[i]);
+        for (int j = 0; j < i; j++) /* the same tensor twice: what the first request will write is not there yet */
+            if (in[j] == in[i] && s[i].wanted) {
+                mhla_tape_fail(t, MHLA_EINVAL, "q, k and v of an attention that is trained must differ");
+                return;
+            }
+        written += s[i].wanted && !s[i].add;
+        added += s[i].wanted && s[i].add;
+    }
+    for (int i = 0; i < 3; i++)
+        if (added && s[i].wanted && !s[i].add && !dry)
+            for (int64_t r = 0; r < in[i]->rows; r++)
+                memset(s[i].data + r * s[i].ld, 0, sizeof(float) * (size_t)in[i]->cols);
+    const mhla_slot dmix = mhla_tape_param_grad(t, op->mix);
+    const size_t mix_bytes =
+        dmix.wanted ? ((size_t)op->mix->count * sizeof(float) + MHLA_ALIGN - 1) / MHLA_ALIGN * MHLA_ALIGN : 0;
+    char *ws = mhla_tape_scratch(t, mix_bytes + mhla_backward_workspace(op->plan, &op->call));
+    if (dry || t->status != MHLA_OK) return;
+    if (added && mix_bytes) memset(ws, 0, mix_bytes);
+    const mhla_grads grads = {.size = sizeof grads,
+                              .dq = s[0].data,
+                              .dk = s[1].data,
+                              .dv = s[2].data,
+                              .dq_strides = strides(T, s[0].ld, d->key_dim),
+                              .dk_strides = strides(Tk, s[1].ld, d->key_dim),
+                              .dv_strides = strides(Tk, s[2].ld, d->value_dim),
+                              .dmix = mix_bytes ? (float *)ws : NULL,
+                              .accumulate = added > 0};
+    if (!written && !added && !mix_bytes) return;
+    const mhla_status status = mhla_backward(op->plan, &op->call, &grads, mhla_tape_arrived(op->o), op->q->data,
+                                             op->k->data, op->v->data, op->mix ? op->mix->data : NULL, ws + mix_bytes);
+    if (status != MHLA_OK) {
+        mhla_tape_fail(t, status, "attention: %s", mhla_message());
+        return;
+    }
+    if (mix_bytes) mhla_tape_reduce(t, dmix.data, dmix.add, (float *)ws, 1, 0, op->mix->count);
+}
+
+mhla_tensor *mhla_nn_attention_onto(mhla_tape *t, const mhla_plan *plan, const mhla_call *call, mhla_param *mix,
+                                    mhla_tensor *onto, mhla_tensor *q, mhla_tensor *k, mhla_tensor *v) {
+    MHLA_GIVEN(t, plan);
+    MHLA_GIVEN(t, q);
+    MHLA_GIVEN(t, k);
+    MHLA_GIVEN(t, v);
+    const mhla_plan_desc *d = &plan->d;
+    const int64_t K = d->key_dim, V = d->value_dim, H = d->heads, G = d->kv_heads;
+    char text[96];
+    MHLA_NEED(t, d->dtype == MHLA_F32, "the plan of an attention layer is not of float32");
+    MHLA_NEED(t, q->dims == 3 && q->cols == H * K, "q is %s: expected [B, T, %lld]",
+              mhla_shape_text(text, q->shape, q->dims), (long long)(H * K));
+    MHLA_NEED(t, k->dims == 3 && k->cols == G * K && k->shape[0] == q->shape[0], "k is %s: expected [%lld, T, %lld]",
+              mhla_shape_text(text, k->shape, k->dims), (long long)q->shape[0], (long long)(G * K));
+    MHLA_NEED(t, v->dims == 3 && v->cols == G * V && v->rows == k->rows && v->shape[0] == k->shape[0],
+              "v is %s: expected [%lld, %lld, %lld]", mhla_shape_text(text, v->shape, v->dims), (long long)k->shape[0],
+              (long long)k->shape[1], (long long)(G * V));
+    const int64_t entries = plan->M * plan->M * (d->mix_per_head ? H : 1);
+    MHLA_NEED(t, mix == NULL || mix->count == entries, "%s has %lld elements: expected %lld", mix->name,
+              (long long)mix->count, (long long)entries);
+    MHLA_NEED(t, onto == NULL || (onto->rows == q->rows && onto->cols == H * V && onto->ld == onto->cols),
+              "what attention is added to is %s: expected [%lld, %lld, %lld]",
+              mhla_shape_text(text, onto->shape, onto->dims), (long long)q->shape[0], (long long)q->shape[1],
+              (long long)(H * V));
+    attention *op = mhla_tape_op(t, sizeof *op);
+    if (op == NULL) return NULL;
+    /* onto keeps the memory and the gradient: d(onto + a) = d onto = d a */
+    mhla_tensor *o = onto ? mhla_nn_reshape(t, onto, onto->shape, onto->dims)
+                          : mhla_tape_tensor(t, MHLA_SHAPE(q->shape[0], q->shape[1], H * V));
+    if (o == NULL) return NULL;
+    *op = (attention){.plan = plan, .mix = mix, .q = q, .k = k, .v = v, .o = o};
+    op->call = (mhla_call){.size = sizeof op->call,
+                           .context = t->context,
+                           .batch = q->shape[0],
+                           .tokens = q->shape[1],
+                           .kv_tokens = k->shape[1],
+                           .q = strides(q->shape[1], q->ld, (int)K),
+                           .k = strides(k->shape[1], k->ld, (int)K),
+                           .v = strides(v->shape[1], v->ld, (int)V),
+                           .o = strides(o->shape[1], o->ld, (int)V),
+                           .accumulate = onto != NULL};
+    if (call) {
+        op->call.rope_cos = call->rope_cos;
+        op->call.rope_sin = call->rope_sin;
+        op->call.rope_rows = call->rope_rows;
+        op->call.cu_seqlens = call->cu_seqlens;
+        op->call.sequences = call->sequences;
+    }
+    const size_t bytes = mhla_forward_workspace(plan, &op->call);
+    if (bytes == 0) return mhla_tape_fail(t, MHLA_EINVAL, "attention: %s", mhla_message());
+    void *ws = mhla_tape_scratch(t, bytes);
+    if (t->status == MHLA_OK && !mhla_tape_dry(t)) {
+        const mhla_status status =
+            mhla_forward(plan, &op->call, o->data, q->data, k->data, v->data, mix ? mix->data : NULL, ws);
+        if (status != MHLA_OK) return mhla_tape_fail(t, status, "attention: %s", mhla_message());
+    }
+    op->call.accumulate = 0;
+    const int needs =
+        q->needs_grad || k->needs_grad || v->needs_grad || mhla_param_trains(mix) || (onto != NULL && onto->needs_grad);
+    if (onto && needs) (onto->base ? onto->base : onto)->needs_grad = 1; /* they share it */
+    return mhla_tape_record(t, &op->r, attention_backward, o, needs);
+}
+
+mhla_tensor *mhla_nn_attention(mhla_tape *t, const mhla_plan *plan, const mhla_call *call, mhla_param *mix,
+                               mhla_tensor *q, mhla_tensor *k, mhla_tensor *v) {
+    return mhla_nn_attention_onto(t, plan, call, mix, NULL, q, k, v);
+}
+
+/* ---- Rotary embedding alone ---- */
+
+typedef struct rotary {
+    mhla_record r;
+    mhla_rotary a;
+    mhla_tensor *x, *y;
+    mhla_slot dx;
+} rotary;
+
+/* (a, b) -> (a c - b s, b c + a s); back: the same with -s */
+static void rotary_task(void *arg, int64_t row, int worker) {
+    const rotary *op = arg;
+    (void)worker;
+    const int back = op->dx.wanted, K = op->a.head_dim, half = op->a.rope_dim / 2;
+    const int pair = op->a.rope == MHLA_ROPE_HALF ? half : 1, step = op->a.rope == MHLA_ROPE_HALF ? 1 : 2;
+    const int64_t at = row % op->x->shape[1] * half;
+    const float *cos = op->a.cos + at, *sin = op->a.sin + at, sign = back ? -1.0f : 1.0f;
+    const float *in = back ? mhla_tape_arrived(op->y) + row * op->y->ld : op->x->data + row * op->x->ld;
+    float *out = back ? op->dx.data + row * op->dx.ld : op->y->data + row * op->y->ld;
+    const int add = back && op->dx.add;
+    for (int64_t h = 0; h < op->x->cols; h += K, in += K, out += K) {
+        for (int j = 0; j < half; j++) {
+            const float a = in[j * step], b = in[j * step + pair], c = cos[j], s = sign * sin[j];
+            out[j * step] = (add ? out[j * step] : 0.0f) + (a * c - b * s);
+            out[j * step + pair] = (add ? out[j * step + pair] : 0.0f) + (b * c + a * s);
+        }
+        for (int j = 2 * half; j < K; j++) out[j] = add ? out[j] + in[j] : in[j];
+    }
+}
+
+static void rotary_backward(mhla_tape *t, void *p) {
+    rotary *op = p;
+    op->dx = mhla_tape_grad(t, op->x);
+    if (op->dx.wanted) mhla_tape_run(t, op->x->rows, rotary_task, op);
+}
+
+mhla_tensor *mhla_nn_rotary(mhla_tape *t, mhla_rotary a, mhla_tensor *x) {
+    MHLA_GIVEN(t, x);
+    if (a.rope_dim == 0) a.rope_dim = a.head_dim;
+    MHLA_NEED(t,
+              x->dims == 3 && a.head_dim > 0 && x->cols % a.head_dim == 0 && a.rope_dim > 0 && a.rope_dim % 2 == 0 &&
+                  a.rope_dim <= a.head_dim && (a.rope == MHLA_ROPE_HALF || a.rope == MHLA_ROPE_INTERLEAVED),
+              "rotary of %d of %d dims in rows of %lld", a.rope_dim, a.head_dim, (long long)x->cols);
+    MHLA_NEED(t, mhla_tape_dry(t) || (a.cos && a.sin), "the rotary table is NULL");
+    rotary *op = mhla_tape_op(t, sizeof *op);
+    mhla_tensor *y = op ? mhla_tape_tensor(t, x->shape, x->dims) : NULL;
+    if (y == NULL) return NULL;
+    *op = (rotary){.a = a, .x = x, .y = y};
+    mhla_tape_run(t, x->rows, rotary_task, op);
+    return mhla_tape_record(t, &op->r, rotary_backward, y, x->needs_grad);
+}

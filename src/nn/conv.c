@@ -1,0 +1,413 @@
+/* Convolutions of token grids [B,H*W,C], and padding of images.
+ *
+ * Depthwise: a task copies a band of one sample, some channels wide, with its borders into a tile, and a kernel
+ * (simd/kernels/layers.c) runs over it without asking where the borders are. Any other convolution gathers the field of
+ * each output into a row and is a linear layer of those rows, by plain dot products where it has groups. */
+#include <string.h>
+
+#include "nn/op.h"
+
+enum {
+    CHANNELS = 64,           /* of a tile, at most */
+    TILE_BYTES = 256 * 1024, /* of a tile, about: half an L2 */
+    WEIGHT_PARTS = 16        /* of the samples, for the gradient of the weight */
+};
+
+typedef struct depthwise {
+    mhla_record r;
+    const mhla_kernels *kernels;
+    mhla_tensor *x, *residual, *y;
+    mhla_param *w, *b;
+    int k;
+    int64_t H, W, C;
+    int64_t blocks, ct;  /* of channels; channels of a tile, a multiple of 16 */
+    int64_t bands, rows; /* of a sample; rows of a band, at most */
+    /* scratch */
+    size_t tile_floats;
+    float *taps;    /* [blocks][k*k][ct] */
+    float *bias;    /* [blocks][ct] */
+    float *tiles;   /* [threads][tile_floats] */
+    float *partial; /* [parts][blocks][k*k+1][ct]: dw, db */
+    int64_t parts;
+    mhla_slot dx;
+} depthwise;
+
+static void lay_out(depthwise *op) {
+    op->blocks = (op->C + CHANNELS - 1) / CHANNELS;
+    op->ct = ((op->C + op->blocks - 1) / op->blocks + 15) / 16 * 16;
+    op->blocks = (op->C + op->ct - 1) / op->ct;
+    const int64_t line = (op->W + op->k - 1) * op->ct * (int64_t)sizeof(float);
+    int64_t rows = TILE_BYTES / line - (op->k - 1);
+    if (rows < 4) rows = 4;
+    if (rows > op->H) rows = op->H;
+    op->bands = (op->H + rows - 1) / rows;
+    op->rows = (op->H + op->bands - 1) / op->bands;
+    op->tile_floats = (size_t)((op->rows + op->k - 1) * (op->W + op->k - 1) * op->ct);
+    const int64_t B = op->x->shape[0];
+    op->parts = B < WEIGHT_PARTS ? B : WEIGHT_PARTS;
+}
+
+/* The workspace, cut into its pieces; 0 without memory. */
+static int carve(mhla_tape *t, depthwise *op, int weight) {
+    const int64_t k2 = (int64_t)op->k * op->k, threads = mhla_context_threads(t->context);
+    mhla_carver c = {0};
+    for (int pass = 0; pass < 2; pass++) { /* counts, then cuts */
+        c.used = 0;
+        op->tiles = mhla_carve_floats(&c, (int64_t)op->tile_floats * threads);
+        op->taps = mhla_carve_floats(&c, op->blocks * k2 * op->ct);
+        op->bias = mhla_carve_floats(&c, op->blocks * op->ct);
+        op->partial = weight ? mhla_carve_floats(&c, op->parts * op->blocks * (k2 + 1) * op->ct) : NULL;
+        if (pass == 0) c.base = mhla_tape_scratch(t, c.used);
+        if (c.base == NULL) return 0;
+    }
+    return !mhla_tape_dry(t);
+}
+
+/* w [C,1,k,k] as taps of blocks of channels, turned by half a turn for the way back. */
+static void fill_taps(const depthwise *op, int turned) {
+    const int64_t k2 = (int64_t)op->k * op->k;
+    memset(op->taps, 0, sizeof(float) * (size_t)(op->blocks * k2 * op->ct));
+    memset(op->bias, 0, sizeof(float) * (size_t)(op->blocks * op->ct));
+    for (int64_t c = 0; c < op->C; c++) {
+        const int64_t block = c / op->ct, lane = c % op->ct;
+        for (int64_t e = 0; e < k2; e++)
+            op->taps[(block * k2 + (turned ? k2 - 1 - e : e)) * op->ct + lane] = op->w->data[c * k2 + e];
+        if (op->b) op->bias[block * op->ct + lane] = op->b->data[c];
+    }
+}
+
+/* The band of sample b with its borders: rows first-k/2 .. of channels c.., zeros outside the grid. */
+static void fill_tile(const depthwise *op, float *tile, const float *x, int64_t ld, int64_t b, int64_t first,
+                      int64_t rows, int64_t c) {
+    const int64_t edge = op->k / 2, n = op->C - c < op->ct ? op->C - c : op->ct, width = op->W + op->k - 1;
+    const size_t ct_bytes = sizeof(float) * (size_t)op->ct;
+    for (int64_t h = first - edge; h < first + rows + edge; h++, tile += width * op->ct) {
+        if (h < 0 || h >= op->H) {
+            memset(tile, 0, ct_bytes * (size_t)width);
+            continue;
+        }
+        memset(tile, 0, ct_bytes * (size_t)edge);
+        memset(tile + (edge + op->W) * op->ct, 0, ct_bytes * (size_t)edge);
+        const float *from = x + (b * op->H + h) * op->W * ld + c;
+        float *to = tile + edge * op->ct;
+        for (int64_t w = 0; w < op->W; w++, from += ld, to += op->ct) {
+            memcpy(to, from, sizeof(float) * (size_t)n);
+            for (int64_t e = n; e < op->ct; e++) to[e] = 0.0f;
+        }
+    }
+}
+
+/* One band, one block of channels, forward or (dx.wanted) back. */
+static void depthwise_task(void *arg, int64_t task, int worker) {
+    const depthwise *op = arg;
+    const int64_t block = task % op->blocks, band = task / op->blocks % op->bands, b = task / op->blocks / op->bands;
+    const int64_t c = block * op->ct, first = band * op->H / op->bands, last = (band + 1) * op->H / op->bands;
+    const int back = op->dx.wanted;
+    float *tile = op->tiles + (size_t)worker * op->tile_floats;
+    const float *x = back ? mhla_tape_arrived(op->y) : op->x->data;
+    fill_tile(op, tile, x, back ? op->y->ld : op->x->ld, b, first, last - first, c);
+    const int64_t ld = back ? op->dx.ld : op->y->ld, at = (b * op->H + first) * op->W;
+    mhla_depthwise d = {.k = op->k,
+                        .rows = (int)(last - first),
+                        .W = (int)op->W,
+                        .C = op->C - c < op->ct ? op->C - c : op->ct,
+                        .ct = op->ct,
+                        .tile = tile,
+                        .w = op->taps + block * op->k * op->k * op->ct,
+                        .y = (back ? op->dx.data : op->y->data) + at * ld + c,
+                        .y_row = op->W * ld,
+                        .y_col = ld,
+                        .add = back && op->dx.add};
+    if (!back && op->b) d.bias = op->bias + c;
+    if (!back && op->residual) {
+        d.residual = op->residual->data + at * op->residual->ld + c;
+        d.r_row = op->W * op->residual->ld;
+        d.r_col = op->residual->ld;
+    }
+    op->kernels->depthwise(&d);
+}
+
+/* dw and db of some samples and a block of channels. */
+static void depthwise_weight_task(void *arg, int64_t task, int worker) {
+    const depthwise *op = arg;
+    const int64_t block = task % op->blocks, part = task / op->blocks, k2 = (int64_t)op->k * op->k;
+    const int64_t c = block * op->ct, C = op->C - c < op->ct ? op->C - c : op->ct, B = op->x->shape[0];
+    const int64_t ld = op->y->ld;
+    float *tile = op->tiles + (size_t)worker * op->tile_floats;
+    float *dw = op->partial + task * (k2 + 1) * op->ct;
+    memset(dw, 0, sizeof(float) * (size_t)((k2 + 1) * op->ct));
+    for (int64_t b = part * B / op->parts; b < (part + 1) * B / op->parts; b++)
+        for (int64_t band = 0; band < op->bands; band++) {
+            const int64_t first = band * op->H / op->bands, last = (band + 1) * op->H / op->bands;
+            float *dy = mhla_tape_arrived(op->y) + (b * op->H + first) * op->W * ld + c;
+            fill_tile(op, tile, op->x->data, op->x->ld, b, first, last - first, c);
+            op->kernels->depthwise_weight(&(mhla_depthwise){.k = op->k,
+                                                            .rows = (int)(last - first),
+                                                            .W = (int)op->W,
+                                                            .C = C,
+                                                            .ct = op->ct,
+                                                            .tile = tile,
+                                                            .y = dy,
+                                                            .y_row = op->W * ld,
+                                                            .y_col = ld,
+                                                            .dw = dw});
+            if (op->b) op->kernels->column_sums(dw + k2 * op->ct, dy, ld, NULL, 0, (last - first) * op->W, C);
+        }
+}
+
+/* The parts in their order, into dw [C,k*k] and db [C]. */
+static void add_parts(const depthwise *op, const mhla_slot *dw, const mhla_slot *db) {
+    const int64_t k2 = (int64_t)op->k * op->k;
+    for (int64_t c = 0; c < op->C; c++)
+        for (int64_t e = 0; e <= k2; e++) {
+            const mhla_slot *s = e < k2 ? dw : db;
+            if (!s->wanted) continue;
+            float *dst = e < k2 ? s->data + c * k2 + e : s->data + c, sum = 0.0f;
+            for (int64_t part = 0; part < op->parts; part++)
+                sum += op->partial[((part * op->blocks + c / op->ct) * (k2 + 1) + e) * op->ct + c % op->ct];
+            *dst = s->add ? *dst + sum : sum;
+        }
+}
+
+/* y[h,w] = b + residual[h,w] + sum over taps i, j of w[i,j] x[h+i-k/2, w+j-k/2]:
+ *   dx: the same convolution of dy with w turned by half a turn, dw[i,j] += sum dy[h,w] x[h+i-k/2, w+j-k/2],
+ *   db += sum dy, dresidual += dy */
+static void depthwise_backward(mhla_tape *t, void *p) {
+    depthwise *op = p;
+    const int weight = mhla_param_trains(op->w) || mhla_param_trains(op->b), run = carve(t, op, weight);
+    const mhla_slot dw = mhla_tape_param_grad(t, op->w), db = mhla_tape_param_grad(t, op->b);
+    if (weight) mhla_tape_run(t, op->parts * op->blocks, depthwise_weight_task, op);
+    if (weight && run) add_parts(op, &dw, &db);
+    op->dx = mhla_tape_grad(t, op->x);
+    if (op->dx.wanted) {
+        if (run) fill_taps(op, 1);
+        mhla_tape_run(t, op->x->shape[0] * op->bands * op->blocks, depthwise_task, op);
+    }
+    mhla_tape_pass_grad(t, op->residual, op->y);
+}
+
+mhla_tensor *mhla_nn_depthwise(mhla_tape *t, mhla_param *w, mhla_param *b, int64_t H, int64_t W, mhla_tensor *residual,
+                               mhla_tensor *x) {
+    MHLA_GIVEN(t, x);
+    MHLA_GIVEN(t, w);
+    char text[96];
+    MHLA_NEED(t,
+              w->dims == 4 && w->shape[1] == 1 && w->shape[2] == w->shape[3] && w->shape[2] % 2 == 1 &&
+                  w->shape[2] <= MHLA_WIDEST_DEPTHWISE,
+              "%s is %s: expected [C, 1, k, k], k odd", w->name, mhla_shape_text(text, w->shape, w->dims));
+    MHLA_NEED(t, x->dims == 3 && x->cols == w->shape[0] && H > 0 && W > 0 && x->shape[1] == H * W,
+              "%s convolves a grid of %lld x %lld of %lld channels: its input is %s", w->name, (long long)H,
+              (long long)W, (long long)w->shape[0], mhla_shape_text(text, x->shape, x->dims));
+    MHLA_NEED(t, b == NULL || b->count == x->cols, "%s has %lld elements: expected %lld", b->name, (long long)b->count,
+              (long long)x->cols);
+    MHLA_NEED(t, residual == NULL || (residual->rows == x->rows && residual->cols == x->cols),
+              "the residual of %s has another shape than its input", w->name);
+    depthwise *op = mhla_tape_op(t, sizeof *op);
+    mhla_tensor *y = op ? mhla_tape_tensor(t, x->shape, x->dims) : NULL;
+    if (y == NULL) return NULL;
+    *op = (depthwise){.kernels = t->kernels,
+                      .x = x,
+                      .residual = residual,
+                      .y = y,
+                      .w = w,
+                      .b = b,
+                      .k = (int)w->shape[2],
+                      .H = H,
+                      .W = W,
+                      .C = x->cols};
+    lay_out(op);
+    if (carve(t, op, 0)) fill_taps(op, 0);
+    mhla_tape_run(t, x->shape[0] * op->bands * op->blocks, depthwise_task, op);
+    return mhla_tape_record(t, &op->r, depthwise_backward, y,
+                            x->needs_grad || mhla_param_trains(w) || mhla_param_trains(b) ||
+                                (residual != NULL && residual->needs_grad));
+}
+
+/* ---- Any other convolution ---- */
+
+typedef struct fields {
+    mhla_record r;
+    mhla_tensor *x, *y;
+    mhla_conv c;
+    int64_t kh, kw, Ho, Wo;
+    mhla_slot dx;
+} fields;
+
+/* One sample: y[output][i][ky][kx] = x[its field], 0 outside; or dx += the same places of dy. */
+static void fields_task(void *arg, int64_t b, int worker) {
+    const fields *op = arg;
+    (void)worker;
+    const int64_t H = op->c.H, W = op->c.W, I = op->x->cols, back = op->dx.wanted;
+    float *y = (back ? mhla_tape_arrived(op->y) : op->y->data) + b * op->Ho * op->Wo * op->y->ld;
+    if (back && !op->dx.add)
+        for (int64_t r = 0; r < H * W; r++)
+            memset(op->dx.data + (b * H * W + r) * op->dx.ld, 0, sizeof(float) * (size_t)I);
+    for (int64_t o = 0; o < op->Ho * op->Wo; o++, y += op->y->ld)
+        for (int64_t ky = 0; ky < op->kh; ky++)
+            for (int64_t kx = 0; kx < op->kw; kx++) {
+                const int64_t h = o / op->Wo * op->c.stride + ky - op->c.pad;
+                const int64_t w = o % op->Wo * op->c.stride + kx - op->c.pad;
+                const int inside = h >= 0 && h < H && w >= 0 && w < W;
+                const int64_t row = (b * H + h) * W + w, tap = ky * op->kw + kx, step = op->kh * op->kw;
+                if (back && inside)
+                    for (int64_t i = 0; i < I; i++) op->dx.data[row * op->dx.ld + i] += y[i * step + tap];
+                else if (!back)
+                    for (int64_t i = 0; i < I; i++)
+                        y[i * step + tap] = inside ? op->x->data[row * op->x->ld + i] : 0.0f;
+            }
+}
+
+static void fields_backward(mhla_tape *t, void *p) {
+    fields *op = p;
+    op->dx = mhla_tape_grad(t, op->x);
+    if (op->dx.wanted) mhla_tape_run(t, op->x->shape[0], fields_task, op);
+}
+
+/* ---- Groups: y[r,o] = b[o] + w[o] . the columns of x[r] that belong to o's group ---- */
+
+typedef struct grouped {
+    mhla_record r;
+    const mhla_kernels *kernels;
+    mhla_tensor *x, *y; /* [.., groups*n], [.., O] */
+    mhla_param *w, *b;  /* [O,n], [O] or NULL */
+    int64_t n, outs;    /* columns and outputs of a group */
+    mhla_slot dx, dw;
+} grouped;
+
+static void grouped_task(void *arg, int64_t r, int worker) {
+    const grouped *op = arg;
+    (void)worker;
+    for (int64_t o = 0; o < op->y->cols; o++) {
+        const float *x = op->x->data + r * op->x->ld + o / op->outs * op->n, *w = op->w->data + o * op->n;
+        float sum = op->b ? op->b->data[o] : 0.0f;
+        for (int64_t i = 0; i < op->n; i++) sum += w[i] * x[i];
+        op->y->data[r * op->y->ld + o] = sum;
+    }
+}
+
+/* dx[r] += dy[r,o] w[o] */
+static void grouped_input_task(void *arg, int64_t r, int worker) {
+    const grouped *op = arg;
+    (void)worker;
+    if (!op->dx.add) memset(op->dx.data + r * op->dx.ld, 0, sizeof(float) * (size_t)op->x->cols);
+    for (int64_t o = 0; o < op->y->cols; o++)
+        op->kernels->axpy(op->dx.data + r * op->dx.ld + o / op->outs * op->n,
+                          mhla_tape_arrived(op->y)[r * op->y->ld + o], op->w->data + o * op->n, op->n);
+}
+
+/* dw[o] += dy[r,o] x[r]; one output, all rows in their order */
+static void grouped_weight_task(void *arg, int64_t o, int worker) {
+    const grouped *op = arg;
+    (void)worker;
+    float *dw = op->dw.data + o * op->n;
+    if (!op->dw.add) memset(dw, 0, sizeof(float) * (size_t)op->n);
+    for (int64_t r = 0; r < op->y->rows; r++)
+        op->kernels->axpy(dw, mhla_tape_arrived(op->y)[r * op->y->ld + o],
+                          op->x->data + r * op->x->ld + o / op->outs * op->n, op->n);
+}
+
+static void grouped_backward(mhla_tape *t, void *p) {
+    grouped *op = p;
+    op->dx = mhla_tape_grad(t, op->x);
+    if (op->dx.wanted) mhla_tape_run(t, op->x->rows, grouped_input_task, op);
+    op->dw = mhla_tape_param_grad(t, op->w);
+    if (op->dw.wanted) mhla_tape_run(t, op->y->cols, grouped_weight_task, op);
+    const mhla_slot db = mhla_tape_param_grad(t, op->b);
+    if (!db.wanted || mhla_tape_dry(t)) return;
+    if (!db.add) memset(db.data, 0, sizeof(float) * (size_t)op->b->count);
+    t->kernels->column_sums(db.data, mhla_tape_arrived(op->y), op->y->ld, NULL, 0, op->y->rows, op->y->cols);
+}
+
+static mhla_tensor *grouped_linear(mhla_tape *t, mhla_param *w, mhla_param *b, int groups, mhla_tensor *x) {
+    if (x == NULL) return NULL;
+    const int64_t O = w->shape[0];
+    grouped *op = mhla_tape_op(t, sizeof *op);
+    mhla_tensor *y = op ? mhla_tape_tensor(t, MHLA_SHAPE(x->shape[0], x->shape[1], O)) : NULL;
+    if (y == NULL) return NULL;
+    *op = (grouped){.kernels = t->kernels, .x = x, .y = y, .w = w, .b = b, .n = w->count / O, .outs = O / groups};
+    mhla_tape_run(t, x->rows, grouped_task, op);
+    return mhla_tape_record(t, &op->r, grouped_backward, y,
+                            x->needs_grad || mhla_param_trains(w) || mhla_param_trains(b));
+}
+
+mhla_tensor *mhla_nn_conv(mhla_tape *t, mhla_param *w, mhla_param *b, mhla_conv c, mhla_tensor *x) {
+    MHLA_GIVEN(t, x);
+    MHLA_GIVEN(t, w);
+    char text[96];
+    if (c.stride == 0) c.stride = 1;
+    if (c.groups == 0) c.groups = 1;
+    MHLA_NEED(t, w->dims == 4, "%s is %s: expected [O, I, kh, kw]", w->name, mhla_shape_text(text, w->shape, w->dims));
+    const int64_t O = w->shape[0], kh = w->shape[2], kw = w->shape[3];
+    MHLA_NEED(t,
+              c.stride > 0 && c.pad >= 0 && c.groups > 0 && O % c.groups == 0 && c.H + 2 * c.pad >= kh &&
+                  c.W + 2 * c.pad >= kw && c.H > 0 && c.W > 0,
+              "%s: stride %d, padding %d, %d groups on a grid of %lld x %lld", w->name, c.stride, c.pad, c.groups,
+              (long long)c.H, (long long)c.W);
+    MHLA_NEED(t, x->dims == 3 && x->shape[1] == c.H * c.W && x->cols == w->shape[1] * c.groups,
+              "%s convolves a grid of %lld x %lld of %lld channels: its input is %s", w->name, (long long)c.H,
+              (long long)c.W, (long long)(w->shape[1] * c.groups), mhla_shape_text(text, x->shape, x->dims));
+    MHLA_NEED(t, b == NULL || b->count == O, "%s has %lld elements: expected %lld", b->name, (long long)b->count,
+              (long long)O);
+    if (c.groups == x->cols && O == x->cols && c.stride == 1 && kh == kw && kh % 2 == 1 && c.pad == kh / 2 &&
+        kh <= MHLA_WIDEST_DEPTHWISE)
+        return mhla_nn_depthwise(t, w, b, c.H, c.W, NULL, x);
+    const int64_t Ho = (c.H + 2 * c.pad - kh) / c.stride + 1, Wo = (c.W + 2 * c.pad - kw) / c.stride + 1;
+    fields *op = mhla_tape_op(t, sizeof *op);
+    mhla_tensor *y = op ? mhla_tape_tensor(t, MHLA_SHAPE(x->shape[0], Ho * Wo, x->cols * kh * kw)) : NULL;
+    if (y == NULL) return NULL;
+    *op = (fields){.x = x, .y = y, .c = c, .kh = kh, .kw = kw, .Ho = Ho, .Wo = Wo};
+    mhla_tape_run(t, x->shape[0], fields_task, op);
+    y = mhla_tape_record(t, &op->r, fields_backward, y, x->needs_grad);
+    return c.groups == 1 ? mhla_nn_linear(t, w, b, MHLA_ACT_NONE, NULL, y) : grouped_linear(t, w, b, c.groups, y);
+}
+
+/* ---- Images with zeros around them ---- */
+
+typedef struct padding {
+    mhla_record r;
+    mhla_tensor *x, *y;
+    int top, left;
+    mhla_slot dx;
+} padding;
+
+/* One channel of one image. */
+static void padding_task(void *arg, int64_t i, int worker) {
+    const padding *op = arg;
+    (void)worker;
+    const int64_t H = op->x->shape[2], W = op->x->shape[3], Hy = op->y->shape[2], Wy = op->y->shape[3];
+    float *y = (op->dx.wanted ? mhla_tape_arrived(op->y) : op->y->data) + i * Hy * Wy;
+    if (!op->dx.wanted) memset(y, 0, sizeof(float) * (size_t)(Hy * Wy));
+    for (int64_t h = 0; h < H; h++) {
+        float *inside = y + (h + op->top) * Wy + op->left;
+        if (!op->dx.wanted)
+            memcpy(inside, op->x->data + (i * H + h) * W, sizeof(float) * (size_t)W);
+        else
+            for (int64_t w = 0; w < W; w++) {
+                float *d = op->dx.data + (i * H + h) * W + w;
+                *d = op->dx.add ? *d + inside[w] : inside[w];
+            }
+    }
+}
+
+static void padding_backward(mhla_tape *t, void *p) {
+    padding *op = p;
+    op->dx = mhla_tape_grad(t, op->x);
+    if (op->dx.wanted) mhla_tape_run(t, op->x->shape[0] * op->x->shape[1], padding_task, op);
+}
+
+mhla_tensor *mhla_nn_pad_image(mhla_tape *t, int top, int bottom, int left, int right, mhla_tensor *x) {
+    MHLA_GIVEN(t, x);
+    char text[96];
+    MHLA_NEED(t, x->dims == 4 && x->ld == x->cols, "images are %s: expected [B, C, H, W]",
+              mhla_shape_text(text, x->shape, x->dims));
+    MHLA_NEED(t, top >= 0 && bottom >= 0 && left >= 0 && right >= 0, "negative padding");
+    if (top + bottom + left + right == 0) return x;
+    padding *op = mhla_tape_op(t, sizeof *op);
+    mhla_tensor *y = op ? mhla_tape_tensor(t, MHLA_SHAPE(x->shape[0], x->shape[1], x->shape[2] + top + bottom,
+                                                         x->shape[3] + left + right))
+                        : NULL;
+    if (y == NULL) return NULL;
+    *op = (padding){.x = x, .y = y, .top = top, .left = left};
+    mhla_tape_run(t, x->shape[0] * x->shape[1], padding_task, op);
+    return mhla_tape_record(t, &op->r, padding_backward, y, x->needs_grad);
+}

@@ -1,0 +1,211 @@
+/* The linear layer on libmhla's packed product, and what is one in disguise: patch embedding. Embedding by look-up. */
+#include <string.h>
+
+#include "nn/op.h"
+
+typedef struct linear {
+    mhla_record r;
+    mhla_tensor *x, *y, *residual;
+    mhla_param *w, *b;
+    mhla_activation activation;
+    float *pre; /* [rows,N] before the activation, kept for backward */
+} linear;
+
+static mhla_linear_desc describe(const mhla_tape *t, const mhla_tensor *x, const mhla_tensor *y) {
+    return (mhla_linear_desc){
+        .size = sizeof(mhla_linear_desc), .context = t->context, .rows = x->rows, .ldx = x->ld, .ldy = y->ld};
+}
+
+static void linear_backward(mhla_tape *t, void *op);
+
+mhla_tensor *mhla_nn_linear(mhla_tape *t, mhla_param *w, mhla_param *b, mhla_activation activation,
+                            mhla_tensor *residual, mhla_tensor *x) {
+    MHLA_GIVEN(t, x);
+    MHLA_GIVEN(t, w);
+    char text[96];
+    const int64_t N = w->shape[0], K = w->count / N;
+    MHLA_NEED(t, x->cols == K, "%s is %s: its input has rows of %lld", w->name,
+              mhla_shape_text(text, w->shape, w->dims), (long long)x->cols);
+    MHLA_NEED(t, b == NULL || b->count == N, "%s has %lld elements: expected %lld", b->name, (long long)b->count,
+              (long long)N);
+    int64_t shape[MHLA_MAX_DIMS];
+    memcpy(shape, x->shape, sizeof shape);
+    shape[x->dims - 1] = N;
+    linear *op = mhla_tape_op(t, sizeof *op);
+    mhla_tensor *y = op ? mhla_tape_tensor(t, shape, x->dims) : NULL;
+    if (y == NULL) return NULL;
+    MHLA_NEED(t, residual == NULL || (residual->rows == y->rows && residual->cols == N),
+              "the residual of %s has the shape %s", w->name, mhla_shape_text(text, residual->shape, residual->dims));
+    *op = (linear){.x = x, .y = y, .residual = residual, .w = w, .b = b, .activation = activation};
+    const int needs =
+        x->needs_grad || mhla_param_trains(w) || mhla_param_trains(b) || (residual != NULL && residual->needs_grad);
+    if (activation != MHLA_ACT_NONE && mhla_tape_keeps(t, needs)) op->pre = mhla_tape_floats(t, y->rows * N);
+    mhla_linear_desc d = describe(t, x, y);
+    d.workspace = mhla_tape_scratch(t, mhla_linear_workspace(&d, N, K, w->dtype));
+    d.bias = b ? b->data : NULL;
+    d.activation = activation;
+    d.residual = residual ? residual->data : NULL;
+    d.ldr = d.residual ? residual->ld : 0;
+    d.pre_activation = op->pre;
+    const mhla_weight *packed = mhla_param_pack(t, w);
+    if (packed) {
+        const mhla_status status = mhla_linear_forward(&d, y->data, x->data, packed);
+        if (status != MHLA_OK) return mhla_tape_fail(t, status, "%s: %s", w->name, mhla_message());
+    }
+    return mhla_tape_record(t, &op->r, linear_backward, y, needs);
+}
+
+/* y = activation(x W^T + b) + residual:
+ *   dpre = dy activation'(pre), dW += dpre^T x, db += sum dpre, dx += dpre W, dresidual += dy */
+static void linear_backward(mhla_tape *t, void *p) {
+    linear *op = p;
+    const mhla_tensor *y = op->y;
+    const int64_t N = y->cols, K = op->x->cols;
+    const int dry = mhla_tape_dry(t);
+    float *dy = mhla_tape_arrived(y);
+    mhla_linear_desc d = describe(t, op->x, y);
+    d.workspace = mhla_tape_scratch(t, mhla_linear_workspace(&d, N, K, op->w->dtype));
+    mhla_status status = MHLA_OK;
+    if (op->activation != MHLA_ACT_NONE) {
+        if (op->residual) /* gets dy as it is */
+            for (mhla_slot dr = mhla_tape_grad(t, op->residual); dr.wanted; dr.wanted = 0)
+                mhla_tape_blend(t, &(mhla_blend){.n = y->rows,
+                                                 .cols = N,
+                                                 .y = dr.data,
+                                                 .ldy = dr.ld,
+                                                 .x = dy,
+                                                 .ldx = N,
+                                                 .alpha = 1.0f,
+                                                 .add = dr.add});
+        if (!dry) status = mhla_activation_backward(dy, dy, op->pre, y->rows * N, op->activation, t->context);
+    }
+    mhla_slot dw = mhla_tape_param_grad(t, op->w), db = mhla_tape_param_grad(t, op->b);
+    if (!dry && status == MHLA_OK && dw.wanted && (!db.wanted || db.add == dw.add)) {
+        d.accumulate = dw.add;
+        status = mhla_linear_backward_weight(&d, dw.data, db.data, dy, op->x->data, N, K);
+        db.wanted = 0;
+    } else if (!dry && status == MHLA_OK && dw.wanted) {
+        d.accumulate = dw.add;
+        status = mhla_linear_backward_weight(&d, dw.data, NULL, dy, op->x->data, N, K);
+    }
+    if (!dry && status == MHLA_OK && db.wanted) {
+        d.accumulate = db.add;
+        status = mhla_linear_backward_weight(&d, NULL, db.data, dy, op->x->data, N, K);
+    }
+    const mhla_slot dx = mhla_tape_grad(t, op->x);
+    if (dx.wanted && !dry && status == MHLA_OK) {
+        const mhla_weight *packed = mhla_param_pack(t, op->w);
+        d.ldx = dx.ld;
+        d.accumulate = dx.add;
+        if (packed) status = mhla_linear_backward_input(&d, dx.data, dy, packed);
+    }
+    if (op->activation == MHLA_ACT_NONE) mhla_tape_pass_grad(t, op->residual, op->y);
+    if (status != MHLA_OK) mhla_tape_fail(t, status, "%s: %s", op->w->name, mhla_message());
+}
+
+/* ---- Patches: the convolution whose stride is its size is a linear layer of the patches ---- */
+
+typedef struct patches {
+    mhla_record r;
+    mhla_tensor *x, *y; /* [B,C,H,W], [B, H/p*W/p, C*p*p] */
+    int p;
+    mhla_slot dx;
+} patches;
+
+/* A row of patches of one image: y[token][c][i][j] = x[c][token's i, j]; or back. */
+static void patches_task(void *arg, int64_t task, int worker) {
+    const patches *op = arg;
+    (void)worker;
+    const int64_t C = op->x->shape[1], H = op->x->shape[2], W = op->x->shape[3], p = op->p;
+    const int64_t b = task / (H / p), row = task % (H / p);
+    float *y = (op->dx.wanted ? mhla_tape_arrived(op->y) : op->y->data) + task * (W / p) * C * p * p;
+    for (int64_t token = 0; token < W / p; token++)
+        for (int64_t c = 0; c < C; c++)
+            for (int64_t i = 0; i < p; i++, y += p) {
+                const int64_t at = ((b * C + c) * H + row * p + i) * W + token * p;
+                if (!op->dx.wanted)
+                    memcpy(y, op->x->data + at, sizeof(float) * (size_t)p);
+                else
+                    for (int64_t j = 0; j < p; j++)
+                        op->dx.data[at + j] = op->dx.add ? op->dx.data[at + j] + y[j] : y[j];
+            }
+}
+
+static void patches_backward(mhla_tape *t, void *p) {
+    patches *op = p;
+    op->dx = mhla_tape_grad(t, op->x);
+    if (op->dx.wanted) mhla_tape_run(t, op->x->shape[0] * (op->x->shape[2] / op->p), patches_task, op);
+}
+
+mhla_tensor *mhla_nn_patch_embed(mhla_tape *t, mhla_param *w, mhla_param *b, mhla_tensor *x) {
+    MHLA_GIVEN(t, x);
+    MHLA_GIVEN(t, w);
+    char text[96], other[96];
+    MHLA_NEED(t, w->dims == 4 && w->shape[2] == w->shape[3], "%s is %s: expected [D, C, p, p]", w->name,
+              mhla_shape_text(text, w->shape, w->dims));
+    const int64_t p = w->shape[2];
+    MHLA_NEED(t, x->dims == 4 && x->shape[1] == w->shape[1] && x->shape[2] % p == 0 && x->shape[3] % p == 0,
+              "%s is %s: its images are %s", w->name, mhla_shape_text(text, w->shape, w->dims),
+              mhla_shape_text(other, x->shape, x->dims));
+    const int64_t T = x->shape[2] / p * (x->shape[3] / p);
+    patches *op = mhla_tape_op(t, sizeof *op);
+    mhla_tensor *y = op ? mhla_tape_tensor(t, MHLA_SHAPE(x->shape[0], T, x->shape[1] * p * p)) : NULL;
+    if (y == NULL) return NULL;
+    *op = (patches){.x = x, .y = y, .p = (int)p};
+    mhla_tape_run(t, x->shape[0] * (x->shape[2] / p), patches_task, op);
+    return mhla_nn_linear(t, w, b, MHLA_ACT_NONE, NULL,
+                          mhla_tape_record(t, &op->r, patches_backward, y, x->needs_grad));
+}
+
+/* ---- Embedding: rows by number ---- */
+
+typedef struct embedding {
+    mhla_record r;
+    mhla_tensor *y;
+    mhla_param *w;
+    const int32_t *ids;
+    mhla_slot dw;
+} embedding;
+
+static void embedding_task(void *arg, int64_t i, int worker) {
+    const embedding *op = arg;
+    (void)worker;
+    const int64_t D = op->y->cols;
+    memcpy(op->y->data + i * D, op->w->data + op->ids[i] * D, sizeof(float) * (size_t)D);
+}
+
+enum { STRIP = 16 }; /* columns of a task of the backward: each goes through all tokens in their order */
+
+/* y_i = w[ids_i]:  dw[ids_i] += dy_i */
+static void embedding_grad_task(void *arg, int64_t task, int worker) {
+    const embedding *op = arg;
+    (void)worker;
+    const int64_t D = op->y->cols, first = task * STRIP, n = D - first < STRIP ? D - first : STRIP;
+    const float *dy = mhla_tape_arrived(op->y) + first;
+    float *dw = op->dw.data + first;
+    for (int64_t i = 0; i < op->w->shape[0] && !op->dw.add; i++) memset(dw + i * D, 0, sizeof(float) * (size_t)n);
+    for (int64_t i = 0; i < op->y->rows; i++)
+        for (int64_t j = 0; j < n; j++) dw[op->ids[i] * D + j] += dy[i * D + j];
+}
+
+static void embedding_backward(mhla_tape *t, void *p) {
+    embedding *op = p;
+    op->dw = mhla_tape_param_grad(t, op->w);
+    if (op->dw.wanted) mhla_tape_run(t, (op->y->cols + STRIP - 1) / STRIP, embedding_grad_task, op);
+}
+
+mhla_tensor *mhla_nn_embedding(mhla_tape *t, mhla_param *w, const int32_t *ids, int64_t B, int64_t T) {
+    MHLA_GIVEN(t, w);
+    MHLA_NEED(t, w->dims == 2, "%s has %d axes: expected 2", w->name, w->dims);
+    MHLA_NEED(t, ids != NULL || mhla_tape_dry(t), "ids is NULL");
+    if (!mhla_tape_dry(t))
+        for (int64_t i = 0; i < B * T; i++)
+            MHLA_NEED(t, ids[i] >= 0 && ids[i] < w->shape[0], "ids[%lld] is %d: %s has %lld rows", (long long)i, ids[i],
+                      w->name, (long long)w->shape[0]);
+    embedding *op = mhla_tape_op(t, sizeof *op);
+    mhla_tensor *y = op ? mhla_tape_tensor(t, MHLA_SHAPE(B, T, w->shape[1])) : NULL;
+    if (y == NULL) return NULL;
+    *op = (embedding){.y = y, .w = w, .ids = ids};
+    mhla_tape_run(t, B * T, embedding_task, op);
+    return mhla_tape_record(t, &op->r, embedding_backward, y, mhla_param_trains(w));
+}

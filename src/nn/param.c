@@ -1,0 +1,215 @@
+/* Parameters: a list of handles found by name, their packed copies, and their initial values. */
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "nn/op.h"
+
+struct mhla_params {
+    mhla_param **list; /* [capacity]; handles stay where they are */
+    int count, capacity;
+    int *table; /* [slots] of 1 + index by name, open addressing; slots a power of two, 0 = empty */
+    int slots;
+    mhla_status status;
+};
+
+mhla_status mhla_params_create(mhla_params **params) {
+    *params = mhla_alloc_zero(sizeof **params);
+    return *params ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory for a list of parameters");
+}
+
+static void param_free(mhla_param *p) {
+    if (p == NULL) return;
+    mhla_weight_free(p->packed);
+    mhla_free(p->data);
+    mhla_free(p->grad);
+    mhla_free(p);
+}
+
+void mhla_params_free(mhla_params *ps) {
+    if (ps == NULL) return;
+    for (int i = 0; i < ps->count; i++) param_free(ps->list[i]);
+    mhla_free(ps->list);
+    mhla_free(ps->table);
+    mhla_free(ps);
+}
+
+/* FNV-1a */
+static uint64_t name_hash(const char *name) {
+    uint64_t h = 0xcbf29ce484222325u;
+    for (; *name; name++) h = (h ^ (unsigned char)*name) * 0x100000001b3u;
+    return h;
+}
+
+/* The slot of a name, or the empty one where it would stand. */
+static int find_slot(const mhla_params *ps, const char *name) {
+    int i = (int)(name_hash(name) & (uint64_t)(ps->slots - 1));
+    while (ps->table[i] && strcmp(ps->list[ps->table[i] - 1]->name, name) != 0) i = (i + 1) & (ps->slots - 1);
+    return i;
+}
+
+static int make_room(mhla_params *ps) {
+    if (ps->count < ps->capacity) return 1;
+    const int capacity = ps->capacity ? 2 * ps->capacity : 64;
+    mhla_param **list = mhla_alloc((size_t)capacity * sizeof *list);
+    int *table = mhla_alloc_zero((size_t)(2 * capacity) * sizeof *table);
+    if (list == NULL || table == NULL) {
+        mhla_free(list);
+        mhla_free(table);
+        return 0;
+    }
+    if (ps->count) memcpy(list, ps->list, (size_t)ps->count * sizeof(*list));
+    mhla_free(ps->list);
+    mhla_free(ps->table);
+    ps->list = list;
+    ps->table = table;
+    ps->capacity = capacity;
+    ps->slots = 2 * capacity;
+    for (int i = 0; i < ps->count; i++) ps->table[find_slot(ps, list[i]->name)] = i + 1;
+    return 1;
+}
+
+static mhla_param *add_failed(mhla_params *ps, mhla_status status) {
+    if (ps->status == MHLA_OK) ps->status = status;
+    return NULL;
+}
+
+mhla_param *mhla_params_add(mhla_params *ps, const char *name, const int64_t *shape, int dims, unsigned flags) {
+    int64_t count = 1;
+    if (dims < 1 || dims > MHLA_MAX_DIMS)
+        return add_failed(
+            ps, mhla_fail(MHLA_EINVAL, "parameter %s has %d axes: expected 1 to %d", name, dims, MHLA_MAX_DIMS));
+    for (int i = 0; i < dims; i++)
+        if (shape[i] < 1 || __builtin_mul_overflow(count, shape[i], &count) || count > INT64_MAX / 64)
+            return add_failed(
+                ps, mhla_fail(MHLA_EINVAL, "parameter %s: axis %d has %lld elements", name, i, (long long)shape[i]));
+    if (!make_room(ps)) return add_failed(ps, mhla_fail(MHLA_ENOMEM, "no memory for parameter %s", name));
+    const int slot = find_slot(ps, name);
+    if (ps->table[slot]) return add_failed(ps, mhla_fail(MHLA_EINVAL, "there are two parameters %s", name));
+    mhla_param *p = mhla_alloc_zero(sizeof *p + strlen(name) + 1);
+    if (p) p->data = mhla_alloc_zero((size_t)count * sizeof(float));
+    if (p == NULL || p->data == NULL) {
+        param_free(p);
+        return add_failed(ps, mhla_fail(MHLA_ENOMEM, "no memory for parameter %s", name));
+    }
+    char *copy = (char *)(p + 1);
+    strcpy(copy, name);
+    p->name = copy;
+    p->dims = dims;
+    memcpy(p->shape, shape, (size_t)dims * sizeof *shape);
+    p->count = count;
+    p->flags = flags;
+    p->mix_high = 1.0f;
+    p->version = 1;
+    ps->list[ps->count++] = p;
+    ps->table[slot] = ps->count;
+    return p;
+}
+
+mhla_param *mhla_params_addf(mhla_params *ps, const int64_t *shape, int dims, unsigned flags, const char *format, ...) {
+    char name[256];
+    va_list list;
+    va_start(list, format);
+    vsnprintf(name, sizeof name, format, list);
+    va_end(list);
+    return mhla_params_add(ps, name, shape, dims, flags);
+}
+
+mhla_status mhla_params_status(const mhla_params *ps) { return ps->status; }
+int mhla_params_count(const mhla_params *ps) { return ps->count; }
+mhla_param *mhla_params_at(const mhla_params *ps, int i) { return i >= 0 && i < ps->count ? ps->list[i] : NULL; }
+
+mhla_param *mhla_params_find(const mhla_params *ps, const char *name) {
+    if (ps->count == 0) return NULL;
+    const int i = ps->table[find_slot(ps, name)];
+    return i ? ps->list[i - 1] : NULL;
+}
+
+int64_t mhla_params_elements(const mhla_params *ps) {
+    int64_t n = 0;
+    for (int i = 0; i < ps->count; i++)
+        if (!(ps->list[i]->flags & MHLA_PARAM_BUFFER)) n += ps->list[i]->count;
+    return n;
+}
+
+void mhla_param_touch(mhla_param *p) { p->version++; }
+
+void mhla_params_clear_grads(mhla_params *ps) {
+    for (int i = 0; i < ps->count; i++) ps->list[i]->has_grad = 0;
+}
+
+/* Matrices are the ones that linear layers pack; convolutions of one channel and tables that are only looked up are
+ * counted as if they were, a few per cent at most. */
+size_t mhla_params_bytes(const mhla_params *ps, int training) {
+    size_t n = 0;
+    for (int i = 0; i < ps->count; i++) {
+        const mhla_param *p = ps->list[i];
+        const int packs = p->dims > 1 && p->shape[0] > 1 && p->count / p->shape[0] > 32;
+        n += (size_t)p->count * sizeof(float) * (size_t)(1 + packs + (training && mhla_param_trains(p)));
+    }
+    return n;
+}
+
+const mhla_weight *mhla_param_pack(mhla_tape *t, mhla_param *p) {
+    if (t->status != MHLA_OK || mhla_tape_dry(t)) return NULL;
+    if (p->packed && p->packed_version == p->version) return p->packed;
+    const int64_t N = p->shape[0], K = p->count / N;
+    const mhla_status status = p->packed ? mhla_weight_update(p->packed, p->data, MHLA_F32, K)
+                                         : mhla_weight_pack(&p->packed, p->data, MHLA_F32, N, K, K);
+    if (status != MHLA_OK) {
+        mhla_tape_fail(t, status, "%s: %s", p->name, mhla_message());
+        return NULL;
+    }
+    p->packed_version = p->version;
+    return p->packed;
+}
+
+/* ---- Initial values ---- */
+
+static mhla_rng init_rng(const mhla_param *p, uint64_t seed) {
+    return mhla_rng_make(seed, 0, name_hash(p->name), MHLA_PLACE_INIT);
+}
+
+void mhla_init_constant(mhla_param *p, float value) {
+    if (p == NULL) return;
+    for (int64_t i = 0; i < p->count; i++) p->data[i] = value;
+    mhla_param_touch(p);
+}
+
+void mhla_init_normal(mhla_param *p, uint64_t seed, double deviation) {
+    if (p == NULL) return;
+    mhla_rng r = init_rng(p, seed);
+    for (int64_t i = 0; i < p->count; i++) p->data[i] = (float)(deviation * mhla_rng_normal(&r));
+    mhla_param_touch(p);
+}
+
+void mhla_init_trunc_normal(mhla_param *p, uint64_t seed, double deviation) {
+    if (p == NULL) return;
+    mhla_rng r = init_rng(p, seed);
+    for (int64_t i = 0; i < p->count; i++) {
+        double x = deviation * mhla_rng_normal(&r);
+        while (x < -2.0 || x > 2.0) x = deviation * mhla_rng_normal(&r);
+        p->data[i] = (float)x;
+    }
+    mhla_param_touch(p);
+}
+
+void mhla_init_uniform(mhla_param *p, uint64_t seed, double bound) {
+    if (p == NULL) return;
+    mhla_rng r = init_rng(p, seed);
+    for (int64_t i = 0; i < p->count; i++) p->data[i] = (float)(bound * (2.0 * (double)mhla_rng_uniform(&r) - 1.0));
+    mhla_param_touch(p);
+}
+
+void mhla_init_xavier(mhla_param *p, uint64_t seed) {
+    if (p == NULL) return;
+    int64_t field = 1; /* of a convolution */
+    for (int i = 2; i < p->dims; i++) field *= p->shape[i];
+    const int64_t in = p->dims > 1 ? p->shape[1] : 1;
+    mhla_init_uniform(p, seed, sqrt(6.0 / (double)((p->shape[0] + in) * field)));
+}
+
+void mhla_init_torch(mhla_param *p, uint64_t seed, int64_t fan_in) {
+    mhla_init_uniform(p, seed, 1.0 / sqrt((double)fan_in));
+}
