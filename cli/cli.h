@@ -104,6 +104,7 @@ void random_fill(void *x, mhla_dtype dtype, int64_t count, uint64_t *seed);
 
 /* 64-byte aligned, NULL if there is no memory; free() releases. */
 void *aligned_new(size_t bytes);
+extern int small_pages; /* do not ask for pages of 2 MiB, which the library's own memory has where the system allows */
 
 /* ---- Time (timing.c) ---- */
 

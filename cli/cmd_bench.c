@@ -72,6 +72,7 @@ static const cli_option options[] = {
     {"threads", CLI_INT, &given.threads, "N", "threads; default: what OpenMP would use"},
     {"backend", CLI_TEXT, &given.backend, "NAME", "openmp or pthreads"},
     {"isa", CLI_TEXT, &given.isa, "NAME", "plain, avx2, avx512, avx512bf16 or neon"},
+    {"small-pages", CLI_FLAG, &small_pages, NULL, "data on ordinary pages; default: of 2 MiB where possible"},
     {"json", CLI_FLAG, &given.json, NULL, "one JSON document instead of text"},
     {"engine", CLI_FLAG, &given.engine, NULL, "{\"variant\": \"engine\", \"ms\": [..]}: for a harness"},
     {0},

@@ -1,6 +1,7 @@
 /* An attention call with every buffer it needs, filled at random: what the benchmark times and the check compares. */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "cli.h"
 
@@ -25,9 +26,16 @@ void random_fill(void *x, mhla_dtype dtype, int64_t count, uint64_t *seed) {
     }
 }
 
+int small_pages;
+
 void *aligned_new(size_t bytes) {
     if (bytes > SIZE_MAX - 64) return NULL;
-    return aligned_alloc(64, (bytes / 64 + 1) * 64);
+    char *x = aligned_alloc(64, (bytes / 64 + 1) * 64);
+#if defined(MADV_HUGEPAGE)
+    const size_t page = 4096, inside = (size_t)(-(uintptr_t)x % page); /* madvise takes whole pages */
+    if (x && !small_pages && bytes > (4u << 20)) madvise(x + inside, (bytes - inside) / page * page, MADV_HUGEPAGE);
+#endif
+    return x;
 }
 
 /* An array that lives as long as the problem, full of NaN (0xff in every byte). */
