@@ -108,6 +108,7 @@ void KERNEL(gemm)(const mhla_gemm *g) {
             /* Rows of a B that is not in panels are far apart: no hardware prefetcher sees the next panel coming. Each
              * tile fetches two lines per row of it, unless B is near enough anyway. */
             if (far && p + 1 < n.count) fetch.ahead = end - column + 32 * (t & 1);
+            if (m == 1 && g->f.b_k == 0) fetch.ahead = 2048; /* one row: as fast as B streams in, and it has pages */
             if (lines - at >= k) {
                 fetch.line = line + at;
                 fetch.step = 1;

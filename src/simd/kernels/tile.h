@@ -67,6 +67,10 @@ INLINE void TILE(accumulate)(TILE(tv) acc[TILE_MAX_ROWS][TILE_MAX_VECTORS], cons
             for (; p < k; p++, b += b_step) {
                 __builtin_prefetch(b + ahead, 0, 3);
                 __builtin_prefetch(b + ahead + 16, 0, 3);
+                if (mr == 1) { /* B is all that this reads: its whole row */
+#pragma GCC unroll 4
+                    for (int j = 32; j < nv * TILE_LANES; j += 16) __builtin_prefetch(b + ahead + j, 0, 3);
+                }
                 __builtin_prefetch(*line, 0, 2);
                 line += line_step;
                 TILE(step)(acc, mr, nv, row, p, b);
