@@ -66,7 +66,7 @@ INLINE void TILE(accumulate)(TILE(tv) acc[TILE_MAX_ROWS][TILE_MAX_VECTORS], cons
         } else {
             for (; p < k; p++, b += b_step) {
                 __builtin_prefetch(b + ahead, 0, 3);
-                __builtin_prefetch(b + ahead + 16, 0, 3);
+                if (nv * TILE_LANES > 16) __builtin_prefetch(b + ahead + 16, 0, 3);
                 if (mr == 1) { /* B is all that this reads: its whole row */
 #pragma GCC unroll 4
                     for (int j = 32; j < nv * TILE_LANES; j += 16) __builtin_prefetch(b + ahead + j, 0, 3);
