@@ -13,6 +13,7 @@ static const struct verb {
     {"info", cmd_info, "this machine: instruction set, threads, caches, measured peak"},
     {"check", cmd_check, "every operator against its reference, on this very CPU"},
     {"bench", cmd_bench, "time, GFLOP/s and percent of this machine's peak"},
+    {"convert", cmd_convert, "checkpoints to other types and numbers of files; PyTorch's to safetensors"},
 };
 enum { VERBS = sizeof verbs / sizeof *verbs };
 

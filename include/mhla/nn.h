@@ -4,7 +4,7 @@
  *
  *   1. models: make, open, look into, save     4. training
  *   2. images in, classes out                  5. reports
- *   3. evaluation
+ *   3. evaluation                              6. files
  *
  * Statuses and messages are those of mhla.h: every function that can fail returns an mhla_status, mhla_message() then
  * holds one sentence that names the file, the tensor, the key. The library never prints and never exits. Structures
@@ -167,6 +167,27 @@ MHLA_API mhla_model *mhla_trainer_model(mhla_trainer *trainer);
 
 /* One self-contained HTML file with inline SVG: curves of the runs, mixing matrices, accuracy per class, predictions. */
 MHLA_API mhla_status mhla_report_write(const char *path, const char *const *runs, int count);
+
+/* ---- 6. Files --------------------------------------------------------------------------------------------------- */
+
+typedef struct mhla_convert_desc {
+    size_t size;
+    const char *dtype;   /* "float32", "bfloat16" or "float16" for all floating-point tensors; NULL: as they are */
+    int64_t shard_bytes; /* tensors of at most so many bytes in one file; 0: one file */
+} mhla_convert_desc;
+
+typedef struct mhla_convert_result {
+    size_t size;
+    int64_t tensors, numbers, bytes; /* written: how many, their elements, their bytes */
+    int64_t files;
+} mhla_convert_result;
+
+/* Writes the tensors of `in` - a safetensors file, an index, a folder with either, or a PyTorch checkpoint (.pth, .pt,
+ * .bin) - under their names to `out`: one file if that ends with .safetensors, else a new folder, into which a
+ * config.json beside `in` is copied. desc and result may be NULL. MHLA_EDATA for a number that is too large for the
+ * type; nothing is left of `out` then. */
+MHLA_API mhla_status mhla_convert(const char *out, const char *in, const mhla_convert_desc *desc,
+                                  mhla_convert_result *result);
 
 #ifdef __cplusplus
 }

@@ -79,10 +79,11 @@ mhla_status mhla_safetensors_write(const char *path, const mhla_storable *tensor
 
 /* Writes folder/model-0000i-of-0000n.safetensors of at most shard_bytes of tensors each (a larger tensor has a file of
  * its own) and model.safetensors.index.json; with shard_bytes 0, or when one file is enough, model.safetensors alone.
- * Tensors are dealt out in the given order. `also` (NULL, or paths that end with NULL) are files copied along. The
- * folder must not exist, or be empty: it is filled under a temporary name, then renamed. */
+ * Tensors are dealt out in the given order. `also` (NULL, or paths that end with NULL) are files copied along,
+ * *files (may be NULL) is how many hold tensors. The folder must not exist, or be empty: it is filled under a temporary
+ * name, then renamed. */
 mhla_status mhla_safetensors_write_folder(const char *folder, const mhla_storable *tensors, int64_t count,
                                           const mhla_pair *metadata, int64_t pairs, int64_t shard_bytes,
-                                          const char *const *also);
+                                          const char *const *also, int64_t *files);
 
 #endif

@@ -124,11 +124,11 @@ static mhla_status put(mhla_writer *w, const void *bytes, size_t size) {
 }
 
 /* Finite, but not as it would be stored: element `first` + its place. */
-static mhla_status check_fits(const mhla_storable *t, const float *x, size_t n, size_t first, const char *path) {
+static mhla_status check_fits(const mhla_storable *t, const float *x, size_t n, size_t first) {
     const float most = t->dtype == MHLA_IO_F16 ? 65520.0f : t->dtype == MHLA_IO_BF16 ? 0x1.ffp127f : INFINITY;
     for (size_t i = 0; i < n; i++)
         if (fabsf(x[i]) >= most && isfinite(x[i]))
-            return mhla_fail(MHLA_EDATA, "%s: element %zu of tensor %s is %.9g, too large for %s", path, first + i,
+            return mhla_fail(MHLA_EDATA, "element %zu of tensor %s is %.9g, too large for %s", first + i,
                              MHLA_QUOTE(t->name), (double)x[i], mhla_io_dtype_text(t->dtype));
     return MHLA_OK;
 }
@@ -145,10 +145,10 @@ static mhla_status put_tensor(mhla_writer *w, const mhla_storable *t, float *wid
                 double x;
                 memcpy(&x, source + j * sizeof x, sizeof x);
                 if (isinf(wide[j]) && isfinite(x))
-                    return mhla_fail(MHLA_EDATA, "%s: element %zu of tensor %s is %.9g, too large for %s", w->path,
-                                     i + j, MHLA_QUOTE(t->name), x, mhla_io_dtype_text(t->dtype));
+                    return mhla_fail(MHLA_EDATA, "element %zu of tensor %s is %.9g, too large for %s", i + j,
+                                     MHLA_QUOTE(t->name), x, mhla_io_dtype_text(t->dtype));
             }
-        MHLA_TRY(check_fits(t, wide, n, i, w->path));
+        MHLA_TRY(check_fits(t, wide, n, i));
         mhla_io_from_f32(narrow, wide, t->dtype, n);
         MHLA_TRY(put(w, narrow, n * to));
     }
@@ -323,7 +323,7 @@ static mhla_status write_index(const char *folder, json_t *map, int64_t total) {
 
 mhla_status mhla_safetensors_write_folder(const char *folder, const mhla_storable *tensors, int64_t count,
                                           const mhla_pair *metadata, int64_t pairs, int64_t shard_bytes,
-                                          const char *const *also) {
+                                          const char *const *also, int64_t *files) {
     char final[3900], temporary[4000];
     if (snprintf(final, sizeof final, "%s", folder) >= (int)sizeof final)
         return mhla_fail(MHLA_EIO, "%.60s...: the path is too long", folder);
@@ -339,6 +339,7 @@ mhla_status mhla_safetensors_write_folder(const char *folder, const mhla_storabl
     for (int64_t i = 0; i < count; shards++) i += shard_count(tensors + i, count - i, shard_bytes);
     for (int64_t i = 0; i < count; i++) total += bytes_of(&tensors[i]);
     if (shards == 0) shards = 1;
+    if (files) *files = shards;
     map = json_object();
     if (map == NULL) {
         status = mhla_fail(MHLA_ENOMEM, "%s: no memory for the index", folder);

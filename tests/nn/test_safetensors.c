@@ -439,7 +439,7 @@ static void sharded(void **state) {
     const char *also[] = {config, NULL};
     write_file(config, "{}\n", 3);
     for (int64_t bytes = 1; bytes < 200; bytes += 33) {
-        if (mhla_safetensors_write_folder(out, s.tensors, 6, NULL, 0, bytes, also) != MHLA_OK)
+        if (mhla_safetensors_write_folder(out, s.tensors, 6, NULL, 0, bytes, also, NULL) != MHLA_OK)
             fail_msg("%s", mhla_message());
         assert_true(exists(in_folder("model/config.json")));
         const int single = exists(in_folder("model/model.safetensors"));
@@ -452,19 +452,19 @@ static void sharded(void **state) {
             check_set(f, &s);
             mhla_safetensors_close(f);
         }
-        assert_int_equal(mhla_safetensors_write_folder(out, s.tensors, 6, NULL, 0, bytes, NULL), MHLA_EIO);
+        assert_int_equal(mhla_safetensors_write_folder(out, s.tensors, 6, NULL, 0, bytes, NULL, NULL), MHLA_EIO);
         assert_non_null(strstr(mhla_message(), "exists already"));
         char command[300];
         snprintf(command, sizeof command, "rm -r %s", out);
         assert_int_equal(system(command), 0); /* NOLINT */
     }
     const char *missing[] = {in_folder("none"), NULL};
-    assert_int_equal(mhla_safetensors_write_folder(out, s.tensors, 6, NULL, 0, 50, missing), MHLA_EIO);
+    assert_int_equal(mhla_safetensors_write_folder(out, s.tensors, 6, NULL, 0, 50, missing, NULL), MHLA_EIO);
     assert_false(exists(out));
     for (int i = 0; i < 2; i++) { /* a name with slashes at its end; an empty folder */
         assert_int_equal(mkdir(in_folder("e"), 0777), 0);
-        assert_int_equal(mhla_safetensors_write_folder(in_folder(i ? "e" : "e//"), s.tensors, 6, NULL, 0, 0, NULL),
-                         MHLA_OK);
+        assert_int_equal(
+            mhla_safetensors_write_folder(in_folder(i ? "e" : "e//"), s.tensors, 6, NULL, 0, 0, NULL, NULL), MHLA_OK);
         assert_int_equal(unlink(in_folder("e/model.safetensors")), 0);
         assert_int_equal(rmdir(in_folder("e")), 0);
     }
