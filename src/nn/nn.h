@@ -140,7 +140,7 @@ mhla_status mhla_tape_backward(mhla_tape *tape, mhla_tensor *loss, float scale);
 /* The same from a given gradient dy of y, contiguous; for tests and for users of a part of a model. */
 mhla_status mhla_tape_backward_from(mhla_tape *tape, mhla_tensor *y, const float *dy);
 /* After backward: the gradient of an input that was made with needs_grad (mhla_nn_variable), else NULL. */
-const float *mhla_tensor_grad(const mhla_tensor *x);
+const float *mhla_tensor_grad(mhla_tensor *x);
 
 /* Small inference: everything made after the mark is forgotten, but `keep`, which moves down to the mark. Mark once,
  * before the first layer, and release after each block; where the tape records this does nothing and returns keep. */

@@ -310,8 +310,8 @@ static void grad_give(mhla_tape *t, mhla_tensor *x) {
     x->has_grad = 0;
 }
 
-static void zero_columns(mhla_tape *t, mhla_tensor *base, int64_t column, int64_t width) {
-    if (mhla_tape_dry(t)) return;
+static void zero_columns(mhla_tensor *base, int64_t column, int64_t width) {
+    if (base->grad == &untouched) return;
     if (width == base->cols)
         memset(base->grad, 0, (size_t)(base->rows * width) * sizeof(float));
     else
@@ -331,10 +331,10 @@ static int tiled(const mhla_tensor *base) {
 }
 
 /* All of base's gradient is there from now on: what no view has got is zeroed. */
-static void complete(mhla_tape *t, mhla_tensor *base) {
+static void complete(mhla_tensor *base) {
     if (base->has_grad) return;
     for (mhla_tensor *v = base->views; v; v = v->next_view)
-        if (!v->has_grad) zero_columns(t, base, v->column, v->width);
+        if (!v->has_grad) zero_columns(base, v->column, v->width);
     base->has_grad = 1;
 }
 
@@ -353,7 +353,7 @@ mhla_slot mhla_tape_grad(mhla_tape *t, mhla_tensor *x) {
         base->has_grad = 0;
         for (mhla_tensor *v = base->views; v; v = v->next_view) v->has_grad = 0;
         if (x != base && (x->width == 0 || !tiled(base))) {
-            zero_columns(t, base, 0, base->cols);
+            zero_columns(base, 0, base->cols);
             base->has_grad = 1;
         }
     }
@@ -361,7 +361,7 @@ mhla_slot mhla_tape_grad(mhla_tape *t, mhla_tensor *x) {
     if (x == base || x->width == 0) {
         const int partly = any_view(base);
         s.add = base->has_grad || partly;
-        if (partly) complete(t, base);
+        if (partly) complete(base);
         base->has_grad = 1;
     } else {
         s.add = base->has_grad || x->has_grad;
@@ -376,7 +376,11 @@ float *mhla_tape_arrived(const mhla_tensor *y) {
     return base->grad + (y->base ? y->offset : 0);
 }
 
-const float *mhla_tensor_grad(const mhla_tensor *x) { return x && x->has_grad && !x->base ? x->grad : NULL; }
+const float *mhla_tensor_grad(mhla_tensor *x) {
+    if (x == NULL || x->base || x->grad == NULL || x->grad == &untouched) return NULL;
+    complete(x);
+    return x->grad;
+}
 
 mhla_slot mhla_tape_param_grad(mhla_tape *t, mhla_param *p) {
     if (!mhla_param_trains(p) || t->status != MHLA_OK) return (mhla_slot){0};
@@ -421,7 +425,7 @@ static void walk(mhla_tape *t) {
         mhla_tensor *y = r->out, *base = y->base ? y->base : y;
         if (base->grad == NULL) continue; /* the loss does not depend on it */
         if (y == base)
-            complete(t, base);
+            complete(base);
         else if (!base->has_grad && !y->has_grad)
             continue;
         r->backward(t, r);

@@ -1,0 +1,502 @@
+/* Every layer against its definition in double, outputs and gradients. */
+#include "core/rng.h"
+#include "nn/layer_case.h"
+#include "ops/product/product.h"
+
+#define X(i) (c->in[i].x)
+#define P(i) (c->in[i].p)
+#define D(i) (c->in[i].d)
+#define S(i, a) (c->in[i].shape[a])
+
+/* ---- Linear ---- */
+
+typedef struct linear_arg {
+    mhla_activation activation;
+    int bias, residual;
+} linear_arg;
+
+static mhla_tensor *linear_build(mhla_tape *t, const layer_case *c) {
+    const linear_arg *a = c->arg;
+    return mhla_nn_linear(t, P(1), a->bias ? P(2) : NULL, a->activation, a->residual ? X(2 + a->bias) : NULL, X(0));
+}
+static void linear_reference(double *y, const layer_case *c) {
+    const linear_arg *a = c->arg;
+    const int64_t K = S(1, 1), N = S(1, 0), rows = c->in[0].count / K;
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t n = 0; n < N; n++) {
+            double s = a->bias ? D(2)[n] : 0.0;
+            for (int64_t k = 0; k < K; k++) s += D(0)[r * K + k] * D(1)[n * K + k];
+            y[r * N + n] = mhla_activation_value(a->activation, s) + (a->residual ? D(2 + a->bias)[r * N + n] : 0.0);
+        }
+}
+static void linear(void **state) {
+    (void)state;
+    rng r = {1};
+    for (int activation = MHLA_ACT_NONE; activation <= MHLA_ACT_SILU; activation++)
+        for (int parts = 0; parts < 4; parts++) {
+            const linear_arg a = {(mhla_activation)activation, parts & 1, parts >> 1};
+            layer_case c = {.name = "linear", .build = linear_build, .reference = linear_reference, .arg = &a};
+            VARIABLE(&c, &r, 2, 5, 7);
+            PARAMETER(&c, &r, 11, 7);
+            if (a.bias) PARAMETER(&c, &r, 11);
+            if (a.residual) VARIABLE(&c, &r, 2, 5, 11);
+            check_case(&c);
+        }
+}
+
+/* ---- Norms ---- */
+
+typedef struct norm_arg {
+    int centred, w, b, gate;
+    int64_t group;
+} norm_arg;
+
+static mhla_tensor *norm_build(mhla_tape *t, const layer_case *c) {
+    const norm_arg *a = c->arg;
+    mhla_param *w = a->w ? P(1) : NULL, *b = a->b ? P(2) : NULL;
+    if (a->centred) return mhla_nn_layer_norm(t, w, b, 1e-5f, X(0));
+    if (a->gate) return mhla_nn_rms_norm_gated(t, w, 1e-5f, a->group, X(0), X(1 + a->w));
+    return mhla_nn_rms_norm(t, w, 1e-5f, a->group, X(0));
+}
+static void norm_reference(double *y, const layer_case *c) {
+    const norm_arg *a = c->arg;
+    const int64_t cols = S(0, 1), G = a->group ? a->group : cols;
+    for (int64_t at = 0; at < c->in[0].count; at += G) {
+        const double *x = D(0) + at;
+        double mean = 0.0, square = 0.0;
+        for (int64_t j = 0; j < G && a->centred; j++) mean += x[j] / (double)G;
+        for (int64_t j = 0; j < G; j++) square += (x[j] - mean) * (x[j] - mean) / (double)G;
+        for (int64_t j = 0; j < G; j++) {
+            double v = (x[j] - mean) / sqrt(square + (double)1e-5f);
+            if (a->w) v *= D(1)[j];
+            if (a->b) v += D(2)[j];
+            if (a->gate) v *= mhla_activation_value(MHLA_ACT_SILU, D(1 + a->w)[at + j]);
+            y[at + j] = v;
+        }
+    }
+}
+static void norms(void **state) {
+    (void)state;
+    rng r = {2};
+    const norm_arg cases[] = {{1, 1, 1, 0, 0}, {1, 0, 0, 0, 0}, {1, 1, 0, 0, 0}, {0, 1, 0, 0, 0},
+                              {0, 0, 0, 0, 0}, {0, 1, 0, 0, 5}, {0, 1, 0, 1, 0}, {0, 0, 0, 1, 7}};
+    const int64_t widths[] = {35, 70, 140};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int w = 0; w < 3; w++) {
+            const norm_arg *a = &cases[i];
+            layer_case c = {
+                .name = "norm", .build = norm_build, .reference = norm_reference, .arg = a, .tolerance = 4e-5};
+            VARIABLE(&c, &r, 3, widths[w]);
+            if (a->w) PARAMETER(&c, &r, a->group ? a->group : widths[w]);
+            if (a->b) PARAMETER(&c, &r, widths[w]);
+            if (a->gate) VARIABLE(&c, &r, 3, widths[w]);
+            check_case(&c);
+        }
+}
+
+/* ---- Convolutions ---- */
+
+typedef struct conv_arg {
+    int64_t H, W;
+    int stride, pad, groups, bias, residual; /* residual: 1 another tensor, 2 x itself; stride 0: mhla_nn_depthwise */
+} conv_arg;
+
+static mhla_tensor *conv_build(mhla_tape *t, const layer_case *c) {
+    const conv_arg *a = c->arg;
+    mhla_param *b = a->bias ? P(2) : NULL;
+    if (a->stride == 0)
+        return mhla_nn_depthwise(t, P(1), b, a->H, a->W,
+                                 a->residual == 1 ? X(2 + a->bias)
+                                 : a->residual    ? X(0)
+                                                  : NULL,
+                                 X(0));
+    return mhla_nn_conv(t, P(1), b, (mhla_conv){a->H, a->W, a->stride, a->pad, a->groups}, X(0));
+}
+static void conv_reference(double *y, const layer_case *c) {
+    const conv_arg *a = c->arg;
+    const int64_t B = S(0, 0), I = S(0, 2), O = S(1, 0), per = S(1, 1), kh = S(1, 2), kw = S(1, 3);
+    const int64_t stride = a->stride ? a->stride : 1, pad = a->stride ? a->pad : kh / 2;
+    const int64_t Ho = (a->H + 2 * pad - kh) / stride + 1, Wo = (a->W + 2 * pad - kw) / stride + 1;
+    for (int64_t b = 0; b < B; b++)
+        for (int64_t at = 0; at < Ho * Wo; at++)
+            for (int64_t o = 0; o < O; o++) {
+                double s = a->bias ? D(2)[o] : 0.0;
+                for (int64_t ky = 0; ky < kh; ky++)
+                    for (int64_t kx = 0; kx < kw; kx++) {
+                        const int64_t h = at / Wo * stride + ky - pad, w = at % Wo * stride + kx - pad;
+                        if (h < 0 || h >= a->H || w < 0 || w >= a->W) continue;
+                        for (int64_t i = 0; i < per; i++)
+                            s += D(1)[((o * per + i) * kh + ky) * kw + kx] *
+                                 D(0)[(b * a->H * a->W + h * a->W + w) * I + o / (O / (I / per)) * per + i];
+                    }
+                const int64_t e = (b * Ho * Wo + at) * O + o;
+                y[e] = s + (a->residual == 1 ? D(2 + a->bias)[e] : a->residual ? D(0)[e] : 0.0);
+            }
+}
+static void convolutions(void **state) {
+    (void)state;
+    rng r = {3};
+    const struct {
+        conv_arg a;
+        int64_t I, O, per, kh, kw;
+    } cases[] = {
+        {{5, 6, 0, 0, 0, 1, 0}, 3, 3, 1, 3, 3},   {{5, 6, 0, 0, 0, 1, 1}, 19, 19, 1, 3, 3},
+        {{6, 9, 0, 0, 0, 1, 0}, 17, 17, 1, 5, 5}, {{3, 2, 0, 0, 0, 0, 2}, 5, 5, 1, 5, 5},
+        {{4, 5, 0, 0, 0, 1, 1}, 4, 4, 1, 7, 7},   {{1, 1, 0, 0, 0, 1, 0}, 1, 1, 1, 3, 3},
+        {{5, 6, 1, 1, 1, 1, 0}, 3, 4, 3, 3, 3},   {{7, 6, 2, 1, 1, 1, 0}, 3, 4, 3, 3, 2},
+        {{5, 6, 2, 2, 2, 1, 0}, 4, 6, 2, 3, 3},   {{5, 5, 1, 1, 4, 0, 0}, 4, 4, 1, 3, 3},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const conv_arg *a = &cases[i].a;
+        layer_case c = {.name = "conv", .build = conv_build, .reference = conv_reference, .arg = a};
+        VARIABLE(&c, &r, 2, a->H * a->W, cases[i].I);
+        PARAMETER(&c, &r, cases[i].O, cases[i].per, cases[i].kh, cases[i].kw);
+        if (a->bias) PARAMETER(&c, &r, cases[i].O);
+        if (a->residual == 1) VARIABLE(&c, &r, 2, a->H * a->W, cases[i].O);
+        check_case(&c);
+    }
+}
+
+static mhla_tensor *patch_build(mhla_tape *t, const layer_case *c) {
+    return mhla_nn_patch_embed(t, P(1), P(2), mhla_nn_pad_image(t, 1, 2, 3, 0, X(0)));
+}
+static void patch_reference(double *y, const layer_case *c) { /* 3x5 images padded to 6x8, patches of 2 */
+    for (int64_t b = 0; b < 2; b++)
+        for (int64_t token = 0; token < 12; token++)
+            for (int64_t o = 0; o < 4; o++) {
+                double s = D(2)[o];
+                for (int64_t e = 0; e < 12; e++) {
+                    const int64_t ch = e / 4, h = token / 4 * 2 + e / 2 % 2 - 1, w = token % 4 * 2 + e % 2 - 3;
+                    if (h >= 0 && h < 3 && w >= 0) s += D(1)[o * 12 + e] * D(0)[((b * 3 + ch) * 3 + h) * 5 + w];
+                }
+                y[(b * 12 + token) * 4 + o] = s;
+            }
+}
+static void patches(void **state) {
+    (void)state;
+    rng r = {4};
+    layer_case c = {.name = "patch_embed", .build = patch_build, .reference = patch_reference, .no_slices = 1};
+    VARIABLE(&c, &r, 2, 3, 3, 5);
+    PARAMETER(&c, &r, 4, 3, 2, 2);
+    PARAMETER(&c, &r, 4);
+    check_case(&c);
+}
+
+/* ---- Element-wise ---- */
+
+static mhla_tensor *pointwise_build(mhla_tape *t, const layer_case *c) {
+    const int which = *(const int *)c->arg;
+    if (which == 0) return mhla_nn_add(t, X(0), X(1));
+    if (which == 1) return mhla_nn_mul(t, X(0), X(1));
+    if (which == 2) return mhla_nn_scale(t, -1.5f, X(0));
+    if (which == 6) return mhla_nn_mul(t, X(0), mhla_nn_add(t, X(0), X(0)));
+    return mhla_nn_activation(t, (mhla_activation)(which - 2), X(0));
+}
+static void pointwise_reference(double *y, const layer_case *c) {
+    const int which = *(const int *)c->arg;
+    for (int64_t i = 0; i < c->in[0].count; i++) {
+        const double a = D(0)[i], b = which < 2 ? D(1)[i] : 0.0;
+        y[i] = which == 0   ? a + b
+               : which == 1 ? a * b
+               : which == 2 ? -1.5 * a
+               : which == 6 ? 2.0 * a * a
+                            : mhla_activation_value((mhla_activation)(which - 2), a);
+    }
+}
+static void pointwise(void **state) {
+    (void)state;
+    rng r = {5};
+    for (int which = 0; which < 7; which++) {
+        layer_case c = {.name = "pointwise", .build = pointwise_build, .reference = pointwise_reference, .arg = &which};
+        VARIABLE(&c, &r, 3, 21);
+        if (which < 2) VARIABLE(&c, &r, 3, 21);
+        check_case(&c);
+    }
+}
+
+/* ---- Tokens: x [2,3,D], vectors [2,D] ---- */
+
+enum { MODULATE, GATE_ADD, POSITION, PREPEND, CONCAT, SLICE, MEAN, RESHAPE, TOKENS_END };
+
+static mhla_tensor *tokens_build(mhla_tape *t, const layer_case *c) {
+    switch (*(const int *)c->arg) {
+    case MODULATE: return mhla_nn_modulate(t, X(1), X(2), X(0));
+    case GATE_ADD: return mhla_nn_gate_add(t, X(0), X(1), X(2));
+    case POSITION: return mhla_nn_add_position(t, P(1), X(0));
+    case PREPEND: return mhla_nn_prepend(t, P(1), X(0));
+    case CONCAT: return mhla_nn_concat_tokens(t, X(0), X(1));
+    case SLICE: return mhla_nn_slice_tokens(t, X(0), 1, 1);
+    case MEAN: return mhla_nn_mean_tokens(t, X(0));
+    default: break;
+    }
+    /* views of views, one of them of half the columns */
+    mhla_tensor *flat = mhla_nn_reshape(t, X(0), MHLA_SHAPE(6, S(0, 2)));
+    return mhla_nn_scale(t, 2.0f, mhla_nn_slice(t, flat, 1, S(0, 2) / 2));
+}
+static void tokens_reference(double *y, const layer_case *c) {
+    const int which = *(const int *)c->arg;
+    const int64_t w = S(0, 2);
+    const double *x = D(0);
+    int64_t at = 0;
+    for (int64_t b = 0; b < 2; b++) {
+        for (int64_t i = 0; which == PREPEND && i < 2 * w; i++) y[at++] = D(1)[i];
+        for (int64_t j = 0; which == MEAN && j < w; j++)
+            y[at++] = (x[b * 3 * w + j] + x[(b * 3 + 1) * w + j] + x[(b * 3 + 2) * w + j]) / 3.0;
+        for (int64_t k = 0; k < 3 && which != MEAN; k++)
+            for (int64_t j = 0; j < w; j++) {
+                const double v = x[(b * 3 + k) * w + j];
+                if (which == MODULATE) y[at++] = v * (1.0 + D(2)[b * w + j]) + D(1)[b * w + j];
+                if (which == GATE_ADD) y[at++] = v + D(1)[b * w + j] * D(2)[(b * 3 + k) * w + j];
+                if (which == POSITION) y[at++] = v + D(1)[k * w + j];
+                if (which == PREPEND || which == CONCAT || (which == SLICE && k == 1)) y[at++] = v;
+                if (which == RESHAPE && j >= 1 && j < 1 + w / 2) y[at++] = 2.0 * v;
+            }
+        for (int64_t i = 0; which == CONCAT && i < 4 * w; i++) y[at++] = D(1)[b * 4 * w + i];
+    }
+}
+static void tokens(void **state) {
+    (void)state;
+    rng r = {6};
+    for (int which = 0; which < TOKENS_END; which++)
+        for (int64_t w = 5; w < 80; w += 32) {
+            layer_case c = {.name = "tokens", .build = tokens_build, .reference = tokens_reference, .arg = &which};
+            VARIABLE(&c, &r, 2, 3, w);
+            if (which == MODULATE || which == GATE_ADD) VARIABLE(&c, &r, 2, w);
+            if (which == MODULATE) VARIABLE(&c, &r, 2, w);
+            if (which == GATE_ADD) VARIABLE(&c, &r, 2, 3, w);
+            if (which == POSITION) PARAMETER(&c, &r, 1, 3, w);
+            if (which == PREPEND) PARAMETER(&c, &r, 1, 2, w);
+            if (which == CONCAT) VARIABLE(&c, &r, 2, 4, w);
+            check_case(&c);
+        }
+}
+
+/* ---- Randomness: sample b of the batch is number 10 + b, seed 7, step 3; the first layer that draws is place 65536 ---- */
+
+static mhla_tensor *drop_build(mhla_tape *t, const layer_case *c) {
+    const int which = *(const int *)c->arg;
+    if (which == 0) return mhla_nn_dropout(t, 0.4f, X(0));
+    if (which == 1) return mhla_nn_drop_path(t, 0.4f, X(0));
+    return mhla_nn_drop_path_add(t, 0.4f, X(1), X(0));
+}
+static void drop_reference(double *y, const layer_case *c) {
+    const int which = *(const int *)c->arg;
+    const int64_t T = S(0, 1), w = S(0, 2);
+    for (int64_t i = 0; i < c->in[0].count; i++) {
+        const int64_t b = i / (T * w), word = which ? 0 : i / w % T * ((w + 3) / 4 * 4) + i % w;
+        const mhla_rng g = mhla_rng_make(7, 3, 10 + (uint64_t)b, 65536);
+        uint32_t words[4];
+        mhla_rng_block(&g, (uint32_t)(word / 4), words);
+        const double kept = mhla_rng_unit(words[word % 4]) < 0.4f ? 0.0 : 1.0 / (double)(1.0f - 0.4f);
+        y[i] = kept * D(0)[i] + (which == 2 ? D(1)[i] : 0.0);
+    }
+}
+static void drops(void **state) {
+    (void)state;
+    rng r = {7};
+    for (int which = 0; which < 3; which++) {
+        layer_case c = {
+            .name = "drop", .build = drop_build, .reference = drop_reference, .arg = &which, .drop = MHLA_TAPE_DROP};
+        VARIABLE(&c, &r, 6, 2, 7);
+        if (which == 2) VARIABLE(&c, &r, 6, 2, 7);
+        check_case(&c);
+    }
+}
+
+/* ---- Rotary, embedding ---- */
+
+static const float angles_cos[] = {1.0f, 1.0f, 0.6f, -0.8f, 0.28f, 0.96f}, /* [3,2] */
+    angles_sin[] = {0.0f, 0.0f, 0.8f, 0.6f, -0.96f, 0.28f};
+
+static mhla_tensor *rotary_build(mhla_tape *t, const layer_case *c) {
+    const mhla_rope rope = *(const mhla_rope *)c->arg;
+    return mhla_nn_rotary(t, (mhla_rotary){rope, 5, 4, angles_cos, angles_sin}, X(0));
+}
+static void rotary_reference(double *y, const layer_case *c) {
+    const int half = *(const mhla_rope *)c->arg == MHLA_ROPE_HALF;
+    for (int64_t i = 0; i < c->in[0].count; i += 5) { /* heads of 5, 4 dims turn */
+        const double *x = D(0) + i;
+        const int64_t token = i / 10 % 3;
+        for (int j = 0; j < 2; j++) {
+            const int a = half ? j : 2 * j, b = half ? j + 2 : 2 * j + 1;
+            const double co = (double)angles_cos[token * 2 + j], si = (double)angles_sin[token * 2 + j];
+            y[i + a] = x[a] * co - x[b] * si;
+            y[i + b] = x[b] * co + x[a] * si;
+        }
+        y[i + 4] = x[4];
+    }
+}
+static void rotary(void **state) {
+    (void)state;
+    rng r = {8};
+    for (mhla_rope rope = MHLA_ROPE_HALF; rope <= MHLA_ROPE_INTERLEAVED; rope++) {
+        layer_case c = {.name = "rotary", .build = rotary_build, .reference = rotary_reference, .arg = &rope};
+        VARIABLE(&c, &r, 2, 3, 10);
+        check_case(&c);
+    }
+}
+
+static const int32_t ids[] = {3, 0, 3, 3, 1, 0};
+static mhla_tensor *embedding_build(mhla_tape *t, const layer_case *c) { return mhla_nn_embedding(t, P(0), ids, 2, 3); }
+static void embedding_reference(double *y, const layer_case *c) {
+    for (int i = 0; i < 6; i++)
+        for (int64_t j = 0; j < 19; j++) y[i * 19 + j] = D(0)[ids[i] * 19 + j];
+}
+static void embedding(void **state) {
+    (void)state;
+    rng r = {9};
+    layer_case c = {.name = "embedding", .build = embedding_build, .reference = embedding_reference};
+    PARAMETER(&c, &r, 5, 19);
+    check_case(&c);
+}
+
+/* ---- Losses ---- */
+
+typedef struct loss_arg {
+    int kind; /* 0 labels, 1 soft targets, 2 squares */
+    float smoothing;
+    float targets[4 * 6];
+} loss_arg;
+static const int32_t labels[] = {2, -1, 5, 0};
+
+static mhla_tensor *loss_build(mhla_tape *t, const layer_case *c) {
+    const loss_arg *a = c->arg;
+    if (a->kind == 2) return mhla_nn_mse(t, X(0), a->targets);
+    mhla_tensor *p,
+        *loss = mhla_nn_cross_entropy(t, X(0), a->kind ? NULL : labels, a->kind ? a->targets : NULL, a->smoothing, &p);
+    if (loss) {
+        double sum = 0.0;
+        for (int j = 0; j < 6; j++) sum += (double)p->data[6 + j];
+        assert_true(fabs(sum - 1.0) < 1e-6);
+    }
+    return loss;
+}
+static void loss_reference(double *y, const layer_case *c) {
+    const loss_arg *a = c->arg;
+    double loss = 0.0, rows = a->kind ? 4.0 : 3.0, e = (double)a->smoothing;
+    for (int i = 0; i < 4; i++) {
+        const double *x = D(0) + i * 6;
+        double sum = 0.0, all = 0.0;
+        for (int j = 0; j < 6; j++) sum += exp(x[j]);
+        for (int j = 0; j < 6; j++) all += (double)a->targets[i * 6 + j];
+        for (int j = 0; j < 6; j++) {
+            const double d = x[j] - (double)a->targets[i * 6 + j];
+            const double soft = (1.0 - e) * (double)a->targets[i * 6 + j] + e / 6.0 * all;
+            const double hard = (1.0 - e) * (j == labels[i]) + e / 6.0;
+            if (a->kind == 2) loss += d * d / 24.0;
+            if (a->kind == 1) loss += soft * (log(sum) - x[j]) / rows;
+            if (a->kind == 0 && labels[i] >= 0) loss += hard * (log(sum) - x[j]) / rows;
+        }
+    }
+    y[0] = loss;
+}
+static void losses(void **state) {
+    (void)state;
+    rng r = {10};
+    for (int kind = 0; kind < 3; kind++)
+        for (int smooth = 0; smooth < 2; smooth++) {
+            loss_arg a = {kind, smooth ? 0.1f : 0.0f, {0}};
+            for (int i = 0; i < 24; i++) a.targets[i] = fabsf(rng_signed(&r));
+            layer_case c = {.name = "loss", .build = loss_build, .reference = loss_reference, .arg = &a};
+            VARIABLE(&c, &r, 4, 6);
+            check_case(&c);
+        }
+}
+
+/* ---- Attention: against the references of libmhla, with q, k, v slices of one fused tensor ---- */
+
+static void attention(void **state) {
+    (void)state;
+    rng r = {11};
+    const mhla_plan_desc plans[] = {
+        {.size = sizeof *plans,
+         .heads = 2,
+         .key_dim = 5,
+         .value_dim = 5,
+         .feature_eps = 1e-6f,
+         .den_eps = 1e-6f,
+         .axes = 2,
+         .grid = {4, 6},
+         .blocks = {2, 3}},
+        {.size = sizeof *plans,
+         .heads = 2,
+         .key_dim = 5,
+         .value_dim = 5,
+         .denominator = MHLA_DEN_RELEASED,
+         .feature_eps = 1e-6f,
+         .axes = 2,
+         .grid = {4, 6},
+         .blocks = {2, 2},
+         .mix_per_head = 1},
+        {.size = sizeof *plans,
+         .kind = MHLA_KIND_CAUSAL,
+         .heads = 2,
+         .key_dim = 5,
+         .value_dim = 5,
+         .denominator = MHLA_DEN_NONE,
+         .chunk = 8,
+         .chunks = 3},
+        {.size = sizeof *plans, .kind = MHLA_KIND_LINEAR, .heads = 2, .key_dim = 5, .value_dim = 5, .den_eps = 1e-6f},
+        {.size = sizeof *plans, .kind = MHLA_KIND_SOFTMAX, .heads = 2, .key_dim = 5, .value_dim = 5}};
+    enum { B = 2, T = 24, D = 10 };
+    for (size_t i = 0; i < sizeof plans / sizeof *plans; i++)
+        for (int onto = 0; onto < 2; onto++) {
+            mhla_plan *plan;
+            ASSERT_OK(mhla_plan_create(&plan, &plans[i]));
+            const int64_t M = plans[i].kind <= MHLA_KIND_CAUSAL ? mhla_plan_blocks(plan) : 0,
+                          H = plans[i].mix_per_head ? 2 : 1;
+            float *qkv = new_random(&r, B * T * 3 * D), *dy = new_random(&r, B * T * D),
+                  *base = new_random(&r, B * T * D);
+            mhla_params *ps;
+            ASSERT_OK(mhla_params_create(&ps));
+            mhla_param *mix = M ? mhla_params_add(ps, "mix", MHLA_SHAPE(H, M, M), 0) : NULL;
+            for (int64_t e = 0; mix && e < mix->count; e++) mix->data[e] = fabsf(rng_signed(&r));
+            mhla_tape *t;
+            ASSERT_OK(mhla_tape_create(&t, NULL));
+            mhla_tape_begin(t, MHLA_TAPE_RECORD);
+            mhla_tensor *x = mhla_nn_variable(t, qkv, MHLA_SHAPE(B, T, 3 * D));
+            mhla_tensor *b = mhla_nn_variable(t, base, MHLA_SHAPE(B, T, D));
+            mhla_tensor *q = mhla_nn_slice(t, x, 0, D), *k = mhla_nn_slice(t, x, D, D),
+                        *v = mhla_nn_slice(t, x, 2 * D, D);
+            mhla_tensor *y =
+                onto ? mhla_nn_attention_onto(t, plan, NULL, mix, mhla_nn_scale(t, 2.0f, b), q, k, v)
+                     : mhla_nn_add(t, mhla_nn_scale(t, 2.0f, b), mhla_nn_attention(t, plan, NULL, mix, q, k, v));
+            ASSERT_OK(mhla_tape_status(t));
+
+            const mhla_strides s = {T * 3 * D, 3 * D, 5};
+            const mhla_call call = {.size = sizeof call, .batch = B, .tokens = T, .q = s, .k = s, .v = s};
+            float *o = new_poisoned(B * T * D), *dqkv = new_poisoned(B * T * 3 * D),
+                  *dmix = new_poisoned(M * M * H + 1);
+            ASSERT_OK(mhla_forward_reference(plan, &call, o, qkv, qkv + D, qkv + 2 * D, mix ? mix->data : NULL));
+            for (int64_t e = 0; e < B * T * D; e++) o[e] += 2.0f * base[e];
+            ASSERT_CLOSE(y->data, o, B * T * D, 2e-6, "attention %zu, onto %d", i, onto);
+            const mhla_grads grads = {.size = sizeof grads,
+                                      .dq = dqkv,
+                                      .dk = dqkv + D,
+                                      .dv = dqkv + 2 * D,
+                                      .dq_strides = s,
+                                      .dk_strides = s,
+                                      .dv_strides = s,
+                                      .dmix = M ? dmix : NULL};
+            ASSERT_OK(
+                mhla_backward_reference(plan, &call, &grads, dy, qkv, qkv + D, qkv + 2 * D, mix ? mix->data : NULL));
+            ASSERT_OK(mhla_tape_backward_from(t, y, dy));
+            ASSERT_CLOSE(mhla_tensor_grad(x), dqkv, B * T * 3 * D, 5e-6, "attention %zu, onto %d", i, onto);
+            if (mix) ASSERT_CLOSE(mix->grad, dmix, M * M * H, 5e-6, "attention %zu, onto %d", i, onto);
+            for (int64_t e = 0; e < B * T * D; e++) assert_true(mhla_tensor_grad(b)[e] == 2.0f * dy[e]);
+            free(qkv), free(dy), free(base), free(o), free(dqkv), free(dmix);
+            mhla_tape_free(t);
+            mhla_params_free(ps);
+            mhla_plan_free(plan);
+        }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(linear),  cmocka_unit_test(norms),     cmocka_unit_test(convolutions),
+        cmocka_unit_test(patches), cmocka_unit_test(pointwise), cmocka_unit_test(tokens),
+        cmocka_unit_test(drops),   cmocka_unit_test(rotary),    cmocka_unit_test(embedding),
+        cmocka_unit_test(losses),  cmocka_unit_test(attention),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
