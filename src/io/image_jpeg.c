@@ -161,6 +161,8 @@ mhla_status mhla_jpeg_decode(mhla_image *image, const mhla_source *s, int channe
             if (jpeg_read_scanlines(&r.jpeg, lines, 1) != 1) stop(&r, "no more rows");
             if (r.cmyk) from_cmyk(out, r.cmyk, image->width);
         }
+        /* scans of a progressive file that are not there leave no trace but a blurred picture */
+        if (r.ended && jpeg_has_multiple_scans(&r.jpeg)) stop(&r, "the file ends in the middle");
     }
     jpeg_destroy_decompress(&r.jpeg); /* without finishing: what follows the pixels does not matter */
     free(r.cmyk);

@@ -18,7 +18,7 @@ typedef struct mhla_loader_desc {
     int batch;          /* B */
     int train;          /* shuffled, endless, whole batches; 0: evaluation */
     int workers;        /* threads; 0: `next` does the work itself */
-    int ahead;          /* batches of the ring; 0: 4 */
+    int ahead;          /* batches of the ring, the one in use among them; 0: 3 */
     uint64_t seed;
     mhla_augment augment;
     mhla_mix mix;   /* training only */
