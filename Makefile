@@ -46,7 +46,10 @@ format:
 	@find src cli tests bench examples python -name '*.[ch]' 2>/dev/null | xargs clang-format -i
 
 goldens: python-env
-	@.venv/bin/python tests/goldens.py $(GOLDENS)
+	@scripts/setup.sh build
+	@$(call configure,$(BUILD))
+	@$(call compile,$(BUILD)) --target run_model
+	@.venv/bin/python tests/goldens.py $(GOLDENS) --run-model $(BUILD)/run_model
 
 python: python-env
 	@.venv/bin/python -m pytest -q python/tests

@@ -12,7 +12,9 @@ import math
 import pathlib
 import re
 import struct
+import subprocess
 import sys
+import tempfile
 
 import numpy as np
 import torch
@@ -21,6 +23,7 @@ import mhla
 import mhla.nn
 
 OUT, GRAD = 1e-5, 2e-5
+PROGRAM = "build/run_model"
 DTYPES = {"F64": "<f8", "F32": "<f4", "I64": "<i8", "I32": "<i4", "U8": "u1", "BOOL": "?"}
 
 
@@ -32,6 +35,7 @@ class Case:
     """One file: tensors, and the metadata's config with its other keys beside it."""
 
     def __init__(self, path):
+        self.path = path
         data = path.read_bytes()
         (size,) = struct.unpack("<Q", data[:8])
         header = json.loads(data[8 : 8 + size])
@@ -324,6 +328,160 @@ def rotary(case):
     case.backward({"y": y}, {"in.x": x})
 
 
+# ---- Whole models: tests/nn/run_model.c runs them, files go to and fro ----------------------------------------------------
+
+
+def write_safetensors(path, tensors):
+    header, at, parts = {}, 0, []
+    for name, x in tensors.items():
+        data = x.detach().contiguous().numpy().tobytes()
+        kind = {torch.float32: "F32", torch.int64: "I64"}[x.dtype]
+        header[name] = {"dtype": kind, "shape": list(x.shape), "data_offsets": [at, at + len(data)]}
+        at += len(data)
+        parts.append(data)
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(parts))
+
+
+def run_model(verb, config, parameters, inputs, *arguments):
+    """What run_model writes, by name."""
+    program = pathlib.Path(PROGRAM)
+    if not program.is_file():
+        raise Skip(f"{program} is not built")
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder)
+        if config is not None:
+            (folder / "config.json").write_text(json.dumps(config))
+            write_safetensors(folder / "model.safetensors", parameters)
+            write_safetensors(folder / "in.safetensors", inputs)
+            command = [program, verb, folder, folder / "in.safetensors", folder / "out.safetensors", *arguments]
+        else:
+            command = [program, verb, arguments[0], folder / "out.safetensors", *arguments[1:]]
+        done = subprocess.run([str(c) for c in command], capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError(done.stderr.strip())
+        return Case(folder / "out.safetensors").tensors
+
+
+def deit_config(parameters, image, patch, dim, depth, heads, classes, attention, padding=0, **more):
+    config = {"model": "deit_tiny", "structure": "released", "attention": attention, "image": [image, image], "channels": 3,
+              "padding": [padding, padding], "patch": patch, "dim": dim, "depth": depth, "heads": heads, "classes": classes, **more}
+    mix = parameters.get("blocks.0.attn.piece_attn.conv.weight")
+    if mix is not None:
+        config["blocks"] = [math.isqrt(mix.shape[0])] * 2
+    return config
+
+
+def compare_model(case, config, parameters, x, out, aliases=()):
+    inputs = {"in.x": x}
+    for name in ("in.target", "dout.logits"):
+        if name in case.tensors:
+            inputs[name] = case.tensors[name]
+    got = run_model("forward", config, parameters, inputs)
+    for name in out:
+        case.compare(name, got[name], case.tensors[name], OUT)
+    for name, golden in case.group("grad.").items():
+        name = dict(aliases).get(name, name)
+        found = got.get(f"grad.{name}", got.get(f"grad.param.{name}"))
+        if found is None:
+            case.results.append((f"grad.{name} that nothing has", math.inf, GRAD))
+        else:
+            case.compare(f"grad.{name}", found, golden, GRAD)
+
+
+@known(case="deit-(mhla|linear|softmax)-model")
+def deit_model(case):
+    parameters, x = case.group("param."), case.tensors["in.x"]
+    attention, image = case["case"].split("-")[1], x.shape[-1]
+    config = deit_config(parameters, image, case["patch_size"], case["embed_dim"], case["depth"], case["num_heads"],
+                         case["num_classes"], attention, (case["img_size"] - image) // 2)
+    if attention == "mhla":  # the release keeps tokens block after block, we in raster order
+        pieces = config["blocks"][0]
+        side = (image + 2 * config["padding"][0]) // config["patch"]
+        features = case.tensors["out.features"]
+        B, T, C = features.shape
+        features = features.view(B, pieces, pieces, side // pieces, side // pieces, C).transpose(2, 3).reshape(B, T, C)
+        case.tensors["out.features"] = features
+    compare_model(case, config, parameters, x, ["out.features", "out.logits", "out.loss"])
+
+
+@known(case="deit_(mhla|softmax|linear)")
+def deit_skeleton(case):
+    parameters, x = case.group("param."), case.tensors["in.image"]
+    config = deit_config(parameters, x.shape[-1], case["patch"], case["dim"], case["depth"], case["heads"], case["num_classes"],
+                         case["attention"], class_token=bool(case["class_token"]), cpe=case["cpe"] or 0, norm=case["norm"],
+                         norm_eps=case["norm_eps"])
+    compare_model(case, config, parameters, x, [f"out.blocks.{i}" for i in range(case["depth"])] + ["out.logits"], {"image": "in.x"})
+
+
+def formula_parameters(names):
+    """Parameters of the real-size files: see the goldens' README."""
+    parameters = {}
+    for j, line in enumerate(line for line in names.read_text().splitlines() if not line.startswith("#")):
+        name, shape = line.split()
+        shape = [int(n) for n in shape.split("x")]
+        z = (np.uint64(j) << np.uint64(32)) + np.arange(1, math.prod(shape) + 1, dtype=np.uint64)
+        z = z * np.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        z ^= z >> np.uint64(31)
+        u = ((z >> np.uint64(40)).astype(np.float64) / 2**23 - 1).astype(np.float32)
+        base, amp = 0.0, math.sqrt(3 / math.prod(shape[1:])) if len(shape) > 1 else 0.0
+        if "piece_attn" in name:
+            base, amp = 1 / shape[0], 0.5 / shape[0]
+        elif name.endswith("bias"):
+            amp = 0.1
+        elif len(shape) == 1:
+            base, amp = 1.0, 0.1
+        elif name == "pos_embed":
+            amp = 0.5
+        parameters[name] = torch.from_numpy((np.float32(base) + np.float32(amp) * u).reshape(shape))
+    return parameters
+
+
+@known(case="deit_(tiny|small|base)_mhla full size.*")
+def deit_full(case):
+    names = next((p / case["names"] for p in case.path.parents if (p / case["names"]).is_file()), None)
+    if names is None:
+        raise Skip(f"no {case['names']} around")
+    parameters, x = formula_parameters(names), case.tensors["in.x"]
+    dim = parameters["pos_embed"].shape[-1]
+    config = deit_config(parameters, 224, 16, dim, 12, dim // 64, 1000, "mhla", 16)
+    got = run_model("forward", config, parameters, {"in.x": x})
+    case.compare("out.logits", got["out.logits"], case.tensors["out.logits"], OUT)
+    probe = torch.stack([got[f"out.blocks.{i}"][0, 0, :8] for i in range(12)])
+    case.compare("out.block_probe", probe, case.tensors["out.block_probe"], OUT)
+
+
+@known(case="optimiser-deit")
+def deit_optimiser(case):
+    c, parameters = case["config"], case.group("param.")
+    config = deit_config(parameters, c["in_img"], c["patch_size"], c["dim"], c["depth"], c["heads"], c["num_classes"], "mhla",
+                         (c["img_size"] - c["in_img"]) // 2)
+    inputs = {n: x for n, x in case.tensors.items() if n.startswith("in.")}
+    got = run_model("steps", config, parameters, inputs, case["lr"], case["weight_decay"], case["ema_decay"])
+    recorded = case["f32_vs_f64_maxabs"] or {}
+    for name, golden in case.group("out.").items():
+        name = f"out.{name}"
+        # Adam divides a gradient by its own size: an entry whose gradient is nearly zero moves by rounding, up to the rate.
+        # The file records how far float32 itself is off; twice that is allowed where it is more than the rule. Averages,
+        # for which it records nothing, consist of the parameters.
+        error, size = float((got[name] - golden).abs().max()), float(golden.abs().max())
+        own = re.sub(r"\.ema(\d)\.", r".step\1.", name)
+        allowed = max(OUT * size, 2 * float(recorded.get(own, 0)))
+        case.results.append((name, error / allowed * OUT, OUT))
+
+
+@known(case="lr-schedules")
+def schedules(case):
+    deit = run_model("schedule", None, None, None, "cosine", 1e-3, 0, 1e-6, 100, 2000, 2001)["out.rates"]
+    case.compare("out.deit_timm_cosine", deit, case.tensors["out.deit_timm_cosine"], OUT)
+    lm = run_model("schedule", None, None, None, "cosine-after", 3e-4, 3e-5, 0, 1024, 20480, 20480)["out.rates"]
+    case.compare("out.lm_cosine_min_lr_first1100", lm[:1100], case.tensors["out.lm_cosine_min_lr_first1100"], OUT)
+    case.compare("out.lm_cosine_min_lr_every64", lm[::64], case.tensors["out.lm_cosine_min_lr_every64"], OUT)
+
+
 # ---- Running ---------------------------------------------------------------------------------------------------------
 
 
@@ -371,7 +529,9 @@ def main():
     parser = argparse.ArgumentParser(description="Runs the golden cases of a folder.")
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("-v", "--verbose", action="store_true", help="show every tensor")
+    parser.add_argument("--run-model", default=PROGRAM, help="the program that runs whole models")
     options = parser.parse_args()
+    globals()["PROGRAM"] = options.run_model
     if not options.folder.is_dir():
         parser.error(f"{options.folder} is no folder")
     counts = {"passed": 0, "failed": 0, "skipped": 0}

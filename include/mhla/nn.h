@@ -97,12 +97,15 @@ typedef struct mhla_evaluation {
     int64_t *class_images, *class_right; /* [classes]; free with mhla_evaluation_free */
 } mhla_evaluation;
 
-/* Runs the model over a split ("test", "train") of a dataset: "fashion-mnist", "cifar10-8k2k" or the path of a folder with
- * a folder per class. limit: at most so many images, 0 = all. progress (may be NULL) is called now and then. */
+/* Runs the model over a split ("test", "train") of a dataset: "fashion-mnist", "cifar10-test" or the path of a folder with
+ * a folder per class; NULL: what the run that the model was opened from was trained on. limit: at most so many images, 0 = all. progress (may be NULL) is called now and then. */
 typedef void (*mhla_progress_fn)(void *user, int64_t done, int64_t all);
 MHLA_API mhla_status mhla_model_evaluate(mhla_model *model, mhla_evaluation *result, const char *data, const char *split,
                                          int64_t limit, mhla_progress_fn progress, void *user);
 MHLA_API void mhla_evaluation_free(mhla_evaluation *result);
+
+/* Writes picture `index` of a split as a PNG or JPEG, by the ending of `path`; *label is its class. */
+MHLA_API mhla_status mhla_data_export(const char *data, const char *split, int64_t index, const char *path, int *label);
 
 /* ---- 4. Training ------------------------------------------------------------------------------------------------
  *

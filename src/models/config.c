@@ -1,0 +1,269 @@
+/* What can be chosen about a DeiT: one row per field feeds config.json, the settings of a command line and the `model.`
+ * keys of a recipe. Presets say what the fields are when nobody chose. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/status.h"
+#include "models/deit.h"
+
+/* ---- Presets -------------------------------------------------------------------------------------------------- */
+
+static const struct size {
+    const char *name;
+    int image, patch, padding, dim, depth, heads, blocks;
+} sizes[] = {
+    {"deit_nano", 28, 4, 2, 64, 4, 2, 2},
+    {"deit_tiny", 224, 16, 16, 192, 12, 3, 4},
+    {"deit_small", 224, 16, 16, 384, 12, 6, 4},
+    {"deit_base", 224, 16, 16, 768, 12, 12, 4},
+};
+enum { SIZES = sizeof sizes / sizeof *sizes };
+
+mhla_status mhla_deit_preset(mhla_deit_config *c, const char *model, int structure, int attention) {
+    const struct size *s = NULL;
+    for (int i = 0; i < SIZES; i++)
+        if (strcmp(model, sizes[i].name) == 0) s = &sizes[i];
+    if (s == NULL)
+        return mhla_fail(MHLA_EINVAL, "\"%s\" is no model: there are deit_nano, deit_tiny, deit_small, deit_base",
+                         model);
+    /* Equal surroundings: whatever can be had with every attention is, so that only the attention differs. */
+    *c = (mhla_deit_config){
+        .structure = structure,
+        .attention = attention,
+        .image = {s->image, s->image},
+        .channels = 3,
+        .padding = {s->padding, s->padding},
+        .patch = s->patch,
+        .dim = s->dim,
+        .depth = s->depth,
+        .heads = s->heads,
+        .classes = 1000,
+        .mlp_ratio = 4.0,
+        .norm = MHLA_NORM_LAYER,
+        .norm_eps = 1e-6,
+        .qk_norm = 1,
+        .qk_norm_eps = 1e-6,
+        .lepe = 5,
+        .feature_eps = 1e-6,
+        .den_eps = 1e-6,
+        .blocks = {s->blocks, s->blocks},
+        .denominator = MHLA_DEN_EQ4,
+        .mix = MHLA_MIX_PAPER,
+        .mean = {0.485, 0.456, 0.406},
+        .deviation = {0.229, 0.224, 0.225},
+        .crop = 0.9,
+    };
+    snprintf(c->model, sizeof c->model, "%s", s->name);
+    if (structure != MHLA_STRUCTURE_RELEASED) return MHLA_OK;
+    if (attention == MHLA_ATTENTION_MHLA) {
+        c->inner_norm = 1;
+        c->qk_norm_eps = 0x1p-23; /* PyTorch's RMSNorm without an eps */
+        c->denominator = MHLA_DEN_RELEASED;
+        c->mix = MHLA_MIX_RELEASED_LINEAR;
+    } else {
+        c->padding[0] = c->padding[1] = 0;
+        c->lepe = 0;
+    }
+    if (attention == MHLA_ATTENTION_LINEAR) {
+        c->norm = MHLA_NORM_RMS;
+        c->feature_eps = 0.0;
+    }
+    if (attention == MHLA_ATTENTION_SOFTMAX) { /* timm's DeiT */
+        c->class_token = 1;
+        c->qkv_bias = 1;
+        c->qk_norm = 0;
+    }
+    return MHLA_OK;
+}
+
+/* ---- Fields ----------------------------------------------------------------------------------------------------- */
+
+typedef enum field_kind { TEXT, CHOICE, MIX, INT, INT2, REAL, REAL3, BOOL } field_kind;
+
+static const struct field {
+    mhla_recipe_row row;
+    field_kind kind;
+    size_t at;
+} fields[] = {
+#define F(name, type, kind, member, least, most, choices, help)                                                        \
+    { {name, MHLA_RECIPE_##type, NULL, least, most, choices, help}, kind, offsetof(mhla_deit_config, member) }
+    F("model", TEXT, TEXT, model, 0, 0, "deit_nano|deit_tiny|deit_small|deit_base", "the preset that sizes come from"),
+    F("structure", TEXT, CHOICE, structure, 0, 0, "equal|released",
+      "equal: all but the attention alike for all; released: as published"),
+    F("attention", TEXT, CHOICE, attention, 0, 0, "mhla|linear|softmax", "which attention"),
+    F("image", INTS, INT2, image, 1, 16384, NULL, "height, width of an input image"),
+    F("channels", INT, INT, channels, 1, 3, NULL, "1 grey, 3 colour"),
+    F("padding", INTS, INT2, padding, 0, 4096, NULL, "zero pixels added on each side: above and below, left and right"),
+    F("patch", INT, INT, patch, 1, 256, NULL, "side of a patch, pixels"),
+    F("dim", INT, INT, dim, 1, 16384, NULL, "width of a token"),
+    F("depth", INT, INT, depth, 1, 256, NULL, "blocks of the transformer"),
+    F("heads", INT, INT, heads, 1, 256, NULL, "attention heads"),
+    F("classes", INT, INT, classes, 1, 1000000, NULL, "how many classes"),
+    F("mlp_ratio", REAL, REAL, mlp_ratio, 0.01, 64, NULL, "hidden width of the MLP over dim"),
+    F("class_token", BOOL, BOOL, class_token, 0, 0, NULL, "read a class token out instead of the mean of all tokens"),
+    F("norm", TEXT, CHOICE, norm, 0, 0, "layer|rms", "norms of blocks and output"),
+    F("norm_eps", REAL, REAL, norm_eps, 0, 1, NULL, "their eps"),
+    F("cpe", INT, INT, cpe, 0, 31, NULL, "kernel of the convolution that starts each block (3), 0 none"),
+    F("inner_norm", BOOL, BOOL, inner_norm, 0, 0, NULL, "a second LayerNorm right before the attention"),
+    F("qkv_bias", BOOL, BOOL, qkv_bias, 0, 0, NULL, "biases of q, k, v"),
+    F("qk_norm", BOOL, BOOL, qk_norm, 0, 0, NULL, "RMS norm of q and k over all heads"),
+    F("qk_norm_eps", REAL, REAL, qk_norm_eps, 0, 1, NULL, "its eps"),
+    F("lepe", INT, INT, lepe, 0, 31, NULL, "kernel of the convolution of v added to the attention (5), 0 none"),
+    F("feature_eps", REAL, REAL, feature_eps, 0, 1, NULL, "added to relu features"),
+    F("den_eps", REAL, REAL, den_eps, 0, 1, NULL, "added to the denominator"),
+    F("blocks", INTS, INT2, blocks, 1, 256, NULL, "MHLA: pieces per axis of the grid of patches"),
+    F("denominator", TEXT, CHOICE, denominator, 0, 0, "eq4|released|none", "MHLA: which denominator"),
+    F("mix", TEXT, MIX, mix, 0, 0, "paper|released-linear|cos|exp|gaussian|local|uniform",
+      "MHLA: the mixing matrix before training"),
+    F("mean", REALS, REAL3, mean, 0, 1, NULL, "subtracted from pixels, 0..1, per channel"),
+    F("deviation", REALS, REAL3, deviation, 1e-6, 16, NULL, "what they are divided by"),
+    F("crop", REAL, REAL, crop, 0.05, 1, NULL, "evaluation: part of the image's side that is seen"),
+#undef F
+};
+enum { FIELDS = sizeof fields / sizeof *fields };
+
+const mhla_recipe_row *mhla_deit_rows(void) {
+    static mhla_recipe_row rows[FIELDS + 1]; /* the same bytes whoever fills it */
+    for (int i = 0; i < FIELDS; i++) rows[i] = fields[i].row;
+    return rows;
+}
+
+/* The place of text in "a|b|c", or -1. */
+static int choice_index(const char *choices, const char *text) {
+    const size_t n = strlen(text);
+    for (int i = 0; choices; i++) {
+        const char *end = strchr(choices, '|');
+        const size_t length = end ? (size_t)(end - choices) : strlen(choices);
+        if (length == n && strncmp(choices, text, n) == 0) return i;
+        choices = end ? end + 1 : NULL;
+    }
+    return -1;
+}
+
+static void choice_text(char *text, size_t size, const char *choices, int index) {
+    for (; index > 0 && choices; index--) choices = strchr(choices, '|') + 1;
+    snprintf(text, size, "%.*s", (int)strcspn(choices, "|"), choices);
+}
+
+static mhla_status set_numbers(void *to, const struct field *f, const json_t *array, int channels) {
+    const size_t n = json_array_size(array), want = f->kind == INT2 ? 2 : (size_t)channels;
+    if (n != 1 && n != want)
+        return mhla_fail(MHLA_EINVAL, "%s has %zu numbers: expected 1 or %zu", f->row.name, n, want);
+    for (size_t i = 0; i < (f->kind == INT2 ? 2u : 3u); i++) {
+        const json_t *x = json_array_get(array, n == 1 ? 0 : i < n ? i : n - 1);
+        if (f->kind == INT2)
+            ((int *)to)[i] = (int)json_integer_value(x);
+        else
+            ((double *)to)[i] = json_number_value(x);
+    }
+    return MHLA_OK;
+}
+
+static mhla_status set_field(mhla_deit_config *c, const struct field *f, const mhla_recipe *given, const char *key) {
+    void *to = (char *)c + f->at;
+    switch (f->kind) {
+    case TEXT: snprintf(to, sizeof c->model, "%s", mhla_recipe_text(given, key)); break;
+    case CHOICE: *(int *)to = choice_index(f->row.choices, mhla_recipe_text(given, key)); break;
+    case MIX: {
+        mhla_mix_init mix;
+        MHLA_TRY(mhla_mix_from_name(&mix, mhla_recipe_text(given, key)));
+        *(int *)to = (int)mix;
+        break;
+    }
+    case INT: *(int *)to = (int)mhla_recipe_int(given, key); break;
+    case REAL: *(double *)to = mhla_recipe_real(given, key); break;
+    case BOOL: *(int *)to = mhla_recipe_bool(given, key); break;
+    case INT2:
+    case REAL3: return set_numbers(to, f, mhla_recipe_array(given, key), c->channels);
+    }
+    return MHLA_OK;
+}
+
+/* The first three fields choose the preset, the rest change it. */
+mhla_status mhla_deit_from_recipe(mhla_deit_config *c, const mhla_recipe *given, const char *prefix) {
+    char key[64];
+    mhla_deit_config first = {.model = "deit_nano"};
+    for (int pass = 0; pass < 2; pass++) {
+        for (int i = pass ? 3 : 0; i < (pass ? FIELDS : 3); i++) {
+            snprintf(key, sizeof key, "%s%s", prefix, fields[i].row.name);
+            if (mhla_recipe_has(given, key)) MHLA_TRY(set_field(pass ? c : &first, &fields[i], given, key));
+        }
+        if (pass == 0) MHLA_TRY(mhla_deit_preset(c, first.model, first.structure, first.attention));
+    }
+    return mhla_deit_config_check(c);
+}
+
+mhla_status mhla_deit_config_read(mhla_deit_config *c, const json_t *tree, const char *path) {
+    mhla_recipe *given = NULL;
+    json_t *copy = json_copy((json_t *)(uintptr_t)tree);
+    char *text = NULL;
+    if (copy) {
+        json_object_del(copy, "class_names"); /* the caller's business */
+        json_object_del(copy, "format");
+        text = json_dumps(copy, JSON_COMPACT);
+    }
+    mhla_status status = text ? mhla_recipe_create(&given, mhla_deit_rows()) : mhla_fail(MHLA_ENOMEM, "no memory");
+    if (status == MHLA_OK) status = mhla_recipe_parse(given, text, strlen(text), 1, path);
+    if (status == MHLA_OK) status = mhla_deit_from_recipe(c, given, "");
+    mhla_recipe_free(given);
+    free(text);
+    json_decref(copy);
+    return status;
+}
+
+json_t *mhla_deit_config_tree(const mhla_deit_config *c) {
+    json_t *tree = json_object();
+    for (int i = 0; i < FIELDS; i++) {
+        const struct field *f = &fields[i];
+        const void *from = (const char *)c + f->at;
+        char text[64];
+        json_t *value = NULL;
+        switch (f->kind) {
+        case TEXT: value = json_string(from); break;
+        case CHOICE:
+            choice_text(text, sizeof text, f->row.choices, *(const int *)from);
+            value = json_string(text);
+            break;
+        case MIX: value = json_string(mhla_mix_name((mhla_mix_init) * (const int *)from)); break;
+        case INT: value = json_integer(*(const int *)from); break;
+        case REAL: value = json_real(*(const double *)from); break;
+        case BOOL: value = json_boolean(*(const int *)from); break;
+        case INT2: value = json_pack("[i,i]", ((const int *)from)[0], ((const int *)from)[1]); break;
+        case REAL3:
+            value = json_array();
+            for (int k = 0; k < c->channels; k++) json_array_append_new(value, json_real(((const double *)from)[k]));
+        }
+        if (json_object_set_new(tree, f->row.name, value) != 0) {
+            json_decref(tree);
+            return NULL;
+        }
+    }
+    return tree;
+}
+
+mhla_status mhla_deit_config_check(const mhla_deit_config *c) {
+    for (int a = 0; a < 2; a++) {
+        const int side = c->image[a] + 2 * c->padding[a];
+        if (side % c->patch != 0)
+            return mhla_fail(MHLA_EINVAL, "image %d and padding %d make %d pixels, no multiple of patch %d",
+                             c->image[a], c->padding[a], side, c->patch);
+        const int grid = side / c->patch;
+        if (c->attention != MHLA_ATTENTION_MHLA) continue;
+        if (c->blocks[a] > grid)
+            return mhla_fail(MHLA_EINVAL, "blocks is %d on an axis of %d patches: at most one block per patch",
+                             c->blocks[a], grid);
+        if (c->denominator == MHLA_DEN_RELEASED && grid % c->blocks[a] != 0)
+            return mhla_fail(MHLA_EINVAL,
+                             "denominator \"released\" needs equal blocks: %d patches are no multiple of %d blocks",
+                             grid, c->blocks[a]);
+    }
+    if (c->dim % c->heads != 0) return mhla_fail(MHLA_EINVAL, "dim %d is no multiple of heads %d", c->dim, c->heads);
+    if ((c->lepe && c->lepe % 2 == 0) || (c->cpe && c->cpe % 2 == 0))
+        return mhla_fail(MHLA_EINVAL, "lepe is %d, cpe is %d: kernels are odd, or 0 for none", c->lepe, c->cpe);
+    if (c->attention == MHLA_ATTENTION_MHLA && c->class_token)
+        return mhla_fail(MHLA_EINVAL, "class_token is true: MHLA's blocks hold patches only, it reads the mean out");
+    if (c->dim / c->heads > 512)
+        return mhla_fail(MHLA_EINVAL, "dim %d over heads %d is more than 512 per head", c->dim, c->heads);
+    return MHLA_OK;
+}

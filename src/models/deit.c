@@ -1,0 +1,311 @@
+/* DeiT: an image is cut into patches, a stack of transformer blocks lets them look at each other, the mean of all of them
+ * (or a class token) says what the image shows. With MHLA for attention this is the classifier of the paper; linear and
+ * softmax attention stand in the same place. One file, from the parameters to the logits; config.c has the choices.
+ *
+ *   x = patches + position
+ *   x = x + attention(norm(x)),  x = x + mlp(norm(x))      depth times
+ *   logits = head(norm(mean(x))) */
+#include "models/deit.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/status.h"
+
+/* ---- Parameters, under the names of the published checkpoints ---------------------------------------------------- */
+
+typedef struct norm {
+    mhla_param *w, *b; /* b NULL for RMS norms */
+} norm;
+
+typedef struct layer {
+    mhla_param *w, *b; /* b NULL where there is no bias */
+} layer;
+
+typedef struct block {
+    const mhla_deit *model;
+    float drop_path;
+    layer cpe;                /* [D,1,3,3] */
+    norm norm1, inner, norm2; /* inner: the attention's own */
+    layer qkv, out;           /* [3D,D], [D,D] */
+    mhla_param *q_norm, *k_norm;
+    layer lepe;      /* [D,1,5,5] */
+    mhla_param *mix; /* [M,M,1,1]: how much query block i takes from block b */
+    layer fc1, fc2;  /* [4D,D], [D,4D] */
+} block;
+
+struct mhla_deit {
+    mhla_deit_config config;
+    mhla_params *params;
+    mhla_plan *plan; /* of the attention */
+    int grid[2];     /* patches per axis, padding counted */
+    mhla_param *cls_token, *pos_embed;
+    layer patch, head;
+    norm norm;
+    block *blocks; /* [depth] */
+};
+
+static norm add_norm(mhla_params *ps, int kind, int64_t D, const char *name) {
+    norm n = {.w = mhla_params_addf(ps, MHLA_SHAPE(D), 0, "%s.weight", name)};
+    if (kind == MHLA_NORM_LAYER) n.b = mhla_params_addf(ps, MHLA_SHAPE(D), 0, "%s.bias", name);
+    return n;
+}
+
+static layer add_linear(mhla_params *ps, int64_t N, int64_t K, int bias, const char *name) {
+    layer l = {.w = mhla_params_addf(ps, MHLA_SHAPE(N, K), MHLA_PARAM_DECAY, "%s.weight", name)};
+    if (bias) l.b = mhla_params_addf(ps, MHLA_SHAPE(N), 0, "%s.bias", name);
+    return l;
+}
+
+static layer add_depthwise(mhla_params *ps, int64_t D, int k, const char *name) {
+    return (layer){mhla_params_addf(ps, MHLA_SHAPE(D, 1, k, k), MHLA_PARAM_DECAY, "%s.weight", name),
+                   mhla_params_addf(ps, MHLA_SHAPE(D), 0, "%s.bias", name)};
+}
+
+/* In the order of the published lists. Softmax attention has timm's names, the others those of MHLA's release. */
+static void add_block(block *b, mhla_params *ps, const mhla_deit_config *c, int i) {
+    char name[64];
+    const int timm = c->attention == MHLA_ATTENTION_SOFTMAX;
+    const int64_t D = c->dim, hidden = (int64_t)(c->dim * c->mlp_ratio), M = (int64_t)c->blocks[0] * c->blocks[1];
+#define NAME(suffix) (snprintf(name, sizeof name, "blocks.%d.%s", i, suffix), name)
+    if (c->cpe) b->cpe = add_depthwise(ps, D, c->cpe, NAME("cpe"));
+    b->norm1 = add_norm(ps, c->norm, D, NAME("norm1"));
+    if (c->inner_norm) b->inner = add_norm(ps, MHLA_NORM_LAYER, D, NAME("attn.norm"));
+    b->qkv = add_linear(ps, 3 * D, D, c->qkv_bias, timm ? NAME("attn.qkv") : NAME("attn.to_qkv"));
+    if (c->qk_norm) {
+        b->q_norm = mhla_params_add(ps, NAME("attn.q_norm.weight"), MHLA_SHAPE(D), 0);
+        b->k_norm = mhla_params_add(ps, NAME("attn.k_norm.weight"), MHLA_SHAPE(D), 0);
+    }
+    if (c->lepe) b->lepe = add_depthwise(ps, D, c->lepe, NAME("attn.lepe"));
+    if (c->attention == MHLA_ATTENTION_MHLA) {
+        b->mix = mhla_params_add(ps, NAME("attn.piece_attn.conv.weight"), MHLA_SHAPE(M, M, 1, 1),
+                                 MHLA_PARAM_DECAY | MHLA_PARAM_MIX);
+        if (b->mix) { /* after each update: [0,1] as released, the open interval of the paper otherwise */
+            b->mix->mix_low = c->structure == MHLA_STRUCTURE_RELEASED ? 0.0f : 1e-6f;
+            b->mix->mix_high = 1.0f;
+        }
+    }
+    b->out = add_linear(ps, D, D, 1, timm ? NAME("attn.proj") : NAME("attn.to_out.0"));
+    b->norm2 = add_norm(ps, c->norm, D, NAME("norm2"));
+    b->fc1 = add_linear(ps, hidden, D, 1, NAME("mlp.fc1"));
+    b->fc2 = add_linear(ps, D, hidden, 1, NAME("mlp.fc2"));
+#undef NAME
+}
+
+static mhla_status make_plan(mhla_deit *m) {
+    const mhla_deit_config *c = &m->config;
+    mhla_plan_desc desc = {
+        .size = sizeof desc,
+        .kind = MHLA_KIND_SOFTMAX,
+        .heads = c->heads,
+        .key_dim = c->dim / c->heads,
+        .value_dim = c->dim / c->heads,
+    };
+    if (c->attention != MHLA_ATTENTION_SOFTMAX) { /* phi(x) = relu(x) + eps */
+        desc.kind = MHLA_KIND_LINEAR;
+        desc.feature = MHLA_FEATURE_RELU;
+        desc.feature_eps = (float)c->feature_eps;
+        desc.den_eps = (float)c->den_eps;
+    }
+    if (c->attention == MHLA_ATTENTION_MHLA) {
+        desc.kind = MHLA_KIND_BIDIRECTIONAL;
+        desc.denominator = (mhla_denominator)c->denominator;
+        desc.axes = 2;
+        for (int a = 0; a < 2; a++) {
+            desc.grid[a] = m->grid[a];
+            desc.blocks[a] = c->blocks[a];
+        }
+    }
+    return mhla_plan_create(&m->plan, &desc);
+}
+
+mhla_status mhla_deit_create(mhla_deit **model, const mhla_deit_config *config) {
+    *model = NULL;
+    MHLA_TRY(mhla_deit_config_check(config));
+    mhla_deit *m = calloc(1, sizeof *m);
+    block *blocks = calloc((size_t)config->depth, sizeof *blocks);
+    if (m == NULL || blocks == NULL) {
+        free(m);
+        free(blocks);
+        return mhla_fail(MHLA_ENOMEM, "no memory for a model of %d blocks", config->depth);
+    }
+    m->config = *config;
+    m->blocks = blocks;
+    const mhla_deit_config *c = &m->config;
+    const int64_t D = c->dim, p = c->patch;
+    for (int a = 0; a < 2; a++) m->grid[a] = (c->image[a] + 2 * c->padding[a]) / c->patch;
+    const int64_t T = mhla_deit_tokens(c);
+    mhla_status status = mhla_params_create(&m->params);
+    if (status == MHLA_OK) {
+        mhla_params *ps = m->params;
+        if (c->class_token) m->cls_token = mhla_params_add(ps, "cls_token", MHLA_SHAPE(1, 1, D), 0);
+        m->pos_embed = mhla_params_add(ps, "pos_embed", MHLA_SHAPE(1, T, D), 0);
+        m->patch.w = mhla_params_add(ps, "patch_embed.proj.weight", MHLA_SHAPE(D, c->channels, p, p), MHLA_PARAM_DECAY);
+        m->patch.b = mhla_params_add(ps, "patch_embed.proj.bias", MHLA_SHAPE(D), 0);
+        for (int i = 0; i < c->depth; i++) {
+            m->blocks[i].model = m;
+            add_block(&m->blocks[i], ps, c, i);
+        }
+        m->norm = add_norm(ps, c->norm, D, c->class_token ? "norm" : "fc_norm");
+        m->head = add_linear(ps, c->classes, D, 1, "head");
+        status = mhla_params_status(ps);
+    }
+    if (status == MHLA_OK) status = make_plan(m);
+    if (status != MHLA_OK) {
+        mhla_deit_free(m);
+        return status;
+    }
+    *model = m;
+    return MHLA_OK;
+}
+
+void mhla_deit_free(mhla_deit *m) {
+    if (m == NULL) return;
+    mhla_plan_free(m->plan);
+    mhla_params_free(m->params);
+    free(m->blocks);
+    free(m);
+}
+
+const mhla_deit_config *mhla_deit_config_of(const mhla_deit *m) { return &m->config; }
+mhla_params *mhla_deit_params(const mhla_deit *m) { return m->params; }
+
+/* Linear layers and embeddings: truncated normal 0.02; convolutions: PyTorch's default; norms 1, biases 0; the mixing
+ * matrix by distance between blocks. */
+mhla_status mhla_deit_init_param(mhla_deit *m, mhla_param *p, uint64_t seed) {
+    const mhla_deit_config *c = &m->config;
+    const size_t n = strlen(p->name);
+    const int bias = n > 5 && strcmp(p->name + n - 5, ".bias") == 0;
+    const int64_t patch_fan = (int64_t)c->channels * c->patch * c->patch;
+    if (p->flags & MHLA_PARAM_MIX) {
+        MHLA_TRY(mhla_mix_fill(p->data, (mhla_mix_init)c->mix, 2, c->blocks, 0.0));
+        mhla_param_touch(p);
+    } else if (strncmp(p->name, "patch_embed.", 12) == 0) {
+        mhla_init_torch(p, seed, patch_fan);
+    } else if (strstr(p->name, ".lepe.")) {
+        mhla_init_torch(p, seed, (int64_t)c->lepe * c->lepe);
+    } else if (strstr(p->name, ".cpe.")) {
+        mhla_init_torch(p, seed, (int64_t)c->cpe * c->cpe);
+    } else if (p->dims == 1) {
+        mhla_init_constant(p, bias ? 0.0f : 1.0f);
+    } else {
+        mhla_init_trunc_normal(p, seed, 0.02);
+    }
+    return MHLA_OK;
+}
+
+mhla_status mhla_deit_init(mhla_deit *m, uint64_t seed) {
+    for (int i = 0; i < mhla_params_count(m->params); i++)
+        MHLA_TRY(mhla_deit_init_param(m, mhla_params_at(m->params, i), seed));
+    return MHLA_OK;
+}
+
+/* ---- Forward: x is [B,T,D] throughout ------------------------------------------------------------------------------ */
+
+static mhla_tensor *normalise(mhla_tape *t, const mhla_deit_config *c, norm n, mhla_tensor *x) {
+    return c->norm == MHLA_NORM_RMS ? mhla_nn_rms_norm(t, n.w, (float)c->norm_eps, 0, x)
+                                    : mhla_nn_layer_norm(t, n.w, n.b, (float)c->norm_eps, x);
+}
+
+/* residual + the depthwise convolution of x on the grid of patches; a class token in front stays out of it. */
+static mhla_tensor *local(mhla_tape *t, const mhla_deit *m, layer l, mhla_tensor *residual, mhla_tensor *x) {
+    const int64_t H = m->grid[0], W = m->grid[1];
+    if (!m->config.class_token) return mhla_nn_depthwise(t, l.w, l.b, H, W, residual, x);
+    mhla_tensor *first = mhla_nn_slice_tokens(t, residual, 0, 1);
+    mhla_tensor *rest = mhla_nn_slice_tokens(t, residual, 1, H * W);
+    return mhla_nn_concat_tokens(t, first,
+                                 mhla_nn_depthwise(t, l.w, l.b, H, W, rest, mhla_nn_slice_tokens(t, x, 1, H * W)));
+}
+
+/* x + the last linear layer of a branch; in training the branch may be dropped for a sample. */
+static mhla_tensor *join(mhla_tape *t, const block *b, layer l, mhla_tensor *x, mhla_tensor *branch) {
+    if (b->drop_path > 0.0f && (mhla_tape_mode(t) & MHLA_TAPE_DROP))
+        return mhla_nn_drop_path_add(t, b->drop_path, x, mhla_nn_linear(t, l.w, l.b, MHLA_ACT_NONE, NULL, branch));
+    return mhla_nn_linear(t, l.w, l.b, MHLA_ACT_NONE, x, branch);
+}
+
+/* x + attention(h): q, k, v of every token; q and k normalised; the operator; what lies next to a token added by LePE. */
+static mhla_tensor *attention(mhla_tape *t, const block *b, mhla_tensor *x, mhla_tensor *h) {
+    const mhla_deit_config *c = &b->model->config;
+    const int64_t D = c->dim;
+    if (c->inner_norm) h = mhla_nn_layer_norm(t, b->inner.w, b->inner.b, 1e-5f, h);
+    mhla_tensor *qkv = mhla_nn_linear(t, b->qkv.w, b->qkv.b, MHLA_ACT_NONE, NULL, h);
+    mhla_tensor *q = mhla_nn_slice(t, qkv, 0, D), *k = mhla_nn_slice(t, qkv, D, D),
+                *v = mhla_nn_slice(t, qkv, 2 * D, D);
+    if (c->qk_norm) {
+        q = mhla_nn_rms_norm(t, b->q_norm, (float)c->qk_norm_eps, 0, q);
+        k = mhla_nn_rms_norm(t, b->k_norm, (float)c->qk_norm_eps, 0, k);
+    }
+    mhla_tensor *o = mhla_nn_attention(t, b->model->plan, NULL, b->mix, q, k, v);
+    if (c->lepe) o = local(t, b->model, b->lepe, o, v);
+    return join(t, b, b->out, x, o);
+}
+
+static mhla_tensor *mlp(mhla_tape *t, const block *b, mhla_tensor *x, mhla_tensor *h) {
+    return join(t, b, b->fc2, x, mhla_nn_linear(t, b->fc1.w, b->fc1.b, MHLA_ACT_GELU_ERF, NULL, h));
+}
+
+static mhla_tensor *transformer_block(mhla_tape *t, const void *arg, mhla_tensor *x) {
+    const block *b = arg;
+    const mhla_deit_config *c = &b->model->config;
+    if (c->cpe) x = local(t, b->model, b->cpe, x, x);
+    x = attention(t, b, x, normalise(t, c, b->norm1, x));
+    x = mlp(t, b, x, normalise(t, c, b->norm2, x));
+    return x;
+}
+
+mhla_tensor *mhla_deit_forward(mhla_tape *t, mhla_deit *m, const mhla_deit_run *run, mhla_tensor *images) {
+    const mhla_deit_config *c = &m->config;
+    const mhla_mark mark = mhla_tape_mark(t);
+    mhla_tensor *x = images;
+    if (c->padding[0] || c->padding[1])
+        x = mhla_nn_pad_image(t, c->padding[0], c->padding[0], c->padding[1], c->padding[1], x);
+    x = mhla_nn_patch_embed(t, m->patch.w, m->patch.b, x);
+    if (c->class_token) x = mhla_nn_prepend(t, m->cls_token, x);
+    x = mhla_nn_add_position(t, m->pos_embed, x);
+    for (int i = 0; i < c->depth; i++) {
+        block *b = &m->blocks[i];
+        b->drop_path = c->depth > 1 ? run->drop_path * (float)i / (float)(c->depth - 1) : 0.0f;
+        x = run->recompute ? mhla_nn_checkpoint(t, transformer_block, b, x) : transformer_block(t, b, x);
+        if (run->trace)
+            run->trace[i] = x;
+        else
+            x = mhla_tape_release(t, mark, x);
+    }
+    if (c->class_token) x = normalise(t, c, m->norm, x);
+    if (run->trace) run->trace[c->depth] = x;
+    if (c->class_token)
+        x = mhla_nn_reshape(t, mhla_nn_slice_tokens(t, x, 0, 1), MHLA_SHAPE(images->shape[0], c->dim));
+    else
+        x = normalise(t, c, m->norm, mhla_nn_mean_tokens(t, x));
+    return mhla_nn_linear(t, m->head.w, m->head.b, MHLA_ACT_NONE, NULL, x);
+}
+
+/* ---- What one image costs ---------------------------------------------------------------------------------------------- */
+
+static int64_t tokens(const mhla_deit_config *c, int padded) {
+    int64_t T = 1;
+    for (int a = 0; a < 2; a++) T *= (c->image[a] + (padded ? 2 * c->padding[a] : 0)) / c->patch;
+    return T + c->class_token;
+}
+
+int64_t mhla_deit_tokens(const mhla_deit_config *c) { return tokens(c, 1); }
+
+int64_t mhla_deit_multiply_adds(const mhla_deit_config *c, int as_paper) {
+    const int64_t T = tokens(c, !as_paper), D = c->dim, K = c->dim / c->heads, hidden = (int64_t)(D * c->mlp_ratio);
+    const int64_t M = (int64_t)c->blocks[0] * c->blocks[1], patches = T - c->class_token;
+    int64_t each = T * D * (3 * D + D + 2 * hidden); /* qkv, out, fc1, fc2 */
+    each += patches * D * ((int64_t)c->lepe * c->lepe + (int64_t)c->cpe * c->cpe);
+    if (!as_paper) {
+        if (c->attention == MHLA_ATTENTION_SOFTMAX) each += 2 * T * T * D;         /* scores, their use */
+        if (c->attention != MHLA_ATTENTION_SOFTMAX) each += 2 * T * D * K + T * D; /* S, q S, q z */
+        if (c->attention == MHLA_ATTENTION_MHLA) {
+            each += M * M * D * K;                                             /* S' = m S */
+            if (c->denominator == MHLA_DEN_EQ4) each += M * M * D;             /* z' = m z */
+            if (c->denominator == MHLA_DEN_RELEASED) each += M * T * c->heads; /* of the products */
+            if (c->denominator == MHLA_DEN_NONE) each -= T * D;
+        }
+    }
+    return patches * c->channels * c->patch * c->patch * D + c->depth * each + D * c->classes;
+}

@@ -1,0 +1,183 @@
+/* run_model: what tests/goldens.py and other comparisons need of a model, without a binding.
+ *
+ *   run_model forward MODEL IN OUT        in.x and in.target or dout.logits -> out.*, grad.in.x, grad.param.*
+ *   run_model steps MODEL IN OUT RATE DECAY EMA   in.x.0, in.target.0, ... -> out.loss.N, out.stepN.*, out.emaN.*
+ *   run_model schedule KIND OUT BASE FLOOR FROM WARMUP TOTAL COUNT   -> out.rates
+ *
+ * IN and OUT are safetensors. MODEL is a folder with config.json and model.safetensors. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/status.h"
+#include "models/model.h"
+#include "nn/optim.h"
+
+enum { MOST = 8192 };
+static mhla_storable results[MOST];
+static int64_t shapes[MOST][MHLA_MAX_DIMS];
+static int count;
+
+/* A copy of data under a name made by printf. */
+__attribute__((format(printf, 4, 5))) static void keep(const float *data, int dims, const int64_t *shape,
+                                                       const char *format, ...) {
+    if (count == MOST) return;
+    char name[256];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(name, sizeof name, format, args);
+    va_end(args);
+    int64_t n = 1;
+    for (int a = 0; a < dims; a++) n *= shapes[count][a] = shape[a];
+    float *copy = malloc((size_t)n * sizeof *copy);
+    if (copy == NULL) return;
+    memcpy(copy, data, (size_t)n * sizeof *copy);
+    results[count] = (mhla_storable){strdup(name), dims, shapes[count], copy, MHLA_IO_F32, MHLA_IO_F32};
+    count++;
+}
+
+static void keep_tensor(const mhla_tensor *x, const char *name) { keep(x->data, x->dims, x->shape, "%s", name); }
+
+static float *read_floats(const mhla_safetensors *in, const char *name, const mhla_stored **stored) {
+    const mhla_stored *s = mhla_safetensors_find(in, name);
+    *stored = s;
+    if (s == NULL) return NULL;
+    float *x = malloc((size_t)s->count * sizeof *x);
+    if (x == NULL || mhla_stored_read(x, s) != MHLA_OK) return NULL;
+    return x;
+}
+
+static int32_t *read_labels(const mhla_safetensors *in, const char *name) {
+    const mhla_stored *s = mhla_safetensors_find(in, name);
+    if (s == NULL || s->dtype != MHLA_IO_I64) return NULL;
+    int32_t *x = malloc((size_t)s->count * sizeof *x);
+    for (int64_t i = 0; x && i < s->count; i++) {
+        int64_t v;
+        memcpy(&v, s->data + 8 * i, 8);
+        x[i] = (int32_t)v;
+    }
+    return x;
+}
+
+static mhla_status forward(mhla_model *m, const mhla_safetensors *in) {
+    const mhla_stored *sx = NULL, *sd = NULL;
+    float *x = read_floats(in, "in.x", &sx), *dy = read_floats(in, "dout.logits", &sd);
+    int32_t *labels = read_labels(in, "in.target");
+    if (x == NULL) return mhla_fail(MHLA_EDATA, "no in.x");
+    const int depth = mhla_deit_config_of(m->deit)->depth;
+    mhla_tensor *trace[257] = {0}, *loss = NULL;
+    mhla_tape *t;
+    MHLA_TRY(mhla_tape_create(&t, NULL));
+    mhla_tape_begin(t, labels || dy ? MHLA_TAPE_RECORD : MHLA_TAPE_INFER);
+    mhla_tensor *input = mhla_nn_variable(t, x, sx->shape, sx->rank);
+    mhla_tensor *logits = mhla_deit_forward(t, m->deit, &(mhla_deit_run){.trace = trace}, input);
+    if (labels) loss = mhla_nn_cross_entropy(t, logits, labels, NULL, 0.0f, NULL);
+    MHLA_TRY(mhla_tape_status(t));
+    keep_tensor(logits, "out.logits");
+    keep_tensor(trace[depth], "out.features");
+    for (int i = 0; i < depth; i++) keep(trace[i]->data, trace[i]->dims, trace[i]->shape, "out.blocks.%d", i);
+    if (loss) keep(loss->data, 0, NULL, "out.loss");
+    if (loss) MHLA_TRY(mhla_tape_backward(t, loss, 1.0f));
+    if (loss == NULL && dy) MHLA_TRY(mhla_tape_backward_from(t, logits, dy));
+    if (loss || dy) {
+        keep(mhla_tensor_grad(input), sx->rank, sx->shape, "grad.in.x");
+        for (int i = 0; i < mhla_params_count(mhla_deit_params(m->deit)); i++) {
+            const mhla_param *p = mhla_params_at(mhla_deit_params(m->deit), i);
+            if (p->has_grad) keep(p->grad, p->dims, p->shape, "grad.param.%s", p->name);
+        }
+    }
+    mhla_tape_free(t);
+    free(x);
+    free(dy);
+    free(labels);
+    return MHLA_OK;
+}
+
+/* AdamW as the DeiT script sets it: update, clip of the mixing matrices, average. */
+static mhla_status steps(mhla_model *m, const mhla_safetensors *in, double rate, double decay, double average) {
+    mhla_params *ps = mhla_deit_params(m->deit);
+    mhla_optim *optim;
+    mhla_ema *ema;
+    mhla_tape *t;
+    MHLA_TRY(mhla_optim_create(&optim, ps, &(mhla_optim_desc){.kind = MHLA_OPTIM_ADAMW, .weight_decay = decay}));
+    MHLA_TRY(mhla_ema_create(&ema, ps, average, 1));
+    MHLA_TRY(mhla_tape_create(&t, NULL));
+    for (int step = 0;; step++) {
+        char name[32];
+        const mhla_stored *sx;
+        snprintf(name, sizeof name, "in.x.%d", step);
+        float *x = read_floats(in, name, &sx);
+        snprintf(name, sizeof name, "in.target.%d", step);
+        int32_t *labels = read_labels(in, name);
+        if (x == NULL || labels == NULL) break;
+        mhla_tape_begin(t, MHLA_TAPE_RECORD);
+        mhla_tensor *logits =
+            mhla_deit_forward(t, m->deit, &(mhla_deit_run){0}, mhla_nn_input(t, x, sx->shape, sx->rank));
+        mhla_tensor *loss = mhla_nn_cross_entropy(t, logits, labels, NULL, 0.0f, NULL);
+        MHLA_TRY(mhla_tape_backward(t, loss, 1.0f));
+        MHLA_TRY(mhla_tape_status(t));
+        keep(loss->data, 0, NULL, "out.loss.%d", step);
+        MHLA_TRY(mhla_optim_step(optim, rate, NULL, NULL));
+        mhla_ema_update(ema, NULL);
+        for (int i = 0; i < mhla_params_count(ps); i++) {
+            const mhla_param *p = mhla_params_at(ps, i);
+            keep(p->data, p->dims, p->shape, "out.step%d.%s", step + 1, p->name);
+            keep(mhla_ema_data(ema, i), p->dims, p->shape, "out.ema%d.%s", step + 1, p->name);
+        }
+        free(x);
+        free(labels);
+    }
+    mhla_tape_free(t);
+    mhla_ema_free(ema);
+    mhla_optim_free(optim);
+    return MHLA_OK;
+}
+
+static mhla_status schedule(char **arg) {
+    static const char *const kinds[] = {"constant", "cosine", "cosine-after", "linear"};
+    mhla_schedule s = {.base = atof(arg[2]),
+                       .floor = atof(arg[3]),
+                       .warmup_from = atof(arg[4]),
+                       .warmup = atoll(arg[5]),
+                       .total = atoll(arg[6])};
+    for (int i = 0; i < 4; i++)
+        if (strcmp(arg[0], kinds[i]) == 0) s.kind = (mhla_schedule_kind)i;
+    const int64_t n = atoll(arg[7]);
+    float *rates = malloc((size_t)n * sizeof *rates);
+    if (rates == NULL) return mhla_fail(MHLA_ENOMEM, "no memory");
+    for (int64_t i = 0; i < n; i++) rates[i] = (float)mhla_schedule_at(&s, i);
+    keep(rates, 1, &n, "out.rates");
+    free(rates);
+    return MHLA_OK;
+}
+
+int main(int argc, char **argv) {
+    mhla_model *model = NULL;
+    mhla_safetensors *in = NULL;
+    mhla_status status = MHLA_OK;
+    const char *out = NULL;
+    const char *verb = argc > 1 ? argv[1] : "";
+    if (strcmp(verb, "schedule") == 0 && argc == 10) {
+        out = argv[3];
+        status = schedule(argv + 2);
+    } else if ((strcmp(verb, "forward") == 0 && argc == 5) || (strcmp(verb, "steps") == 0 && argc == 8)) {
+        out = argv[4];
+        status = mhla_model_open(&model, argv[2]);
+        if (status == MHLA_OK) status = mhla_safetensors_open(&in, argv[3]);
+        if (status == MHLA_OK)
+            status = argc == 5 ? forward(model, in) : steps(model, in, atof(argv[5]), atof(argv[6]), atof(argv[7]));
+    } else {
+        fprintf(stderr, "usage: see the head of run_model.c\n");
+        return 2;
+    }
+    if (status == MHLA_OK) status = mhla_safetensors_write(out, results, count, NULL, 0);
+    if (status != MHLA_OK) fprintf(stderr, "run_model: %s: %s\n", mhla_status_text(status), mhla_message());
+    for (int i = 0; i < count; i++) {
+        free((void *)(uintptr_t)results[i].name);
+        free((void *)(uintptr_t)results[i].data);
+    }
+    mhla_safetensors_close(in);
+    mhla_model_free(model);
+    return status == MHLA_OK ? 0 : 1;
+}
