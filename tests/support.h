@@ -159,4 +159,17 @@ static inline mhla_context *new_context(int threads) {
     return c;
 }
 
+/* An allocator that gives out `scarce.allowed` blocks, then none, and counts those that live. */
+static struct { int allowed, living; } scarce;
+static inline void *scarce_alloc(size_t bytes) {
+    if (scarce.allowed == 0) return NULL;
+    scarce.allowed--;
+    scarce.living++;
+    return malloc(bytes);
+}
+static inline void scarce_free(void *p) {
+    if (p) scarce.living--;
+    free(p);
+}
+
 #endif

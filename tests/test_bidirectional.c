@@ -619,25 +619,14 @@ static void test_interleaved_slices(void **state) {
 
 /* ---- Out of memory ---- */
 
-static int allocations_left, allocations_live;
-static void *failing(size_t bytes) {
-    if (allocations_left-- <= 0) return NULL;
-    allocations_live++;
-    return malloc(bytes);
-}
-static void counting_free(void *p) {
-    if (p) allocations_live--;
-    free(p);
-}
-
 static void test_out_of_memory(void **state) {
     (void)state;
     enum { T = 12, H = 1, K = 4 };
     float q[T * K] = {0}, o[T * K], mix[4] = {1, 1, 1, 1}, dq[T * K];
-    mhla_set_allocator(failing, counting_free);
+    mhla_set_allocator(scarce_alloc, scarce_free);
     int done = 0;
     for (int n = 0; !done; n++) {
-        allocations_left = n;
+        scarce.allowed = n;
         mhla_plan *plan = NULL;
         mhla_plan_desc d = {
             .size = sizeof d, .heads = H, .key_dim = K, .value_dim = K, .axes = 2, .grid = {4, 3}, .blocks = {2, 1}};
@@ -651,7 +640,7 @@ static void test_out_of_memory(void **state) {
         assert_true(status == MHLA_OK || status == MHLA_ENOMEM);
         done = status == MHLA_OK;
         mhla_plan_free(plan);
-        assert_int_equal(allocations_live, 0);
+        assert_int_equal(scarce.living, 0);
         assert_in_range(n, 0, 50);
     }
     mhla_set_allocator(NULL, NULL);

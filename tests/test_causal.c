@@ -428,26 +428,15 @@ static void test_bad_input(void **state) {
 }
 
 /* Out of memory is a status, and nothing leaks. */
-static int allowed, living;
-static void *scarce(size_t n) {
-    if (allowed == 0) return NULL;
-    allowed--;
-    living++;
-    return malloc(n);
-}
-static void release(void *p) {
-    if (p) living--;
-    free(p);
-}
 static void test_no_memory(void **state) {
     (void)state;
     float x[40 * 8] = {0}, o[40 * 8], mix[25] = {0};
-    mhla_set_allocator(scarce, release);
+    mhla_set_allocator(scarce_alloc, scarce_free);
     mhla_status status = MHLA_ENOMEM;
     for (int n = 0; status == MHLA_ENOMEM; n++) {
-        allowed = n;
+        scarce.allowed = n;
         status = mhla_causal_attention(o, x, x, x, mix, 1, 40, 2, 4, 4, 8, 5);
-        assert_int_equal(living, 0);
+        assert_int_equal(scarce.living, 0);
         assert_true(n > 0 || status == MHLA_ENOMEM);
     }
     mhla_set_allocator(NULL, NULL);

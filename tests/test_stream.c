@@ -333,24 +333,12 @@ static void test_hostile_bytes(void **state) {
 
 /* ---- No memory ---- */
 
-static int allowed, living;
-static void *scarce(size_t n) {
-    if (allowed == 0) return NULL;
-    allowed--;
-    living++;
-    return malloc(n);
-}
-static void release(void *p) {
-    if (p) living--;
-    free(p);
-}
-
 static void test_no_memory(void **state) {
     (void)state;
     for (int i = 0; i < KINDS; i++) {
         rng r = {19};
-        allowed = 1 << 30;
-        mhla_set_allocator(scarce, release);
+        scarce.allowed = 1 << 30;
+        mhla_set_allocator(scarce_alloc, scarce_free);
         causal_case *p = stream_case(&kinds[i], &r);
         causal_result y = new_result(p, 1);
         mhla_state *s = new_state(p), *t = NULL;
@@ -361,14 +349,14 @@ static void test_no_memory(void **state) {
             mhla_status status = MHLA_ENOMEM;
             int tries = 0;
             for (; status == MHLA_ENOMEM; tries++) {
-                const int before = living;
-                allowed = tries;
+                const int before = scarce.living;
+                scarce.allowed = tries;
                 t = NULL;
                 status = step == 0   ? feed(p, s, y.o, 0, 30, 240)
                          : step == 1 ? mhla_state_fork(&t, s)
                          : step == 2 ? mhla_state_load(&t, bytes, n, p->plan, p->mix)
                                      : mhla_state_create(&t, p->plan, p->mix);
-                allowed = 1 << 30;
+                scarce.allowed = 1 << 30;
                 if (status != MHLA_ENOMEM) break;
                 assert_null(t);
                 size_t m;
@@ -376,7 +364,7 @@ static void test_no_memory(void **state) {
                 assert_int_equal(n, m);
                 assert_memory_equal(bytes, after, n);
                 free(after);
-                if (step > 0) assert_int_equal(living, before);
+                if (step > 0) assert_int_equal(scarce.living, before);
             }
             assert_int_equal(status, MHLA_OK);
             assert_true(tries > 0);
@@ -386,7 +374,7 @@ static void test_no_memory(void **state) {
         mhla_state_free(s);
         free_result(&y);
         free_case(p);
-        assert_int_equal(living, 0);
+        assert_int_equal(scarce.living, 0);
         mhla_set_allocator(NULL, NULL);
     }
 }
