@@ -252,12 +252,15 @@ mhla_status mhla_dataset_open_folder(mhla_dataset *d, const char *folder, mhla_s
     d->file = folder_file;
     d->close = folder_close;
     d->channels = 3;
+    folder_id above[MAX_DEPTH] = {0};
+    struct stat info;
+    if (stat(folder, &info) == 0) above[0] = (folder_id){info.st_dev, info.st_ino};
+    if (stat(part, &info) == 0) above[1] = (folder_id){info.st_dev, info.st_ino};
     for (int i = 0; i < d->classes; i++) {
         char path[4096];
-        folder_id above[MAX_DEPTH];
         const int64_t before = l->count;
         if (!mhla_dataset_path(path, part, d->names[i])) continue; /* a test without that class */
-        MHLA_TRY(list(d, l, path, i, above, 0));
+        MHLA_TRY(list(d, l, path, i, above, 2));
         if (l->count == before && split == MHLA_SPLIT_TRAIN)
             return mhla_fail(MHLA_EDATA, "%s: no readable picture of this class%s%s", path,
                              d->kept ? "; for example " : "", d->kept ? d->sentences[d->kept - 1] : "");

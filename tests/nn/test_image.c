@@ -236,8 +236,8 @@ static void test_jpeg_round_trip(void **state) {
         for (int i = 0; i < 40 * 24 * c; i++)
             worst = abs(m.data[i] - back.data[i]) > worst ? abs(m.data[i] - back.data[i]) : worst;
         assert_true(worst <= 4);
-        ASSERT_FAILS(mhla_image_encode_jpeg(&bytes, &n, &m, 0), MHLA_EINVAL, "quality is 0");
         free(bytes);
+        ASSERT_FAILS(mhla_image_encode_jpeg(&bytes, &n, &m, 0), MHLA_EINVAL, "quality is 0");
         mhla_image_free(&m);
         mhla_image_free(&back);
     }
