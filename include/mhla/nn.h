@@ -5,6 +5,7 @@
  *   1. models: make, open, look into, save     4. training
  *   2. images in, classes out                  5. reports
  *   3. evaluation                              6. files
+ *                                              7. data
  *
  * Statuses and messages are those of mhla.h: every function that can fail returns an mhla_status, mhla_message() then
  * holds one sentence that names the file, the tensor, the key. The library never prints and never exits. Structures
@@ -191,6 +192,32 @@ typedef struct mhla_convert_result {
  * type; nothing is left of `out` then. */
 MHLA_API mhla_status mhla_convert(const char *out, const char *in, const mhla_convert_desc *desc,
                                   mhla_convert_result *result);
+
+/* ---- 7. Data ----------------------------------------------------------------------------------------------------
+ *
+ * Datasets that the program can fetch (`mhla data`). The library has no network: it lays out and checks what was fetched. */
+
+typedef struct mhla_data_info {
+    size_t size;
+    const char *name;    /* "fashion-mnist" */
+    const char *folder;  /* where it lies by default: "data/fashion-mnist" */
+    const char *title;   /* what it is, one line */
+    const char *origin;  /* where it comes from */
+    const char *licence;
+    const char *by_hand; /* what to do where fetching does not work */
+} mhla_data_info;
+
+/* Dataset i, or MHLA_ERANGE past the last. */
+MHLA_API mhla_status mhla_data_query(int i, mhla_data_info *info);
+
+/* *there: 1 if `folder` holds this dataset, every file with its SHA-256; 0 if there is no such folder. MHLA_EDATA if
+ * the folder holds something else. */
+MHLA_API mhla_status mhla_data_check(const char *name, const char *folder, int *there);
+
+/* Makes `folder` of what was fetched: "fashion-mnist" of a folder with the four IDX files, .gz or not; "cifar10-test" of
+ * the archive bigbench-1.0.0.tar.gz. The folder appears when it is complete and checked, or not at all; the one above
+ * it must be there. */
+MHLA_API mhla_status mhla_data_lay_out(const char *name, const char *source, const char *folder);
 
 #ifdef __cplusplus
 }
