@@ -25,8 +25,8 @@ static int find_config(char *path, size_t size, const char *tensors) {
 /* As `f` holds them, with the wanted type (-1: their own); the arrays are free()d by the caller. */
 static mhla_status list_tensors(mhla_storable **tensors, mhla_pair **pairs, const mhla_safetensors *f, int dtype) {
     const int64_t count = mhla_safetensors_count(f), pair_count = mhla_safetensors_metadata_count(f);
-    *tensors = malloc((size_t)(count + 1) * sizeof **tensors);
-    *pairs = malloc((size_t)(pair_count + 1) * sizeof **pairs);
+    *tensors = calloc((size_t)count + 1, sizeof **tensors);
+    *pairs = calloc((size_t)pair_count + 1, sizeof **pairs);
     if (*tensors == NULL || *pairs == NULL)
         return mhla_fail(MHLA_ENOMEM, "%s: no memory to convert it", mhla_safetensors_path(f));
     for (int64_t i = 0; i < count; i++) {

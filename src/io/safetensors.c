@@ -13,6 +13,7 @@
 #include "io/json.h"
 #include "io/safetensors_header.h"
 #include "io/text.h"
+#include "io/torch_file.h"
 
 enum { SHARDS_MOST = 4096, PATH_MOST = 4096 };
 #define INDEX_NAME "model.safetensors.index.json"
@@ -73,11 +74,17 @@ static const mhla_stored **sort_names(const mhla_stored *tensors, int64_t count)
 
 /* ---- Opening ---- */
 
+/* A safetensors file, or what torch.save wrote. */
+static mhla_status read_bytes(shard *s, const unsigned char *bytes, size_t size) {
+    if (mhla_torch_file_is(bytes, size)) return mhla_torch_file_read(&s->header, bytes, size, s->path);
+    return mhla_st_header_read(&s->header, bytes, size, s->path);
+}
+
 static mhla_status open_shard(shard *s, const char *path) {
     s->path = strdup(path);
     if (s->path == NULL) return no_memory(path);
     MHLA_TRY(mhla_file_map(&s->map, path));
-    return mhla_st_header_read(&s->header, s->map.data, s->map.size, s->path);
+    return read_bytes(s, s->map.data, s->map.size);
 }
 
 /* After all shards have been read: the order of names, the metadata of the first file. */
@@ -227,11 +234,12 @@ mhla_status mhla_safetensors_open_bytes(mhla_safetensors **file, const void *byt
     *file = NULL;
     mhla_safetensors *f = calloc(1, sizeof *f);
     if (f) f->path = strdup(name), f->shards = calloc(1, sizeof *f->shards);
-    mhla_status status = f == NULL || f->path == NULL || f->shards == NULL ? no_memory(name) : MHLA_OK;
-    if (status == MHLA_OK) {
-        f->shard_count = 1;
-        status = mhla_st_header_read(&f->shards->header, bytes, size, f->path);
-    }
+    if (f && f->shards) f->shard_count = 1, f->shards->path = strdup(name);
+    mhla_status status = MHLA_OK;
+    if (f == NULL || f->path == NULL || f->shards == NULL || f->shards->path == NULL)
+        status = no_memory(name);
+    else
+        status = read_bytes(f->shards, bytes, size);
     if (status == MHLA_OK) {
         f->tensors = f->shards->header.tensors, f->shards->header.tensors = NULL;
         f->count = f->shards->header.count;

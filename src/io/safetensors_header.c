@@ -375,6 +375,8 @@ mhla_status mhla_st_header_read(mhla_st_header *h, const unsigned char *bytes, s
 }
 
 void mhla_st_header_free(mhla_st_header *h) {
+    for (int64_t i = 0; h->copies && i < h->count; i++) free(h->copies[i]);
+    free(h->copies);
     free(h->tensors);
     free(h->metadata);
     free(h->strings);

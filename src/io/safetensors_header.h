@@ -10,6 +10,7 @@ typedef struct mhla_st_header {
     mhla_pair *metadata; /* [pairs], sorted by key */
     int64_t pairs;
     char *strings; /* what all names, keys and values point into */
+    void **copies; /* NULL, or [count]: memory of tensors that do not lie in the file as they should */
 } mhla_st_header;
 
 /* Checks everything: afterwards each tensor's data lie inside the bytes, none overlaps another, names are unique.
