@@ -203,20 +203,20 @@ static void report(bench *b, const struct decode_row *r, mhla_dtype dtype, const
         return;
     }
     if (b->format == BENCH_JSON) {
-        json_open(NULL, '{');
-        json_text("group", "decode");
-        json_text("shape", r->name);
-        json_text("dtype", bench_dtype_names[dtype]);
-        json_int("batch", r->batch);
-        json_real("best_us_per_token", 1e6 * t->best);
-        json_real("median_us_per_token", 1e6 * t->median);
-        json_real("slowest_us", 1e6 * slowest);
+        json_put_open(NULL, '{');
+        json_put_text("group", "decode");
+        json_put_text("shape", r->name);
+        json_put_text("dtype", bench_dtype_names[dtype]);
+        json_put_int("batch", r->batch);
+        json_put_real("best_us_per_token", 1e6 * t->best);
+        json_put_real("median_us_per_token", 1e6 * t->median);
+        json_put_real("slowest_us", 1e6 * slowest);
         if (floor > 0.0) {
-            json_real("read_us", 1e6 * floor);
-            json_real("ratio", t->best / floor);
+            json_put_real("read_us", 1e6 * floor);
+            json_put_real("ratio", t->best / floor);
         }
-        json_int("state_bytes", (int64_t)state_bytes);
-        json_close('}');
+        json_put_int("state_bytes", (int64_t)state_bytes);
+        json_put_close('}');
     } else {
         if (!head++)
             printf("\none token of one layer, %d heads of %dx%d, chunks of %d; read: P and half a chunk at measured "

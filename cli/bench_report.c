@@ -11,14 +11,14 @@ void bench_begin(bench *b) {
     if (b->begun++ || mhla_cpu_query(&info) != MHLA_OK) return;
     const int threads = mhla_context_threads(b->context);
     if (b->format == BENCH_JSON) {
-        json_open(NULL, '{');
-        json_text("version", mhla_version());
-        json_text("isa", info.isa);
-        json_text("model", info.model);
-        json_int("threads", threads);
-        json_real("peak_f32_gflops", peak_of(MHLA_F32, b->context, 0.01));
-        json_real("peak_bf16_gflops", mhla_measure_peak(MHLA_BF16, b->context, 0.1));
-        json_open("rows", '[');
+        json_put_open(NULL, '{');
+        json_put_text("version", mhla_version());
+        json_put_text("isa", info.isa);
+        json_put_text("model", info.model);
+        json_put_int("threads", threads);
+        json_put_real("peak_f32_gflops", peak_of(MHLA_F32, b->context, 0.01));
+        json_put_real("peak_bf16_gflops", mhla_measure_peak(MHLA_BF16, b->context, 0.1));
+        json_put_open("rows", '[');
     } else if (b->format == BENCH_TEXT) {
         printf("mhla %s, %s, %s, %d thread%s\n", mhla_version(), info.model, info.isa, threads,
                threads == 1 ? "" : "s");
@@ -28,8 +28,8 @@ void bench_begin(bench *b) {
 void bench_end(bench *b) {
     if (!b->begun) return;
     if (b->format == BENCH_JSON) {
-        json_close(']');
-        json_close('}');
+        json_put_close(']');
+        json_put_close('}');
     }
     if (b->format != BENCH_TEXT || !b->rated) return;
     printf("\nTime of one call, best and median; GFLOP/s and percent from the best; percent of the rate of\n"
@@ -75,27 +75,27 @@ static void text_row(const bench_row *r, double multiple) {
 }
 
 static void json_row(const bench_row *r, double multiple) {
-    json_open(NULL, '{');
-    json_text("group", r->group);
-    json_text("shape", r->shape);
-    json_text("variant", r->variant);
-    json_text("sizes", r->sizes);
-    json_text("dtype", bench_dtype_names[r->dtype]);
+    json_put_open(NULL, '{');
+    json_put_text("group", r->group);
+    json_put_text("shape", r->shape);
+    json_put_text("variant", r->variant);
+    json_put_text("sizes", r->sizes);
+    json_put_text("dtype", bench_dtype_names[r->dtype]);
     if (r->note == NOTE_TOO_LONG) {
-        json_text("skipped", "would take more than ten seconds a call");
+        json_put_text("skipped", "would take more than ten seconds a call");
     } else {
         const double rate = r->flops / (multiple * r->time.best) * 1e-9;
-        json_real("best_ms", 1e3 * multiple * r->time.best);
-        json_real("median_ms", 1e3 * multiple * r->time.median);
-        json_int("calls", r->time.count);
-        json_real("gflop", r->flops * 1e-9);
-        json_real("gflops", rate);
-        json_real("peak_gflops", r->time.peak);
-        json_real("percent_of_peak", 100.0 * rate / r->time.peak);
-        json_int("workspace_bytes", (int64_t)r->workspace);
-        if (r->note == NOTE_HEADS) json_real("measured_part", 1.0 / multiple);
+        json_put_real("best_ms", 1e3 * multiple * r->time.best);
+        json_put_real("median_ms", 1e3 * multiple * r->time.median);
+        json_put_int("calls", r->time.count);
+        json_put_real("gflop", r->flops * 1e-9);
+        json_put_real("gflops", rate);
+        json_put_real("peak_gflops", r->time.peak);
+        json_put_real("percent_of_peak", 100.0 * rate / r->time.peak);
+        json_put_int("workspace_bytes", (int64_t)r->workspace);
+        if (r->note == NOTE_HEADS) json_put_real("measured_part", 1.0 / multiple);
     }
-    json_close('}');
+    json_put_close('}');
 }
 
 /* {"variant": "engine", "ms": [...]}: single calls, in order. */

@@ -62,16 +62,16 @@ static void print_row(const check_row *row, const check_isas *isas) {
 }
 
 static void json_row(const check_row *row, const check_isas *isas) {
-    json_open(NULL, '{');
-    json_text("group", row->group);
-    json_text("dtype", dtype_names[row->dtype]);
-    json_int("cases", row->cases);
-    json_real("limit", row->limit);
-    json_open("error", '{');
-    for (int i = 0; i < isas->count; i++) json_real(isas->name[i], row->error[i]);
-    json_close('}');
-    json_bool("ok", row_ok(row, isas->count));
-    json_close('}');
+    json_put_open(NULL, '{');
+    json_put_text("group", row->group);
+    json_put_text("dtype", dtype_names[row->dtype]);
+    json_put_int("cases", row->cases);
+    json_put_real("limit", row->limit);
+    json_put_open("error", '{');
+    for (int i = 0; i < isas->count; i++) json_put_real(isas->name[i], row->error[i]);
+    json_put_close('}');
+    json_put_bool("ok", row_ok(row, isas->count));
+    json_put_close('}');
 }
 
 /* The instruction sets to check: one by name, the chosen one, or all that this CPU has. */
@@ -103,9 +103,9 @@ int check_run(const check_options *options) {
     char before[16];
     snprintf(before, sizeof before, "%s", isas.name[isas.count - 1]);
     if (options->json) {
-        json_open(NULL, '{');
-        json_text("version", mhla_version());
-        json_open("rows", '[');
+        json_put_open(NULL, '{');
+        json_put_text("version", mhla_version());
+        json_put_open("rows", '[');
     } else {
         print_head(&isas);
     }
@@ -122,9 +122,9 @@ int check_run(const check_options *options) {
         }
     const int ok = status == MHLA_OK && passed == rows;
     if (options->json) {
-        json_close(']');
-        json_bool("ok", ok);
-        json_close('}');
+        json_put_close(']');
+        json_put_bool("ok", ok);
+        json_put_close('}');
     } else if (status == MHLA_OK) {
         printf("\n%d comparisons: %s\n", cases, ok ? "all OK" : "FAILED");
     }

@@ -5,6 +5,7 @@
 #define MHLA_CLI_H
 
 #include <mhla/mhla.h>
+#include <mhla/nn.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -17,6 +18,9 @@ int cmd_check(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
 int cmd_demo(int argc, char **argv);
 int cmd_convert(int argc, char **argv);
+int cmd_train(int argc, char **argv);
+int cmd_eval(int argc, char **argv);
+int cmd_classify(int argc, char **argv);
 
 /* ---- Options (options.c): one table per verb feeds the parser and --help ---- */
 
@@ -59,14 +63,14 @@ int cli_failed(const char *verb, mhla_status status);
 /* "4x4" */
 const char *cli_grid_text(char *text, size_t size, int axes, const int *sizes);
 
-/* ---- JSON on standard output (json.c); key NULL inside arrays ---- */
+/* ---- JSON on standard output (json.c); key NULL inside arrays. Not json_real and the like: those are jansson's ---- */
 
-void json_open(const char *key, char bracket);
-void json_close(char bracket); /* the last one ends the line */
-void json_text(const char *key, const char *value);
-void json_int(const char *key, int64_t value);
-void json_real(const char *key, double value); /* null where not finite */
-void json_bool(const char *key, int value);
+void json_put_open(const char *key, char bracket);
+void json_put_close(char bracket); /* the last one ends the line */
+void json_put_text(const char *key, const char *value);
+void json_put_int(const char *key, int64_t value);
+void json_put_real(const char *key, double value); /* null where not finite */
+void json_put_bool(const char *key, int value);
 
 /* ---- Attention with all its buffers (problem.c) ---- */
 
@@ -136,6 +140,14 @@ double bandwidth_of(const mhla_context *context, double seconds);
 
 /* The peak again and again until the best has been reached twice, a second at most: for the first rows of a table. */
 double peak_settled(mhla_dtype dtype, const mhla_context *context);
+
+/* ---- Training (cmd_train.c), also run by the demo ---- */
+
+/* mhla_trainer_run that Ctrl-C stops at the end of a step. */
+mhla_status train_run(mhla_trainer *trainer, mhla_train_fn report, void *user, int *finished);
+/* The progress bar, or lines, for train_run; and its end. */
+void train_show(void *user, const mhla_train_event *event);
+void train_clear_bar(void);
 
 /* ---- Text for people (text.c) ---- */
 

@@ -59,13 +59,13 @@ int cmd_convert(int argc, char **argv) {
     const mhla_status status = mhla_convert(out, in, &desc, &result);
     if (status != MHLA_OK) return cli_failed(usage.verb, status);
     if (json) {
-        json_open(NULL, '{');
-        json_text("out", out);
-        json_int("tensors", result.tensors);
-        json_int("numbers", result.numbers);
-        json_int("bytes", result.bytes);
-        json_int("files", result.files);
-        json_close('}');
+        json_put_open(NULL, '{');
+        json_put_text("out", out);
+        json_put_int("tensors", result.tensors);
+        json_put_int("numbers", result.numbers);
+        json_put_int("bytes", result.bytes);
+        json_put_int("files", result.files);
+        json_put_close('}');
     } else {
         char numbers[32], bytes[32];
         printf("%s: %lld tensors, %s numbers, %s in %lld file%s\n", out, (long long)result.tensors,

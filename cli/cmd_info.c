@@ -1,25 +1,96 @@
-/* mhla info: what the library found on this machine and what it chose. */
+/* mhla info: what the library found on this machine and what it chose; or what a model is made of. */
+#include <mhla/nn.h>
 #include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
 
 #include "cli.h"
 
-static int json, no_measure;
+static int json, no_measure, tensors;
 static int64_t threads;
 
 static const cli_option options[] = {
     {"json", CLI_FLAG, &json, NULL, "one JSON document instead of text"},
     {"threads", CLI_INT, &threads, "N", "measure with N threads; default: what OpenMP would use"},
     {"no-measure", CLI_FLAG, &no_measure, NULL, "leave out what takes time: peak and bandwidth"},
+    {"tensors", CLI_FLAG, &tensors, NULL, "of a model: names and shapes of its parameters, too"},
     {0},
 };
 static const cli_usage usage = {
     .verb = "info",
-    .arguments = "",
+    .arguments = "[MODEL [KEY=VALUE]...]",
     .options = options,
     .text = "Prints the version, the kernels chosen for this CPU and why, threads, caches, and\n"
             "what the machine can do at most: its rates of multiply-adds and of reading memory.\n"
-            "MHLA_ISA in the environment forces the kernels.\n",
+            "MHLA_ISA in the environment forces the kernels.\n\n"
+            "With MODEL, a folder, a run or a preset (deit_nano, deit_tiny, deit_small, deit_base) changed by\n"
+            "settings such as structure=released attention=softmax: its parameters and multiply-adds.\n",
 };
+
+/* ---- A model ---- */
+
+static const char *shape_text(char *text, size_t size, const mhla_tensor_info *t) {
+    size_t used = 0;
+    text[0] = '\0';
+    for (int a = 0; a < t->axes && used < size; a++)
+        used += (size_t)snprintf(text + used, size - used, "%s%lld", a ? "x" : "", (long long)t->shape[a]);
+    return text;
+}
+
+static void print_model(const mhla_model *model, const mhla_model_info *info) {
+    char count[32], shape[64];
+    printf("model       %s\n", info->name);
+    printf("input       %d x %d x %d, %d classes\n", info->channels, info->height, info->width, info->classes);
+    printf("tokens      %lld\n", (long long)info->tokens);
+    printf("parameters  %s in %d tensors\n", text_count(count, sizeof count, info->parameters), info->tensors);
+    printf("multiply-adds of an image\n");
+    const int giga = info->multiply_adds >= 100000000;
+    const double unit = giga ? 1e9 : 1e6;
+    printf("  %8.3f %c  every product, at %lld tokens\n", (double)info->multiply_adds / unit, giga ? 'G' : 'M',
+           (long long)info->tokens);
+    printf("  %8.3f %c  as the paper counts: layers alone, without padding\n", (double)info->multiply_adds_paper / unit,
+           giga ? 'G' : 'M');
+    mhla_tensor_info t = {.size = sizeof t};
+    for (int i = 0; tensors && mhla_model_tensor(model, i, &t) == MHLA_OK; i++)
+        printf("%s %s\n", t.name, shape_text(shape, sizeof shape, &t));
+}
+
+static void print_model_json(const mhla_model *model, const mhla_model_info *info) {
+    char shape[64];
+    json_put_open(NULL, '{');
+    json_put_text("model", info->name);
+    json_put_int("channels", info->channels);
+    json_put_int("height", info->height);
+    json_put_int("width", info->width);
+    json_put_int("classes", info->classes);
+    json_put_int("tokens", info->tokens);
+    json_put_int("parameters", info->parameters);
+    json_put_int("tensors", info->tensors);
+    json_put_int("multiply_adds", info->multiply_adds);
+    json_put_int("multiply_adds_paper", info->multiply_adds_paper);
+    if (tensors) json_put_open("names", '{');
+    mhla_tensor_info t = {.size = sizeof t};
+    for (int i = 0; tensors && mhla_model_tensor(model, i, &t) == MHLA_OK; i++)
+        json_put_text(t.name, shape_text(shape, sizeof shape, &t));
+    if (tensors) json_put_close('}');
+    json_put_close('}');
+}
+
+static int info_model(char **argv, int given) {
+    struct stat file;
+    mhla_model *model = NULL;
+    mhla_model_info info = {.size = sizeof info};
+    const int preset = strncmp(argv[0], "deit_", 5) == 0 && stat(argv[0], &file) != 0;
+    if (!preset && given > 1) return cli_wrong(usage.verb, "\"%s\" is not expected: only presets are changed", argv[1]);
+    mhla_status status = preset ? mhla_model_create(&model, argv[0], (const char *const *)argv + 1, given - 1, 0)
+                                : mhla_model_open(&model, argv[0]);
+    if (status == MHLA_OK) status = mhla_model_query(model, &info);
+    if (status == MHLA_OK) (json ? print_model_json : print_model)(model, &info);
+    mhla_model_free(model);
+    return status == MHLA_OK ? CLI_OK : cli_failed(usage.verb, status);
+}
+
+/* ---- The machine ---- */
 
 static void print_text(const mhla_cpu_info *info, int n, const double *peak, double bandwidth) {
     char l1[32], l2[32], l3[32];
@@ -44,28 +115,30 @@ static void print_text(const mhla_cpu_info *info, int n, const double *peak, dou
 }
 
 static void print_json(const mhla_cpu_info *info, int n, const double *peak, double bandwidth) {
-    json_open(NULL, '{');
-    json_text("version", mhla_version());
-    json_text("isa", info->isa);
-    json_text("why", info->why);
-    json_text("available", info->available);
-    json_text("model", info->model);
-    json_int("cpus", info->cpus);
-    json_int("threads", n);
-    json_int("l1d", (int64_t)info->l1d);
-    json_int("l2", (int64_t)info->l2);
-    json_int("l3", (int64_t)info->l3);
+    json_put_open(NULL, '{');
+    json_put_text("version", mhla_version());
+    json_put_text("isa", info->isa);
+    json_put_text("why", info->why);
+    json_put_text("available", info->available);
+    json_put_text("model", info->model);
+    json_put_int("cpus", info->cpus);
+    json_put_int("threads", n);
+    json_put_int("l1d", (int64_t)info->l1d);
+    json_put_int("l2", (int64_t)info->l2);
+    json_put_int("l3", (int64_t)info->l3);
     if (!no_measure) {
-        json_real("peak_f32_gflops", peak[MHLA_F32]);
-        json_real("peak_bf16_gflops", peak[MHLA_BF16]);
-        json_real("read_gbytes_per_s", bandwidth);
+        json_put_real("peak_f32_gflops", peak[MHLA_F32]);
+        json_put_real("peak_bf16_gflops", peak[MHLA_BF16]);
+        json_put_real("read_gbytes_per_s", bandwidth);
     }
-    json_close('}');
+    json_put_close('}');
 }
 
 int cmd_info(int argc, char **argv) {
-    const int code = cli_parse(&usage, argc, argv, NULL);
+    int given = 0;
+    const int code = cli_parse(&usage, argc, argv, &given);
     if (code >= 0) return code;
+    if (given) return info_model(argv, given);
     mhla_cpu_info info = {.size = sizeof info};
     mhla_status status = mhla_cpu_query(&info);
     if (status != MHLA_OK) return cli_failed(usage.verb, status);

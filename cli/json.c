@@ -34,14 +34,14 @@ static void begin(const char *key) {
     }
 }
 
-void json_open(const char *key, char bracket) {
+void json_put_open(const char *key, char bracket) {
     begin(key);
     putchar(bracket);
     depth++;
     first = 1;
 }
 
-void json_close(char bracket) {
+void json_put_close(char bracket) {
     depth--;
     if (depth < 2 && !first) printf("\n%*s", 2 * depth, "");
     putchar(bracket);
@@ -52,17 +52,17 @@ void json_close(char bracket) {
     }
 }
 
-void json_text(const char *key, const char *value) {
+void json_put_text(const char *key, const char *value) {
     begin(key);
     quoted(value);
 }
 
-void json_int(const char *key, int64_t value) {
+void json_put_int(const char *key, int64_t value) {
     begin(key);
     printf("%lld", (long long)value);
 }
 
-void json_real(const char *key, double value) {
+void json_put_real(const char *key, double value) {
     begin(key);
     if (isfinite(value))
         printf("%.6g", value);
@@ -70,7 +70,7 @@ void json_real(const char *key, double value) {
         printf("null");
 }
 
-void json_bool(const char *key, int value) {
+void json_put_bool(const char *key, int value) {
     begin(key);
     printf("%s", value ? "true" : "false");
 }

@@ -10,7 +10,10 @@ static const struct verb {
     const char *summary;
 } verbs[] = {
     {"demo", cmd_demo, "check the operators, then one table: MHLA, linear and softmax attention side by side"},
-    {"info", cmd_info, "this machine: instruction set, threads, caches, measured peak"},
+    {"train", cmd_train, "train a model by a recipe, or go on with a run"},
+    {"eval", cmd_eval, "a model's accuracy on labelled images"},
+    {"classify", cmd_classify, "what a model takes pictures for"},
+    {"info", cmd_info, "this machine: instruction set, threads, caches, measured peak; or a model"},
     {"check", cmd_check, "every operator against its reference, on this very CPU"},
     {"bench", cmd_bench, "time, GFLOP/s and percent of this machine's peak"},
     {"convert", cmd_convert, "checkpoints to other types and numbers of files; PyTorch's to safetensors"},
@@ -19,7 +22,7 @@ enum { VERBS = sizeof verbs / sizeof *verbs };
 
 static void usage(FILE *out) {
     fprintf(out, "usage: mhla VERB [OPTIONS]\n\nMulti-Head Linear Attention on the CPU.\n\n");
-    for (int i = 0; i < VERBS; i++) fprintf(out, "  %-7s %s\n", verbs[i].name, verbs[i].summary);
+    for (int i = 0; i < VERBS; i++) fprintf(out, "  %-8s %s\n", verbs[i].name, verbs[i].summary);
     fprintf(out, "\n  mhla VERB --help   the options of a verb\n  mhla --version     the version\n");
 }
 

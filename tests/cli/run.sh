@@ -6,7 +6,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 program=$1; shift
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-mkdir "$work/bin" "$work/cwd"
+mkdir "$work/bin"
 ln -s "$(cd "$(dirname "$program")" && pwd)/$(basename "$program")" "$work/bin/mhla"
 PATH=$work/bin:$PATH
 CLI=$here
@@ -15,6 +15,7 @@ unset MHLA_ISA BENCH_SECONDS
 [ $# -gt 0 ] || set -- $(cd "$here" && ls ./*.sh | sed 's|^\./||; s|\.sh$||' | grep -v '^run$')
 failed=0
 for name; do
+    rm -rf "$work/cwd"; mkdir "$work/cwd"
     (cd "$work/cwd" && sh "$here/$name.sh"; echo "exit $?") >"$work/got" 2>&1
     if [ -n "${UPDATE:-}" ]; then cp "$work/got" "$here/$name.expected"; fi
     if diff -u "$here/$name.expected" "$work/got" >"$work/diff"; then

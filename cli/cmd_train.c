@@ -1,0 +1,275 @@
+/* mhla train: a recipe and flags that override it; progress on stderr, a bar on a terminal, lines elsewhere. */
+#include <errno.h>
+#include <math.h>
+#include <mhla/nn.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include "cli.h"
+
+static const char verb[] = "train";
+
+static void print_help(void) {
+    printf("usage: mhla train [RECIPE] [--out RUN] [--KEY VALUE]...\n"
+           "       mhla train --resume RUN\n\n"
+           "Trains a model by a recipe (TOML or JSON; recipes/ has some) into the folder RUN. Every key of a\n"
+           "recipe is a flag, too, and overrides it: --train.rate 5e-4, or --rate 5e-4 for a train. key or where\n"
+           "only one key ends so.\n"
+           "Ctrl-C writes a checkpoint and says how to go on.\n\n"
+           "Options:\n"
+           "  --out RUN              the run's folder; default: runs/MODEL-ATTENTION\n"
+           "  --resume RUN           go on where its last checkpoint stands\n"
+           "  --init MODEL           start from a model or run; what does not fit is made anew and listed\n"
+           "  --threads N            default: what OpenMP would use\n"
+           "  --quiet                only the result\n\n"
+           "Keys of a recipe:\n");
+    mhla_recipe_key key = {.size = sizeof key};
+    for (int i = 0; mhla_recipe_query(i, &key) == MHLA_OK; i++) {
+        printf("  --%-22s %s", key.name, key.help);
+        if (strchr(key.kind, '|')) printf(" [%s]", key.kind);
+        if (*key.standard) printf(" (%s)", key.standard);
+        printf("\n");
+    }
+}
+
+/* The recipe's key that a flag means: its full name, or train.NAME, or the only one that ends with .NAME. NULL: none, or
+ * several. */
+static const char *full_key(const char *flag, size_t length) {
+    mhla_recipe_key key = {.size = sizeof key};
+    const char *found = NULL;
+    int several = 0;
+    for (int i = 0; mhla_recipe_query(i, &key) == MHLA_OK; i++) {
+        const size_t n = strlen(key.name);
+        if (n == length && strncmp(key.name, flag, n) == 0) return key.name;
+        if (n <= length || key.name[n - length - 1] != '.' || strncmp(key.name + n - length, flag, length) != 0)
+            continue;
+        if (strncmp(key.name, "train.", 6) == 0) return key.name;
+        several = found != NULL;
+        found = key.name;
+    }
+    return several ? NULL : found;
+}
+
+typedef struct command {
+    const char *recipe, *out, *resume, *model, *attention;
+    int64_t threads;
+    int quiet, count, help;
+    char **settings; /* [count] "key=value" */
+} command;
+
+static int add_setting(command *c, const char *key, size_t length, const char *value) {
+    char *text = malloc(length + strlen(value) + 2);
+    char **more = realloc(c->settings, ((size_t)c->count + 1) * sizeof *more);
+    if (more) c->settings = more;
+    if (text == NULL || more == NULL) {
+        free(text);
+        return cli_failed(verb, MHLA_ENOMEM);
+    }
+    sprintf(text, "%.*s=%s", (int)length, key, value);
+    c->settings[c->count++] = text;
+    return -1;
+}
+
+/* -1 to go on, else the code to exit with. */
+static int parse(command *c, int argc, char **argv) {
+    for (int i = 0; i < argc; i++) {
+        const char *a = argv[i];
+        if (strcmp(a, "--help") == 0 || strcmp(a, "-h") == 0) {
+            c->help = 1;
+            return -1;
+        }
+        if (strncmp(a, "--", 2) != 0) {
+            if (c->recipe) return cli_wrong(verb, "\"%s\" is not expected: there is one recipe", a);
+            c->recipe = a;
+            continue;
+        }
+        if (strcmp(a, "--quiet") == 0) {
+            c->quiet = 1;
+            continue;
+        }
+        const size_t length = strcspn(a + 2, "=");
+        const char *value = a[2 + length] == '=' ? a + 3 + length : i + 1 < argc ? argv[++i] : NULL;
+        if (value == NULL) return cli_wrong(verb, "%s lacks its value", a);
+        const char *const names[] = {"out", "resume"};
+        const char **const places[] = {&c->out, &c->resume};
+        int known = 0;
+        for (int k = 0; k < 2; k++)
+            if (strlen(names[k]) == length && strncmp(a + 2, names[k], length) == 0) *places[k] = value, known = 1;
+        if (known) continue;
+        if (length == 7 && strncmp(a + 2, "threads", 7) == 0) {
+            char *end;
+            c->threads = strtoll(value, &end, 10);
+            if (*end || c->threads < 1 || c->threads > 1024)
+                return cli_wrong(verb, "--threads is \"%s\": expected 1 to 1024", value);
+            continue;
+        }
+        const char *key = full_key(a + 2, length);
+        if (key && strcmp(key, "model.model") == 0) c->model = value;
+        if (key && strcmp(key, "model.attention") == 0) c->attention = value;
+        /* an unknown one goes as it is: the library knows the nearest right key */
+        const int code = add_setting(c, key ? key : a + 2, key ? strlen(key) : length, value);
+        if (code >= 0) return code;
+    }
+    if (c->resume && (c->recipe || c->out || c->count))
+        return cli_wrong(verb,
+                         "--resume goes on with the run as it was begun: no recipe, --out or other keys beside it");
+    return -1;
+}
+
+/* ---- Progress ------------------------------------------------------------------------------------------------------- */
+
+static mhla_trainer *running;
+
+static void on_signal(int number) {
+    (void)number;
+    if (running) mhla_trainer_stop(running);
+}
+
+static int terminal, quiet, bar_shown;
+static double last_shown;
+
+void train_clear_bar(void) {
+    if (bar_shown) fprintf(stderr, "\r\033[K");
+    bar_shown = 0;
+}
+
+static const char *text_left(char *text, size_t size, double left) {
+    if (!isfinite(left))
+        snprintf(text, size, "-");
+    else if (left < 5999.0)
+        snprintf(text, size, "%d:%02d", (int)left / 60, (int)left % 60);
+    else
+        snprintf(text, size, "%.1f h", left / 3600.0);
+    return text;
+}
+
+static void show_step(const mhla_train_event *e) {
+    const double now = now_seconds();
+    const int final = e->step == e->steps;
+    if (!final && now - last_shown < (terminal ? 0.2 : 10.0)) return;
+    last_shown = now;
+    char left[32], accuracy[32] = "", bar[21];
+    text_left(left, sizeof left, e->seconds_left);
+    if (isfinite(e->accuracy)) snprintf(accuracy, sizeof accuracy, "  accuracy %.1f %%", 100.0 * e->accuracy);
+    const int filled = (int)(20.0 * (double)e->step / (double)e->steps);
+    for (int i = 0; i < 20; i++) bar[i] = i < filled ? '#' : '.';
+    bar[20] = '\0';
+    if (terminal)
+        fprintf(stderr, "\r[%s] %3.0f %%  %s left  %.0f images/s  loss %.4f%s  rate %.2e\033[K", bar,
+                100.0 * (double)e->step / (double)e->steps, left, e->images_per_second, e->loss, accuracy, e->rate);
+    else
+        fprintf(stderr, "step %lld of %lld, epoch %.2f, %s left, %.0f images/s, loss %.4f,%s rate %.2e\n",
+                (long long)e->step, (long long)e->steps, e->epoch, left, e->images_per_second, e->loss, accuracy,
+                e->rate);
+    bar_shown = terminal;
+}
+
+void train_show(void *user, const mhla_train_event *e) {
+    (void)user;
+    if (quiet) return;
+    terminal = isatty(STDERR_FILENO);
+    switch (e->kind) {
+    case MHLA_TRAIN_NOTE:
+        train_clear_bar();
+        fprintf(stderr, "%s\n", e->text);
+        break;
+    case MHLA_TRAIN_STEP: show_step(e); break;
+    case MHLA_TRAIN_EVALUATING:
+        if (terminal && now_seconds() - last_shown > 0.2) {
+            fprintf(stderr, "\rtesting: %lld of %lld\033[K", (long long)e->done, (long long)e->all);
+            last_shown = now_seconds();
+            bar_shown = 1;
+        }
+        break;
+    case MHLA_TRAIN_EVALUATED:
+        train_clear_bar();
+        fprintf(stderr, "epoch %.4g: test accuracy %.2f %%", e->epoch, 100.0 * e->test_accuracy);
+        if (isfinite(e->ema_accuracy)) fprintf(stderr, ", of the average %.2f %%", 100.0 * e->ema_accuracy);
+        fprintf(stderr, ", loss %.4f%s\n", e->test_loss, e->best ? ", the best so far" : "");
+        break;
+    case MHLA_TRAIN_CHECKPOINT: break;
+    }
+}
+
+mhla_status train_run(mhla_trainer *trainer, mhla_train_fn report, void *user, int *finished) {
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND}, was_int, was_term;
+    sigemptyset(&action.sa_mask);
+    running = trainer;
+    sigaction(SIGINT, &action, &was_int); /* a second one ends the program at once */
+    sigaction(SIGTERM, &action, &was_term);
+    const mhla_status status = mhla_trainer_run(trainer, report, user, finished);
+    sigaction(SIGINT, &was_int, NULL);
+    sigaction(SIGTERM, &was_term, NULL);
+    running = NULL;
+    return status;
+}
+
+/* ---- The verb ---------------------------------------------------------------------------------------------------------- */
+
+static int run(const command *c, const char *folder, mhla_trainer *trainer) {
+    mhla_context *context = NULL;
+    mhla_status status = MHLA_OK;
+    int finished = 0;
+    if (c->threads) {
+        status = mhla_context_create(
+            &context, &(mhla_context_desc){.size = sizeof(mhla_context_desc), .threads = (int)c->threads});
+        if (status == MHLA_OK) mhla_trainer_set_context(trainer, context);
+    }
+    mhla_model_info info = {.size = sizeof info};
+    if (status == MHLA_OK) status = mhla_model_query(mhla_trainer_model(trainer), &info);
+    if (status == MHLA_OK && !quiet) {
+        char count[32];
+        fprintf(stderr, "%s, %s parameters, into %s\n", info.name, text_count(count, sizeof count, info.parameters),
+                folder);
+    }
+    if (status == MHLA_OK) status = train_run(trainer, train_show, NULL, &finished);
+    train_clear_bar();
+    mhla_trainer_free(trainer);
+    mhla_context_free(context);
+    if (status != MHLA_OK) return cli_failed(verb, status);
+    if (!finished) {
+        fprintf(stderr, "Stopped; a checkpoint is written. Go on with: mhla train --resume %s\n", folder);
+        return CLI_FAILED;
+    }
+    printf("Finished: %s/best is the best checkpoint.\n", folder);
+    return CLI_OK;
+}
+
+int cmd_train(int argc, char **argv) {
+    command c = {0};
+    mhla_trainer *trainer = NULL;
+    char folder[4096];
+    int code = parse(&c, argc, argv);
+    if (code < 0 && c.help) {
+        print_help();
+        code = CLI_OK;
+    }
+    if (code < 0) {
+        quiet = c.quiet;
+        mhla_status status;
+        if (c.resume) {
+            snprintf(folder, sizeof folder, "%s", c.resume);
+            status = mhla_trainer_resume(&trainer, folder);
+        } else {
+            if (c.out) {
+                snprintf(folder, sizeof folder, "%s", c.out);
+            } else if (c.recipe) {
+                const char *name = strrchr(c.recipe, '/') ? strrchr(c.recipe, '/') + 1 : c.recipe;
+                snprintf(folder, sizeof folder, "runs/%.*s%s%s", (int)strcspn(name, "."), name, c.attention ? "-" : "",
+                         c.attention ? c.attention : "");
+            } else {
+                snprintf(folder, sizeof folder, "runs/%s-%s", c.model ? c.model : "deit_nano",
+                         c.attention ? c.attention : "mhla");
+            }
+            status = mhla_trainer_create(&trainer, folder, c.recipe, (const char *const *)c.settings, c.count);
+        }
+        code = status == MHLA_OK ? run(&c, folder, trainer) : cli_failed(verb, status);
+    }
+    for (int i = 0; i < c.count; i++) free(c.settings[i]);
+    free(c.settings);
+    return code;
+}

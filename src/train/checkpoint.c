@@ -1,0 +1,276 @@
+/* Checkpoints: RUN/checkpoints/step-NNNNNNNN/ with
+ *
+ *   config.json, model.safetensors   the model; any program that reads safetensors reads it
+ *   ema.safetensors                  its average, under the same names
+ *   optimizer.safetensors            exp_avg.NAME, exp_avg_sq.NAME, updates
+ *   state.json                       where training stands; randomness needs no state, it is keyed by the step
+ *
+ * A checkpoint is filled under the name .tmp-step-..., each file flushed to the disk, then renamed: a folder that is
+ * called step-NNNNNNNN is complete. Nothing of time or place is in it, so that equal training makes equal bytes. */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/status.h"
+#include "io/file.h"
+#include "train/train.h"
+
+enum { PATH = MHLA_RUN_PATH };
+
+/* ---- Folders ------------------------------------------------------------------------------------------------------- */
+
+static mhla_status flush_folder(const char *path) {
+    const int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) return mhla_fail(MHLA_EIO, "%s: %s", path, strerror(errno));
+    const int bad = fsync(fd) != 0 && errno != EINVAL; /* some file systems cannot */
+    const int why = errno;
+    close(fd);
+    return bad ? mhla_fail(MHLA_EIO, "%s: %s", path, strerror(why)) : MHLA_OK;
+}
+
+/* Removes a folder of plain files. What cannot be removed stays; it is no checkpoint by its name. */
+static void remove_folder(const char *path) {
+    DIR *dir = opendir(path);
+    if (dir) {
+        for (const struct dirent *e; (e = readdir(dir)) != NULL;)
+            if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0) unlinkat(dirfd(dir), e->d_name, 0);
+        closedir(dir);
+    }
+    rmdir(path);
+}
+
+static mhla_status point(const char *run, const char *name, int64_t step) {
+    char target[64], path[PATH], temporary[PATH];
+    snprintf(target, sizeof target, "checkpoints/step-%08lld", (long long)step);
+    snprintf(path, sizeof path, "%s/%s", run, name);
+    snprintf(temporary, sizeof temporary, "%s/.tmp-%s", run, name);
+    unlink(temporary);
+    if (symlink(target, temporary) != 0 || rename(temporary, path) != 0)
+        return mhla_fail(MHLA_EIO, "%s: %s", path, strerror(errno));
+    return flush_folder(run);
+}
+
+/* "step-00001200" -> 1200, anything else -1. */
+static int64_t step_of(const char *name) {
+    if (strncmp(name, "step-", 5) != 0) return -1;
+    char *end;
+    const long long n = strtoll(name + 5, &end, 10);
+    return *end == '\0' && end - (name + 5) >= 8 && n >= 0 ? n : -1;
+}
+
+/* Removes checkpoints that are neither `last` nor `best`, and what a killed writer left behind. A folder first loses its
+ * name, so that half a checkpoint never looks whole. */
+static void clean(const char *run, int64_t last, int64_t best) {
+    char folder[PATH], path[2 * PATH], trash[2 * PATH];
+    snprintf(folder, sizeof folder, "%s/checkpoints", run);
+    DIR *dir = opendir(folder);
+    if (dir == NULL) return;
+    for (const struct dirent *e; (e = readdir(dir)) != NULL;) {
+        const int64_t step = step_of(e->d_name);
+        snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
+        if (strncmp(e->d_name, ".tmp-", 5) == 0 || strncmp(e->d_name, ".old-", 5) == 0 ||
+            strncmp(e->d_name, "prev-", 5) == 0) {
+            remove_folder(path);
+        } else if (step >= 0 && step != last && step != best) {
+            snprintf(trash, sizeof trash, "%s/.old-%s", folder, e->d_name);
+            if (rename(path, trash) == 0) remove_folder(trash);
+        }
+    }
+    closedir(dir);
+}
+
+mhla_status mhla_checkpoint_find(char *folder, size_t size, const char *run) {
+    char path[PATH];
+    int64_t newest = -1;
+    snprintf(path, sizeof path, "%s/checkpoints", run);
+    DIR *dir = opendir(path);
+    if (dir == NULL) return mhla_fail(MHLA_EIO, "%s: %s: this is no run that can go on", path, strerror(errno));
+    for (const struct dirent *e; (e = readdir(dir)) != NULL;) {
+        const int64_t step = step_of(strncmp(e->d_name, "prev-", 5) == 0 ? e->d_name + 5 : e->d_name);
+        if (step > newest) newest = step;
+    }
+    closedir(dir);
+    if (newest < 0) return mhla_fail(MHLA_EDATA, "%s: no checkpoint has been written yet; start the run again", run);
+    if (snprintf(folder, size, "%s/step-%08lld", path, (long long)newest) >= (int)size)
+        return mhla_fail(MHLA_EIO, "%.60s...: the path is too long", run);
+    struct stat info;
+    if (stat(folder, &info) != 0) { /* killed while one took the place of another, see mhla_checkpoint_write */
+        char previous[PATH + 64];
+        snprintf(previous, sizeof previous, "%s/prev-step-%08lld", path, (long long)newest);
+        if (rename(previous, folder) != 0) return mhla_fail(MHLA_EIO, "%s: %s", previous, strerror(errno));
+    }
+    return MHLA_OK;
+}
+
+/* ---- Writing ---------------------------------------------------------------------------------------------------------- */
+
+static const float *averaged(void *user, int i) { return mhla_ema_data(user, i); }
+
+static mhla_status write_optimizer(mhla_trainer *t, const char *path) {
+    const mhla_params *ps = mhla_deit_params(t->model->deit);
+    const int n = mhla_params_count(ps), slots = mhla_optim_slots(t->optim);
+    mhla_storable *list = calloc((size_t)(n * slots + 1), sizeof *list);
+    char(*names)[160] = calloc((size_t)(n * slots), sizeof *names);
+    int64_t *updates = calloc((size_t)n, sizeof *updates);
+    const int64_t shape = n;
+    mhla_status status = list && names && updates ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory for a list of tensors");
+    for (int i = 0; i < n && status == MHLA_OK; i++) {
+        const mhla_param *p = mhla_params_at(ps, i);
+        updates[i] = *mhla_optim_updates(t->optim, i);
+        for (int s = 0; s < slots; s++) {
+            const int k = i * slots + s;
+            snprintf(names[k], sizeof *names, "%s.%s", mhla_optim_slot_name(t->optim, s), p->name);
+            list[k] =
+                (mhla_storable){names[k], p->dims, p->shape, mhla_optim_slot(t->optim, i, s), MHLA_IO_F32, MHLA_IO_F32};
+        }
+    }
+    if (status == MHLA_OK) {
+        list[n * slots] = (mhla_storable){"updates", 1, &shape, updates, MHLA_IO_I64, MHLA_IO_I64};
+        status = mhla_safetensors_write(path, list, n * slots + 1, NULL, 0);
+    }
+    free(list);
+    free(names);
+    free(updates);
+    return status;
+}
+
+static mhla_status write_state(const mhla_trainer *t, const char *path) {
+    json_t *tree = json_object();
+    json_object_set_new(tree, "step", json_integer(t->step));
+    json_object_set_new(tree, "steps", json_integer(t->steps));
+    json_object_set_new(tree, "epoch", json_integer(t->step / t->per_epoch));
+    json_object_set_new(tree, "batch", json_integer(t->step % t->per_epoch));
+    json_object_set_new(tree, "evaluated_step", json_integer(t->evaluated));
+    json_object_set_new(tree, "best_step", json_integer(t->best_step));
+    json_object_set_new(tree, "best_accuracy", mhla_json_real(t->best_accuracy));
+    json_object_set_new(tree, "ema_updates", json_integer(t->ema ? *mhla_ema_updates(t->ema) : 0));
+    const mhla_status status = tree ? mhla_json_save(tree, path) : mhla_fail(MHLA_ENOMEM, "no memory");
+    json_decref(tree);
+    return status;
+}
+
+static mhla_status fill(mhla_trainer *t, const char *folder) {
+    char path[2 * PATH];
+    if (mkdir(folder, 0777) != 0) return mhla_fail(MHLA_EIO, "%s: %s", folder, strerror(errno));
+    MHLA_TRY(mhla_model_save(t->model, folder));
+    if (t->ema) {
+        snprintf(path, sizeof path, "%s/ema.safetensors", folder);
+        MHLA_TRY(mhla_params_save(mhla_deit_params(t->model->deit), path, averaged, t->ema));
+    }
+    snprintf(path, sizeof path, "%s/optimizer.safetensors", folder);
+    MHLA_TRY(write_optimizer(t, path));
+    snprintf(path, sizeof path, "%s/state.json", folder);
+    MHLA_TRY(write_state(t, path));
+    return flush_folder(folder);
+}
+
+mhla_status mhla_checkpoint_write(mhla_trainer *t) {
+    char all[PATH], temporary[PATH + 64], final[PATH + 64], old[PATH + 64];
+    snprintf(all, sizeof all, "%s/checkpoints", t->run);
+    snprintf(temporary, sizeof temporary, "%s/.tmp-step-%08lld", all, (long long)t->step);
+    snprintf(final, sizeof final, "%s/step-%08lld", all, (long long)t->step);
+    snprintf(old, sizeof old, "%s/prev-step-%08lld", all, (long long)t->step);
+    remove_folder(temporary);
+    mhla_status status = fill(t, temporary);
+    /* One of the same step is there only where an evaluation was interrupted; it is the same but for that. */
+    if (status == MHLA_OK && t->saved == t->step) rename(final, old);
+    if (status == MHLA_OK && rename(temporary, final) != 0)
+        status = mhla_fail(MHLA_EIO, "%s: %s", final, strerror(errno));
+    if (status == MHLA_OK) status = flush_folder(all);
+    if (status != MHLA_OK) {
+        remove_folder(temporary);
+        return status;
+    }
+    t->saved = t->step;
+    MHLA_TRY(point(t->run, "last", t->step));
+    if (t->best_step >= 0) MHLA_TRY(point(t->run, "best", t->best_step));
+    clean(t->run, t->step, t->best_step);
+    return MHLA_OK;
+}
+
+/* ---- Reading ------------------------------------------------------------------------------------------------------------ */
+
+static mhla_status read_optimizer(mhla_trainer *t, const char *path) {
+    const mhla_params *ps = mhla_deit_params(t->model->deit);
+    const int n = mhla_params_count(ps);
+    const int64_t shape = n;
+    mhla_safetensors *file = NULL;
+    MHLA_TRY(mhla_safetensors_open(&file, path));
+    const mhla_stored *updates = NULL;
+    mhla_status status = mhla_safetensors_need(&updates, file, "updates");
+    if (status == MHLA_OK) status = mhla_stored_check(updates, 1, &shape);
+    if (status == MHLA_OK && updates->dtype != MHLA_IO_I64)
+        status =
+            mhla_fail(MHLA_EDATA, "%s: tensor updates is %s, expected I64", path, mhla_io_dtype_text(updates->dtype));
+    for (int i = 0; i < n && status == MHLA_OK; i++) {
+        const mhla_param *p = mhla_params_at(ps, i);
+        memcpy(mhla_optim_updates(t->optim, i), updates->data + 8 * (size_t)i, 8);
+        for (int s = 0; s < mhla_optim_slots(t->optim) && status == MHLA_OK; s++) {
+            char name[160];
+            snprintf(name, sizeof name, "%s.%s", mhla_optim_slot_name(t->optim, s), p->name);
+            status = mhla_safetensors_load(mhla_optim_slot(t->optim, i, s), file, name, p->dims, p->shape);
+        }
+    }
+    mhla_safetensors_close(file);
+    return status;
+}
+
+static mhla_status read_ema(mhla_trainer *t, const char *path) {
+    const mhla_params *ps = mhla_deit_params(t->model->deit);
+    mhla_safetensors *file = NULL;
+    MHLA_TRY(mhla_safetensors_open(&file, path));
+    mhla_status status = MHLA_OK;
+    for (int i = 0; i < mhla_params_count(ps) && status == MHLA_OK; i++) {
+        const mhla_param *p = mhla_params_at(ps, i);
+        status = mhla_safetensors_load(mhla_ema_data(t->ema, i), file, p->name, p->dims, p->shape);
+    }
+    mhla_safetensors_close(file);
+    return status;
+}
+
+static mhla_status read_state(mhla_trainer *t, const char *path) {
+    json_t *tree = NULL;
+    MHLA_TRY(mhla_json_load(&tree, path));
+    int64_t steps = -1, updates = 0;
+    t->step = t->evaluated = t->best_step = -1;
+    t->best_accuracy = NAN;
+    const json_t *best = json_object_get(tree, "best_accuracy");
+    if (json_is_number(best)) t->best_accuracy = json_number_value(best);
+    mhla_status status = mhla_json_get_int(&t->step, tree, "step", 0, INT64_MAX, path);
+    if (status == MHLA_OK) status = mhla_json_get_int(&steps, tree, "steps", 1, INT64_MAX, path);
+    if (status == MHLA_OK) status = mhla_json_get_int(&t->evaluated, tree, "evaluated_step", -1, INT64_MAX, path);
+    if (status == MHLA_OK) status = mhla_json_get_int(&t->best_step, tree, "best_step", -1, INT64_MAX, path);
+    if (status == MHLA_OK) status = mhla_json_get_int(&updates, tree, "ema_updates", 0, INT64_MAX, path);
+    if (status == MHLA_OK && (steps != t->steps || t->step < 0 || t->step > steps))
+        status = mhla_fail(MHLA_EDATA, "%s: step %lld of %lld, but the recipe makes %lld steps: has the data changed?",
+                           path, (long long)t->step, (long long)steps, (long long)t->steps);
+    if (status == MHLA_OK && t->ema) *mhla_ema_updates(t->ema) = updates;
+    json_decref(tree);
+    return status;
+}
+
+mhla_status mhla_checkpoint_read(mhla_trainer *t, const char *folder) {
+    char path[2 * PATH];
+    mhla_safetensors *file = NULL;
+    snprintf(path, sizeof path, "%s/state.json", folder);
+    MHLA_TRY(read_state(t, path));
+    snprintf(path, sizeof path, "%s/model.safetensors", folder);
+    mhla_status status = mhla_safetensors_open(&file, path);
+    if (status == MHLA_OK) status = mhla_params_load(mhla_deit_params(t->model->deit), file);
+    mhla_safetensors_close(file);
+    snprintf(path, sizeof path, "%s/optimizer.safetensors", folder);
+    if (status == MHLA_OK) status = read_optimizer(t, path);
+    snprintf(path, sizeof path, "%s/ema.safetensors", folder);
+    if (status == MHLA_OK && t->ema) status = read_ema(t, path);
+    if (status != MHLA_OK) return status;
+    t->saved = t->step;
+    MHLA_TRY(point(t->run, "last", t->step));
+    if (t->best_step >= 0) MHLA_TRY(point(t->run, "best", t->best_step));
+    clean(t->run, t->step, t->best_step);
+    return MHLA_OK;
+}

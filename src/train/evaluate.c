@@ -1,0 +1,205 @@
+/* A model and a dataset: how many it gets right; a model and a picture: what it takes it for. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/status.h"
+#include "train/train.h"
+
+enum { BATCH = 64, TOP = 5 };
+
+mhla_augment mhla_model_augment(const mhla_model *model) {
+    const mhla_deit_config *c = mhla_deit_config_of(model->deit);
+    mhla_augment a = {.size = c->image[0], .channels = c->channels, .crop = MHLA_CROP_EVAL, .crop_pct = c->crop};
+    for (int i = 0; i < 3; i++) {
+        a.mean[i] = (float)c->mean[i];
+        a.std[i] = (float)c->deviation[i];
+    }
+    return a;
+}
+
+static double seconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* -log softmax(logits)[label] */
+static double cross_entropy(const float *logits, int n, int label) {
+    double most = logits[0], sum = 0.0;
+    for (int i = 1; i < n; i++) most = fmax(most, logits[i]);
+    for (int i = 0; i < n; i++) sum += exp(logits[i] - most);
+    return log(sum) + most - logits[label];
+}
+
+static void count_batch(mhla_evaluation *r, double *loss, const float *logits, const mhla_batch *batch, int64_t rows) {
+    for (int64_t b = 0; b < rows; b++) {
+        const float *y = logits + b * r->classes;
+        const int label = batch->labels[b];
+        if (label < 0) continue; /* a file that could not be read */
+        int before = 0;          /* classes that the model prefers; on a tie the first one wins */
+        for (int i = 0; i < r->classes; i++) before += y[i] > y[label] || (y[i] == y[label] && i < label);
+        *loss += cross_entropy(y, r->classes, label);
+        r->images++;
+        r->top1 += before == 0;
+        r->top5 += before < TOP;
+        r->class_images[label]++;
+        r->class_right[label] += before == 0;
+    }
+}
+
+mhla_status mhla_evaluate(mhla_model *model, mhla_evaluation *result, mhla_dataset *data, int workers, int64_t limit,
+                          volatile sig_atomic_t *stop, mhla_progress_fn progress, void *user) {
+    const mhla_deit_config *c = mhla_deit_config_of(model->deit);
+    const size_t size = result->size;
+    *result = (mhla_evaluation){.size = size, .classes = c->classes};
+    if (c->image[0] != c->image[1])
+        return mhla_fail(MHLA_ENOTSUP, "images of %d x %d: pictures are made square", c->image[0], c->image[1]);
+    if (mhla_dataset_classes(data) > c->classes)
+        return mhla_fail(MHLA_EINVAL, "the data has %d classes, the model %d", mhla_dataset_classes(data), c->classes);
+    int64_t all = mhla_dataset_count(data);
+    if (limit > 0 && limit < all) all = limit;
+    const double begin = seconds();
+    double loss = 0.0;
+    int64_t done = 0;
+    mhla_loader *loader = NULL;
+    float *logits = malloc((size_t)BATCH * (size_t)c->classes * sizeof *logits);
+    result->class_images = calloc((size_t)c->classes, sizeof *result->class_images);
+    result->class_right = calloc((size_t)c->classes, sizeof *result->class_right);
+    mhla_status status = logits && result->class_images && result->class_right
+                             ? MHLA_OK
+                             : mhla_fail(MHLA_ENOMEM, "no memory for %d classes", c->classes);
+    if (status == MHLA_OK)
+        status = mhla_loader_create(&loader, &(mhla_loader_desc){.data = data,
+                                                                 .batch = BATCH,
+                                                                 .workers = workers,
+                                                                 .augment = mhla_model_augment(model),
+                                                                 .classes = c->classes,
+                                                                 .no_targets = 1});
+    while (status == MHLA_OK && done < all && !(stop && *stop)) {
+        const mhla_batch *batch;
+        status = mhla_loader_next(loader, &batch);
+        if (status != MHLA_OK || batch->count == 0) break;
+        const int64_t rows = batch->count < all - done ? batch->count : all - done;
+        status = mhla_model_infer(model, logits, batch->images, rows);
+        if (status != MHLA_OK) break;
+        count_batch(result, &loss, logits, batch, rows);
+        done += rows;
+        if (progress) progress(user, done, all);
+    }
+    mhla_loader_free(loader);
+    free(logits);
+    if (status == MHLA_OK && result->images == 0 && !(stop && *stop))
+        status = mhla_fail(MHLA_EDATA, "none of %lld images could be read", (long long)all);
+    if (status != MHLA_OK) {
+        mhla_evaluation_free(result);
+        return status;
+    }
+    result->loss = result->images ? loss / (double)result->images : NAN;
+    result->seconds = seconds() - begin;
+    return MHLA_OK;
+}
+
+/* The run that a model came from says what it was trained on: recipe.json lies above its checkpoints. */
+static mhla_status data_of_run(char *source, size_t size, const mhla_model *model) {
+    static const char *const places[] = {"", "/..", "/../.."};
+    char path[MHLA_RUN_PATH + 32];
+    for (int i = 0; i < 3 && model->origin; i++) {
+        snprintf(path, sizeof path, "%.*s%s/recipe.json", MHLA_RUN_PATH, model->origin, places[i]);
+        if (access(path, F_OK) != 0) continue;
+        json_t *tree = NULL;
+        MHLA_TRY(mhla_json_load(&tree, path));
+        const char *text = json_string_value(json_object_get(json_object_get(tree, "data"), "source"));
+        snprintf(source, size, "%s", text ? text : "");
+        json_decref(tree);
+        if (*source) return MHLA_OK;
+    }
+    return mhla_fail(MHLA_EINVAL, "%s: no run says what data it was trained on; name the data",
+                     model->origin ? model->origin : "the model");
+}
+
+static mhla_status open_split(mhla_dataset **set, const char *data, const char *split) {
+    char folder[MHLA_RUN_PATH];
+    const int train = split && strcmp(split, "train") == 0;
+    if (split && !train && strcmp(split, "test") != 0)
+        return mhla_fail(MHLA_EINVAL, "split is \"%s\": expected test or train", split);
+    MHLA_TRY(mhla_data_locate(folder, sizeof folder, data));
+    return mhla_dataset_open(set, folder, train ? MHLA_SPLIT_TRAIN : MHLA_SPLIT_TEST);
+}
+
+mhla_status mhla_data_export(const char *data, const char *split, int64_t index, const char *path, int *label) {
+    mhla_dataset *set = NULL;
+    mhla_image image = {0};
+    mhla_status status = open_split(&set, data, split);
+    if (status == MHLA_OK && (index < 0 || index >= mhla_dataset_count(set)))
+        status = mhla_fail(MHLA_EINVAL, "picture %lld of %lld", (long long)index, (long long)mhla_dataset_count(set));
+    if (status == MHLA_OK) status = mhla_dataset_get(set, index, &image, label);
+    if (status == MHLA_OK) status = mhla_image_write(path, &image);
+    mhla_image_free(&image);
+    mhla_dataset_free(set);
+    return status;
+}
+
+mhla_status mhla_model_evaluate(mhla_model *model, mhla_evaluation *result, const char *data, const char *split,
+                                int64_t limit, mhla_progress_fn progress, void *user) {
+    char source[MHLA_RUN_PATH];
+    mhla_dataset *set = NULL;
+    if (result->size != sizeof *result)
+        return mhla_fail(MHLA_EINVAL, "result.size is %zu: set it to sizeof the structure", result->size);
+    if (data == NULL) {
+        MHLA_TRY(data_of_run(source, sizeof source, model));
+        data = source;
+    }
+    MHLA_TRY(open_split(&set, data, split));
+    const mhla_status status = mhla_evaluate(model, result, set, 1, limit, NULL, progress, user);
+    mhla_dataset_free(set);
+    return status;
+}
+
+void mhla_evaluation_free(mhla_evaluation *result) {
+    free(result->class_images);
+    free(result->class_right);
+    result->class_images = result->class_right = NULL;
+}
+
+/* ---- One picture --------------------------------------------------------------------------------------------------- */
+
+static mhla_status classify(mhla_model *model, float *probabilities, const mhla_image *image) {
+    const mhla_deit_config *c = mhla_deit_config_of(model->deit);
+    if (c->image[0] != c->image[1])
+        return mhla_fail(MHLA_ENOTSUP, "images of %d x %d: pictures are made square", c->image[0], c->image[1]);
+    mhla_augment a = mhla_model_augment(model);
+    mhla_augment_scratch scratch = {0};
+    float *x = malloc((size_t)c->channels * (size_t)c->image[0] * (size_t)c->image[1] * sizeof *x);
+    mhla_status status = x ? mhla_augment_prepare(&a) : mhla_fail(MHLA_ENOMEM, "no memory for an image");
+    if (status == MHLA_OK) status = mhla_augment_apply(x, image, &a, &scratch, 0, 0, 0);
+    if (status == MHLA_OK) status = mhla_model_infer(model, probabilities, x, 1);
+    if (status == MHLA_OK) {
+        double most = -INFINITY, sum = 0.0;
+        for (int i = 0; i < c->classes; i++) most = fmax(most, probabilities[i]);
+        for (int i = 0; i < c->classes; i++) sum += exp(probabilities[i] - most);
+        for (int i = 0; i < c->classes; i++) probabilities[i] = (float)(exp(probabilities[i] - most) / sum);
+    }
+    mhla_augment_scratch_free(&scratch);
+    free(x);
+    return status;
+}
+
+mhla_status mhla_model_classify_bytes(mhla_model *model, float *probabilities, const void *bytes, size_t size,
+                                      const char *name) {
+    mhla_image image = {0};
+    mhla_status status = mhla_image_decode(&image, bytes, size, mhla_deit_config_of(model->deit)->channels, name);
+    if (status == MHLA_OK) status = classify(model, probabilities, &image);
+    mhla_image_free(&image);
+    return status;
+}
+
+mhla_status mhla_model_classify(mhla_model *model, float *probabilities, const char *path) {
+    mhla_image image = {0};
+    mhla_status status = mhla_image_read(&image, path, mhla_deit_config_of(model->deit)->channels);
+    if (status == MHLA_OK) status = classify(model, probabilities, &image);
+    mhla_image_free(&image);
+    return status;
+}

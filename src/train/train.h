@@ -1,0 +1,75 @@
+/* Training, inside: the table of what a recipe may say, a run's state, its checkpoints, evaluation, fine-tuning. */
+#ifndef MHLA_TRAIN_TRAIN_H
+#define MHLA_TRAIN_TRAIN_H
+
+#include <mhla/nn.h>
+#include <signal.h>
+
+#include "io/json.h"
+#include "io/recipe.h"
+#include "models/model.h"
+#include "nn/optim.h"
+#include "train/loader.h"
+
+enum { MHLA_RUN_PATH = 4096 };
+
+struct mhla_trainer {
+    char run[MHLA_RUN_PATH - 128]; /* its folder */
+    mhla_recipe *recipe;
+    const mhla_context *context;
+    volatile sig_atomic_t stop;
+
+    mhla_model *model;
+    mhla_dataset *train, *test; /* test may be NULL */
+    mhla_loader *loader;
+    mhla_tape *tape;
+    mhla_optim *optim;
+    mhla_ema *ema; /* NULL without */
+    mhla_schedule schedule;
+
+    /* Where it stands; all of this but `log` is in a checkpoint. */
+    int64_t step, steps, per_epoch; /* updates done, of all, of an epoch */
+    int64_t evaluated;              /* the step of the last evaluation, -1: none */
+    int64_t best_step;              /* -1: none */
+    double best_accuracy;
+    int64_t saved; /* the step of the newest checkpoint, -1: none */
+
+    char *notes; /* of its making, told when it runs */
+    mhla_jsonl log;
+    mhla_train_fn report;
+    void *user;
+};
+
+/* ---- schema.c ---- */
+
+/* The rows of a recipe: the trainer's own, and the model's under "model.". */
+const mhla_recipe_row *mhla_train_rows(void);
+
+/* ---- checkpoint.c: RUN/checkpoints/step-NNNNNNNN, complete once it has that name ---- */
+
+/* Writes what the trainer holds, points `last` and `best` to it, removes what is neither. */
+mhla_status mhla_checkpoint_write(mhla_trainer *trainer);
+/* The newest one of a run: its folder, MHLA_EDATA if there is none. Removes what a killed writer left. */
+mhla_status mhla_checkpoint_find(char *folder, size_t size, const char *run);
+/* Fills model, optimiser, average and state of a trainer that has been made for the same recipe. */
+mhla_status mhla_checkpoint_read(mhla_trainer *trainer, const char *folder);
+
+/* ---- init.c ---- */
+
+/* Values of `path` for all parameters that fit; position embeddings are interpolated; what is new keeps its fresh values.
+ * note() is told what. */
+mhla_status mhla_model_adopt(mhla_model *model, const char *path, void (*note)(void *user, const char *text),
+                             void *user);
+/* Freezes the parameters that a shell pattern of the array matches; MHLA_EINVAL for one that matches none. */
+mhla_status mhla_params_freeze(mhla_params *params, const json_t *patterns);
+
+/* ---- evaluate.c ---- */
+
+mhla_status mhla_evaluate(mhla_model *model, mhla_evaluation *result, mhla_dataset *data, int workers, int64_t limit,
+                          volatile sig_atomic_t *stop, mhla_progress_fn progress, void *user);
+/* The folder of a dataset: a known name's, or the path itself. */
+mhla_status mhla_data_locate(char *folder, size_t size, const char *source);
+/* How a model wants its pictures. */
+mhla_augment mhla_model_augment(const mhla_model *model);
+
+#endif

@@ -1,0 +1,20 @@
+# A run: trained, tested, looked at, classified with, stopped and gone on with.
+. "$CLI/lib.inc"
+. "$CLI/data.inc"
+small_data data
+train="mhla train --source data $small_model --batch 16 --log.steps 1 --rate 3e-3"
+$train --steps 12 --out run --seed 3 2>log; echo "-> $?"
+grep -c 'test accuracy' log
+ls run run/best/ | tr '\n' ' '; echo
+wc -l <run/metrics.jsonl
+mhla eval run | figures
+mhla eval run/last/model.safetensors --json --data data >json || exit
+json <json | positive '^(images|accuracy|top5|loss)$'
+mhla info run
+echo '--- again: the same bytes; stopped and gone on with, too'
+$train --steps 12 --out again --seed 3 --quiet >/dev/null 2>&1
+cmp run/last/model.safetensors again/last/model.safetensors && cmp run/last/optimizer.safetensors again/last/optimizer.safetensors && echo same
+$train --steps 12 --out run --seed 3; echo "-> $?"
+mhla train --resume run --quiet; echo "-> $?"
+echo '--- fine-tuning'
+$train --steps 2 --out tuned --init run --attention softmax --classes 6 2>&1 | grep -E '^(taken|new|of another|left out)'

@@ -1,0 +1,19 @@
+# What cannot be trained, tested or classified: one sentence, exit code 1 or 2, nothing half written.
+. "$CLI/data.inc"
+small_data data
+mhla train --source nowhere/at/all --out r; echo "-> $?"
+mhla train no-such-recipe.toml --out r; echo "-> $?"
+mhla train --epoch 3 --out r; echo "-> $?"
+mhla train --epochs many --out r; echo "-> $?"
+mhla train --out; echo "-> $?"
+mhla train --resume r; echo "-> $?"
+mhla train --resume r --epochs 3; echo "-> $?"
+mhla train --source data --patch 5 --out r; echo "-> $?"
+printf 'train.epochz = 3\n' >bad.toml
+mhla train bad.toml --out r; echo "-> $?"
+ls r 2>/dev/null
+mhla eval; echo "-> $?"
+mhla eval data; echo "-> $?"
+mhla classify picture.png; echo "-> $?"
+mhla info deit_tiny attention=sofmax; echo "-> $?"
+mhla info no-such-model; echo "-> $?"

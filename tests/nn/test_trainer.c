@@ -1,0 +1,224 @@
+/* Training: it learns, it can be stopped and go on to the same bytes, parts of a batch add up, what is wrong is told and
+ * leaves the last checkpoint alone; fine-tuning takes what fits. */
+#include "train_case.h"
+
+typedef struct watch {
+    mhla_trainer *trainer;
+    int64_t stop_at, evaluations, steps;
+    int stop_in_evaluation;
+    double first_loss, last_loss, accuracy;
+    char notes[4096];
+} watch;
+
+static void watching(void *user, const mhla_train_event *e) {
+    watch *w = user;
+    if (e->kind == MHLA_TRAIN_STEP) {
+        if (w->steps++ == 0) w->first_loss = e->loss;
+        w->last_loss = e->loss;
+        if (e->step == w->stop_at) mhla_trainer_stop(w->trainer);
+    } else if (e->kind == MHLA_TRAIN_EVALUATED) {
+        w->evaluations++;
+        w->accuracy = e->test_accuracy;
+    } else if (e->kind == MHLA_TRAIN_EVALUATING && w->stop_in_evaluation) {
+        mhla_trainer_stop(w->trainer);
+    } else if (e->kind == MHLA_TRAIN_NOTE && strlen(w->notes) + strlen(e->text) + 2 < sizeof w->notes) {
+        strcat(strcat(w->notes, e->text), "\n");
+    }
+}
+
+static mhla_status run(mhla_trainer *t, watch *w, int *finished) {
+    w->trainer = t;
+    return mhla_trainer_run(t, watching, w, finished);
+}
+
+static void whole(const char *name, ...) {
+    mhla_trainer *t;
+    watch w = {0};
+    int finished;
+    va_list more;
+    va_start(more, name);
+    const char *a = va_arg(more, const char *);
+    const char *b = a ? va_arg(more, const char *) : NULL;
+    va_end(more);
+    if (create(&t, name, a, b, NULL) != MHLA_OK) fail_msg("%s", mhla_message());
+    if (run(t, &w, &finished) != MHLA_OK) fail_msg("%s", mhla_message());
+    assert_int_equal(finished, 1);
+    mhla_trainer_free(t);
+}
+
+static void learns(void **state) {
+    (void)state;
+    mhla_trainer *t;
+    watch w = {0};
+    int finished;
+    if (create(&t, "learns", "train.steps=150", "augment.mixup=0", "augment.erasing=0", "train.drop_path=0",
+               "train.rate=0.01", NULL) != MHLA_OK)
+        fail_msg("%s", mhla_message());
+    if (run(t, &w, &finished) != MHLA_OK) fail_msg("%s", mhla_message());
+    mhla_trainer_free(t);
+    assert_int_equal(w.steps, 150);
+    assert_int_equal(w.evaluations, 15);
+    assert_non_null(strstr(w.notes, "memory: "));
+    assert_true(w.last_loss < w.first_loss);
+    if (!(w.accuracy > 0.8)) fail_msg("accuracy %g", w.accuracy);
+    /* what is on the disk is the model that was tested */
+    mhla_model *m;
+    mhla_evaluation r = {.size = sizeof r};
+    if (mhla_model_open(&m, in_root("learns")) != MHLA_OK) fail_msg("%s", mhla_message());
+    if (mhla_model_evaluate(m, &r, NULL, "test", 0, NULL, NULL) != MHLA_OK) fail_msg("%s", mhla_message());
+    assert_int_equal(r.images, 64);
+    assert_true(r.top1 > 50);
+    mhla_evaluation_free(&r);
+    mhla_model_free(m);
+}
+
+/* Stopped at every odd place, also in the middle of an evaluation; and whatever the number of workers and threads. */
+static void goes_on(void **state) {
+    (void)state;
+    whole("straight", NULL);
+    for (int way = 0; way < 3; way++) {
+        char name[32];
+        mhla_trainer *t;
+        int finished = 0;
+        snprintf(name, sizeof name, "stopped%d", way);
+        assert_int_equal(create(&t, name, way == 2 ? "data.workers=0" : NULL, NULL), MHLA_OK);
+        for (int part = 0; !finished; part++) {
+            assert_in_range(part, 0, 30);
+            watch w = {.stop_at = way == 0   ? 7
+                                  : way == 1 ? 3 * part + 2
+                                             : 10,
+                       .stop_in_evaluation = way == 2 && part < 2};
+            if (run(t, &w, &finished) != MHLA_OK) fail_msg("%s", mhla_message());
+            mhla_trainer_free(t);
+            if (!finished && mhla_trainer_resume(&t, in_root(name)) != MHLA_OK) fail_msg("%s", mhla_message());
+        }
+        assert_same_end("straight", name);
+    }
+    /* a finished run has nothing left to do */
+    mhla_trainer *t;
+    watch w = {0};
+    int finished = 0;
+    assert_int_equal(mhla_trainer_resume(&t, in_root("straight")), MHLA_OK);
+    assert_int_equal(run(t, &w, &finished), MHLA_OK);
+    assert_int_equal(finished, 1);
+    assert_int_equal(w.steps, 0);
+    mhla_trainer_free(t);
+}
+
+/* The same seed with 1 and 2 threads. */
+static void threads(void **state) {
+    (void)state;
+    mhla_context *context;
+    mhla_trainer *t;
+    watch w = {0};
+    int finished;
+    assert_int_equal(
+        mhla_context_create(&context, &(mhla_context_desc){.size = sizeof(mhla_context_desc), .threads = 1}), MHLA_OK);
+    assert_int_equal(create(&t, "one-thread", NULL), MHLA_OK);
+    mhla_trainer_set_context(t, context);
+    assert_int_equal(run(t, &w, &finished), MHLA_OK);
+    mhla_trainer_free(t);
+    mhla_context_free(context);
+    assert_same_end("straight", "one-thread");
+}
+
+/* 32 = 2 x 16, to rounding. */
+static void accumulates(void **state) {
+    (void)state;
+    mhla_trainer *t[2];
+    for (int i = 0; i < 2; i++) {
+        watch w = {0};
+        int finished;
+        assert_int_equal(create(&t[i], i ? "parts" : "whole", "train.steps=3", "eval.limit=8",
+                                i ? "train.accumulate=2" : "train.accumulate=1", NULL),
+                         MHLA_OK);
+        assert_int_equal(run(t[i], &w, &finished), MHLA_OK);
+    }
+    const mhla_params *a = mhla_deit_params(t[0]->model->deit), *b = mhla_deit_params(t[1]->model->deit);
+    for (int i = 0; i < mhla_params_count(a); i++) {
+        const mhla_param *p = mhla_params_at(a, i), *q = mhla_params_at(b, i);
+        for (int64_t k = 0; k < p->count; k++)
+            if (fabsf(p->data[k] - q->data[k]) > 2e-4f)
+                fail_msg("%s[%lld]: %g %g", p->name, (long long)k, p->data[k], q->data[k]);
+    }
+    mhla_trainer_free(t[0]);
+    mhla_trainer_free(t[1]);
+}
+
+static void goes_wrong(void **state) {
+    (void)state;
+    mhla_trainer *t = NULL;
+    watch w = {0};
+    int finished;
+    /* the loss explodes: the checkpoint before it stays, the message names the step */
+    assert_int_equal(create(&t, "explodes", "train.rate=1e30", "train.clip=0", "train.optimizer=sgd",
+                            "train.warmup_epochs=0", "checkpoint.steps=1", NULL),
+                     MHLA_OK);
+    assert_int_equal(run(t, &w, &finished), MHLA_ERANGE);
+    assert_non_null(strstr(mhla_message(), "step"));
+    assert_non_null(strstr(mhla_message(), "train.rate"));
+    mhla_trainer_free(t);
+    mhla_model *m;
+    assert_int_equal(mhla_model_open(&m, in_root("explodes")), MHLA_OK);
+    mhla_model_free(m);
+    /* a run is there already */
+    assert_int_equal(create(&t, "explodes", NULL), MHLA_EINVAL);
+    assert_non_null(strstr(mhla_message(), "--resume"));
+    /* keys and values */
+    assert_int_not_equal(create(&t, "x", "train.epoch=3", NULL), MHLA_OK);
+    assert_non_null(strstr(mhla_message(), "train.epochs"));
+    assert_int_not_equal(create(&t, "x", "train.batch=1000", NULL), MHLA_OK);
+    assert_non_null(strstr(mhla_message(), "1000"));
+    assert_int_not_equal(create(&t, "x", "model.classes=2", NULL), MHLA_OK);
+    assert_int_not_equal(create(&t, "x", "train.freeze=blocks.9.*", NULL), MHLA_OK);
+    assert_non_null(strstr(mhla_message(), "blocks.9.*"));
+    assert_int_not_equal(create(&t, "x", "data.source=/nowhere/at/all", NULL), MHLA_OK);
+    assert_int_not_equal(access(in_root("x"), F_OK), 0);
+    assert_int_not_equal(mhla_trainer_resume(&t, in_root("x")), MHLA_OK);
+    assert_int_not_equal(mhla_trainer_resume(&t, in_root("data")), MHLA_OK);
+}
+
+/* From softmax at one resolution to MHLA at another, with another head; the norms frozen. */
+static void fine_tunes(void **state) {
+    (void)state;
+    mhla_trainer *t;
+    watch w = {0};
+    int finished;
+    char init[300];
+    whole("softmax", "model.attention=softmax", NULL);
+    snprintf(init, sizeof init, "train.init=%s", in_root("softmax"));
+    if (create(&t, "tuned", init, "model.patch=1", "model.classes=6", "train.freeze=*norm*", "train.steps=4",
+               "eval.limit=16", NULL) != MHLA_OK)
+        fail_msg("%s", mhla_message());
+    mhla_params *ps = mhla_deit_params(t->model->deit);
+    const mhla_param *norm = mhla_params_find(ps, "blocks.1.norm1.weight");
+    mhla_model *from;
+    assert_int_equal(mhla_model_open(&from, in_root("softmax")), MHLA_OK);
+    mhla_params *old = mhla_deit_params(from->deit);
+    const mhla_param *a = mhla_params_find(ps, "blocks.1.attn.to_qkv.weight"),
+                     *b = mhla_params_find(old, "blocks.1.attn.qkv.weight");
+    assert_memory_equal(a->data, b->data, (size_t)a->count * sizeof(float));
+    float *before = new_bytes((size_t)norm->count * sizeof(float));
+    memcpy(before, norm->data, (size_t)norm->count * sizeof(float));
+    assert_memory_equal(before, mhla_params_find(old, "blocks.1.norm1.weight")->data,
+                        (size_t)norm->count * sizeof(float));
+    if (run(t, &w, &finished) != MHLA_OK) fail_msg("%s", mhla_message());
+    assert_memory_equal(before, norm->data, (size_t)norm->count * sizeof(float));
+    assert_memory_not_equal(a->data, b->data, (size_t)a->count * sizeof(float));
+    assert_non_null(strstr(w.notes, "interpolated from 16 to 64"));
+    assert_non_null(strstr(w.notes, "blocks.*.attn.piece_attn.conv.weight"));
+    assert_non_null(strstr(w.notes, "head.weight"));
+    free(before);
+    mhla_model_free(from);
+    mhla_trainer_free(t);
+    /* nothing of it fits */
+    assert_int_not_equal(create(&t, "nothing", "train.init=/nowhere", NULL), MHLA_OK);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(learns),      cmocka_unit_test(goes_on),    cmocka_unit_test(threads),
+        cmocka_unit_test(accumulates), cmocka_unit_test(goes_wrong), cmocka_unit_test(fine_tunes),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
