@@ -21,6 +21,7 @@ int cmd_convert(int argc, char **argv);
 int cmd_train(int argc, char **argv);
 int cmd_eval(int argc, char **argv);
 int cmd_classify(int argc, char **argv);
+int cmd_data(int argc, char **argv);
 
 /* ---- Options (options.c): one table per verb feeds the parser and --help ---- */
 

@@ -17,6 +17,7 @@ static const struct verb {
     {"check", cmd_check, "every operator against its reference, on this very CPU"},
     {"bench", cmd_bench, "time, GFLOP/s and percent of this machine's peak"},
     {"convert", cmd_convert, "checkpoints to other types and numbers of files; PyTorch's to safetensors"},
+    {"data", cmd_data, "fetch datasets: Fashion-MNIST, the test pictures of CIFAR-10"},
 };
 enum { VERBS = sizeof verbs / sizeof *verbs };
 
