@@ -136,10 +136,10 @@ static void blend_with(mhla_image *image, int plain, double factor) {
 void mhla_image_brightness(mhla_image *image, double factor) { blend_with(image, 0, factor); }
 
 void mhla_image_contrast(mhla_image *image, double factor) {
-    const size_t n = bytes_of(image), C = (size_t)image->channels;
+    const size_t n = bytes_of(image), C = (size_t)image->channels, pixels = n / C;
     uint64_t sum = 0;
     for (size_t i = 0; i < n; i += C) sum += C == 3 ? luma(image->data + i) : image->data[i];
-    blend_with(image, (int)((double)sum / (double)(n / C) + 0.5), factor);
+    blend_with(image, (int)((double)sum / (double)pixels + 0.5), factor);
 }
 
 void mhla_image_color(mhla_image *image, double factor) {

@@ -59,7 +59,8 @@ static const known sets[] = {
               .licence = "bigbench: Apache-2.0; CIFAR-10: none stated, cite Krizhevsky 2009",
               .by_hand = "fetch bigbench-1.0.0.tar.gz from https://pypi.org/project/bigbench/1.0.0/#files, then "
                          "`mhla data cifar10-test --from bigbench-1.0.0.tar.gz`"},
-     .parts = {{"train.bin", 8000 * 3073, "865111eae86d6ecca499c8880bffef18d9916c22ba11593cef711eb6fc167295"}, {"test.bin", 2000 * 3073, "cd395d6537c840e8af5bf11e138a40cfbac6a616a6a4aa50ef3b88f3506d391c"}},
+     .parts = {{"train.bin", 8000 * 3073, "865111eae86d6ecca499c8880bffef18d9916c22ba11593cef711eb6fc167295"},
+               {"test.bin", 2000 * 3073, "cd395d6537c840e8af5bf11e138a40cfbac6a616a6a4aa50ef3b88f3506d391c"}},
      .classes = "airplane\nautomobile\nbird\ncat\ndeer\ndog\nfrog\nhorse\nship\ntruck\n",
      .readme =
          "This is not CIFAR-10. It is the test set of CIFAR-10, 10,000 pictures, split into 8,000 for training\n"

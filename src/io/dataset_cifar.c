@@ -35,7 +35,7 @@ static mhla_status load(const uint8_t **records, size_t *bytes, mhla_dataset_arr
     }
     *records = a->maps[0].data;
     if (n == 1) return MHLA_OK;
-    uint8_t *all = malloc(*bytes);
+    uint8_t *all = malloc(*bytes + 1);
     if (all == NULL) return mhla_fail(MHLA_ENOMEM, "%s: no memory for %zu bytes", paths[0], *bytes);
     a->owned[0] = all;
     *records = all;

@@ -50,6 +50,7 @@ typedef struct axis {
 static void axis_free(axis *a) {
     free(a->start);
     free(a->k);
+    *a = (axis){0}; /* harmless when repeated */
 }
 
 /* `in` pixels to `out` pixels, of which first .. first + count - 1 are wanted. */
@@ -238,7 +239,7 @@ static mhla_status resample(mhla_image *out, const mhla_image *in, const mhla_re
     const uint8_t *from = in->data + (size_t)(part->y + top) * stride + (size_t)(part->x + left) * C;
     const size_t size =
         (down_first ? (size_t)window->height * (size_t)columns : (size_t)rows * (size_t)window->width) * C;
-    between = malloc(size + MHLA_IMAGE_SLACK);
+    between = calloc(1, size + MHLA_IMAGE_SLACK);
     if (between == NULL) {
         status = mhla_fail(MHLA_ENOMEM, "no memory for resizing to %d x %d pixels", width, height);
         goto end;
