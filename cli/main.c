@@ -16,6 +16,7 @@ static const struct verb {
     {"info", cmd_info, "this machine: instruction set, threads, caches, measured peak; or a model"},
     {"check", cmd_check, "every operator against its reference, on this very CPU"},
     {"bench", cmd_bench, "time, GFLOP/s and percent of this machine's peak"},
+    {"plot", cmd_plot, "one HTML page about one or several runs of training"},
     {"convert", cmd_convert, "checkpoints to other types and numbers of files; PyTorch's to safetensors"},
     {"data", cmd_data, "fetch datasets: Fashion-MNIST, the test pictures of CIFAR-10"},
 };

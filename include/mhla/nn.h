@@ -169,8 +169,15 @@ MHLA_API mhla_model *mhla_trainer_model(mhla_trainer *trainer);
 
 /* ---- 5. Reports ------------------------------------------------------------------------------------------------- */
 
-/* One self-contained HTML file with inline SVG: curves of the runs, mixing matrices, accuracy per class, predictions. */
+/* One self-contained HTML file with inline SVG: curves of the runs, accuracy per class, predictions, mixing matrices.
+ * Runs may be under way, killed, or copied without their data. MHLA_EDATA for a folder that has nothing of a run. */
 MHLA_API mhla_status mhla_report_write(const char *path, const char *const *runs, int count);
+
+/* The same, telling each remark that stands on the page (lines that were left out, parts that are missing) as a
+ * sentence; remark may be NULL. */
+typedef void (*mhla_remark_fn)(void *user, const char *text);
+MHLA_API mhla_status mhla_report_make(const char *path, const char *const *runs, int count, mhla_remark_fn remark,
+                                      void *user);
 
 /* ---- 6. Files --------------------------------------------------------------------------------------------------- */
 

@@ -9,8 +9,8 @@
  *      "images_per_second":900}
  *     {"kind":"test","step":100,"epoch":1,"images":10000,"loss":0.5,"accuracy":0.8,"ema_accuracy":0.81,
  *      "classes":[0.9,..]}   accuracies are 0..1; classes: of each class, null where there is no image of it
- *   last, best               links to checkpoints/step-NNNNNNNN/ with config.json (model, attention, blocks, mix,
- *                            class_names) and model.safetensors, of which *.piece_attn.conv.weight are shown
+ *   checkpoints/step-NNNNNNNN/   the newest one: config.json (model, attention, blocks, mix, class_names) and
+ *                            model.safetensors, of which *.piece_attn.conv.weight and *.mixing_matrix are shown
  *   samples.json             what mhla_samples_write leaves
  *
  * It needs neither the model nor the data: a run that was copied from elsewhere shows as well. */
@@ -35,10 +35,5 @@ typedef struct mhla_sample {
  * NULL. MHLA_SAMPLES pictures, evenly spread over the split, are a good number. */
 mhla_status mhla_samples_write(const char *run, int64_t step, const mhla_sample *samples, int count, int classes,
                                const char *const *class_names);
-
-/* mhla_report_write, which tells remarks (lines left out, parts that are missing) besides putting them on the page.
- * remark may be NULL. */
-mhla_status mhla_report_make(const char *path, const char *const *runs, int count,
-                             void (*remark)(void *user, const char *text), void *user);
 
 #endif

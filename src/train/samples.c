@@ -1,0 +1,93 @@
+/* samples.json: pictures of the test split with what the trained model takes them for; the pictures are inside. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "core/status.h"
+#include "io/html.h"
+#include "io/json.h"
+#include "io/resize.h"
+#include "train/report.h"
+
+enum { LARGEST = 160 }; /* pixels on a side that are kept */
+
+/* The picture as it is, or smaller where it is large. */
+static mhla_status shrink(mhla_image *room, const mhla_image **image) {
+    const int width = (*image)->width, height = (*image)->height, most = width > height ? width : height;
+    if (most <= LARGEST) return MHLA_OK;
+    const int w = (int)lround((double)width * LARGEST / most), h = (int)lround((double)height * LARGEST / most);
+    MHLA_TRY(mhla_image_resize(room, *image, w > 0 ? w : 1, h > 0 ? h : 1, MHLA_FILTER_BICUBIC, NULL));
+    *image = room;
+    return MHLA_OK;
+}
+
+static mhla_status encode(json_t *row, const mhla_image *image) {
+    mhla_image room = {0};
+    uint8_t *bytes = NULL;
+    size_t size = 0;
+    mhla_status status = shrink(&room, &image);
+    if (status == MHLA_OK) status = mhla_image_encode_png(&bytes, &size, image, NULL, 0);
+    if (status == MHLA_OK) {
+        char *text = mhla_base64(bytes, size);
+        json_object_set_new(row, "width", json_integer(image->width));
+        json_object_set_new(row, "height", json_integer(image->height));
+        if (json_object_set_new(row, "png", text ? json_string(text) : NULL) != 0)
+            status = mhla_fail(MHLA_ENOMEM, "no memory for a picture of %zu bytes", size);
+        free(text);
+    }
+    free(bytes);
+    mhla_image_free(&room);
+    return status;
+}
+
+/* [{"class":3,"probability":0.9},..], the most probable first. */
+static json_t *first_few(const float *p, int classes) {
+    json_t *list = json_array();
+    int taken[MHLA_SAMPLE_TOP];
+    for (int n = 0; n < MHLA_SAMPLE_TOP && n < classes; n++) {
+        int best = -1;
+        for (int i = 0; i < classes; i++) {
+            int free_ = 1;
+            for (int k = 0; k < n; k++) free_ &= taken[k] != i;
+            if (free_ && isfinite(p[i]) && (best < 0 || p[i] > p[best])) best = i;
+        }
+        if (best < 0) break;
+        taken[n] = best;
+        json_array_append_new(list, json_pack("{s:i,s:o}", "class", best, "probability", mhla_json_float(p[best])));
+    }
+    return list;
+}
+
+static mhla_status add(json_t *list, const mhla_sample *s, int classes) {
+    json_t *row = json_object();
+    json_object_set_new(row, "index", json_integer(s->index));
+    json_object_set_new(row, "label", json_integer(s->label));
+    json_object_set_new(row, "top", first_few(s->probabilities, classes));
+    const mhla_status status = encode(row, s->image);
+    if (json_array_append_new(list, row) != 0 && status == MHLA_OK)
+        return mhla_fail(MHLA_ENOMEM, "no memory for samples");
+    return status;
+}
+
+mhla_status mhla_samples_write(const char *run, int64_t step, const mhla_sample *samples, int count, int classes,
+                               const char *const *class_names) {
+    char path[4096];
+    if (snprintf(path, sizeof path, "%s/samples.json", run) >= (int)sizeof path)
+        return mhla_fail(MHLA_EIO, "%.60s...: the path is too long", run);
+    json_t *tree = json_object(), *list = json_array();
+    json_object_set_new(tree, "step", json_integer(step));
+    if (class_names) {
+        json_t *names = json_array();
+        for (int i = 0; i < classes; i++) {
+            json_t *name = json_string(class_names[i] ? class_names[i] : "");
+            json_array_append_new(names, name ? name : json_string("")); /* what is no UTF-8 has no name */
+        }
+        json_object_set_new(tree, "classes", names);
+    }
+    mhla_status status = MHLA_OK;
+    for (int i = 0; i < count && status == MHLA_OK; i++) status = add(list, &samples[i], classes);
+    if (json_object_set_new(tree, "samples", list) != 0 && status == MHLA_OK)
+        status = mhla_fail(MHLA_ENOMEM, "no memory for samples");
+    if (status == MHLA_OK) status = mhla_json_save(tree, path);
+    json_decref(tree);
+    return status;
+}
