@@ -235,7 +235,11 @@ static int run(const command *c, const char *folder, mhla_trainer *trainer) {
         fprintf(stderr, "Stopped; a checkpoint is written. Go on with: mhla train --resume %s\n", folder);
         return CLI_FAILED;
     }
-    printf("Finished: %s/best is the best checkpoint.\n", folder);
+    char report[4200];
+    snprintf(report, sizeof report, "%s/report.html", folder);
+    status = mhla_report_write(report, &folder, 1);
+    if (status != MHLA_OK) return cli_failed(verb, status);
+    printf("Finished: %s/best is the best checkpoint, %s shows the run.\n", folder, report);
     return CLI_OK;
 }
 

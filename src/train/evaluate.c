@@ -166,7 +166,7 @@ void mhla_evaluation_free(mhla_evaluation *result) {
 
 /* ---- One picture --------------------------------------------------------------------------------------------------- */
 
-static mhla_status classify(mhla_model *model, float *probabilities, const mhla_image *image) {
+mhla_status mhla_model_classify_image(mhla_model *model, float *probabilities, const mhla_image *image) {
     const mhla_deit_config *c = mhla_deit_config_of(model->deit);
     if (c->image[0] != c->image[1])
         return mhla_fail(MHLA_ENOTSUP, "images of %d x %d: pictures are made square", c->image[0], c->image[1]);
@@ -191,7 +191,7 @@ mhla_status mhla_model_classify_bytes(mhla_model *model, float *probabilities, c
                                       const char *name) {
     mhla_image image = {0};
     mhla_status status = mhla_image_decode(&image, bytes, size, mhla_deit_config_of(model->deit)->channels, name);
-    if (status == MHLA_OK) status = classify(model, probabilities, &image);
+    if (status == MHLA_OK) status = mhla_model_classify_image(model, probabilities, &image);
     mhla_image_free(&image);
     return status;
 }
@@ -199,7 +199,7 @@ mhla_status mhla_model_classify_bytes(mhla_model *model, float *probabilities, c
 mhla_status mhla_model_classify(mhla_model *model, float *probabilities, const char *path) {
     mhla_image image = {0};
     mhla_status status = mhla_image_read(&image, path, mhla_deit_config_of(model->deit)->channels);
-    if (status == MHLA_OK) status = classify(model, probabilities, &image);
+    if (status == MHLA_OK) status = mhla_model_classify_image(model, probabilities, &image);
     mhla_image_free(&image);
     return status;
 }

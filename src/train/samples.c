@@ -7,6 +7,7 @@
 #include "io/json.h"
 #include "io/resize.h"
 #include "train/report.h"
+#include "train/train.h"
 
 enum { LARGEST = 160 }; /* pixels on a side that are kept */
 
@@ -89,5 +90,54 @@ mhla_status mhla_samples_write(const char *run, int64_t step, const mhla_sample 
         status = mhla_fail(MHLA_ENOMEM, "no memory for samples");
     if (status == MHLA_OK) status = mhla_json_save(tree, path);
     json_decref(tree);
+    return status;
+}
+
+/* ---- Taken from a model and its data ---- */
+
+/* Room for `count` samples; the pictures stay small, whatever they were. */
+typedef struct taken {
+    mhla_sample samples[MHLA_SAMPLES];
+    mhla_image images[MHLA_SAMPLES];
+    float *probabilities; /* [MHLA_SAMPLES,classes] */
+    int count;
+} taken;
+
+static mhla_status take(taken *t, mhla_model *model, mhla_dataset *data, int64_t index) {
+    const int classes = mhla_deit_config_of(model->deit)->classes;
+    mhla_image image = {0}, room = {0};
+    mhla_sample *s = &t->samples[t->count];
+    *s = (mhla_sample){index, &t->images[t->count], -1, t->probabilities + (size_t)t->count * (size_t)classes};
+    mhla_status status = mhla_dataset_get(data, index, &image, &s->label);
+    if (status == MHLA_EDATA || status == MHLA_EIO) { /* a broken file, which the dataset tells about */
+        mhla_image_free(&image);
+        return MHLA_OK;
+    }
+    const mhla_image *small = &image;
+    if (status == MHLA_OK)
+        status = mhla_model_classify_image(model, t->probabilities + (size_t)t->count * (size_t)classes, &image);
+    if (status == MHLA_OK) status = shrink(&room, &small);
+    if (status == MHLA_OK) {
+        t->images[t->count++] = *small; /* one of the two moves there, the other is freed */
+        if (small == &image)
+            image = (mhla_image){0};
+        else
+            room = (mhla_image){0};
+    }
+    mhla_image_free(&image);
+    mhla_image_free(&room);
+    return status;
+}
+
+mhla_status mhla_samples_take(const char *run, int64_t step, mhla_model *model, mhla_dataset *data) {
+    const int classes = mhla_deit_config_of(model->deit)->classes;
+    const int64_t all = mhla_dataset_count(data), wanted = all < MHLA_SAMPLES ? all : MHLA_SAMPLES;
+    taken t = {.probabilities = malloc((size_t)MHLA_SAMPLES * (size_t)classes * sizeof *t.probabilities)};
+    mhla_status status = t.probabilities ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory for %d classes", classes);
+    for (int64_t i = 0; i < wanted && status == MHLA_OK; i++) status = take(&t, model, data, i * all / wanted);
+    if (status == MHLA_OK)
+        status = mhla_samples_write(run, step, t.samples, t.count, classes, (const char *const *)model->class_names);
+    for (int i = 0; i < MHLA_SAMPLES; i++) mhla_image_free(&t.images[i]);
+    free(t.probabilities);
     return status;
 }

@@ -71,5 +71,12 @@ mhla_status mhla_evaluate(mhla_model *model, mhla_evaluation *result, mhla_datas
 mhla_status mhla_data_locate(char *folder, size_t size, const char *source);
 /* How a model wants its pictures. */
 mhla_augment mhla_model_augment(const mhla_model *model);
+/* probabilities [classes] of a picture, cropped and normalised as for evaluation. */
+mhla_status mhla_model_classify_image(mhla_model *model, float *probabilities, const mhla_image *image);
+
+/* ---- samples.c ---- */
+
+/* Pictures evenly spread over `data` and what the model takes them for, into RUN/samples.json. */
+mhla_status mhla_samples_take(const char *run, int64_t step, mhla_model *model, mhla_dataset *data);
 
 #endif

@@ -578,5 +578,8 @@ mhla_status mhla_trainer_run(mhla_trainer *t, mhla_train_fn report, void *user, 
     if (t->tape == NULL) MHLA_TRY(mhla_tape_create(&t->tape, t->context));
     const mhla_status status = loop(t);
     *finished = status == MHLA_OK && t->step == t->steps && t->evaluated == t->step;
+    /* For the report; the run is complete without. */
+    if (*finished && t->test && mhla_samples_take(t->run, t->step, t->model, t->test) != MHLA_OK)
+        note(t, "no sample predictions: %s", mhla_message());
     return status;
 }
