@@ -17,38 +17,13 @@ int mhla_dataset_path(char *path, const char *folder, const char *name) {
 
 /* ---- Opening ---- */
 
-/* Names that stand for the folders that `mhla data` makes. */
-static const struct {
-    const char *name, *folder, *verb;
-} known[] = {
-    {"fashion-mnist", "data/fashion-mnist", "fashion-mnist"},
-    {"cifar10-8k2k", "data/cifar10-test-8k2k", "cifar10-test"},
-    {"cifar10-test-8k2k", "data/cifar10-test-8k2k", "cifar10-test"},
-    {"cifar10-test", "data/cifar10-test-8k2k", "cifar10-test"},
-};
-
-static mhla_status find_folder(const char **folder) {
-    struct stat info;
-    const char *asked = *folder;
-    if (stat(asked, &info) == 0) {
-        if (S_ISDIR(info.st_mode)) return MHLA_OK;
-        return mhla_fail(MHLA_EIO, "%s: a dataset is a folder, and this is none", asked);
-    }
-    const int why = errno;
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
-        if (strcmp(asked, known[i].name) != 0 && strcmp(asked, known[i].folder) != 0) continue;
-        *folder = known[i].folder;
-        if (stat(*folder, &info) == 0 && S_ISDIR(info.st_mode)) return MHLA_OK;
-        return mhla_fail(MHLA_EIO, "%s: not there yet; `mhla data %s` fetches it", *folder, known[i].verb);
-    }
-    return mhla_fail(MHLA_EIO, "%s: %s", asked, strerror(why));
-}
-
 mhla_status mhla_dataset_open(mhla_dataset **data, const char *folder, mhla_split split) {
     static const mhla_dataset_opener openers[] = {mhla_dataset_open_idx, mhla_dataset_open_cifar, mhla_dataset_open_npy,
                                                   mhla_dataset_open_folder};
     *data = NULL;
-    MHLA_TRY(find_folder(&folder));
+    struct stat info;
+    if (stat(folder, &info) != 0) return mhla_fail(MHLA_EIO, "%s: %s", folder, strerror(errno));
+    if (!S_ISDIR(info.st_mode)) return mhla_fail(MHLA_EIO, "%s: a dataset is a folder, and this is none", folder);
     mhla_dataset *d = calloc(1, sizeof *d);
     if (d == NULL) return mhla_fail(MHLA_ENOMEM, "%s: no memory for the dataset", folder);
     pthread_mutex_init(&d->lock, NULL);

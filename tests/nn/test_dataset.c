@@ -265,7 +265,6 @@ static void test_broken_files(void **state) {
     new_folder(folder);
     OPEN_FAILS(folder, MHLA_SPLIT_TRAIN, MHLA_EDATA, "no pictures in it");
     OPEN_FAILS(in_folder(folder, "none"), MHLA_SPLIT_TRAIN, MHLA_EIO, "none: No such file");
-    OPEN_FAILS("fashion-mnist", MHLA_SPLIT_TRAIN, MHLA_EIO, "`mhla data fashion-mnist` fetches it");
     write_picture(folder, "train/a/1.png", 5);
     OPEN_FAILS(in_folder(folder, "train/a/1.png"), MHLA_SPLIT_TRAIN, MHLA_EIO, "a dataset is a folder");
     OPEN_FAILS(folder, MHLA_SPLIT_TEST, MHLA_EIO, "none of val, validation, valid, test is there");
