@@ -271,6 +271,38 @@ static void tokens(void **state) {
         }
 }
 
+/* ---- Views that cut their base exactly, of which some get no gradient, or some of it goes past them ---- */
+
+static mhla_tensor *views_build(mhla_tape *t, const layer_case *c) {
+    const int which = *(const int *)c->arg;
+    mhla_tensor *x = mhla_nn_scale(t, 3.0f, X(0)); /* [4,15], memory of gradients that was used before */
+    mhla_tensor *a = mhla_nn_slice(t, x, 0, 5), *b = mhla_nn_slice(t, x, 5, 5), *d = mhla_nn_slice(t, x, 10, 5);
+    if (which == 0) return mhla_nn_scale(t, 2.0f, b);
+    if (which == 1) return mhla_nn_add(t, mhla_nn_mul(t, a, d), a);
+    /* the base itself, before and after a view in the order of backward */
+    mhla_tensor *whole = mhla_nn_slice(t, mhla_nn_scale(t, 2.0f, x), 10, 5);
+    mhla_tensor *y = which == 2 ? mhla_nn_add(t, whole, b) : mhla_nn_add(t, mhla_nn_scale(t, 1.0f, b), whole);
+    return which == 4 ? mhla_nn_add(t, y, mhla_nn_slice(t, x, 3, 5)) : y; /* one that overlaps the others */
+}
+static void views_reference(double *y, const layer_case *c) {
+    const int which = *(const int *)c->arg;
+    for (int64_t i = 0; i < 20; i++) {
+        const double *x = D(0) + i / 5 * 15 + i % 5;
+        y[i] = which == 0   ? 6.0 * x[5]
+               : which == 1 ? 9.0 * x[0] * x[10] + 3.0 * x[0]
+                            : 6.0 * x[10] + 3.0 * x[5] + (which == 4 ? 3.0 * x[3] : 0.0);
+    }
+}
+static void views(void **state) {
+    (void)state;
+    rng r = {12};
+    for (int which = 0; which < 5; which++) {
+        layer_case c = {.name = "views", .build = views_build, .reference = views_reference, .arg = &which};
+        VARIABLE(&c, &r, 4, 15);
+        check_case(&c);
+    }
+}
+
 /* ---- Randomness: sample b of the batch is number 10 + b, seed 7, step 3; the first layer that draws is place 65536 ---- */
 
 static mhla_tensor *drop_build(mhla_tape *t, const layer_case *c) {
@@ -496,7 +528,7 @@ int main(void) {
         cmocka_unit_test(linear),  cmocka_unit_test(norms),     cmocka_unit_test(convolutions),
         cmocka_unit_test(patches), cmocka_unit_test(pointwise), cmocka_unit_test(tokens),
         cmocka_unit_test(drops),   cmocka_unit_test(rotary),    cmocka_unit_test(embedding),
-        cmocka_unit_test(losses),  cmocka_unit_test(attention),
+        cmocka_unit_test(losses),  cmocka_unit_test(attention), cmocka_unit_test(views),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
