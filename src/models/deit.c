@@ -208,24 +208,23 @@ static mhla_tensor *normalise(mhla_tape *t, const mhla_deit_config *c, norm n, m
                                     : mhla_nn_layer_norm(t, n.w, n.b, (float)c->norm_eps, x);
 }
 
-/* residual + the depthwise convolution of x on the grid of patches; a class token in front stays out of it. */
+/* residual (NULL: 0) + the depthwise convolution of x on the grid of patches; a class token in front stays out of it. */
 static mhla_tensor *local(mhla_tape *t, const mhla_deit *m, layer l, mhla_tensor *residual, mhla_tensor *x) {
     const int64_t H = m->grid[0], W = m->grid[1];
     if (!m->config.class_token) return mhla_nn_depthwise(t, l.w, l.b, H, W, residual, x);
-    mhla_tensor *first = mhla_nn_slice_tokens(t, residual, 0, 1);
-    mhla_tensor *rest = mhla_nn_slice_tokens(t, residual, 1, H * W);
+    mhla_tensor *first =
+        residual ? mhla_nn_slice_tokens(t, residual, 0, 1) : mhla_nn_scale(t, 0.0f, mhla_nn_slice_tokens(t, x, 0, 1));
+    mhla_tensor *rest = residual ? mhla_nn_slice_tokens(t, residual, 1, H * W) : NULL;
     return mhla_nn_concat_tokens(t, first,
                                  mhla_nn_depthwise(t, l.w, l.b, H, W, rest, mhla_nn_slice_tokens(t, x, 1, H * W)));
 }
 
 /* x + the last linear layer of a branch; in training the branch may be dropped for a sample. */
 static mhla_tensor *join(mhla_tape *t, const block *b, layer l, mhla_tensor *x, mhla_tensor *branch) {
-    if (b->drop_path > 0.0f && (mhla_tape_mode(t) & MHLA_TAPE_DROP))
-        return mhla_nn_drop_path_add(t, b->drop_path, x, mhla_nn_linear(t, l.w, l.b, MHLA_ACT_NONE, NULL, branch));
-    return mhla_nn_linear(t, l.w, l.b, MHLA_ACT_NONE, x, branch);
+    return mhla_nn_linear_drop(t, b->drop_path, l.w, l.b, x, branch);
 }
 
-/* x + attention(h): q, k, v of every token; q and k normalised; the operator; what lies next to a token added by LePE. */
+/* x + attention(h): q, k, v of every token; q and k normalised; the operator, added onto what LePE makes of v. */
 static mhla_tensor *attention(mhla_tape *t, const block *b, mhla_tensor *x, mhla_tensor *h) {
     const mhla_deit_config *c = &b->model->config;
     const int64_t D = c->dim;
@@ -237,9 +236,8 @@ static mhla_tensor *attention(mhla_tape *t, const block *b, mhla_tensor *x, mhla
         q = mhla_nn_rms_norm(t, b->q_norm, (float)c->qk_norm_eps, 0, q);
         k = mhla_nn_rms_norm(t, b->k_norm, (float)c->qk_norm_eps, 0, k);
     }
-    mhla_tensor *o = mhla_nn_attention(t, b->model->plan, NULL, b->mix, q, k, v);
-    if (c->lepe) o = local(t, b->model, b->lepe, o, v);
-    return join(t, b, b->out, x, o);
+    mhla_tensor *lepe = c->lepe ? local(t, b->model, b->lepe, NULL, v) : NULL;
+    return join(t, b, b->out, x, mhla_nn_attention_onto(t, b->model->plan, NULL, b->mix, lepe, q, k, v));
 }
 
 static mhla_tensor *mlp(mhla_tape *t, const block *b, mhla_tensor *x, mhla_tensor *h) {

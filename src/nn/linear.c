@@ -8,7 +8,8 @@ typedef struct linear {
     mhla_tensor *x, *y, *residual;
     mhla_param *w, *b;
     mhla_activation activation;
-    float *pre; /* [rows,N] before the activation, kept for backward */
+    float *pre;   /* [rows,N] before the activation, kept for backward */
+    float *alpha; /* [B] drop path's factors, or NULL */
 } linear;
 
 static mhla_linear_desc describe(const mhla_tape *t, const mhla_tensor *x, const mhla_tensor *y) {
@@ -18,10 +19,28 @@ static mhla_linear_desc describe(const mhla_tape *t, const mhla_tensor *x, const
 
 static void linear_backward(mhla_tape *t, void *op);
 
-mhla_tensor *mhla_nn_linear(mhla_tape *t, mhla_param *w, mhla_param *b, mhla_activation activation,
-                            mhla_tensor *residual, mhla_tensor *x) {
-    MHLA_GIVEN(t, x);
-    MHLA_GIVEN(t, w);
+/* Each sample of a tensor like y times its factor, from src to dst, plus residual or NULL. */
+static void drop(mhla_tape *t, const linear *op, float *dst, const float *src, const mhla_tensor *residual) {
+    const mhla_tensor *y = op->y;
+    const int64_t n = y->rows / y->shape[0], step = n * y->cols;
+    mhla_tape_blends(t,
+                     &(mhla_blends){.b = {.n = n,
+                                          .cols = y->cols,
+                                          .y = dst,
+                                          .ldy = y->cols,
+                                          .x = src,
+                                          .ldx = y->cols,
+                                          .r = residual ? residual->data : NULL,
+                                          .ldr = residual ? residual->ld : 0},
+                                    .y_step = step,
+                                    .x_step = step,
+                                    .r_step = residual ? n * residual->ld : 0,
+                                    .alpha = op->alpha},
+                     y->shape[0]);
+}
+
+static mhla_tensor *make(mhla_tape *t, mhla_param *w, mhla_param *b, mhla_activation activation, float *alpha,
+                         mhla_tensor *residual, mhla_tensor *x) {
     char text[96];
     const int64_t N = w->shape[0], K = w->count / N;
     MHLA_NEED(t, x->cols == K, "%s is %s: its input has rows of %lld", w->name,
@@ -36,7 +55,7 @@ mhla_tensor *mhla_nn_linear(mhla_tape *t, mhla_param *w, mhla_param *b, mhla_act
     if (y == NULL) return NULL;
     MHLA_NEED(t, residual == NULL || (residual->rows == y->rows && residual->cols == N),
               "the residual of %s has the shape %s", w->name, mhla_shape_text(text, residual->shape, residual->dims));
-    *op = (linear){.x = x, .y = y, .residual = residual, .w = w, .b = b, .activation = activation};
+    *op = (linear){.x = x, .y = y, .residual = residual, .w = w, .b = b, .activation = activation, .alpha = alpha};
     const int needs =
         x->needs_grad || mhla_param_trains(w) || mhla_param_trains(b) || (residual != NULL && residual->needs_grad);
     if (activation != MHLA_ACT_NONE && mhla_tape_keeps(t, needs)) op->pre = mhla_tape_floats(t, y->rows * N);
@@ -44,7 +63,7 @@ mhla_tensor *mhla_nn_linear(mhla_tape *t, mhla_param *w, mhla_param *b, mhla_act
     d.workspace = mhla_tape_scratch(t, mhla_linear_workspace(&d, N, K, w->dtype));
     d.bias = b ? b->data : NULL;
     d.activation = activation;
-    d.residual = residual ? residual->data : NULL;
+    d.residual = residual && !alpha ? residual->data : NULL;
     d.ldr = d.residual ? residual->ld : 0;
     d.pre_activation = op->pre;
     const mhla_weight *packed = mhla_param_pack(t, w);
@@ -52,17 +71,40 @@ mhla_tensor *mhla_nn_linear(mhla_tape *t, mhla_param *w, mhla_param *b, mhla_act
         const mhla_status status = mhla_linear_forward(&d, y->data, x->data, packed);
         if (status != MHLA_OK) return mhla_tape_fail(t, status, "%s: %s", w->name, mhla_message());
     }
+    if (alpha) drop(t, op, y->data, y->data, residual);
     return mhla_tape_record(t, &op->r, linear_backward, y, needs);
 }
 
-/* y = activation(x W^T + b) + residual:
- *   dpre = dy activation'(pre), dW += dpre^T x, db += sum dpre, dx += dpre W, dresidual += dy */
+mhla_tensor *mhla_nn_linear(mhla_tape *t, mhla_param *w, mhla_param *b, mhla_activation activation,
+                            mhla_tensor *residual, mhla_tensor *x) {
+    MHLA_GIVEN(t, x);
+    MHLA_GIVEN(t, w);
+    return make(t, w, b, activation, NULL, residual, x);
+}
+
+mhla_tensor *mhla_nn_linear_drop(mhla_tape *t, float rate, mhla_param *w, mhla_param *b, mhla_tensor *residual,
+                                 mhla_tensor *x) {
+    MHLA_GIVEN(t, x);
+    MHLA_GIVEN(t, w);
+    float *alpha;
+    if (!mhla_tape_drop_path(t, rate, x->shape[0], &alpha)) return NULL;
+    return make(t, w, b, MHLA_ACT_NONE, alpha, residual, x);
+}
+
+/* y = alpha activation(x W^T + b) + residual, alpha = 1 but for drop path:
+ *   dpre = alpha dy activation'(pre), dW += dpre^T x, db += sum dpre, dx += dpre W, dresidual += dy */
 static void linear_backward(mhla_tape *t, void *p) {
     linear *op = p;
     const mhla_tensor *y = op->y;
     const int64_t N = y->cols, K = op->x->cols;
     const int dry = mhla_tape_dry(t);
-    float *dy = mhla_tape_arrived(y);
+    float *dy = mhla_tape_arrived(y), *dropped = NULL;
+    if (op->alpha) {
+        dropped = mhla_tape_borrow(t, y);
+        if (dropped == NULL) return;
+        drop(t, op, dropped, dy, NULL);
+        dy = dropped;
+    }
     mhla_linear_desc d = describe(t, op->x, y);
     d.workspace = mhla_tape_scratch(t, mhla_linear_workspace(&d, N, K, op->w->dtype));
     mhla_status status = MHLA_OK;
@@ -99,6 +141,7 @@ static void linear_backward(mhla_tape *t, void *p) {
         d.accumulate = dx.add;
         if (packed) status = mhla_linear_backward_input(&d, dx.data, dy, packed);
     }
+    mhla_tape_return(t, y, dropped);
     if (op->activation == MHLA_ACT_NONE) mhla_tape_pass_grad(t, op->residual, op->y);
     if (status != MHLA_OK) mhla_tape_fail(t, status, "%s: %s", op->w->name, mhla_message());
 }

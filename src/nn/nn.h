@@ -182,6 +182,10 @@ mhla_tensor *mhla_nn_reshape(mhla_tape *t, mhla_tensor *x, const int64_t *shape,
 mhla_tensor *mhla_nn_linear(mhla_tape *t, mhla_param *w, mhla_param *b, mhla_activation activation,
                             mhla_tensor *residual, mhla_tensor *x);
 
+/* residual + drop_path(x W^T + b), the end of a branch, in one go; see drop path below. */
+mhla_tensor *mhla_nn_linear_drop(mhla_tape *t, float rate, mhla_param *w, mhla_param *b, mhla_tensor *residual,
+                                 mhla_tensor *x);
+
 /* (x - mean) / sqrt(var + eps) * w + b over the last axis; w, b [cols] or NULL. */
 mhla_tensor *mhla_nn_layer_norm(mhla_tape *t, mhla_param *w, mhla_param *b, float eps, mhla_tensor *x);
 /* x / sqrt(mean x^2 + eps) * w over groups of `group` of the last axis (0 = all of it; K = each head); w [group],

@@ -113,11 +113,26 @@ mhla_slot mhla_tape_param_grad(mhla_tape *t, mhla_param *p);
 float *mhla_tape_arrived(const mhla_tensor *y);
 /* x gets y's gradient; the memory itself if it can, so this is the last thing that a backward does with it. */
 void mhla_tape_pass_grad(mhla_tape *t, mhla_tensor *x, mhla_tensor *y);
+/* Memory like y's gradient, for the time of one backward. NULL if the tape has failed. */
+float *mhla_tape_borrow(mhla_tape *t, const mhla_tensor *y);
+void mhla_tape_return(mhla_tape *t, const mhla_tensor *y, float *memory);
 
 /* ---- Work on rows ---- */
 
 /* blend, many rows by many threads; see simd/kernels.h. */
 void mhla_tape_blend(mhla_tape *t, const mhla_blend *b);
+
+/* The same for each of B samples: pointers advance by their steps from sample to sample, b.n is the rows of one. */
+typedef struct mhla_blends {
+    mhla_blend b; /* of the first sample */
+    int64_t y_step, x_step, z_step, r_step;
+    const float *alpha; /* [B] instead of b.alpha, or NULL */
+} mhla_blends;
+void mhla_tape_blends(mhla_tape *t, const mhla_blends *s, int64_t B);
+
+/* Drop path at the next place: [B] factors, 0 or 1 / (1 - rate). *factors is NULL where nothing is dropped; 0 if the tape
+ * has failed. */
+int mhla_tape_drop_path(mhla_tape *t, float rate, int64_t B, float **factors);
 
 /* Sums over many rows in a fixed cut: rows of a part, at most MHLA_PARTS parts. */
 enum { MHLA_PARTS = 64 };

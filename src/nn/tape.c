@@ -300,12 +300,16 @@ static float *grad_take(mhla_tape *t, size_t bytes) {
     return p;
 }
 
+float *mhla_tape_borrow(mhla_tape *t, const mhla_tensor *y) { return grad_take(t, grad_bytes(y)); }
+
+void mhla_tape_return(mhla_tape *t, const mhla_tensor *y, float *memory) {
+    if (memory == NULL || t->n_free == MHLA_FREE_GRADS) return;
+    t->free[t->n_free].memory = memory;
+    t->free[t->n_free++].bytes = grad_bytes(y);
+}
+
 static void grad_give(mhla_tape *t, mhla_tensor *x) {
-    if (x->grad == NULL) return;
-    if (t->n_free < MHLA_FREE_GRADS) {
-        t->free[t->n_free].memory = x->grad;
-        t->free[t->n_free++].bytes = grad_bytes(x);
-    }
+    mhla_tape_return(t, x, x->grad);
     x->grad = NULL;
     x->has_grad = 0;
 }
@@ -535,6 +539,34 @@ void mhla_tape_blend(mhla_tape *t, const mhla_blend *b) {
     const int64_t rows = b->cols < STRETCH ? STRETCH / b->cols : 1;
     blend_work w = {t->kernels, *b, rows};
     mhla_tape_run(t, (b->n + rows - 1) / rows, blend_task, &w);
+}
+
+typedef struct blends_work {
+    const mhla_kernels *kernels;
+    mhla_blends s;
+    int64_t parts; /* of a sample's rows */
+} blends_work;
+
+static void blends_task(void *arg, int64_t task, int worker) {
+    const blends_work *w = arg;
+    (void)worker;
+    const mhla_blends *s = &w->s;
+    mhla_blend b = s->b;
+    const int64_t i = task / w->parts, part = task % w->parts;
+    const int64_t first = part * b.n / w->parts, last = (part + 1) * b.n / w->parts;
+    b.n = last - first;
+    b.y += i * s->y_step + first * b.ldy;
+    b.x += i * s->x_step + first * b.ldx;
+    if (b.z) b.z += i * s->z_step + first * b.ldz;
+    if (b.r) b.r += i * s->r_step + first * b.ldr;
+    if (s->alpha) b.alpha = s->alpha[i];
+    w->kernels->blend(&b);
+}
+
+void mhla_tape_blends(mhla_tape *t, const mhla_blends *s, int64_t B) {
+    blends_work w = {t->kernels, *s, (s->b.n * s->b.cols + STRETCH - 1) / STRETCH};
+    if (w.parts > s->b.n) w.parts = s->b.n;
+    mhla_tape_run(t, B * w.parts, blends_task, &w);
 }
 
 typedef struct reduce_work {

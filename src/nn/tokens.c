@@ -4,37 +4,8 @@
 
 #include "nn/op.h"
 
-/* ---- A blend for each sample: pointers advance by their steps ---- */
-
-typedef struct blends {
-    const mhla_kernels *kernels;
-    mhla_blend b; /* of the first sample; n = its rows */
-    int64_t y_step, x_step, z_step, r_step;
-    const float *alpha; /* [B] instead of b.alpha, or NULL */
-    int64_t parts;      /* of a sample's rows */
-} blends;
-
-static void blends_task(void *arg, int64_t task, int worker) {
-    const blends *s = arg;
-    (void)worker;
-    mhla_blend b = s->b;
-    const int64_t i = task / s->parts, part = task % s->parts;
-    const int64_t first = part * b.n / s->parts, last = (part + 1) * b.n / s->parts;
-    b.n = last - first;
-    b.y += i * s->y_step + first * b.ldy;
-    b.x += i * s->x_step + first * b.ldx;
-    if (b.z) b.z += i * s->z_step + first * b.ldz;
-    if (b.r) b.r += i * s->r_step + first * b.ldr;
-    if (s->alpha) b.alpha = s->alpha[i];
-    s->kernels->blend(&b);
-}
-
-static void run_blends(mhla_tape *t, blends s, int64_t B) {
-    s.kernels = t->kernels;
-    s.parts = (s.b.n * s.b.cols + 16383) / 16384;
-    if (s.parts > s.b.n) s.parts = s.b.n;
-    mhla_tape_run(t, B * s.parts, blends_task, &s);
-}
+typedef mhla_blends blends;
+static void run_blends(mhla_tape *t, blends s, int64_t B) { mhla_tape_blends(t, &s, B); }
 
 /* ---- Sums over the rows of each sample: dst[i] (=, +=) scale * sum over n rows of x z ---- */
 
@@ -95,7 +66,7 @@ typedef struct layer {
     mhla_param *p;
     int64_t first; /* token */
     float rate;
-    float *alpha;                      /* [B] */
+    const float *alpha;                /* [B] */
     uint64_t seed, step, first_sample; /* of dropout */
     uint32_t place;
     mhla_slot dx;
@@ -444,20 +415,29 @@ static void drop_path_backward(mhla_tape *t, void *p) {
     mhla_tape_pass_grad(t, op->x, op->y);
 }
 
-static mhla_tensor *drop_path(mhla_tape *t, float rate, mhla_tensor *x, mhla_tensor *z) {
+int mhla_tape_drop_path(mhla_tape *t, float rate, int64_t B, float **factors) {
+    *factors = NULL;
+    const uint32_t place = t->place++; /* counted in any mode */
+    if (!(rate >= 0.0f && rate < 1.0f))
+        mhla_tape_fail(t, MHLA_EINVAL, "a drop path rate of %g: expected 0 to 1", (double)rate);
+    if (t->status != MHLA_OK || rate == 0.0f || !(t->mode & MHLA_TAPE_DROP)) return t->status == MHLA_OK;
+    *factors = mhla_tape_op(t, sizeof(float) * (size_t)B);
+    for (int64_t b = 0; *factors && b < B; b++) {
+        mhla_rng rng = mhla_rng_make(t->seed, t->step, t->first_sample + (uint64_t)b, place);
+        (*factors)[b] = mhla_rng_uniform(&rng) < rate ? 0.0f : 1.0f / (1.0f - rate);
+    }
+    return *factors != NULL;
+}
+
+/* y = alpha_b z + x, or without x */
+static mhla_tensor *drop_path(mhla_tape *t, const float *alpha, mhla_tensor *x, mhla_tensor *z) {
     if (!is_tokens(t, z)) return NULL;
     MHLA_NEED(t, x == NULL || mhla_same_shape(x, z), "a residual of another shape than its branch");
     layer *op = make(t, z, z->shape[1]);
     if (op == NULL) return NULL;
-    const int64_t B = z->shape[0];
     op->x = x;
     op->z = z;
-    op->alpha = mhla_tape_op(t, sizeof(float) * (size_t)B);
-    if (op->alpha == NULL) return NULL;
-    for (int64_t b = 0; b < B; b++) {
-        mhla_rng rng = mhla_rng_make(t->seed, t->step, t->first_sample + (uint64_t)b, t->place - 1);
-        op->alpha[b] = mhla_rng_uniform(&rng) < rate ? 0.0f : 1.0f / (1.0f - rate);
-    }
+    op->alpha = alpha;
     blends s = between(op->y, z);
     s.alpha = op->alpha;
     if (x) {
@@ -465,21 +445,21 @@ static mhla_tensor *drop_path(mhla_tape *t, float rate, mhla_tensor *x, mhla_ten
         s.b.ldr = x->ld;
         s.r_step = x->shape[1] * x->ld;
     }
-    run_blends(t, s, B);
+    run_blends(t, s, z->shape[0]);
     return mhla_tape_record(t, &op->r, drop_path_backward, op->y, z->needs_grad || (x != NULL && x->needs_grad));
 }
 
 mhla_tensor *mhla_nn_drop_path(mhla_tape *t, float rate, mhla_tensor *x) {
     MHLA_GIVEN(t, x);
-    MHLA_NEED(t, rate >= 0.0f && rate < 1.0f, "a drop path rate of %g: expected 0 to 1", (double)rate);
-    t->place++;
-    return rate == 0.0f || !(t->mode & MHLA_TAPE_DROP) ? x : drop_path(t, rate, NULL, x);
+    float *alpha;
+    if (!mhla_tape_drop_path(t, rate, x->shape[0], &alpha)) return NULL;
+    return alpha ? drop_path(t, alpha, NULL, x) : x;
 }
 
 mhla_tensor *mhla_nn_drop_path_add(mhla_tape *t, float rate, mhla_tensor *x, mhla_tensor *branch) {
     MHLA_GIVEN(t, x);
     MHLA_GIVEN(t, branch);
-    MHLA_NEED(t, rate >= 0.0f && rate < 1.0f, "a drop path rate of %g: expected 0 to 1", (double)rate);
-    t->place++;
-    return rate == 0.0f || !(t->mode & MHLA_TAPE_DROP) ? mhla_nn_add(t, x, branch) : drop_path(t, rate, x, branch);
+    float *alpha;
+    if (!mhla_tape_drop_path(t, rate, x->shape[0], &alpha)) return NULL;
+    return alpha ? drop_path(t, alpha, x, branch) : mhla_nn_add(t, x, branch);
 }

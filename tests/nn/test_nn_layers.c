@@ -309,6 +309,7 @@ static mhla_tensor *drop_build(mhla_tape *t, const layer_case *c) {
     const int which = *(const int *)c->arg;
     if (which == 0) return mhla_nn_dropout(t, 0.4f, X(0));
     if (which == 1) return mhla_nn_drop_path(t, 0.4f, X(0));
+    if (which == 3) return mhla_nn_linear_drop(t, 0.4f, P(2), P(3), X(1), X(0));
     return mhla_nn_drop_path_add(t, 0.4f, X(1), X(0));
 }
 static void drop_reference(double *y, const layer_case *c) {
@@ -321,6 +322,10 @@ static void drop_reference(double *y, const layer_case *c) {
         mhla_rng_block(&g, (uint32_t)(word / 4), words);
         const double kept = mhla_rng_unit(words[word % 4]) < 0.4f ? 0.0 : 1.0 / (double)(1.0f - 0.4f);
         y[i] = kept * D(0)[i] + (which == 2 ? D(1)[i] : 0.0);
+        if (which < 3) continue;
+        double s = D(3)[i % w]; /* W [7,7] */
+        for (int64_t k = 0; k < w; k++) s += D(0)[i / w * w + k] * D(2)[i % w * w + k];
+        y[i] = kept * s + D(1)[i];
     }
 }
 static void drops(void **state) {
@@ -330,7 +335,9 @@ static void drops(void **state) {
         layer_case c = {
             .name = "drop", .build = drop_build, .reference = drop_reference, .arg = &which, .drop = MHLA_TAPE_DROP};
         VARIABLE(&c, &r, 6, 2, 7);
-        if (which == 2) VARIABLE(&c, &r, 6, 2, 7);
+        if (which >= 2) VARIABLE(&c, &r, 6, 2, 7);
+        if (which == 3) PARAMETER(&c, &r, 7, 7);
+        if (which == 3) PARAMETER(&c, &r, 7);
         check_case(&c);
     }
 }

@@ -87,8 +87,7 @@ static mhla_tensor *run_block(mhla_tape *t, const void *arg, mhla_tensor *x) {
     x = mhla_nn_drop_path_add(t, m->drop, x, o);
     mhla_tensor *h = mhla_nn_linear(t, b->fc1_w, b->fc1_b, MHLA_ACT_GELU_ERF, NULL,
                                     mhla_nn_layer_norm(t, b->norm2_w, b->norm2_b, 1e-6f, x));
-    if (m->drop == 0.0f) return mhla_nn_linear(t, b->fc2_w, b->fc2_b, MHLA_ACT_NONE, x, h);
-    return mhla_nn_drop_path_add(t, m->drop, x, mhla_nn_linear(t, b->fc2_w, b->fc2_b, MHLA_ACT_NONE, NULL, h));
+    return mhla_nn_linear_drop(t, m->drop, b->fc2_w, b->fc2_b, x, h);
 }
 
 static mhla_tensor *logits_of(mhla_tape *t, const model *m, const float *images, int64_t n) {
