@@ -217,7 +217,7 @@ typedef struct mhla_data_info {
 /* Dataset i, or MHLA_ERANGE past the last. */
 MHLA_API mhla_status mhla_data_query(int i, mhla_data_info *info);
 
-/* *there: 1 if `folder` holds this dataset, every file with its SHA-256; 0 if there is no such folder. MHLA_EDATA if
+/* *there: 1 if `folder` holds this dataset, every file with its SHA-256; 0 if there is no such folder, or an empty one. MHLA_EDATA if
  * the folder holds something else. */
 MHLA_API mhla_status mhla_data_check(const char *name, const char *folder, int *there);
 

@@ -1,5 +1,6 @@
 /* Datasets that `mhla data` fetches: what they are, and how what was fetched becomes a folder that mhla_dataset_open reads. Every
  * file is checked by its SHA-256; the folder appears under its name when it is complete, or not at all. */
+#include <dirent.h>
 #include <errno.h>
 #include <mhla/nn.h>
 #include <stdio.h>
@@ -108,6 +109,14 @@ static mhla_status join(char path[4096], const char *folder, const char *name) {
     return mhla_fail(MHLA_EIO, "%.60s...: the path is too long", folder);
 }
 
+static int is_empty(const char *folder) {
+    DIR *dir = opendir(folder);
+    int n = 0;
+    while (dir && readdir(dir)) n++;
+    if (dir) closedir(dir);
+    return n == 2; /* . and .. */
+}
+
 mhla_status mhla_data_check(const char *name, const char *folder, int *there) {
     const known *k = NULL;
     struct stat info;
@@ -122,7 +131,7 @@ mhla_status mhla_data_check(const char *name, const char *folder, int *there) {
         mhla_file file;
         MHLA_TRY(join(path, folder, p->name));
         if (stat(path, &info) != 0) {
-            if (p == k->parts && rmdir(folder) == 0) return MHLA_OK; /* it was an empty folder */
+            if (p == k->parts && is_empty(folder)) return MHLA_OK; /* as good as none */
             return mhla_fail(MHLA_EDATA, "%s: is there, but without %s: remove it, or name another folder", folder,
                              p->name);
         }

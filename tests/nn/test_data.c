@@ -1,0 +1,115 @@
+/* What `mhla data` lays out: sums that are known, and sources that are wrong, after which nothing may be left. (The sets themselves are
+ * checked by their SHA-256 whenever they are fetched.) */
+#include <mhla/nn.h>
+#include <zlib.h>
+
+#include "folders.h"
+#include "io/sha256.h"
+
+static void test_sha256(void **state) {
+    (void)state;
+    char text[65];
+    mhla_sha256_of("", 0, text);
+    assert_string_equal(text, "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+    mhla_sha256_of("abc", 3, text);
+    assert_string_equal(text, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+    mhla_sha256_of("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq", 56, text);
+    assert_string_equal(text, "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
+    /* a million times "a", in pieces of every size */
+    static char a[1000];
+    memset(a, 'a', sizeof a);
+    mhla_sha256 s;
+    mhla_sha256_begin(&s);
+    for (size_t left = 1000000, piece = 0; left > 0; piece = (piece + 7) % 997) {
+        const size_t n = piece < left ? piece : left;
+        mhla_sha256_add(&s, a, n);
+        left -= n;
+    }
+    mhla_sha256_end(&s, text);
+    assert_string_equal(text, "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
+}
+
+static void test_list(void **state) {
+    (void)state;
+    mhla_data_info info = {.size = sizeof info};
+    int n = 0;
+    while (mhla_data_query(n, &info) == MHLA_OK) {
+        assert_non_null(strstr(info.folder, "data/"));
+        assert_non_null(strstr(info.by_hand, info.name));
+        assert_non_null(info.licence);
+        n++;
+    }
+    assert_int_equal(n, 2);
+    ASSERT_FAILS(mhla_data_query(-1, &info), MHLA_ERANGE, "no dataset -1");
+    info.size = 4;
+    ASSERT_FAILS(mhla_data_query(0, &info), MHLA_EINVAL, "info->size is 4");
+}
+
+static int is_empty(const char *folder) { return rmdir(folder) == 0 && mkdir(folder, 0777) == 0; }
+
+/* A tar.gz of one member: its name, the size that it says, the bytes that it has. */
+static void write_archive(const char *path, const char *name, const char *size, size_t bytes) {
+    char header[512] = {0};
+    strcpy(header, name);
+    strcpy(header + 124, size);
+    gzFile f = gzopen(path, "wb");
+    assert_non_null(f);
+    assert_int_equal(gzwrite(f, header, 512), 512);
+    for (size_t i = 0; i < bytes; i++) assert_int_equal(gzputc(f, 'x'), 'x');
+    assert_int_equal(gzclose(f), Z_OK);
+}
+
+static void test_wrong_sources(void **state) {
+    (void)state;
+    static const char task[] = "bigbench-1.0.0/bigbench/benchmark_tasks/cifar10_classification/base64/task.json";
+    char source[40], target[40];
+    new_folder(source);
+    new_folder(target);
+    const char *made = in_folder(target, "set"), *archive = in_folder(source, "a.tar.gz");
+    ASSERT_FAILS(mhla_data_lay_out("cifar", source, made), MHLA_EINVAL, "\"cifar\" is no dataset");
+    ASSERT_FAILS(mhla_data_lay_out("fashion-mnist", source, made), MHLA_EIO, "neither train-images-idx3-ubyte.gz nor");
+    assert_true(is_empty(target));
+    /* the right size, but not the right bytes */
+    static const uint8_t head[16] = {0, 0, 8, 3, 0, 0, 0xea, 0x60, 0, 0, 0, 28, 0, 0, 0, 28};
+    static uint8_t pixels[47040016];
+    memcpy(pixels, head, sizeof head);
+    write_file(source, "train-images-idx3-ubyte", pixels, sizeof pixels);
+    ASSERT_FAILS(mhla_data_lay_out("fashion-mnist", source, made), MHLA_EDATA, "its SHA-256 is ");
+    assert_true(is_empty(target));
+
+    ASSERT_FAILS(mhla_data_lay_out("cifar10-test", archive, made), MHLA_EIO, "a.tar.gz: No such file");
+    write_archive(archive, "bigbench-1.0.0/other", "00000001000", 512);
+    ASSERT_FAILS(mhla_data_lay_out("cifar10-test", archive, made), MHLA_EDATA, "task.json in it");
+    write_archive(archive, "bigbench-1.0.0/other", "77777777777", 512); /* says eight gigabytes */
+    ASSERT_FAILS(mhla_data_lay_out("cifar10-test", archive, made), MHLA_EDATA, "task.json in it");
+    write_archive(archive, task, "00000001000", 512);
+    ASSERT_FAILS(mhla_data_lay_out("cifar10-test", archive, made), MHLA_EDATA, "has 512 bytes, expected 33862907");
+    write_archive(archive, task, "00201132373", 512); /* 33862907 */
+    ASSERT_FAILS(mhla_data_lay_out("cifar10-test", archive, made), MHLA_EDATA, "ends inside of");
+    assert_true(is_empty(target));
+    ASSERT_FAILS(mhla_data_lay_out("cifar10-test", archive, in_folder(target, "no/where")), MHLA_EIO, "No such file");
+
+    /* a folder that holds something else is left alone; an empty one is as good as none */
+    int there = 7;
+    ASSERT_OK(mhla_data_check("cifar10-test", made, &there));
+    assert_int_equal(there, 0);
+    write_file(target, "set/train.bin", "x", 1);
+    ASSERT_FAILS(mhla_data_check("cifar10-test", made, &there), MHLA_EDATA,
+                 "set/train.bin: 1 bytes, expected 24584000");
+    ASSERT_FAILS(mhla_data_check("fashion-mnist", made, &there), MHLA_EDATA, "set: is there, but without train-images");
+    ASSERT_FAILS(mhla_data_lay_out("fashion-mnist", source, made), MHLA_EDATA, "set: is there");
+    assert_int_equal(unlink(in_folder(target, "set/train.bin")), 0);
+    ASSERT_OK(mhla_data_check("fashion-mnist", made, &there));
+    assert_int_equal(there, 0);
+    remove_folder(source);
+    remove_folder(target);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_sha256),
+        cmocka_unit_test(test_list),
+        cmocka_unit_test(test_wrong_sources),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
