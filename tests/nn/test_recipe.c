@@ -204,6 +204,8 @@ static void refused(void **state) {
     bad(text, 0, "not a recipe");
     memset(text, 'a', 400), strcpy(text + 400, "=1");
     bad(text, 0, "a key of more than");
+    strcpy(text, "seed = "), memset(text + 7, '1', 300), text[307] = '\0';
+    bad(text, 0, "no value");
     memcpy(text, "data.size = [", 13);
     for (int i = 0; i < 70000; i++) memcpy(text + 13 + 2 * i, "1,", 2);
     strcpy(text + 13 + 140000, "]");
@@ -282,6 +284,9 @@ static void flags(void **state) {
     flag("data.size=,", "expected an array");
     flag("data.size=1 2", "expected an array");
     flag("model.attention=soft", "expected one of");
+    char text[600];
+    memset(text, 'a', 599), text[500] = '=', text[599] = '\0';
+    flag(text, "unknown key");
 }
 
 /* Every truncation and every flipped bit: an answer, and nothing half taken. */

@@ -413,9 +413,11 @@ static void refused(void **state) {
         assert_int_equal(mhla_safetensors_write(path, &wrong[i], 1, NULL, 0), MHLA_EINVAL);
     const mhla_storable large = {"a", 1, two, big, MHLA_IO_F32, MHLA_IO_F16};
     const mhla_storable twice[] = {large, large};
-    const mhla_pair pairs[] = {{"a", "b"}, {"a", "c"}};
+    const mhla_pair pairs[] = {{"a", "b"}, {"a", "c"}}, foreign[] = {{"a", "\xff"}, {"\xc3", "b"}};
     assert_int_equal(mhla_safetensors_write(path, twice, 2, NULL, 0), MHLA_EINVAL);
     assert_int_equal(mhla_safetensors_write(path, NULL, 0, pairs, 2), MHLA_EINVAL);
+    assert_int_equal(mhla_safetensors_write(path, NULL, 0, &foreign[0], 1), MHLA_EINVAL);
+    assert_int_equal(mhla_safetensors_write(path, NULL, 0, &foreign[1], 1), MHLA_EINVAL);
     assert_int_equal(mhla_safetensors_write(path, &large, 1, NULL, 0), MHLA_EDATA);
     assert_non_null(strstr(mhla_message(), "element 1 of tensor \"a\" is 65520, too large for F16"));
     assert_int_equal(mhla_safetensors_write(in_folder("nowhere/x.safetensors"), NULL, 0, NULL, 0), MHLA_EIO);
