@@ -20,9 +20,9 @@ static const cli_usage usage = {
     .verb = "convert",
     .arguments = "IN OUT",
     .options = options,
-    .text = "Writes the tensors of IN, a safetensors file, an index, a folder with either, or a\n"
-            "PyTorch checkpoint (.pth, .pt, .bin), under the same names to OUT: one file if OUT\n"
-            "ends with .safetensors, else a new folder, with the config.json that lies beside IN.\n"
+    .text = "Writes the tensors of IN, a safetensors file, an index, a folder with either, a run or\n"
+            "a PyTorch checkpoint (.pth, .pt, .bin), under the same names to OUT: one file if OUT\n"
+            "ends with .safetensors, else a new folder, with the config.json that lies beside them.\n"
             "Integers keep their type. A number that is too large for the type is an error.\n",
 };
 

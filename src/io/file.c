@@ -11,7 +11,7 @@
 
 mhla_status mhla_file_map(mhla_file *file, const char *path) {
     *file = (mhla_file){0};
-    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe without a writer must not hold us */
     if (fd < 0) return mhla_fail(MHLA_EIO, "%s: %s", path, strerror(errno));
     mhla_status status = MHLA_OK;
     struct stat info;

@@ -186,11 +186,12 @@ done:
     return status;
 }
 
-/* What a folder holds: model.safetensors, else its index, else the one *.safetensors. */
+/* What a folder holds: model.safetensors, else its index, else a run's best or last, else the one *.safetensors. */
 static mhla_status find_in_folder(char *path, const char *folder) {
-    static const char *const usual[] = {"model.safetensors", INDEX_NAME};
+    static const char *const usual[] = {"model.safetensors", INDEX_NAME, "best/model.safetensors",
+                                        "last/model.safetensors"};
     struct stat info;
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 4; i++) {
         MHLA_TRY(join(path, folder, strlen(folder), usual[i]));
         if (stat(path, &info) == 0) return MHLA_OK;
     }

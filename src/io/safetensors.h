@@ -24,10 +24,11 @@ typedef struct mhla_stored {
     const char *path; /* of the file that holds it */
 } mhla_stored;
 
-/* Opens a file, an index (*.index.json, whose files lie beside it) or a folder with model.safetensors,
- * model.safetensors.index.json or one *.safetensors. A PyTorch checkpoint (.pth, .pt, .bin) is opened as well: the
- * tensors of its state_dict; nothing in it is run. MHLA_EIO or MHLA_EDATA with a sentence that names the file, the
- * tensor and the byte. Everything handed out lives until the close. */
+/* Opens a file, an index (*.index.json, whose files lie beside it) or a folder: its model.safetensors,
+ * model.safetensors.index.json, best/model.safetensors, last/model.safetensors or only *.safetensors, the first that is
+ * there. A PyTorch checkpoint (.pth, .pt, .bin) is opened as well: the tensors of its state_dict; nothing in it is run.
+ * MHLA_EIO or MHLA_EDATA with a sentence that names the file, the tensor and the byte. Everything handed out lives until
+ * the close. */
 mhla_status mhla_safetensors_open(mhla_safetensors **file, const char *path);
 /* The same of bytes in memory, which must outlive it; `name` stands for the path in messages. */
 mhla_status mhla_safetensors_open_bytes(mhla_safetensors **file, const void *bytes, size_t size, const char *name);

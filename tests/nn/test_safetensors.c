@@ -516,6 +516,21 @@ static void indexes(void **state) {
     assert_non_null(strstr(mhla_safetensors_find(f, "x")->path, "b.safetensors"));
     mhla_safetensors_close(f);
     assert_int_equal(mhla_safetensors_open(&f, in_folder("nothing")), MHLA_EIO);
+
+    /* a run: its best, else its last */
+    static const char *const parts[] = {"run", "run/last", "run/best"};
+    for (int i = 0; i < 3; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "%s/model.safetensors", parts[i]);
+        assert_int_equal(mkdir(in_folder(parts[i]), 0777), 0);
+        if (i == 0) continue;
+        assert_int_equal(mhla_safetensors_write(in_folder(name), two, i, NULL, 0), MHLA_OK);
+        assert_int_equal(mhla_safetensors_open(&f, in_folder("run")), MHLA_OK);
+        assert_int_equal(mhla_safetensors_count(f), i);
+        mhla_safetensors_close(f);
+    }
+    assert_int_equal(mkfifo(in_folder("pipe"), 0666), 0);
+    assert_int_equal(mhla_safetensors_open(&f, in_folder("pipe")), MHLA_EIO);
     assert_int_equal(mhla_safetensors_open(&f, "/dev/null"), MHLA_EIO);
 }
 

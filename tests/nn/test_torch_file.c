@@ -264,6 +264,7 @@ static void refused(void **state) {
     bad("b.", "more than there is");
     bad("#1b.", "more than there is");
     bad("h\1.", "remember");
+    bad("q\1.", "more than there is");
     bad("#1r\xff\xff\xff\xff.", "remembers more");
     bad("Q.", "more than there is");
     bad("#1Q.", "no storage");
@@ -299,6 +300,20 @@ static void refused(void **state) {
     bad("X\xff", "cut short");
 }
 
+/* One field of an archive changed: of its end, of the first entry of its directory, or of that entry itself. */
+static void patched(char part, size_t field, uint64_t value, int size, const char *word) {
+    bytes b = zip_of(STATE ".", 0);
+    const size_t end = b.size - 22;
+    const size_t directory = (size_t)b.data[end + 16] | (size_t)b.data[end + 17] << 8;
+    const size_t at = (part == 'e' ? end : part == 'd' ? directory : 0) + field;
+    for (int i = 0; i < size; i++) b.data[at + (size_t)i] = (unsigned char)(value >> (8 * i));
+    mhla_safetensors *f;
+    unsigned char *copy;
+    assert_int_equal(open_copy(&f, b.data, b.size, &copy), MHLA_EDATA);
+    message_has("patched", word);
+    free(copy);
+}
+
 /* What only an archive can have wrong. */
 static void archives(void **state) {
     (void)state;
@@ -306,6 +321,21 @@ static void archives(void **state) {
     unsigned char *copy;
     bytes b = {.size = 0}, pickle = {.size = 0};
     add_pickle(&pickle, STATE ".");
+    patched('e', 10, 0xffff, 2, "more entries");
+    patched('e', 12, 0xfffffff, 4, "outside of the file");
+    patched('e', 16, 0xfffffff, 4, "outside of the file");
+    patched('e', 16, 1, 4, "no entry of the directory");
+    patched('e', 10, 5, 2, "");
+    patched('d', 0, 0, 4, "no entry of the directory");
+    patched('d', 8, 1, 2, "encrypted");
+    patched('d', 16, 0, 4, "was altered");
+    patched('d', 20, 5, 4, "two sizes");
+    patched('d', 20, 0xffffffffffffff, 8, "");
+    patched('d', 28, 0xffff, 2, "beyond the directory");
+    patched('d', 30, 0xffff, 2, "beyond the directory");
+    patched('d', 42, 5, 4, "points to none");
+    patched('d', 42, 0xfffffff0, 4, "points to none");
+    patched('l', 26, 0xffff, 2, "outside of the file");
     const entry without[] = {{"x/data/0", six, sizeof six}};
     add_zip(&b, without, 1, 0, 0);
     assert_int_equal(open_copy(&f, b.data, b.size, &copy), MHLA_EDATA);
