@@ -181,6 +181,32 @@ static void test_keys(void **state) {
     mhla_image_free(&small);
 }
 
+/* Each kind of randomness alone follows seed, epoch and sample. */
+static void test_places(void **state) {
+    (void)state;
+    enum { S = 16, N = 3 * S * S, TRIES = 12 };
+    mhla_image in = picture(30, 25, 3);
+    mhla_augment_scratch s = {0};
+    static float x[4][TRIES][N];
+    for (int kind = 0; kind < 4; kind++) {
+        mhla_augment a = {.size = S, .crop = kind == 0 ? MHLA_CROP_RANDOM : MHLA_CROP_SQUASH};
+        if (kind == 1) a.flip = 0.5f;
+        if (kind == 2) ASSERT_OK(mhla_augment_parse(&a, "rand-m9-mstd0.5-inc1-p1"));
+        if (kind == 3) a.erase = 0.7f;
+        ASSERT_OK(mhla_augment_prepare(&a));
+        for (uint64_t i = 0; i < TRIES; i++) {
+            ASSERT_OK(mhla_augment_apply(x[0][i], &in, &a, &s, 5, 6, i));
+            ASSERT_OK(mhla_augment_apply(x[1][i], &in, &a, &s, 4, 6, i));
+            ASSERT_OK(mhla_augment_apply(x[2][i], &in, &a, &s, 5, 7, i));
+            ASSERT_OK(mhla_augment_apply(x[3][i], &in, &a, &s, 5, 6, i + 1));
+        }
+        for (int k = 1; k < 4; k++) /* another seed, epoch, sample */
+            if (memcmp(x[0], x[k], sizeof x[0]) == 0) fail_msg("kind %d does not follow key %d", kind, k);
+    }
+    mhla_augment_scratch_free(&s);
+    mhla_image_free(&in);
+}
+
 static void test_normalised(void **state) {
     (void)state;
     mhla_augment a = {
@@ -326,9 +352,9 @@ static void test_mix(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_operations), cmocka_unit_test(test_edges),      cmocka_unit_test(test_parse),
-        cmocka_unit_test(test_keys),       cmocka_unit_test(test_normalised), cmocka_unit_test(test_pad),
-        cmocka_unit_test(test_erase),      cmocka_unit_test(test_mix),
+        cmocka_unit_test(test_operations), cmocka_unit_test(test_edges),  cmocka_unit_test(test_parse),
+        cmocka_unit_test(test_keys),       cmocka_unit_test(test_places), cmocka_unit_test(test_normalised),
+        cmocka_unit_test(test_pad),        cmocka_unit_test(test_erase),  cmocka_unit_test(test_mix),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
