@@ -2,7 +2,8 @@
 
 ``attention``, ``causal_attention``, ``linear_attention`` and ``softmax_attention`` take NumPy arrays or torch tensors;
 with torch they are custom ops with gradients that torch.compile does not break at. ``State`` and ``step`` stream.
-``mhla.nn`` has modules that load the released checkpoints.
+``load`` opens a model that the program has trained, ``create`` makes one. ``mhla.nn`` has modules that load the released
+checkpoints, and ours.
 """
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ from . import _mhla
 from ._mhla import Error
 from .functional import attention, causal_attention, linear_attention, softmax_attention
 from .mixing import mix_clip, mix_init, mix_names, rope_table
+from .model import Model, create, load
 from .streaming import State, step
 
 
@@ -71,5 +73,5 @@ def set_isa(name: str | None) -> None:
 
 _openmp_used = _share_openmp(_openmp_runtimes())
 __version__: str = _mhla.cpu_info()["version"]
-__all__ = ["Error", "State", "attention", "causal_attention", "info", "linear_attention", "mix_clip", "mix_init", "mix_names",
-           "rope_table", "set_isa", "set_num_threads", "softmax_attention", "step"]
+__all__ = ["Error", "Model", "State", "attention", "causal_attention", "create", "info", "linear_attention", "load", "mix_clip",
+           "mix_init", "mix_names", "rope_table", "set_isa", "set_num_threads", "softmax_attention", "step"]

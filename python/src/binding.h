@@ -1,4 +1,4 @@
-/* What the two halves of the extension module share: the Plan object and the flat argument list of a call. */
+/* What the parts of the extension module share: the Plan object and the flat argument list of a call. */
 #ifndef MHLA_PYTHON_BINDING_H
 #define MHLA_PYTHON_BINDING_H
 
@@ -51,6 +51,9 @@ static inline void *at(int64_t address) { return (void *)(uintptr_t)address; }
 /* Reads `n` ints from args into f, the rest of which becomes 0; -1 with an exception set. */
 int binding_read(flat_call *f, PyObject *const *args, Py_ssize_t given, Py_ssize_t n);
 
+/* Where calls run from now on: what set_threads chose, or the OpenMP runtime that others use, or NULL, the default. */
+const mhla_context *binding_context(void);
+
 /* The mhla_call that f describes, in the module's context. */
 mhla_call binding_call(const flat_call *f);
 
@@ -64,6 +67,7 @@ PyObject *binding_use_openmp(PyObject *module, PyObject *args);
 mhla_context *binding_foreign_context(int threads);
 
 extern PyTypeObject binding_plan_type, binding_state_type;
+int binding_add_models(PyObject *module); /* Model, where libmhla-nn is part of the build; -1 with an exception set */
 extern PyMethodDef binding_step[]; /* step(), and the end of the list */
 
 #endif

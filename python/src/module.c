@@ -31,10 +31,12 @@ int binding_read(flat_call *f, PyObject *const *args, Py_ssize_t given, Py_ssize
     return 0;
 }
 
+const mhla_context *binding_context(void) { return context ? context : binding_foreign_context(0); }
+
 mhla_call binding_call(const flat_call *f) {
     return (mhla_call){
         .size = sizeof(mhla_call),
-        .context = context ? context : binding_foreign_context(0),
+        .context = binding_context(),
         .batch = f->batch,
         .tokens = f->tokens,
         .kv_tokens = f->kv_tokens,
@@ -319,7 +321,7 @@ static PyObject *cpu_info(PyObject *module, PyObject *unused) {
     if (status != MHLA_OK) return binding_raise(status);
     return Py_BuildValue("{s:s,s:s,s:s,s:s,s:s,s:i,s:i,s:n,s:n,s:n}", "version", mhla_version(), "isa", i.isa, "why",
                          i.why, "available", i.available, "model", i.model, "cpus", i.cpus, "threads",
-                         mhla_context_threads(context ? context : binding_foreign_context(0)), "l1d", (Py_ssize_t)i.l1d,
+                         mhla_context_threads(binding_context()), "l1d", (Py_ssize_t)i.l1d,
                          "l2", (Py_ssize_t)i.l2, "l3", (Py_ssize_t)i.l3);
 }
 
@@ -404,7 +406,7 @@ PyMODINIT_FUNC PyInit__mhla(void) {
     if (error_type == NULL || PyModule_AddObjectRef(module, "Error", error_type) < 0 ||
         PyModule_AddObjectRef(module, "Plan", (PyObject *)&binding_plan_type) < 0 ||
         PyModule_AddObjectRef(module, "State", (PyObject *)&binding_state_type) < 0 || add_names(module) < 0 ||
-        PyModule_AddFunctions(module, binding_step) < 0)
+        PyModule_AddFunctions(module, binding_step) < 0 || binding_add_models(module) < 0)
         return NULL;
     return module;
 }

@@ -9,7 +9,8 @@ import pytest
 
 import mhla
 
-MODULES = ["mhla", "mhla.functional", "mhla.mixing", "mhla.streaming", "mhla.nn.image", "mhla.nn.lm", "mhla.nn.wan"]
+MODULES = ["mhla", "mhla.functional", "mhla.mixing", "mhla.model", "mhla.streaming", "mhla.nn.deit", "mhla.nn.image", "mhla.nn.lm",
+           "mhla.nn.wan"]
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -1,0 +1,126 @@
+"""Whole models, trained by the program or made here: open, look into, run, classify images."""
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+from typing import Any, Dict, Iterator, List, Tuple, Union
+
+import numpy as np
+
+from . import _mhla
+from ._plans import Error
+from .streaming import _as_numpy, _result_like
+
+_DEBIAN = {"libpng": "libpng-dev", "libjpeg": "libjpeg-dev", "zlib": "zlib1g-dev", "jansson": "libjansson-dev"}
+
+
+def _native() -> Any:
+    """The extension's Model, or the sentence that says why there is none."""
+    missing = _mhla.MODELS_MISSING
+    if missing is None:
+        return _mhla.Model
+    if not missing:
+        raise Error("mhla was built without models (MHLA_NN=OFF): build it again without that")
+    packages = " ".join(_DEBIAN.get(name, name) for name in missing.split(", "))
+    raise Error(f"mhla was built without models, because pkg-config did not find {missing}: install them (Debian: apt-get "
+                f"install pkg-config {packages}), then pip install mhla again")
+
+
+class Model:
+    """A model of :func:`load` or :func:`create`. Calling it runs it; one thread at a time may.
+
+    Attributes:
+        config: the content of its config.json.
+        classes: the names of its classes; "0", "1", ... where it knows none.
+        info: sizes: parameters, tokens, multiply_adds, ...
+
+    >>> import numpy as np, mhla
+    >>> model = mhla.create("deit_nano", classes=10, channels=1)
+    >>> model(np.zeros((2, 1, 28, 28), np.float32)).shape
+    (2, 10)
+    >>> model.state_dict()["blocks.0.attn.piece_attn.conv.weight"].shape
+    (4, 4, 1, 1)
+    """
+
+    def __init__(self, native: Any):
+        self._native = native
+        self.info: Dict[str, Any] = native.info()
+        self.config: Dict[str, Any] = json.loads(self.info.pop("config"))
+        self.classes: List[str] = [native.class_name(i) or str(i) for i in range(self.info["classes"])]
+
+    def __repr__(self) -> str:
+        return f"mhla.Model({self.info['name']}, {self.config.get('attention')}, {self.info['parameters']:,} parameters)"
+
+    def forward(self, images: Any) -> Any:
+        """Logits [n,classes] of images [n,C,H,W], float32, normalised as in training (config: mean, deviation). A NumPy
+        array gives an array, a torch tensor a tensor; without gradients: for those see :class:`mhla.nn.DeiT`."""
+        x = _as_numpy(images)
+        i = self.info
+        want = (i["channels"], i["height"], i["width"])
+        if x.dtype != np.float32 or x.ndim != 4 or x.shape[1:] != want:
+            raise Error(f"images are {x.dtype} {list(x.shape)}: expected float32 [n, {want[0]}, {want[1]}, {want[2]}]")
+        x = np.ascontiguousarray(x)
+        logits = np.empty((len(x), i["classes"]), np.float32)
+        if len(x):
+            self._native.forward(logits.ctypes.data, x.ctypes.data, len(x))
+        return _result_like(images, logits)
+
+    __call__ = forward
+
+    def classify(self, image: Union[str, "os.PathLike[str]", bytes], top: int = 5) -> List[Tuple[str, float]]:
+        """The `top` likeliest classes of a PNG or JPEG, a path or its bytes, each with its probability. The image is resized,
+        cropped and normalised as for evaluation."""
+        p = np.empty(self.info["classes"], np.float32)
+        if isinstance(image, (bytes, bytearray, memoryview)):
+            self._native.classify_bytes(p.ctypes.data, image, "image")
+        else:
+            self._native.classify(p.ctypes.data, image)
+        return [(self.classes[i], float(p[i])) for i in np.argsort(-p, kind="stable")[:top]]
+
+    def state_dict(self) -> Dict[str, np.ndarray]:
+        """Copies of the parameters, under the names of the published checkpoints and in their order."""
+        found = {}
+        for i in range(self.info["tensors"]):
+            name, shape, address = self._native.tensor(i)
+            count = int(np.prod(shape, dtype=np.int64))
+            found[name] = np.ctypeslib.as_array((ctypes.c_float * count).from_address(address)).reshape(shape).copy()
+        return found
+
+    def parameters(self) -> Iterator[np.ndarray]:
+        """The values of :meth:`state_dict`."""
+        return iter(self.state_dict().values())
+
+    def save(self, folder: Union[str, "os.PathLike[str]"]) -> None:
+        """Writes config.json and model.safetensors, which :func:`load`, the program, and the `safetensors` library read."""
+        self._native.save(folder)
+
+
+def load(path: Union[str, "os.PathLike[str]"]) -> Model:
+    """Opens the folder of a run (its best checkpoint, else its last), a folder with config.json and model.safetensors, or a
+    .safetensors file beside a config.json. A timm DeiT as timm saves it is one, too.
+
+    >>> import mhla, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     mhla.create("deit_nano", attention="softmax", classes=10).save(folder)
+    ...     model = mhla.load(folder)
+    >>> model.config["attention"], len(model.classes)
+    ('softmax', 10)
+    """
+    return Model(_native()(path))
+
+
+def create(preset: str, seed: int = 0, **settings: Any) -> Model:
+    """A fresh model: "deit_nano", "deit_tiny", "deit_small" or "deit_base", changed by settings, which are the keys of
+    config.json; weights are drawn from the seed.
+
+    >>> import mhla
+    >>> mhla.create("deit_tiny", structure="released").info["parameters"]
+    5793832
+    """
+    def text(value: Any) -> str:
+        if isinstance(value, (list, tuple)):
+            return ",".join(map(text, value))
+        return value if isinstance(value, str) else json.dumps(value)
+
+    return Model(_native().create(preset, [f"{key}={text(value)}" for key, value in settings.items()], seed))

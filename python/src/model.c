@@ -1,0 +1,212 @@
+/* mhla._mhla.Model: a whole model of libmhla-nn. Where that is not part of the build there is no such type, and the
+ * module's MODELS_MISSING names the packages that it would have needed. */
+#include "binding.h"
+
+#ifdef MHLA_NN
+#include <mhla/nn.h>
+
+#define MISSING Py_NewRef(Py_None)
+
+typedef struct model_object {
+    PyObject_HEAD mhla_model *model;
+    const mhla_context *context; /* the model's */
+    int busy;                    /* a call that let go of the GIL is using it */
+} model_object;
+
+static PyTypeObject model_type;
+
+static PyObject *wrap(mhla_model *made) {
+    model_object *self = (model_object *)model_type.tp_alloc(&model_type, 0);
+    if (self == NULL)
+        mhla_model_free(made);
+    else
+        self->model = made;
+    return (PyObject *)self;
+}
+
+/* Before a call that computes: -1 with an exception set if another thread is inside one. */
+static int enter(model_object *m) {
+    if (m->busy) {
+        PyErr_SetString(PyExc_RuntimeError, "the model is in use by another thread");
+        return -1;
+    }
+    const mhla_context *context = binding_context();
+    if (context != m->context) mhla_model_set_context(m->model, context);
+    m->context = context;
+    m->busy = 1;
+    return 0;
+}
+
+static PyObject *leave(model_object *m, mhla_status status) {
+    m->busy = 0;
+    if (status != MHLA_OK) return binding_raise(status);
+    Py_RETURN_NONE;
+}
+
+static PyObject *model_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) { /* (path) */
+    (void)type, (void)kwargs;
+    PyObject *path;
+    mhla_model *made = NULL;
+    if (!PyArg_ParseTuple(args, "O&", PyUnicode_FSConverter, &path)) return NULL;
+    mhla_status status;
+    Py_BEGIN_ALLOW_THREADS status = mhla_model_open(&made, PyBytes_AS_STRING(path));
+    Py_END_ALLOW_THREADS Py_DECREF(path);
+    return status == MHLA_OK ? wrap(made) : binding_raise(status);
+}
+
+static PyObject *model_create(PyObject *unused, PyObject *args) { /* (preset, ["key=value"], seed) */
+    (void)unused;
+    const char *preset;
+    PyObject *list;
+    unsigned long long seed;
+    if (!PyArg_ParseTuple(args, "sO!K", &preset, &PyList_Type, &list, &seed)) return NULL;
+    const Py_ssize_t n = PyList_GET_SIZE(list);
+    const char **settings = PyMem_Calloc((size_t)n + 1, sizeof *settings);
+    if (settings == NULL) return PyErr_NoMemory();
+    for (Py_ssize_t i = 0; i < n; i++)
+        if ((settings[i] = PyUnicode_AsUTF8(PyList_GET_ITEM(list, i))) == NULL) {
+            PyMem_Free((void *)settings);
+            return NULL;
+        }
+    mhla_model *made = NULL;
+    const mhla_status status = mhla_model_create(&made, preset, settings, (int)n, seed);
+    PyMem_Free((void *)settings);
+    return status == MHLA_OK ? wrap(made) : binding_raise(status);
+}
+
+static void model_dealloc(PyObject *self) {
+    mhla_model_free(((model_object *)self)->model);
+    Py_TYPE(self)->tp_free(self);
+}
+
+static PyObject *model_forward(PyObject *self, PyObject *args) { /* (logits, images, n) */
+    model_object *m = (model_object *)self;
+    unsigned long long logits, images;
+    long long n;
+    if (!PyArg_ParseTuple(args, "KKL", &logits, &images, &n) || enter(m) < 0) return NULL;
+    mhla_status status;
+    Py_BEGIN_ALLOW_THREADS status = mhla_model_forward(m->model, at((int64_t)logits), at((int64_t)images), n);
+    Py_END_ALLOW_THREADS return leave(m, status);
+}
+
+static PyObject *model_classify(PyObject *self, PyObject *args) { /* (probabilities, path) */
+    model_object *m = (model_object *)self;
+    unsigned long long out;
+    PyObject *path;
+    if (!PyArg_ParseTuple(args, "KO&", &out, PyUnicode_FSConverter, &path)) return NULL;
+    PyObject *result = NULL;
+    if (enter(m) == 0) {
+        mhla_status status;
+        Py_BEGIN_ALLOW_THREADS status = mhla_model_classify(m->model, at((int64_t)out), PyBytes_AS_STRING(path));
+        Py_END_ALLOW_THREADS result = leave(m, status);
+    }
+    Py_DECREF(path);
+    return result;
+}
+
+static PyObject *model_classify_bytes(PyObject *self, PyObject *args) { /* (probabilities, bytes, name) */
+    model_object *m = (model_object *)self;
+    unsigned long long out;
+    Py_buffer bytes;
+    const char *name;
+    if (!PyArg_ParseTuple(args, "Ky*s", &out, &bytes, &name)) return NULL;
+    PyObject *result = NULL;
+    if (enter(m) == 0) {
+        mhla_status status;
+        Py_BEGIN_ALLOW_THREADS status =
+            mhla_model_classify_bytes(m->model, at((int64_t)out), bytes.buf, (size_t)bytes.len, name);
+        Py_END_ALLOW_THREADS result = leave(m, status);
+    }
+    PyBuffer_Release(&bytes);
+    return result;
+}
+
+static PyObject *model_save(PyObject *self, PyObject *args) { /* (folder) */
+    model_object *m = (model_object *)self;
+    PyObject *path;
+    if (!PyArg_ParseTuple(args, "O&", PyUnicode_FSConverter, &path)) return NULL;
+    PyObject *result = NULL;
+    if (enter(m) == 0) {
+        mhla_status status;
+        Py_BEGIN_ALLOW_THREADS status = mhla_model_save(m->model, PyBytes_AS_STRING(path));
+        Py_END_ALLOW_THREADS result = leave(m, status);
+    }
+    Py_DECREF(path);
+    return result;
+}
+
+static PyObject *model_tensor(PyObject *self, PyObject *args) { /* i -> (name, shape, address) */
+    int i;
+    mhla_tensor_info info = {.size = sizeof info};
+    if (!PyArg_ParseTuple(args, "i", &i)) return NULL;
+    const mhla_status status = mhla_model_tensor(((model_object *)self)->model, i, &info);
+    if (status != MHLA_OK) return binding_raise(status);
+    PyObject *shape = PyTuple_New(info.axes);
+    for (int a = 0; shape && a < info.axes; a++) {
+        PyObject *size = PyLong_FromLongLong(info.shape[a]);
+        if (size == NULL)
+            Py_CLEAR(shape);
+        else
+            PyTuple_SET_ITEM(shape, a, size);
+    }
+    return shape ? Py_BuildValue("sNK", info.name, shape, (unsigned long long)(uintptr_t)info.data) : NULL;
+}
+
+static PyObject *model_class_name(PyObject *self, PyObject *args) {
+    int i;
+    if (!PyArg_ParseTuple(args, "i", &i)) return NULL;
+    return Py_BuildValue("z", mhla_model_class_name(((model_object *)self)->model, i));
+}
+
+static PyObject *model_info(PyObject *self, PyObject *unused) {
+    (void)unused;
+    mhla_model_info i = {.size = sizeof i};
+    const mhla_status status = mhla_model_query(((model_object *)self)->model, &i);
+    if (status != MHLA_OK) return binding_raise(status);
+    return Py_BuildValue("{s:s,s:s,s:i,s:i,s:i,s:i,s:L,s:L,s:i,s:L,s:L}", "name", i.name, "config", i.config, "classes",
+                         i.classes, "channels", i.channels, "height", i.height, "width", i.width, "tokens",
+                         (long long)i.tokens, "parameters", (long long)i.parameters, "tensors", i.tensors,
+                         "multiply_adds", (long long)i.multiply_adds, "multiply_adds_paper",
+                         (long long)i.multiply_adds_paper);
+}
+
+static PyMethodDef methods[] = {
+    {"create", model_create, METH_VARARGS | METH_STATIC, "mhla_model_create(preset, settings, seed)"},
+    {"forward", model_forward, METH_VARARGS, "mhla_model_forward(logits, images, n)"},
+    {"classify", model_classify, METH_VARARGS, "mhla_model_classify(probabilities, path)"},
+    {"classify_bytes", model_classify_bytes, METH_VARARGS, "mhla_model_classify_bytes(probabilities, bytes, name)"},
+    {"save", model_save, METH_VARARGS, "mhla_model_save(folder)"},
+    {"tensor", model_tensor, METH_VARARGS, "mhla_model_tensor(i): (name, shape, address)"},
+    {"class_name", model_class_name, METH_VARARGS, "mhla_model_class_name(i)"},
+    {"info", model_info, METH_NOARGS, "mhla_model_query"},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyTypeObject model_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "mhla._mhla.Model",
+    .tp_doc = "A whole model (mhla_model).",
+    .tp_basicsize = sizeof(model_object),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_new = model_new,
+    .tp_dealloc = model_dealloc,
+    .tp_methods = methods,
+};
+
+static int add_type(PyObject *module) {
+    if (PyType_Ready(&model_type) < 0) return -1;
+    return PyModule_AddObjectRef(module, "Model", (PyObject *)&model_type);
+}
+#else
+#define MISSING PyUnicode_FromString(MHLA_NN_MISSING)
+static int add_type(PyObject *module) {
+    (void)module;
+    return 0;
+}
+#endif
+
+int binding_add_models(PyObject *module) {
+    PyObject *missing = MISSING;
+    const int status = missing ? PyModule_AddObjectRef(module, "MODELS_MISSING", missing) : -1;
+    Py_XDECREF(missing);
+    return status < 0 ? -1 : add_type(module);
+}
