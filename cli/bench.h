@@ -31,9 +31,10 @@ typedef struct bench_row {
     const char *variant;       /* "mhla" */
     char sizes[64];            /* "32x3x256x64x64, 16 blocks" */
     mhla_dtype dtype;
-    double flops;    /* of one call as printed */
-    double multiple; /* what was timed is 1/multiple of the call; 0 = 1 */
-    size_t workspace;
+    double flops;     /* of one call as printed */
+    double multiple;  /* what was timed is 1/multiple of the call; 0 = 1 */
+    size_t workspace; /* bytes; of whole models the most that the process has had */
+    double images;    /* of one call, for whole models; else 0 */
     timing time;
     bench_note note;
 } bench_row;
@@ -54,8 +55,10 @@ double bench_estimate(const bench *b, double flops, mhla_dtype dtype);
 /* Groups with rows of their own kind. */
 mhla_status bench_layers(bench *b);
 mhla_status bench_decode(bench *b);
+mhla_status bench_models(bench *b);
 int bench_layers_has(const char *shape);
 int bench_decode_has(const char *shape);
+int bench_models_has(const char *shape);
 
 extern const char *const bench_dtype_names[];
 

@@ -50,12 +50,14 @@ static void print_head(const char *group) {
         {"causal", "causal forward"},
         {"causal-backward", "causal forward and backward"},
         {"layers", "linear layers: rows x outputs x inputs"},
+        {"models", "whole models, every product counted; a training step as three times inference"},
     };
     const char *text = group;
     for (size_t i = 0; i < sizeof titles / sizeof *titles; i++)
         if (strcmp(titles[i].group, group) == 0) text = titles[i].text;
-    printf("\n%s\n%-22s %-33s %10s %10s %8s %8s %10s\n", text, "", "", "best", "median", "GFLOP/s", "of peak",
-           "workspace");
+    const int models = strcmp(group, "models") == 0;
+    printf("\n%s\n%-22s %-33s %10s %10s %8s %8s %10s%s\n", text, "", "", "best", "median", "GFLOP/s", "of peak",
+           models ? "memory" : "workspace", models ? "   images/s" : "");
 }
 
 static void text_row(const bench_row *r, double multiple) {
@@ -70,8 +72,10 @@ static void text_row(const bench_row *r, double multiple) {
     text_time(best, sizeof best, multiple * r->time.best);
     text_time(median, sizeof median, multiple * r->time.median);
     if (r->workspace) text_bytes(bytes, sizeof bytes, (double)r->workspace);
-    printf("%-22s %-33s %10s %10s %8.*f %6.1f %%%*s%s\n", name, r->sizes, best, median, rate < 10.0 ? 1 : 0, rate,
+    printf("%-22s %-33s %10s %10s %8.*f %6.1f %%%*s%s", name, r->sizes, best, median, rate < 10.0 ? 1 : 0, rate,
            100.0 * rate / r->time.peak, *bytes ? 11 : 0, bytes, r->note == NOTE_HEADS ? " *" : "");
+    if (r->images > 0.0) printf(" %10.1f", r->images / r->time.best);
+    printf("\n");
 }
 
 static void json_row(const bench_row *r, double multiple) {
@@ -92,7 +96,8 @@ static void json_row(const bench_row *r, double multiple) {
         json_put_real("gflops", rate);
         json_put_real("peak_gflops", r->time.peak);
         json_put_real("percent_of_peak", 100.0 * rate / r->time.peak);
-        json_put_int("workspace_bytes", (int64_t)r->workspace);
+        json_put_int(r->images > 0.0 ? "memory_bytes" : "workspace_bytes", (int64_t)r->workspace);
+        if (r->images > 0.0) json_put_real("images_per_second", r->images / r->time.best);
         if (r->note == NOTE_HEADS) json_put_real("measured_part", 1.0 / multiple);
     }
     json_put_close('}');

@@ -1,5 +1,5 @@
-/* mhla bench: the operators at the shapes of real models, or at any given on the command line, rated by their
- * arithmetic against the peak of this CPU measured between the calls. */
+/* mhla bench: the operators at the shapes of real models, or at any given on the command line, and whole models, rated by
+ * their arithmetic against the peak of this CPU measured between the calls. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,6 +39,7 @@ static const struct group {
 } groups[] = {
     {"forward", 0, 0, NULL},         {"backward", 0, 1, NULL},       {"causal", 1, 0, NULL},
     {"causal-backward", 1, 1, NULL}, {"layers", 0, 0, bench_layers}, {"decode", 0, 0, bench_decode},
+    {"models", 0, 0, bench_models},
 };
 enum { GROUPS = sizeof groups / sizeof *groups };
 
@@ -84,9 +85,9 @@ static const cli_usage usage = {
     .text = "Times the operators and prints how much of this machine's peak they reach. A NAME\n"
             "selects a group, a shape, or with both a shape in a group; none means everything.\n"
             "\n"
-            "Groups: forward, backward, causal, causal-backward, layers, decode.\n"
+            "Groups: forward, backward, causal, causal-backward, layers, decode, models.\n"
             "Shapes: deit-t, dit-s-512, wan-480p, lm, dit-xl; causal T2048, T8192, T65536;\n"
-            "rows of layers and decode by the names they are printed with.\n"
+            "rows of layers, decode and models by the names they are printed with.\n"
             "\n"
             "  mhla bench forward --compare\n"
             "  mhla bench forward backward dit-xl --dtype float32,bfloat16\n"
@@ -332,7 +333,8 @@ static mhla_status bench_custom(bench *b, const shape *s) {
 
 static int check_names(const bench *b) {
     for (int i = 0; i < b->names; i++) {
-        int known = is_group(b->name[i]) || bench_layers_has(b->name[i]) || bench_decode_has(b->name[i]);
+        int known = is_group(b->name[i]) || bench_layers_has(b->name[i]) || bench_decode_has(b->name[i]) ||
+                    bench_models_has(b->name[i]);
         for (int j = 0; j < SHAPES; j++) known |= strcmp(b->name[i], shapes[j].name) == 0;
         if (!known) return cli_wrong(usage.verb, "\"%s\" is neither a group nor a shape", b->name[i]);
     }

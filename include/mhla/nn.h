@@ -167,6 +167,12 @@ MHLA_API void mhla_trainer_stop(mhla_trainer *trainer);
 /* Its model as it stands now; the trainer's, valid until that is freed. */
 MHLA_API mhla_model *mhla_trainer_model(mhla_trainer *trainer);
 
+/* One step on a batch of the caller's, for measuring and for loops of one's own: *loss (may be NULL) is the mean cross
+ * entropy of images [n,channels,height,width] with labels [n]; then its gradients and AdamW with this rate, betas .9 and
+ * .999, decay .05. The model keeps the optimiser's state for the next step. No dropping, no mixing of images. */
+MHLA_API mhla_status mhla_model_step(mhla_model *model, float *loss, const float *images, const int32_t *labels, int64_t n,
+                                     double rate);
+
 /* ---- 5. Reports ------------------------------------------------------------------------------------------------- */
 
 /* One self-contained HTML file with inline SVG: curves of the runs, accuracy per class, predictions, mixing matrices.

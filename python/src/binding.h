@@ -68,6 +68,6 @@ mhla_context *binding_foreign_context(int threads);
 
 extern PyTypeObject binding_plan_type, binding_state_type;
 int binding_add_models(PyObject *module); /* Model, where libmhla-nn is part of the build; -1 with an exception set */
-extern PyMethodDef binding_step[]; /* step(), and the end of the list */
+extern PyMethodDef binding_step[];        /* step(), and the end of the list */
 
 #endif

@@ -321,8 +321,8 @@ static PyObject *cpu_info(PyObject *module, PyObject *unused) {
     if (status != MHLA_OK) return binding_raise(status);
     return Py_BuildValue("{s:s,s:s,s:s,s:s,s:s,s:i,s:i,s:n,s:n,s:n}", "version", mhla_version(), "isa", i.isa, "why",
                          i.why, "available", i.available, "model", i.model, "cpus", i.cpus, "threads",
-                         mhla_context_threads(binding_context()), "l1d", (Py_ssize_t)i.l1d,
-                         "l2", (Py_ssize_t)i.l2, "l3", (Py_ssize_t)i.l3);
+                         mhla_context_threads(binding_context()), "l1d", (Py_ssize_t)i.l1d, "l2", (Py_ssize_t)i.l2,
+                         "l3", (Py_ssize_t)i.l3);
 }
 
 static PyObject *set_isa(PyObject *module, PyObject *args) {

@@ -87,6 +87,8 @@ void mhla_model_free(mhla_model *m) {
     if (m == NULL) return;
     if (m->deit) mhla_names_free(m->class_names, mhla_deit_config_of(m->deit)->classes);
     mhla_tape_free(m->tape);
+    mhla_tape_free(m->training);
+    mhla_optim_free(m->optim);
     mhla_deit_free(m->deit);
     free(m->config);
     free(m->origin);
@@ -95,7 +97,8 @@ void mhla_model_free(mhla_model *m) {
 
 void mhla_model_set_context(mhla_model *m, const mhla_context *context) {
     mhla_tape_free(m->tape);
-    m->tape = NULL;
+    mhla_tape_free(m->training);
+    m->tape = m->training = NULL;
     m->context = context;
 }
 

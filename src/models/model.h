@@ -6,11 +6,14 @@
 
 #include "io/safetensors.h"
 #include "models/deit.h"
+#include "nn/optim.h"
 
 struct mhla_model {
     mhla_deit *deit;
     const mhla_context *context;
-    mhla_tape *tape;    /* of inference; made when first needed */
+    mhla_tape *tape;     /* of inference; made when first needed */
+    mhla_tape *training; /* of mhla_model_step, and its optimiser; the same */
+    mhla_optim *optim;
     char **class_names; /* [classes], or NULL */
     char *config;       /* the text of config.json */
     char *origin;       /* the folder that it was opened from, or NULL */

@@ -10,3 +10,8 @@ mhla bench decode step clamp-2k --seconds 0.01 --json >json || exit
 json <json | positive '(us_per_token|read_us|ratio|state_bytes)$'
 mhla bench forward deit-t --batch 1 --feature elu --denominator released --threads 2 --backend pthreads --isa plain \
     --seconds 0.01 | sed 1d | figures
+mhla bench models deit-t-1 deit-t-softmax-1 --seconds 0.01 >text || exit
+sed 1d text | figures
+mhla bench models deit-t-1 --seconds 0.01 --json >json || exit
+json <json | positive '(gflop|percent_of_peak|memory_bytes|images_per_second)$'
+json <json | grep -E '\.(group|shape|sizes) '

@@ -1,0 +1,288 @@
+#!/usr/bin/env python3
+"""Whole models beside PyTorch and onnxruntime, in one run on one machine.
+
+    python bench/models.py                                       every row of `mhla bench models`
+    python bench/models.py deit-t-32 deit-t-train-32 --rounds 8 --threads 1
+    python bench/models.py --no-compile --jsonl out.jsonl
+
+Rounds visit the variants in turn, so that a busy minute of the machine falls on all of them alike. Timed are single calls on
+random images: inference, or a whole training step (loss, gradients, AdamW). Percent is of the rate of multiply-adds that
+`mhla info` measures in every round; every product is counted, a training step three times. Memory is the most that a process
+of its own has held for two calls, and how much of that came after everything was imported. Variants:
+
+    mhla             the program's own loop (`mhla bench --engine models`)
+    torch, compiled  the same model in PyTorch as a user would write it; through torch.compile
+    onnxruntime      inference only, if it and torch.onnx's needs are installed
+
+Where the package `mhla` is installed, PyTorch's logits are compared with ours first. PyTorch's own speed depends on malloc:
+preload tcmalloc to see it at its best.
+"""
+import argparse
+import io
+import json
+import os
+import pathlib
+import resource
+import statistics
+import subprocess
+import sys
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import peers
+
+ROWS = {  # name: (attention, batch, training)
+    "deit-t-32": ("mhla", 32, False),
+    "deit-t-1": ("mhla", 1, False),
+    "deit-t-softmax-32": ("softmax", 32, False),
+    "deit-t-softmax-1": ("softmax", 1, False),
+    "deit-t-train-32": ("mhla", 32, True),
+}
+EPS = 1e-6
+
+
+# ---- DeiT-T as released, in PyTorch ----------------------------------------------------------------------------------
+
+def raster(x, M=4, n=4):
+    """Tokens [B, blocks, tokens of a block, D] -> [B, D, rows, columns]."""
+    return x.view(-1, M, M, n, n, x.shape[-1]).permute(0, 5, 1, 3, 2, 4).reshape(-1, x.shape[-1], M * n, M * n)
+
+
+def blocked(x, M=4, n=4):
+    """[B, D, rows, columns] -> [B, blocks, tokens of a block, D]."""
+    return x.view(-1, x.shape[1], M, n, M, n).permute(0, 2, 4, 3, 5, 1).reshape(-1, M * M, n * n, x.shape[1])
+
+
+class Mixing(nn.Module):
+    def __init__(self, blocks):
+        super().__init__()
+        self.conv = nn.Conv2d(blocks, blocks, 1, bias=False)
+        nn.init.constant_(self.conv.weight, 1 / blocks)
+
+
+class MHLA(nn.Module):
+    """x [B,M,n,D], block after block; summaries of blocks, mixed by one product, read by the block's queries."""
+
+    def __init__(self, D, heads):
+        super().__init__()
+        self.heads = heads
+        self.norm = nn.LayerNorm(D, eps=1e-5)
+        self.to_qkv = nn.Linear(D, 3 * D, bias=False)
+        self.q_norm, self.k_norm = nn.RMSNorm(D), nn.RMSNorm(D)
+        self.lepe = nn.Conv2d(D, D, 5, padding=2, groups=D)
+        self.piece_attn = Mixing(16)
+        self.to_out = nn.Sequential(nn.Linear(D, D))
+
+    def forward(self, x):
+        B, M, n, D = x.shape
+        q, k, values = self.to_qkv(self.norm(x)).chunk(3, -1)
+        q, k = F.relu(self.q_norm(q)) + EPS, F.relu(self.k_norm(k)) + EPS
+        q, k, v = (y.view(B, M, n, self.heads, -1).permute(0, 3, 1, 2, 4) for y in (q, k, values))  # [B,H,M,n,K]
+        m = self.piece_attn.conv.weight.view(M, M)
+        S = k.transpose(-1, -2) @ v
+        o = q @ (m @ S.flatten(3)).view_as(S)
+        o = o / ((m @ (q * k.sum(3, keepdim=True)).sum(-1)).unsqueeze(-1) + EPS)
+        return self.to_out(o.permute(0, 2, 3, 1, 4).reshape(B, M, n, D) + blocked(self.lepe(raster(values))))
+
+
+class Softmax(nn.Module):
+    def __init__(self, D, heads):
+        super().__init__()
+        self.heads, self.qkv, self.proj = heads, nn.Linear(D, 3 * D), nn.Linear(D, D)
+
+    def forward(self, x):
+        B, T, D = x.shape
+        q, k, v = self.qkv(x).view(B, T, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        return self.proj(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(B, T, D))
+
+
+class Block(nn.Module):
+    def __init__(self, attention, D, heads):
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(D, eps=1e-6), nn.LayerNorm(D, eps=1e-6)
+        self.attn = attention(D, heads)
+        self.mlp = nn.ModuleDict(dict(fc1=nn.Linear(D, 4 * D), fc2=nn.Linear(4 * D, D)))
+
+    def forward(self, x):
+        x = x + self.attn(self.norm1(x))
+        return x + self.mlp["fc2"](F.gelu(self.mlp["fc1"](self.norm2(x))))
+
+
+class DeiT(nn.Module):
+    def __init__(self, attention, D=192, depth=12, heads=3, classes=1000):
+        super().__init__()
+        self.mhla = attention == "mhla"
+        if not self.mhla:
+            self.cls_token = nn.Parameter(torch.zeros(1, 1, D))
+        self.pos_embed = nn.Parameter(0.02 * torch.randn(1, 256 if self.mhla else 197, D))
+        self.patch_embed = nn.ModuleDict(dict(proj=nn.Conv2d(3, D, 16, 16)))
+        self.blocks = nn.ModuleList(Block(MHLA if self.mhla else Softmax, D, heads) for _ in range(depth))
+        self.add_module("fc_norm" if self.mhla else "norm", nn.LayerNorm(D, eps=1e-6))
+        self.head = nn.Linear(D, classes)
+
+    def forward(self, images):
+        if self.mhla:
+            x = self.patch_embed["proj"](F.pad(images, (16, 16, 16, 16)))
+            x = blocked(x + self.pos_embed.transpose(1, 2).view(1, -1, 16, 16))
+        else:
+            x = self.patch_embed["proj"](images).flatten(2).transpose(1, 2)
+            x = torch.cat([self.cls_token.expand(len(x), -1, -1), x], 1) + self.pos_embed
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.fc_norm(x.mean((1, 2))) if self.mhla else self.norm(x)[:, 0])
+
+
+def check():
+    """What is timed computes the same thing."""
+    try:
+        import mhla
+    except ImportError:
+        print("the package mhla is not installed: PyTorch's logits are not compared with ours")
+        return
+    for attention in ("mhla", "softmax"):
+        model, net = mhla.create("deit_tiny", structure="released", attention=attention), DeiT(attention)
+        net.load_state_dict({name: torch.from_numpy(x) for name, x in model.state_dict().items()})
+        x = torch.randn(2, 3, 224, 224)
+        with torch.no_grad():
+            want, got = model(x), net(x)
+        error = ((got - want).abs().max() / want.abs().max()).item()
+        if not error < 1e-4:
+            sys.exit(f"models: {attention} in PyTorch is off by {error:.1e}")
+
+
+# ---- Variants ---------------------------------------------------------------------------------------------------------
+
+def torch_call(row, compiled):
+    """A call without arguments."""
+    attention, batch, training = ROWS[row]
+    torch.manual_seed(0)
+    net = DeiT(attention).train(training)
+    run = torch.compile(net, dynamic=False) if compiled else net
+    images, labels = torch.randn(batch, 3, 224, 224), torch.randint(1000, (batch,))
+    if not training:
+        def infer():
+            with torch.inference_mode():
+                run(images)
+        return infer
+    optimiser = torch.optim.AdamW(net.parameters(), lr=1e-4, weight_decay=0.05, fused=True)
+
+    def step():
+        optimiser.zero_grad(set_to_none=True)
+        F.cross_entropy(run(images), labels).backward()
+        optimiser.step()
+    return step
+
+
+def onnx_call(row):
+    """None where it cannot be had."""
+    attention, batch, training = ROWS[row]
+    if training:
+        return None
+    try:
+        import onnxruntime
+        net, images, file = DeiT(attention).eval(), torch.randn(batch, 3, 224, 224), io.BytesIO()
+        torch.onnx.export(net, (images,), file, input_names=["x"], output_names=["y"], opset_version=18, dynamo=False)
+    except (ImportError, RuntimeError) as error:
+        print(f"onnxruntime is left out: {error}".splitlines()[0])
+        return None
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    session = onnxruntime.InferenceSession(file.getvalue(), options, providers=["CPUExecutionProvider"])
+    feed = {"x": images.numpy()}
+    return lambda: session.run(None, feed)
+
+
+def call_of(row, variant):
+    return onnx_call(row) if variant == "onnxruntime" else torch_call(row, variant == "compiled")
+
+
+def memory(row, variant):
+    """MiB at most in a process of its own, and the part of it that came after everything was imported."""
+    argv = [sys.executable, __file__, row, "--memory-of", variant, "--threads", str(torch.get_num_threads())]
+    return json.loads(subprocess.run(argv, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
+
+
+def print_memory(row, variant):
+    def most():
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    before, call = most(), call_of(row, variant)
+    for _ in range(2):
+        call()
+    print(json.dumps([most(), most() - before]))
+
+
+def program_row(program, row):
+    """Arithmetic and memory of our own row."""
+    env = dict(os.environ, OMP_NUM_THREADS=str(torch.get_num_threads()), BENCH_SECONDS="0.01")
+    env.pop("LD_PRELOAD", None)
+    out = subprocess.run([program, "bench", "--json", "models", row], env=env, check=True, capture_output=True, text=True).stdout
+    return json.loads(out)["rows"][0]
+
+
+def run(row, args):
+    own = program_row(args.program, row)
+    todo = {"mhla": None, "torch": torch_call(row, False)}
+    if args.compile:
+        todo["compiled"] = torch_call(row, True)
+    onnx = onnx_call(row)
+    if onnx:
+        todo["onnxruntime"] = onnx
+    ms, top = {name: [] for name in todo}, 0.0
+    for _ in range(args.rounds):
+        top = max(top, peers.peak(args.program))
+        for name, fn in todo.items():
+            ms[name] += peers.calls(fn, args.seconds) if fn else peers.engine(args.program, "models", row, args.seconds)
+    rows = []
+    for name, values in ms.items():
+        mib = [own["memory_bytes"] / 2**20] * 2 if name == "mhla" else memory(row, name)
+        rows.append(dict(row=row, variant=name, best_ms=min(values), median_ms=statistics.median(values), calls=len(values),
+                         images_per_second=1e3 * ROWS[row][1] / min(values), percent_of_peak=1e5 * own["gflop"] / min(values) / top,
+                         peak_mib=mib[0], own_mib=mib[1], peak_gflops=top, gflop=own["gflop"], threads=torch.get_num_threads(),
+                         torch=torch.__version__, malloc="tcmalloc" if "tcmalloc" in os.environ.get("LD_PRELOAD", "") else "default"))
+    return rows
+
+
+def table(rows):
+    first = rows[0]
+    print(f"\n{first['row']}   {first['gflop']:.1f} GFLOP, peak {first['peak_gflops']:.0f} GFLOP/s, {first['threads']} threads, "
+          f"torch {first['torch']}, malloc {first['malloc']}")
+    print(f"{'':14}{'best ms':>10}{'median':>10}{'images/s':>10}{'of peak':>10}{'x mhla':>9}{'MiB':>8}{'own MiB':>9}")
+    for r in rows:
+        print(f"{r['variant']:14}{r['best_ms']:10.2f}{r['median_ms']:10.2f}{r['images_per_second']:10.1f}{r['percent_of_peak']:8.1f} %"
+              f"{r['best_ms'] / first['best_ms']:9.2f}{r['peak_mib']:8.0f}{r['own_mib']:9.0f}", flush=True)
+
+
+def main():
+    built = pathlib.Path(__file__).resolve().parent.parent / "build" / "mhla"
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("rows", nargs="*", metavar="ROW", help=f"some of {', '.join(ROWS)}; default: all")
+    parser.add_argument("--program", default=str(built), help="default: build/mhla")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=0.5, help="for each variant in each round")
+    parser.add_argument("--threads", type=int, help="default: PyTorch's")
+    parser.add_argument("--no-compile", dest="compile", action="store_false", help="without torch.compile")
+    parser.add_argument("--jsonl", help="also write one JSON object per variant to this file")
+    parser.add_argument("--memory-of", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    unknown = [row for row in args.rows if row not in ROWS]
+    if unknown:
+        parser.error(f"no row {unknown[0]}: there are {', '.join(ROWS)}")
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    if args.memory_of:
+        return print_memory(args.rows[0], args.memory_of)
+    if not os.access(args.program, os.X_OK):
+        parser.error(f"no program {args.program}: run make first, or say --program")
+    check()
+    for row in args.rows or ROWS:
+        rows = run(row, args)
+        table(rows)
+        if args.jsonl:
+            with open(args.jsonl, "a") as f:
+                f.writelines(json.dumps(r) + "\n" for r in rows)
+
+
+if __name__ == "__main__":
+    main()
