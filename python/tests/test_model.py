@@ -36,7 +36,7 @@ def images(model, n=3, seed=0):
 def shaken(model, folder):
     """The model with every parameter off its initial value, so that nothing is silent; saved by `save_file` below."""
     rng = np.random.default_rng(1)
-    state = {name: x + 0.1 * rng.random(x.shape, dtype=np.float32) for name, x in model.state_dict().items()}
+    state = {name: x + 0.05 * rng.standard_normal(x.shape, dtype=np.float32) for name, x in model.state_dict().items()}
     model.save(folder)
     save_file(state, folder / "model.safetensors")
     return mhla.load(folder)
@@ -85,7 +85,7 @@ def test_module_and_model_agree(name, tmp_path):
         near(model(x), net(torch.from_numpy(x)))
 
 
-def test_module_has_gradients_and_compiles(tmp_path):
+def test_module_has_gradients(tmp_path):
     mhla.create("deit_nano", **SMALL).save(tmp_path)
     net = mhla.nn.DeiT.load(tmp_path)
     x = torch.randn(2, 3, 28, 28)
