@@ -7,6 +7,7 @@
 
 #include "core/status.h"
 #include "io/augment.h"
+#include "io/image_codec.h"
 
 static size_t bytes_of(const mhla_image *m) { return (size_t)m->width * (size_t)m->height * (size_t)m->channels; }
 
@@ -275,7 +276,7 @@ mhla_status mhla_image_affine(mhla_image *out, const mhla_image *in, const doubl
     if (in->channels == 3) {
         run = affine3;
 #ifdef MHLA_X86
-        if (__builtin_cpu_supports("avx2")) run = affine3_avx2;
+        if (mhla_image_avx2()) run = affine3_avx2;
 #endif
     }
     run(out->data, in, m, filter != MHLA_FILTER_BILINEAR, fill);

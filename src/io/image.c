@@ -60,6 +60,15 @@ void mhla_image_to_grey(mhla_image *image) {
     image->channels = 1;
 }
 
+int mhla_image_avx2(void) {
+#ifdef MHLA_X86
+    const char *isa = getenv("MHLA_ISA");
+    return (isa == NULL || strcmp(isa, "plain") != 0) && __builtin_cpu_supports("avx2");
+#else
+    return 0;
+#endif
+}
+
 typedef enum kind { NEITHER, PNG, JPEG } kind;
 
 static kind kind_of(const mhla_source *s) {

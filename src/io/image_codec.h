@@ -1,4 +1,4 @@
-/* Between image.c and the two files that know libpng and libjpeg. */
+/* What the files about pictures share: sources of bytes for the two that know libpng and libjpeg, conversions, the choice of code. */
 #ifndef MHLA_IO_IMAGE_CODEC_H
 #define MHLA_IO_IMAGE_CODEC_H
 
@@ -19,5 +19,8 @@ mhla_status mhla_jpeg_probe(int *width, int *height, int *channels, const mhla_s
 mhla_status mhla_codec_check_size(const mhla_source *s, uint64_t width, uint64_t height, uint64_t fewest);
 
 void mhla_image_to_grey(mhla_image *image);
+
+/* Whether the copies for AVX2 may run: this CPU has it, and MHLA_ISA=plain does not forbid it. */
+int mhla_image_avx2(void);
 
 #endif

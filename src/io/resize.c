@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/status.h"
+#include "io/image_codec.h"
 
 #ifdef MHLA_X86
 #include <immintrin.h>
@@ -227,7 +228,7 @@ AVX2 static void down_avx2(uint8_t *out, const uint8_t *in, size_t stride, size_
 
 static passes choose(void) {
 #ifdef MHLA_X86
-    if (__builtin_cpu_supports("avx2")) return (passes){across1_avx2, across3_avx2, down_avx2};
+    if (mhla_image_avx2()) return (passes){across1_avx2, across3_avx2, down_avx2};
 #endif
     return (passes){across1, across3, down};
 }
