@@ -9,7 +9,7 @@ static const struct verb {
     int (*run)(int argc, char **argv);
     const char *summary;
 } verbs[] = {
-    {"demo", cmd_demo, "check the operators, then one table: MHLA, linear and softmax attention side by side"},
+    {"demo", cmd_demo, "check the operators, compare their cost, then three models learn: MHLA, linear, softmax"},
     {"train", cmd_train, "train a model by a recipe, or go on with a run"},
     {"eval", cmd_eval, "a model's accuracy on labelled images"},
     {"classify", cmd_classify, "what a model takes pictures for"},

@@ -70,6 +70,11 @@ static void learns(void **state) {
     assert_true(r.top1 > 50);
     mhla_evaluation_free(&r);
     mhla_model_free(m);
+    char report[256];
+    const char *runs[] = {in_root("learns")};
+    snprintf(report, sizeof report, "%s", in_root("report.html"));
+    if (mhla_report_write(report, runs, 1) != MHLA_OK) fail_msg("%s", mhla_message());
+    assert_int_equal(access(report, F_OK), 0);
 }
 
 /* Stopped at every odd place, also in the middle of an evaluation; and whatever the number of workers and threads. */
