@@ -102,10 +102,11 @@ static void entropy_backward(mhla_tape *t, void *arg) {
     mhla_tape_run(t, op->x->rows, entropy_grad_task, op);
 }
 
-mhla_tensor *mhla_nn_cross_entropy(mhla_tape *t, mhla_tensor *x, const int32_t *labels, const float *targets,
+mhla_tensor *mhla_nn_cross_entropy(mhla_tape *t, mhla_tensor *logits, const int32_t *labels, const float *targets,
                                    float smoothing, mhla_tensor **probabilities) {
     if (probabilities) *probabilities = NULL;
-    MHLA_GIVEN(t, x);
+    MHLA_GIVEN(t, logits);
+    mhla_tensor *x = logits;
     const int dry = mhla_tape_dry(t);
     MHLA_NEED(t, dry || (labels == NULL) != (targets == NULL), "either labels or targets must be given");
     MHLA_NEED(t, smoothing >= 0.0f && smoothing < 1.0f, "label smoothing of %g: expected 0 to 1", (double)smoothing);

@@ -198,10 +198,10 @@ mhla_tensor *mhla_nn_rms_norm_gated(mhla_tape *t, mhla_param *w, float eps, int6
 /* y [B,T,D] = rows ids[b*T+t] of w [rows,D]. ids live until backward. */
 mhla_tensor *mhla_nn_embedding(mhla_tape *t, mhla_param *w, const int32_t *ids, int64_t B, int64_t T);
 
-/* Images [B,C,H,W] with zeros around them. */
-mhla_tensor *mhla_nn_pad_image(mhla_tape *t, int top, int bottom, int left, int right, mhla_tensor *images);
-/* Images [B,C,H,W] -> tokens [B, H/p*W/p, D]: the convolution with w [D,C,p,p], b [D] or NULL, stride p. */
-mhla_tensor *mhla_nn_patch_embed(mhla_tape *t, mhla_param *w, mhla_param *b, mhla_tensor *images);
+/* Images x [B,C,H,W] with zeros around them. */
+mhla_tensor *mhla_nn_pad_image(mhla_tape *t, int top, int bottom, int left, int right, mhla_tensor *x);
+/* Images x [B,C,H,W] -> tokens [B, H/p*W/p, D]: the convolution with w [D,C,p,p], b [D] or NULL, stride p. */
+mhla_tensor *mhla_nn_patch_embed(mhla_tape *t, mhla_param *w, mhla_param *b, mhla_tensor *x);
 
 /* Depthwise convolution of a token grid x [B,H*W,C] with w [C,1,k,k], k odd, zero padding k/2, b [C] or NULL, plus
  * residual like x or NULL (x itself makes a CPE). 3x3 and 5x5 are fast. */
@@ -212,16 +212,16 @@ typedef struct mhla_conv {
     int64_t H, W;
     int stride, pad, groups; /* stride, groups 0 = 1 */
 } mhla_conv;
-mhla_tensor *mhla_nn_conv(mhla_tape *t, mhla_param *w, mhla_param *b, mhla_conv conv, mhla_tensor *x);
+mhla_tensor *mhla_nn_conv(mhla_tape *t, mhla_param *w, mhla_param *b, mhla_conv c, mhla_tensor *x);
 
 mhla_tensor *mhla_nn_activation(mhla_tape *t, mhla_activation activation, mhla_tensor *x);
 mhla_tensor *mhla_nn_add(mhla_tape *t, mhla_tensor *a, mhla_tensor *b); /* same shapes */
 mhla_tensor *mhla_nn_mul(mhla_tape *t, mhla_tensor *a, mhla_tensor *b);
 mhla_tensor *mhla_nn_scale(mhla_tape *t, float factor, mhla_tensor *x);
 
-/* adaLN: x [B,T,D] * (1 + scale [B,D]) + shift [B,D]; and x + gate [B,D] * y. The vectors may be slices. */
+/* adaLN: x [B,T,D] * (1 + scale [B,D]) + shift [B,D]; and x + gate [B,D] * z. The vectors may be slices. */
 mhla_tensor *mhla_nn_modulate(mhla_tape *t, mhla_tensor *shift, mhla_tensor *scale, mhla_tensor *x);
-mhla_tensor *mhla_nn_gate_add(mhla_tape *t, mhla_tensor *x, mhla_tensor *gate, mhla_tensor *y);
+mhla_tensor *mhla_nn_gate_add(mhla_tape *t, mhla_tensor *x, mhla_tensor *gate, mhla_tensor *z);
 
 /* x [B,T,D] + p [1,T,D] (or [T,D]). */
 mhla_tensor *mhla_nn_add_position(mhla_tape *t, mhla_param *p, mhla_tensor *x);
@@ -244,7 +244,7 @@ typedef struct mhla_rotary {
     int head_dim, rope_dim; /* K; 0 = K */
     const float *cos, *sin; /* live until backward */
 } mhla_rotary;
-mhla_tensor *mhla_nn_rotary(mhla_tape *t, mhla_rotary rotary, mhla_tensor *x);
+mhla_tensor *mhla_nn_rotary(mhla_tape *t, mhla_rotary a, mhla_tensor *x);
 
 /* Every attention of libmhla: o [B,T,H*V] of q [B,T,H*K], k [B,T',G*K], v [B,T',G*V], which may be slices of a fused qkv. mix
  * as the plan wants it ([M,M], [M,M,1,1], [H,M,M]; NULL for the baselines). Plan, rope table and cu_seqlens live until

@@ -60,8 +60,8 @@ enum { MHLA_PLACE_LAYERS = 1 << 16, MHLA_PLACE_INIT = 1 << 24 };
 /* Zeroed memory for a layer's structure; NULL if the tape has failed. */
 void *mhla_tape_op(mhla_tape *t, size_t bytes);
 mhla_tensor *mhla_tape_tensor(mhla_tape *t, const int64_t *shape, int dims);
-/* A tensor in base's memory; width 0 where it is no range of base's columns. */
-mhla_tensor *mhla_tape_view(mhla_tape *t, mhla_tensor *base, int64_t offset, int64_t width);
+/* A tensor in x's memory; width 0 where it is no range of x's columns. */
+mhla_tensor *mhla_tape_view(mhla_tape *t, mhla_tensor *x, int64_t offset, int64_t width);
 /* Floats that live as long as tensors do. NULL without memory. */
 float *mhla_tape_floats(mhla_tape *t, int64_t count);
 /* One workspace for the present layer; the next request may move it. */

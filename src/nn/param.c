@@ -27,12 +27,12 @@ static void param_free(mhla_param *p) {
     mhla_free(p);
 }
 
-void mhla_params_free(mhla_params *ps) {
-    if (ps == NULL) return;
-    for (int i = 0; i < ps->count; i++) param_free(ps->list[i]);
-    mhla_free(ps->list);
-    mhla_free(ps->table);
-    mhla_free(ps);
+void mhla_params_free(mhla_params *params) {
+    if (params == NULL) return;
+    for (int i = 0; i < params->count; i++) param_free(params->list[i]);
+    mhla_free(params->list);
+    mhla_free(params->table);
+    mhla_free(params);
 }
 
 /* FNV-1a */
@@ -43,15 +43,16 @@ static uint64_t name_hash(const char *name) {
 }
 
 /* The slot of a name, or the empty one where it would stand. */
-static int find_slot(const mhla_params *ps, const char *name) {
-    int i = (int)(name_hash(name) & (uint64_t)(ps->slots - 1));
-    while (ps->table[i] && strcmp(ps->list[ps->table[i] - 1]->name, name) != 0) i = (i + 1) & (ps->slots - 1);
+static int find_slot(const mhla_params *params, const char *name) {
+    int i = (int)(name_hash(name) & (uint64_t)(params->slots - 1));
+    while (params->table[i] && strcmp(params->list[params->table[i] - 1]->name, name) != 0)
+        i = (i + 1) & (params->slots - 1);
     return i;
 }
 
-static int make_room(mhla_params *ps) {
-    if (ps->count < ps->capacity) return 1;
-    const int capacity = ps->capacity ? 2 * ps->capacity : 64;
+static int make_room(mhla_params *params) {
+    if (params->count < params->capacity) return 1;
+    const int capacity = params->capacity ? 2 * params->capacity : 64;
     mhla_param **list = mhla_alloc((size_t)capacity * sizeof *list);
     int *table = mhla_alloc_zero((size_t)(2 * capacity) * sizeof *table);
     if (list == NULL || table == NULL) {
@@ -59,39 +60,39 @@ static int make_room(mhla_params *ps) {
         mhla_free(table);
         return 0;
     }
-    if (ps->count) memcpy(list, ps->list, (size_t)ps->count * sizeof(*list));
-    mhla_free(ps->list);
-    mhla_free(ps->table);
-    ps->list = list;
-    ps->table = table;
-    ps->capacity = capacity;
-    ps->slots = 2 * capacity;
-    for (int i = 0; i < ps->count; i++) ps->table[find_slot(ps, list[i]->name)] = i + 1;
+    if (params->count) memcpy(list, params->list, (size_t)params->count * sizeof(*list));
+    mhla_free(params->list);
+    mhla_free(params->table);
+    params->list = list;
+    params->table = table;
+    params->capacity = capacity;
+    params->slots = 2 * capacity;
+    for (int i = 0; i < params->count; i++) params->table[find_slot(params, list[i]->name)] = i + 1;
     return 1;
 }
 
-static mhla_param *add_failed(mhla_params *ps, mhla_status status) {
-    if (ps->status == MHLA_OK) ps->status = status;
+static mhla_param *add_failed(mhla_params *params, mhla_status status) {
+    if (params->status == MHLA_OK) params->status = status;
     return NULL;
 }
 
-mhla_param *mhla_params_add(mhla_params *ps, const char *name, const int64_t *shape, int dims, unsigned flags) {
+mhla_param *mhla_params_add(mhla_params *params, const char *name, const int64_t *shape, int dims, unsigned flags) {
     int64_t count = 1;
     if (dims < 1 || dims > MHLA_MAX_DIMS)
         return add_failed(
-            ps, mhla_fail(MHLA_EINVAL, "parameter %s has %d axes: expected 1 to %d", name, dims, MHLA_MAX_DIMS));
+            params, mhla_fail(MHLA_EINVAL, "parameter %s has %d axes: expected 1 to %d", name, dims, MHLA_MAX_DIMS));
     for (int i = 0; i < dims; i++)
         if (shape[i] < 1 || __builtin_mul_overflow(count, shape[i], &count) || count > INT64_MAX / 64)
-            return add_failed(
-                ps, mhla_fail(MHLA_EINVAL, "parameter %s: axis %d has %lld elements", name, i, (long long)shape[i]));
-    if (!make_room(ps)) return add_failed(ps, mhla_fail(MHLA_ENOMEM, "no memory for parameter %s", name));
-    const int slot = find_slot(ps, name);
-    if (ps->table[slot]) return add_failed(ps, mhla_fail(MHLA_EINVAL, "there are two parameters %s", name));
+            return add_failed(params, mhla_fail(MHLA_EINVAL, "parameter %s: axis %d has %lld elements", name, i,
+                                                (long long)shape[i]));
+    if (!make_room(params)) return add_failed(params, mhla_fail(MHLA_ENOMEM, "no memory for parameter %s", name));
+    const int slot = find_slot(params, name);
+    if (params->table[slot]) return add_failed(params, mhla_fail(MHLA_EINVAL, "there are two parameters %s", name));
     mhla_param *p = mhla_alloc_zero(sizeof *p + strlen(name) + 1);
     if (p) p->data = mhla_alloc_zero((size_t)count * sizeof(float));
     if (p == NULL || p->data == NULL) {
         param_free(p);
-        return add_failed(ps, mhla_fail(MHLA_ENOMEM, "no memory for parameter %s", name));
+        return add_failed(params, mhla_fail(MHLA_ENOMEM, "no memory for parameter %s", name));
     }
     char *copy = (char *)(p + 1);
     strcpy(copy, name);
@@ -102,49 +103,52 @@ mhla_param *mhla_params_add(mhla_params *ps, const char *name, const int64_t *sh
     p->flags = flags;
     p->mix_high = 1.0f;
     p->version = 1;
-    ps->list[ps->count++] = p;
-    ps->table[slot] = ps->count;
+    params->list[params->count++] = p;
+    params->table[slot] = params->count;
     return p;
 }
 
-mhla_param *mhla_params_addf(mhla_params *ps, const int64_t *shape, int dims, unsigned flags, const char *format, ...) {
+mhla_param *mhla_params_addf(mhla_params *params, const int64_t *shape, int dims, unsigned flags, const char *format,
+                             ...) {
     char name[256];
     va_list list;
     va_start(list, format);
     vsnprintf(name, sizeof name, format, list);
     va_end(list);
-    return mhla_params_add(ps, name, shape, dims, flags);
+    return mhla_params_add(params, name, shape, dims, flags);
 }
 
-mhla_status mhla_params_status(const mhla_params *ps) { return ps->status; }
-int mhla_params_count(const mhla_params *ps) { return ps->count; }
-mhla_param *mhla_params_at(const mhla_params *ps, int i) { return i >= 0 && i < ps->count ? ps->list[i] : NULL; }
-
-mhla_param *mhla_params_find(const mhla_params *ps, const char *name) {
-    if (ps->count == 0) return NULL;
-    const int i = ps->table[find_slot(ps, name)];
-    return i ? ps->list[i - 1] : NULL;
+mhla_status mhla_params_status(const mhla_params *params) { return params->status; }
+int mhla_params_count(const mhla_params *params) { return params->count; }
+mhla_param *mhla_params_at(const mhla_params *params, int i) {
+    return i >= 0 && i < params->count ? params->list[i] : NULL;
 }
 
-int64_t mhla_params_elements(const mhla_params *ps) {
+mhla_param *mhla_params_find(const mhla_params *params, const char *name) {
+    if (params->count == 0) return NULL;
+    const int i = params->table[find_slot(params, name)];
+    return i ? params->list[i - 1] : NULL;
+}
+
+int64_t mhla_params_elements(const mhla_params *params) {
     int64_t n = 0;
-    for (int i = 0; i < ps->count; i++)
-        if (!(ps->list[i]->flags & MHLA_PARAM_BUFFER)) n += ps->list[i]->count;
+    for (int i = 0; i < params->count; i++)
+        if (!(params->list[i]->flags & MHLA_PARAM_BUFFER)) n += params->list[i]->count;
     return n;
 }
 
 void mhla_param_touch(mhla_param *p) { p->version++; }
 
-void mhla_params_clear_grads(mhla_params *ps) {
-    for (int i = 0; i < ps->count; i++) ps->list[i]->has_grad = 0;
+void mhla_params_clear_grads(mhla_params *params) {
+    for (int i = 0; i < params->count; i++) params->list[i]->has_grad = 0;
 }
 
 /* Matrices are the ones that linear layers pack; convolutions of one channel and tables that are only looked up are
  * counted as if they were, a few per cent at most. */
-size_t mhla_params_bytes(const mhla_params *ps, int training) {
+size_t mhla_params_bytes(const mhla_params *params, int training) {
     size_t n = 0;
-    for (int i = 0; i < ps->count; i++) {
-        const mhla_param *p = ps->list[i];
+    for (int i = 0; i < params->count; i++) {
+        const mhla_param *p = params->list[i];
         const int packs = p->dims > 1 && p->shape[0] > 1 && p->count / p->shape[0] > 32;
         n += (size_t)p->count * sizeof(float) * (size_t)(1 + packs + (training && mhla_param_trains(p)));
     }

@@ -34,6 +34,8 @@ typedef struct product {
 } product;
 
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+/* Sizes that are positive, said so that an analyser sees it too. */
+static int64_t positive(int64_t n) { return n > 0 ? n : 1; }
 
 /* First k of chunk c; even, so that no pair is torn. */
 static int64_t chunk_begin(const product *p, int64_t c) {
@@ -43,8 +45,8 @@ static int64_t chunk_begin(const product *p, int64_t c) {
 /* Rows of task times panels of task: as much of the weight as half an L2 holds, or, where a chunk of x is to serve
  * several panels, as many columns as their sums allow; then smaller until every thread has several tasks. */
 static void cut(product *p, int threads) {
-    const int64_t count = p->w->panels.count, rows = p->d.rows, K = p->w->K;
-    const int64_t panel_bytes = (int64_t)p->widest * K * (p->w->dtype == MHLA_F32 ? 4 : 2);
+    const int64_t count = positive(p->w->panels.count), rows = p->d.rows, K = p->w->K;
+    const int64_t panel_bytes = positive((int64_t)p->widest * K * (p->w->dtype == MHLA_F32 ? 4 : 2));
     int64_t block = ceil_div(rows, ceil_div(rows, ROWS));
     int64_t panels = (rows <= FEW_ROWS ? 128 << 10 : 512 << 10) / panel_bytes;
     if (rows > FEW_ROWS && p->chunks > 1) panels = COLUMNS / p->widest;
@@ -225,7 +227,7 @@ static product lay_out(const mhla_linear_desc *desc, const mhla_weight *weight) 
     p.pairs = weight->dtype == MHLA_BF16 && weight->kernels->gemm_bf16 != NULL;
     const int widened = weight->dtype == MHLA_BF16 && !p.pairs;
     p.chunks = ceil_div(weight->K, widened ? CHUNK_WIDENED : CHUNK);
-    p.widest = mhla_panel_begin(&weight->panels, 1); /* the first is */
+    p.widest = (int)positive(mhla_panel_begin(&weight->panels, 1)); /* the first is */
     p.direct = weight->dtype == MHLA_F32 && p.chunks == 1 && !desc->bias && !desc->residual && !desc->pre_activation &&
                desc->activation == MHLA_ACT_NONE;
     cut(&p, mhla_context_threads(desc->context));
