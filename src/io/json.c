@@ -46,7 +46,7 @@ mhla_status mhla_json_parse(json_t **tree, const char *text, size_t size, const 
     json_error_t error;
     *tree = json_loadb(text, size, JSON_REJECT_DUPLICATES, &error);
     if (*tree) return MHLA_OK;
-    if (json_error_code(&error) == json_error_out_of_memory)
+    if (json_error_code(&error) == json_error_out_of_memory || error.text[0] == '\0') /* or it says nothing */
         return mhla_fail(MHLA_ENOMEM, "%s: no memory for its JSON", name);
     /* jansson quotes what it found near the place: make that harmless */
     for (char *c = error.text; *c; c++)
