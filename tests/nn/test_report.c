@@ -331,6 +331,39 @@ static void test_map(void **state) {
     free(page);
 }
 
+/* A hundred classes: the lowest and the highest. Matrices of heads, without a grid, too large for their numbers. */
+static void test_large(void **state) {
+    (void)state;
+    const char *run = put_run("large", 0.5f), *model = "checkpoints/step-00000040/model.safetensors";
+    char text[4096] = "{\"kind\":\"test\",\"step\":1,\"epoch\":1,\"accuracy\":0.5,\"classes\":[";
+    for (int i = 0; i < 100; i++)
+        snprintf(text + strlen(text), sizeof text - strlen(text), "%s%.2f", i ? "," : "", i * 37 % 100 / 100.0);
+    strcat(text, "]}\n");
+    put(at(run, "metrics.jsonl"), text);
+    put(at(run, "checkpoints/step-00000040/config.json"), "{\"blocks\":[2,3],\"mix\":\"paper\"}");
+    static float values[65 * 65];
+    for (int i = 0; i < 65 * 65; i++) values[i] = (float)i;
+    const int64_t heads[] = {2, 3, 3}, large[] = {65, 65, 1, 1, 1, 1}, wrong[] = {6, 5}, huge[] = {1, 65 * 65};
+    const mhla_storable tensors[] = {
+        {"model.layers.0.attn.mixing_matrix", 3, heads, values, MHLA_IO_F32, MHLA_IO_F32},
+        {"model.layers.1.attn.mixing_matrix", 6, large, values, MHLA_IO_F32, MHLA_IO_F32},
+        {"model.layers.2.attn.mixing_matrix", 2, wrong, values, MHLA_IO_F32, MHLA_IO_F32},
+        {"model.layers.3.attn.mixing_matrix", 2, huge, values, MHLA_IO_F32, MHLA_IO_F32},
+    };
+    ASSERT_OK(mhla_safetensors_write(at(run, model), tensors, 4, NULL, 0));
+    char *page = make(&run, 1);
+    has(page, "The 30 lowest and the 30 highest of 100 classes.");
+    assert_int_equal(count(page, "class=\"bar "), 60);
+    assert_true(strstr(page, "class 73</th>") < strstr(page, "class 27</th>")); /* 0.01 and 0.99 */
+    assert_null(strstr(page, "class 50</th>"));
+    assert_int_equal(count(page, "<figure class=\"map\""), 3);
+    has(page, "layer 0, head 1<br><span class=\"small\" aria-live=\"polite\">9 to 17<");
+    has(page, "[0,1,2,3,4,5,6,7,8]");
+    has(page, "data-layout=\"[1,65,65,1,2,0,130,130]\"><div>"); /* row by row, not to be walked over */
+    assert_int_equal(assert_data(page), 3);
+    free(page);
+}
+
 static void test_several(void **state) {
     (void)state;
     new_folder(in_folder("x"));
@@ -514,10 +547,10 @@ static void test_samples(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_text),     cmocka_unit_test(test_series),  cmocka_unit_test(test_chart),
-        cmocka_unit_test(test_run),      cmocka_unit_test(test_map),     cmocka_unit_test(test_several),
-        cmocka_unit_test(test_torn),     cmocka_unit_test(test_hostile), cmocka_unit_test(test_flipped),
-        cmocka_unit_test(test_failures), cmocka_unit_test(test_samples),
+        cmocka_unit_test(test_text),    cmocka_unit_test(test_series),   cmocka_unit_test(test_chart),
+        cmocka_unit_test(test_run),     cmocka_unit_test(test_map),      cmocka_unit_test(test_large),
+        cmocka_unit_test(test_several), cmocka_unit_test(test_torn),     cmocka_unit_test(test_hostile),
+        cmocka_unit_test(test_flipped), cmocka_unit_test(test_failures), cmocka_unit_test(test_samples),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
