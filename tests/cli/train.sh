@@ -7,6 +7,7 @@ $train --steps 12 --out run --seed 3 2>log; echo "-> $?"
 grep -c 'test accuracy' log
 ls run run/best/ | tr '\n' ' '; echo
 wc -l <run/metrics.jsonl
+grep -o 'class="\(chart\|map\|card\|bar c0\)"' run/report.html | sort | uniq -c | sed 's/^ *//'
 mhla eval run | figures
 mhla eval run/last/model.safetensors --json --data data >json || exit
 json <json | positive '^(images|accuracy|top5|loss)$'
