@@ -34,7 +34,8 @@ struct mhla_trainer {
     double best_accuracy;
     int64_t saved; /* the step of the newest checkpoint, -1: none */
 
-    char *notes; /* of its making, told when it runs */
+    char *notes;     /* of its making, told when it runs */
+    int64_t told[2]; /* broken files of the training and test data that were told */
     mhla_jsonl log;
     mhla_train_fn report;
     void *user;

@@ -514,14 +514,22 @@ static mhla_status save(mhla_trainer *t) {
     return MHLA_OK;
 }
 
-static void tell_broken(const mhla_trainer *t) {
-    int64_t count = 0;
-    const char *sentences[5];
-    const int64_t n = mhla_dataset_broken(t->train, &count, sentences, 5);
-    if (count == 0) return;
-    note(t, "%lld files of the data could not be read and are left out:", (long long)count);
-    for (int64_t i = 0; i < n; i++) note(t, "  %s", sentences[i]);
-    if (count > n) note(t, "  ...");
+/* Files that could not be read, of either part of the data, and were not told yet: some show only when they are decoded. */
+static void tell_broken(mhla_trainer *t) {
+    enum { MOST = 5 };
+    mhla_dataset *const parts[2] = {t->train, t->test};
+    for (int i = 0; i < 2 && parts[i]; i++) {
+        int64_t count = 0;
+        const char *sentences[100];
+        const int64_t kept = mhla_dataset_broken(parts[i], &count, sentences, 100), from = t->told[i];
+        if (count == from) continue;
+        const int64_t to = kept < from + MOST ? kept : from + MOST;
+        note(t, "%lld%s file%s of the %s data could not be read:", (long long)(count - from), from ? " more" : "",
+             count - from == 1 ? "" : "s", i ? "test" : "training");
+        for (int64_t k = from; k < to; k++) note(t, "  %s", sentences[k]);
+        if (count > to) note(t, "  ...");
+        t->told[i] = count;
+    }
 }
 
 static mhla_status loop(mhla_trainer *t) {
@@ -533,7 +541,10 @@ static mhla_status loop(mhla_trainer *t) {
     while (!t->stop) {
         /* Due evaluations come first, also when a run goes on: one may have been interrupted. */
         const int due = evaluation_due(t) && t->evaluated != t->step;
-        if (due) MHLA_TRY(evaluate(t));
+        if (due) {
+            MHLA_TRY(evaluate(t));
+            tell_broken(t);
+        }
         if (due && !t->stop) {
             MHLA_TRY(save(t));
             saved = seconds();
