@@ -51,6 +51,8 @@ assert np.allclose(mhla.attention(q[..., ::-1], k[..., ::-1], v, mhla.mix_init("
 try: mhla.attention(q.astype(float), k, v, mhla.mix_init("paper", (2, 2)), (4, 4), (2, 2))
 except mhla.Error as error: assert "float64" in str(error)
 else: raise SystemExit("float64 was taken")
+model = mhla.create("deit_nano", depth=1)
+assert np.isfinite(model(np.zeros((1, 3, 28, 28), np.float32))).all() and model.state_dict()
 try: import mhla.nn
 except ImportError: print("fine")
 """
