@@ -29,7 +29,7 @@ typedef struct depthwise {
     float *tiles;   /* [threads][tile_floats] */
     float *partial; /* [parts][blocks][k*k+1][ct]: dw, db */
     int64_t parts;
-    mhla_slot dx;
+    mhla_slot dx, dw, db;
 } depthwise;
 
 static void lay_out(depthwise *op) {
@@ -155,18 +155,23 @@ static void depthwise_weight_task(void *arg, int64_t task, int worker) {
         }
 }
 
-/* The parts in their order, into dw [C,k*k] and db [C]. */
-static void add_parts(const depthwise *op, const mhla_slot *dw, const mhla_slot *db) {
-    const int64_t k2 = (int64_t)op->k * op->k;
-    for (int64_t c = 0; c < op->C; c++)
-        for (int64_t e = 0; e <= k2; e++) {
-            const mhla_slot *s = e < k2 ? dw : db;
-            if (!s->wanted) continue;
-            float *dst = e < k2 ? s->data + c * k2 + e : s->data + c, sum = 0.0f;
-            for (int64_t part = 0; part < op->parts; part++)
-                sum += op->partial[((part * op->blocks + c / op->ct) * (k2 + 1) + e) * op->ct + c % op->ct];
-            *dst = s->add ? *dst + sum : sum;
-        }
+/* The parts in their order, into dw [C,k*k] and db [C]; one block of channels. */
+static void add_parts_task(void *arg, int64_t block, int worker) {
+    const depthwise *op = arg;
+    (void)worker;
+    const int64_t k2 = (int64_t)op->k * op->k, size = (k2 + 1) * op->ct, c0 = block * op->ct;
+    const int64_t n = op->C - c0 < op->ct ? op->C - c0 : op->ct;
+    float *sum = op->partial + block * size;
+    for (int64_t part = 1; part < op->parts; part++)
+        op->kernels->axpy(sum, 1.0f, op->partial + (part * op->blocks + block) * size, size);
+    for (int64_t e = 0; e <= k2; e++) {
+        const mhla_slot *s = e < k2 ? &op->dw : &op->db;
+        if (!s->wanted) continue;
+        const int64_t step = e < k2 ? k2 : 1;
+        float *dst = s->data + (e < k2 ? c0 * k2 + e : c0);
+        for (int64_t c = 0; c < n; c++)
+            dst[c * step] = s->add ? dst[c * step] + sum[e * op->ct + c] : sum[e * op->ct + c];
+    }
 }
 
 /* y[h,w] = b + residual[h,w] + sum over taps i, j of w[i,j] x[h+i-k/2, w+j-k/2]:
@@ -175,9 +180,10 @@ static void add_parts(const depthwise *op, const mhla_slot *dw, const mhla_slot 
 static void depthwise_backward(mhla_tape *t, void *p) {
     depthwise *op = p;
     const int weight = mhla_param_trains(op->w) || mhla_param_trains(op->b), run = carve(t, op, weight);
-    const mhla_slot dw = mhla_tape_param_grad(t, op->w), db = mhla_tape_param_grad(t, op->b);
+    op->dw = mhla_tape_param_grad(t, op->w);
+    op->db = mhla_tape_param_grad(t, op->b);
     if (weight) mhla_tape_run(t, op->parts * op->blocks, depthwise_weight_task, op);
-    if (weight && run) add_parts(op, &dw, &db);
+    if (weight) mhla_tape_run(t, op->blocks, add_parts_task, op);
     op->dx = mhla_tape_grad(t, op->x);
     if (op->dx.wanted) {
         if (run) fill_taps(op, 1);

@@ -156,6 +156,15 @@ static void update_task(void *arg, int64_t stretch, int worker) {
     s->kernels->adamw(p->data + at, mhla_optim_slot(o, i, 0) + at, mhla_optim_slot(o, i, 1) + at, p->grad + at, n, &a);
 }
 
+/* Linear layers would pack their weight again at the next use, one after the other; here many threads do it. */
+static void pack_task(void *arg, int64_t i, int worker) {
+    const step *s = arg;
+    (void)worker;
+    mhla_param *p = mhla_params_at(s->o->params, (int)i);
+    if (p->packed == NULL || p->packed_version == p->version) return;
+    if (mhla_weight_update(p->packed, p->data, MHLA_F32, 0) == MHLA_OK) p->packed_version = p->version;
+}
+
 mhla_status mhla_optim_step(mhla_optim *o, double lr, const mhla_context *context, double *norm_out) {
     const int count = mhla_params_count(o->params);
     step s = {o, mhla_kernels_get(), lr, 1.0};
@@ -187,6 +196,7 @@ mhla_status mhla_optim_step(mhla_optim *o, double lr, const mhla_context *contex
         }
         mhla_param_touch(p);
     }
+    mhla_parallel(context, count, pack_task, &s);
     mhla_params_clear_grads(o->params);
     return status;
 }

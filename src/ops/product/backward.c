@@ -36,9 +36,8 @@ static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /* Column sums of rows [r,r+n) of dy, columns [n0,n0+cols), added to or put into db. */
 static void sum_columns(const weight_grad *g, float *db, int64_t r, int n, int64_t n0, int cols, int add) {
-    float sums[LARGE_BLOCK];
-    memcpy(sums, g->dy + r * g->ldy + n0, sizeof(float) * (size_t)cols);
-    for (int i = 1; i < n; i++) g->kernels->axpy(sums, 1.0f, g->dy + (r + i) * g->ldy + n0, cols);
+    float sums[LARGE_BLOCK] = {0};
+    g->kernels->column_sums(sums, g->dy + r * g->ldy + n0, g->ldy, NULL, 0, n, cols);
     for (int j = 0; j < cols; j++) db[n0 + j] = add ? db[n0 + j] + sums[j] : sums[j];
 }
 
