@@ -192,6 +192,7 @@ mhla_status mhla_model_read_config(mhla_deit_config *config, char ***class_names
     json_t *tree = NULL;
     mhla_status status = mhla_json_load(&tree, path);
     *class_names = NULL;
+    *config = (mhla_deit_config){0};
     if (status == MHLA_OK && !json_is_object(tree)) status = mhla_fail(MHLA_EDATA, "%s: no JSON object", path);
     if (status == MHLA_OK)
         status = json_object_get(tree, "architecture") ? read_timm(config, tree, path)
