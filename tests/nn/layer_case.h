@@ -15,7 +15,8 @@ typedef struct input {
     double *d; /* values, exact in float32 */
     mhla_tensor *x, *whole;
     mhla_param *p;
-    float *f; /* memory of x or of the wider rows */
+    float *f;     /* memory of x or of the wider rows */
+    double *grad; /* of sum y dy, by differences; the same in all modes */
 } input;
 
 typedef struct layer_case layer_case;
@@ -99,6 +100,24 @@ static inline void assert_near(const layer_case *c, const char *what, int i, con
     }
 }
 
+/* The derivative of sum y dy by each element of an input, by differences in double. */
+static inline double *differences(const layer_case *c, input *in, const float *dy, double *y, int64_t n) {
+    double *grad = new_bytes(sizeof(double) * (size_t)in->count);
+    for (int64_t e = 0; e < in->count; e++) {
+        const double h = 1e-5, x = in->d[e];
+        double sum = 0.0;
+        in->d[e] = x + h;
+        c->reference(y, c);
+        for (int64_t j = 0; j < n; j++) sum += y[j] * (double)dy[j];
+        in->d[e] = x - h;
+        c->reference(y, c);
+        for (int64_t j = 0; j < n; j++) sum -= y[j] * (double)dy[j];
+        in->d[e] = x;
+        grad[e] = sum / (2.0 * h);
+    }
+    return grad;
+}
+
 static inline void check_mode(layer_case *c, mhla_tape *t, int mode) {
     const double tolerance = c->tolerance > 0.0 ? c->tolerance : 2e-5;
     rng r = {99};
@@ -118,20 +137,10 @@ static inline void check_mode(layer_case *c, mhla_tape *t, int mode) {
     int64_t second = n;
     for (int i = 0; i < c->n; i++) {
         input *in = &c->in[i];
+        if (in->grad == NULL) in->grad = differences(c, in, dy, a, n);
         double *grad = new_bytes(sizeof(double) * (size_t)in->count);
-        for (int64_t e = 0; e < in->count; e++) { /* the derivative of sum y dy, by differences in double */
-            const double h = 1e-5, x = in->d[e];
-            double sum = 0.0;
-            in->d[e] = x + h;
-            c->reference(a, c);
-            for (int64_t j = 0; j < n; j++) sum += a[j] * (double)dy[j];
-            in->d[e] = x - h;
-            c->reference(a, c);
-            for (int64_t j = 0; j < n; j++) sum -= a[j] * (double)dy[j];
-            in->d[e] = x;
-            grad[e] = sum / (2.0 * h);
-            if (mode == 1 && !in->is_param) grad[e] += 0.5 * (double)dy[second++];
-        }
+        for (int64_t e = 0; e < in->count; e++)
+            grad[e] = in->grad[e] + (mode == 1 && !in->is_param ? 0.5 * (double)dy[second++] : 0.0);
         const int64_t cols = in->shape[in->dims - 1];
         if (in->is_param) {
             assert_true(in->p->has_grad);
@@ -165,6 +174,7 @@ static inline void check_case(layer_case *c) {
     for (int i = 0; i < c->n; i++) {
         free(c->in[i].d);
         free(c->in[i].f);
+        free(c->in[i].grad);
     }
     mhla_params_free(c->params);
     mhla_tape_free(t);
