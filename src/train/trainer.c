@@ -345,12 +345,11 @@ static mhla_tensor *forward(mhla_trainer *t, mhla_tape *tape, const float *image
     return mhla_nn_cross_entropy(tape, *logits, NULL, targets, 0.0f, NULL);
 }
 
-/* What training will take, from shapes alone, before it begins. */
+/* What training will take, from shapes alone, before it begins; the tape then takes it at once. */
 static mhla_status tell_memory(mhla_trainer *t, int64_t rows) {
     const mhla_params *ps = mhla_deit_params(t->model->deit);
-    mhla_tape *dry = NULL;
+    mhla_tape *dry = t->tape;
     mhla_tensor *logits;
-    MHLA_TRY(mhla_tape_create(&dry, t->context));
     mhla_tape_begin(dry, MHLA_TAPE_DRY | MHLA_TAPE_RECORD | MHLA_TAPE_DROP);
     mhla_tensor *loss = forward(t, dry, NULL, NULL, rows, &logits);
     mhla_status status = mhla_tape_backward(dry, loss, 1.0f);
@@ -363,7 +362,6 @@ static mhla_status tell_memory(mhla_trainer *t, int64_t rows) {
         note(t, "memory: %.1f MiB (%.1f activations, %.1f parameters and gradients, %.1f optimiser)",
              (tape + weights + state) / 0x1p20, tape / 0x1p20, weights / 0x1p20, state / 0x1p20);
     }
-    mhla_tape_free(dry);
     return status;
 }
 
@@ -585,8 +583,8 @@ mhla_status mhla_trainer_run(mhla_trainer *t, mhla_train_fn report, void *user, 
         note(t, "%s", line);
         if (end) *rest++ = end;
     }
-    MHLA_TRY(tell_memory(t, (batch + parts - 1) / parts));
     if (t->tape == NULL) MHLA_TRY(mhla_tape_create(&t->tape, t->context));
+    MHLA_TRY(tell_memory(t, (batch + parts - 1) / parts));
     const mhla_status status = loop(t);
     *finished = status == MHLA_OK && t->step == t->steps && t->evaluated == t->step;
     /* For the report; the run is complete without. */
