@@ -172,7 +172,7 @@ static mhla_status read_names(char ***names, const json_t *list, int classes, co
     if (list == NULL) return MHLA_OK;
     if (!json_is_array(list) || json_array_size(list) != (size_t)classes)
         return mhla_fail(MHLA_EDATA, "%s: class_names is no list of %d texts", path, classes);
-    char **copy = calloc((size_t)classes, sizeof *copy);
+    char **copy = calloc((size_t)classes + 1, sizeof *copy);
     for (int i = 0; copy && i < classes; i++) {
         const char *text = json_string_value(json_array_get(list, (size_t)i));
         copy[i] = text ? strdup(text) : NULL;
@@ -235,7 +235,7 @@ mhla_status mhla_params_save(const mhla_params *params, const char *path, const 
 mhla_status mhla_model_open(mhla_model **model, const char *path) {
     *model = NULL;
     char folder[PATH], weights[PATH], **names = NULL;
-    mhla_deit_config config;
+    mhla_deit_config config = {0};
     mhla_safetensors *file = NULL;
     mhla_model *m = NULL;
     MHLA_TRY(mhla_model_locate(path, folder, weights, sizeof folder));
