@@ -232,6 +232,17 @@ mhla_status mhla_params_save(const mhla_params *params, const char *path, const 
     return status;
 }
 
+/* A config.json that asks for far more than the file holds is told before memory for it is taken. What is of a usual size
+ * is left to mhla_params_load, which names the tensor. */
+static mhla_status check_size(const mhla_deit_config *c, const mhla_safetensors *file) {
+    double held = 0.0;
+    for (int64_t i = 0; i < mhla_safetensors_count(file); i++) held += (double)mhla_safetensors_at(file, i)->count;
+    const double dim = c->dim, least = c->depth * dim * dim * (4.0 + 2.0 * c->mlp_ratio) + c->classes * dim;
+    if (least <= held || least < 0x1p28) return MHLA_OK;
+    return mhla_fail(MHLA_EDATA, "%s: %.0f numbers in all; the model that config.json describes has %.0f or more",
+                     mhla_safetensors_path(file), held, least);
+}
+
 mhla_status mhla_model_open(mhla_model **model, const char *path) {
     *model = NULL;
     char folder[PATH], weights[PATH], **names = NULL;
@@ -240,12 +251,14 @@ mhla_status mhla_model_open(mhla_model **model, const char *path) {
     mhla_model *m = NULL;
     MHLA_TRY(mhla_model_locate(path, folder, weights, sizeof folder));
     mhla_status status = mhla_model_read_config(&config, &names, folder);
-    if (status == MHLA_OK) status = mhla_model_make(&m, &config, names);
     if (status == MHLA_OK) status = mhla_safetensors_open(&file, weights);
+    if (status == MHLA_OK) status = check_size(&config, file);
+    if (status == MHLA_OK) status = mhla_model_make(&m, &config, names), names = NULL;
     if (status == MHLA_OK) status = mhla_params_load(mhla_deit_params(m->deit), file);
     mhla_safetensors_close(file);
     if (status == MHLA_OK && (m->origin = strdup(folder)) == NULL) status = mhla_fail(MHLA_ENOMEM, "no memory");
     if (status != MHLA_OK) {
+        mhla_names_free(names, config.classes);
         mhla_model_free(m);
         return status;
     }
