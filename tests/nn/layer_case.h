@@ -9,6 +9,18 @@
 
 enum { MAX_INPUTS = 6, WIDER = 5, SHIFT = 2 };
 
+/* The library's memory full of NaN: what is read before it is written shows. */
+static inline void *poisoned_alloc(size_t n) {
+    void *p = malloc(n);
+    if (p) memset(p, 0xff, n);
+    return p;
+}
+static inline int poison(void **state) {
+    (void)state;
+    mhla_set_allocator(poisoned_alloc, free);
+    return 0;
+}
+
 typedef struct input {
     int is_param, dims;
     int64_t shape[MHLA_MAX_DIMS], count;

@@ -537,5 +537,5 @@ int main(void) {
         cmocka_unit_test(drops),   cmocka_unit_test(rotary),    cmocka_unit_test(embedding),
         cmocka_unit_test(losses),  cmocka_unit_test(attention), cmocka_unit_test(views),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, poison, NULL);
 }

@@ -217,6 +217,7 @@ static void *count_alloc(size_t n) {
     if (fail_at && calls >= fail_at) return NULL;
     size_t *p = malloc(n + 16);
     if (p == NULL) return NULL;
+    memset(p, 0xff, n + 16); /* NaN: what is read before it is written shows */
     *p = n;
     live += n;
     if (live > high) high = live;
@@ -284,6 +285,32 @@ static void memory(void **state) {
             mhla_set_allocator(NULL, NULL);
         }
     }
+    free(images);
+}
+
+/* Steps in memory that holds NaN, and the values of the steps before, give what steps in fresh memory give. */
+static void poisoned(void **state) {
+    (void)state;
+    float *images = new_images(), loss, other;
+    int64_t count;
+    model m;
+    model_make(&m);
+    m.drop = 0.2f;
+    float *want = gradients(&m, NULL, images, 1, &count, &loss);
+    model_free(&m);
+    for (int checkpoint = 0; checkpoint < 2; checkpoint++) {
+        count_begin(0);
+        model_make(&m);
+        m.drop = 0.2f;
+        m.checkpoint = checkpoint;
+        float *got = gradients(&m, NULL, images, 1, &count, &other);
+        assert_true(loss == other);
+        assert_memory_equal(got, want, (size_t)count * sizeof *got);
+        free(got);
+        model_free(&m);
+        mhla_set_allocator(NULL, NULL);
+    }
+    free(want);
     free(images);
 }
 
@@ -406,9 +433,9 @@ static void failures(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(threads), cmocka_unit_test(accumulation), cmocka_unit_test(recomputation),
-        cmocka_unit_test(memory),  cmocka_unit_test(no_memory),    cmocka_unit_test(inference),
-        cmocka_unit_test(frozen),  cmocka_unit_test(failures),
+        cmocka_unit_test(threads),   cmocka_unit_test(accumulation), cmocka_unit_test(recomputation),
+        cmocka_unit_test(memory),    cmocka_unit_test(no_memory),    cmocka_unit_test(poisoned),
+        cmocka_unit_test(inference), cmocka_unit_test(frozen),       cmocka_unit_test(failures),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
