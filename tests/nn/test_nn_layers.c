@@ -469,6 +469,8 @@ static void attention(void **state) {
          .mix_per_head = 1},
         {.size = sizeof *plans,
          .kind = MHLA_KIND_CAUSAL,
+         .rope = MHLA_ROPE_INTERLEAVED,
+         .rope_dim = 2,
          .heads = 2,
          .key_dim = 5,
          .value_dim = 5,
@@ -476,7 +478,13 @@ static void attention(void **state) {
          .chunk = 8,
          .chunks = 3},
         {.size = sizeof *plans, .kind = MHLA_KIND_LINEAR, .heads = 2, .key_dim = 5, .value_dim = 5, .den_eps = 1e-6f},
-        {.size = sizeof *plans, .kind = MHLA_KIND_SOFTMAX, .heads = 2, .key_dim = 5, .value_dim = 5}};
+        {.size = sizeof *plans,
+         .kind = MHLA_KIND_SOFTMAX,
+         .rope = MHLA_ROPE_HALF,
+         .rope_dim = 4,
+         .heads = 2,
+         .key_dim = 5,
+         .value_dim = 5}};
     enum { B = 2, T = 24, D = 10 };
     for (size_t i = 0; i < sizeof plans / sizeof *plans; i++)
         for (int onto = 0; onto < 2; onto++) {
@@ -486,6 +494,11 @@ static void attention(void **state) {
                           H = plans[i].mix_per_head ? 2 : 1;
             float *qkv = new_random(&r, B * T * 3 * D), *dy = new_random(&r, B * T * D),
                   *base = new_random(&r, B * T * D);
+            float cosines[T * 2], sines[T * 2];
+            const int dims = plans[i].rope_dim ? plans[i].rope_dim : 2;
+            ASSERT_OK(mhla_rope_table(cosines, sines, 1, (const int[]){T}, &dims, 100.0));
+            const mhla_call rope = {.rope_cos = cosines, .rope_sin = sines, .rope_rows = T};
+            const mhla_call *given = plans[i].rope ? &rope : NULL;
             mhla_params *ps;
             ASSERT_OK(mhla_params_create(&ps));
             mhla_param *mix = M ? mhla_params_add(ps, "mix", MHLA_SHAPE(H, M, M), 0) : NULL;
@@ -498,12 +511,16 @@ static void attention(void **state) {
             mhla_tensor *q = mhla_nn_slice(t, x, 0, D), *k = mhla_nn_slice(t, x, D, D),
                         *v = mhla_nn_slice(t, x, 2 * D, D);
             mhla_tensor *y =
-                onto ? mhla_nn_attention_onto(t, plan, NULL, mix, mhla_nn_scale(t, 2.0f, b), q, k, v)
-                     : mhla_nn_add(t, mhla_nn_scale(t, 2.0f, b), mhla_nn_attention(t, plan, NULL, mix, q, k, v));
+                onto ? mhla_nn_attention_onto(t, plan, given, mix, mhla_nn_scale(t, 2.0f, b), q, k, v)
+                     : mhla_nn_add(t, mhla_nn_scale(t, 2.0f, b), mhla_nn_attention(t, plan, given, mix, q, k, v));
             ASSERT_OK(mhla_tape_status(t));
 
             const mhla_strides s = {T * 3 * D, 3 * D, 5};
-            const mhla_call call = {.size = sizeof call, .batch = B, .tokens = T, .q = s, .k = s, .v = s};
+            mhla_call call = rope;
+            call.size = sizeof call;
+            call.batch = B;
+            call.tokens = T;
+            call.q = call.k = call.v = s;
             float *o = new_poisoned(B * T * D), *dqkv = new_poisoned(B * T * 3 * D),
                   *dmix = new_poisoned(M * M * H + 1);
             ASSERT_OK(mhla_forward_reference(plan, &call, o, qkv, qkv + D, qkv + 2 * D, mix ? mix->data : NULL));
