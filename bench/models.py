@@ -23,7 +23,6 @@ import io
 import json
 import os
 import pathlib
-import resource
 import statistics
 import subprocess
 import sys
@@ -222,8 +221,8 @@ def memory(row, variant):
 
 
 def print_memory(row, variant):
-    def most():
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    def most():  # not ru_maxrss, which begins with that of the parent
+        return next(int(line.split()[1]) / 1024 for line in open("/proc/self/status") if line.startswith("VmHWM"))
     before, call = most(), call_of(row, variant)
     for _ in range(2):
         call()
@@ -253,7 +252,8 @@ def run(row, args):
             ms[name] += peers.calls(fn, args.seconds) if fn else peers.engine(args.program, "models", row, args.seconds)
     rows = []
     for name, values in ms.items():
-        mib = [own["memory_bytes"] / 2**20] * 2 if name == "mhla" else memory(row, name)
+        # the process that runs onnxruntime has exported the model, too: that is no figure
+        mib = [own["memory_bytes"] / 2**20] * 2 if name == "mhla" else [None] * 2 if name == "onnxruntime" else memory(row, name)
         rows.append(dict(row=row, variant=name, best_ms=min(values), median_ms=statistics.median(values), calls=len(values),
                          images_per_second=1e3 * ROWS[row][1] / min(values), percent_of_peak=1e5 * own["gflop"] / min(values) / top,
                          peak_mib=mib[0], own_mib=mib[1], peak_gflops=top, gflop=own["gflop"], threads=torch.get_num_threads(),
@@ -268,7 +268,8 @@ def table(rows):
     print(f"{'':14}{'best ms':>10}{'median':>10}{'images/s':>10}{'of peak':>10}{'x mhla':>9}{'MiB':>8}{'own MiB':>9}")
     for r in rows:
         print(f"{r['variant']:14}{r['best_ms']:10.2f}{r['median_ms']:10.2f}{r['images_per_second']:10.1f}{r['percent_of_peak']:8.1f} %"
-              f"{r['best_ms'] / first['best_ms']:9.2f}{r['peak_mib']:8.0f}{r['own_mib']:9.0f}", flush=True)
+              f"{r['best_ms'] / first['best_ms']:9.2f}", end="")
+        print(f"{r['peak_mib']:8.0f}{r['own_mib']:9.0f}" if r["peak_mib"] else f"{'-':>8}{'-':>9}", flush=True)
 
 
 def main():
