@@ -222,7 +222,7 @@ mhla_tensor *mhla_nn_slice(mhla_tape *t, mhla_tensor *x, int64_t first, int64_t 
     MHLA_NEED(t, first >= 0 && count >= 1 && first <= x->cols - count,
               "a slice of columns %lld to %lld: there are %lld", (long long)first, (long long)(first + count),
               (long long)x->cols);
-    mhla_tensor *v = mhla_tape_view(t, x, first, count);
+    mhla_tensor *v = mhla_tape_view(t, x, first, x->width == x->cols ? count : 0); /* 0: of other rows than base's */
     if (v) v->shape[v->dims - 1] = v->cols = count;
     return v;
 }

@@ -278,6 +278,11 @@ static mhla_tensor *views_build(mhla_tape *t, const layer_case *c) {
     mhla_tensor *x = mhla_nn_scale(t, 3.0f, X(0)); /* [4,15], memory of gradients that was used before */
     mhla_tensor *a = mhla_nn_slice(t, x, 0, 5), *b = mhla_nn_slice(t, x, 5, 5), *d = mhla_nn_slice(t, x, 10, 5);
     if (which == 0) return mhla_nn_scale(t, 2.0f, b);
+    if (which == 5) { /* columns of other rows than the base's: elements 1 to 3 of each 5 */
+        mhla_tensor *inner = mhla_nn_slice(t, mhla_nn_reshape(t, x, MHLA_SHAPE(12, 5)), 1, 3);
+        b = mhla_nn_reshape(t, mhla_nn_slice(t, b, 0, 3), MHLA_SHAPE(1, 4, 3));
+        return mhla_nn_concat_tokens(t, b, mhla_nn_reshape(t, mhla_nn_scale(t, 1.0f, inner), MHLA_SHAPE(1, 12, 3)));
+    }
     if (which == 1) return mhla_nn_add(t, mhla_nn_mul(t, a, d), a);
     /* the base itself, before and after a view in the order of backward */
     mhla_tensor *whole = mhla_nn_slice(t, mhla_nn_scale(t, 2.0f, x), 10, 5);
@@ -286,7 +291,9 @@ static mhla_tensor *views_build(mhla_tape *t, const layer_case *c) {
 }
 static void views_reference(double *y, const layer_case *c) {
     const int which = *(const int *)c->arg;
-    for (int64_t i = 0; i < 20; i++) {
+    for (int64_t i = 0; which == 5 && i < 48; i++)
+        y[i] = 3.0 * (i < 12 ? D(0)[i / 3 * 15 + 5 + i % 3] : D(0)[(i - 12) / 3 * 5 + 1 + i % 3]);
+    for (int64_t i = 0; which != 5 && i < 20; i++) {
         const double *x = D(0) + i / 5 * 15 + i % 5;
         y[i] = which == 0   ? 6.0 * x[5]
                : which == 1 ? 9.0 * x[0] * x[10] + 3.0 * x[0]
@@ -296,7 +303,7 @@ static void views_reference(double *y, const layer_case *c) {
 static void views(void **state) {
     (void)state;
     rng r = {12};
-    for (int which = 0; which < 5; which++) {
+    for (int which = 0; which < 6; which++) {
         layer_case c = {.name = "views", .build = views_build, .reference = views_reference, .arg = &which};
         VARIABLE(&c, &r, 4, 15);
         check_case(&c);
