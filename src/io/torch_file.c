@@ -28,9 +28,9 @@ typedef struct source {
     size_t size;
     mhla_pickle pickle; /* the dictionary */
     mhla_zip zip;
-    const char *prefix; /* of the zip's entries: "archive/data/" */
-    size_t prefix_size;
-    piece *pieces; /* [piece_count], sorted by key: the older format's */
+    char prefix[256];   /* of the zip's entries: "archive/data/"; a NUL may be in it */
+    size_t prefix_size; /* 0: the older format */
+    piece *pieces;      /* [piece_count], sorted by key: the older format's */
     size_t piece_count;
     size_t copied; /* bytes: tensors that did not lie in order */
 } source;
@@ -58,7 +58,7 @@ static mhla_status open_zip(source *s) {
     if (pickle == NULL)
         return mhla_fail(MHLA_EDATA, "%s: a zip archive without data.pkl: not a PyTorch checkpoint", s->path);
     MHLA_TRY(mhla_zip_find(&pickle, &s->zip, pickle->name, n, end, sizeof end - 1));
-    char name[256];
+    char name[sizeof s->prefix];
     if (n + sizeof inner > sizeof name) return mhla_fail(MHLA_EDATA, "%s: its entries have too long names", s->path);
     memcpy(name, pickle->name, n);
     name[n] = '/';
@@ -66,9 +66,8 @@ static mhla_status open_zip(source *s) {
         (endian->size < 6 || memcmp(endian->data, "little", 6) != 0))
         return mhla_fail(MHLA_ENOTSUP, "%s: written by a big-endian machine", s->path);
     memcpy(name + n, inner, sizeof inner);
-    s->prefix = strdup(name);
+    memcpy(s->prefix, name, n + sizeof inner);
     s->prefix_size = n + sizeof inner - 1;
-    if (s->prefix == NULL) return mhla_fail(MHLA_ENOMEM, "%s: no memory to open it", s->path);
     char what[512];
     snprintf(what, sizeof what, "%s: data.pkl", s->path);
     return mhla_pickle_read(&s->pickle, pickle->data, pickle->size, what);
@@ -169,7 +168,7 @@ static mhla_status open_legacy(source *s) {
 /* ---- Tensors ---- */
 
 static mhla_status find_data(source *s, const mhla_pickle_value *key, const unsigned char **data, size_t *size) {
-    if (s->prefix) {
+    if (s->prefix_size) {
         const mhla_zip_entry *e = NULL;
         MHLA_TRY(mhla_zip_find(&e, &s->zip, s->prefix, s->prefix_size, (const char *)key->text, (size_t)key->number));
         *data = e->data, *size = e->size;
@@ -357,7 +356,6 @@ mhla_status mhla_torch_file_read(mhla_st_header *h, const unsigned char *bytes, 
     if (status != MHLA_OK) mhla_st_header_free(h);
     mhla_pickle_free(&s.pickle);
     mhla_zip_close(&s.zip);
-    free((void *)(uintptr_t)s.prefix);
     free(s.pieces);
     return status;
 }
