@@ -8,7 +8,7 @@
 #include "core/status.h"
 #include "train/train.h"
 
-enum { BATCH = 64, TOP = 5 };
+enum { BATCH = MHLA_EVALUATE_BATCH, TOP = 5 };
 
 mhla_augment mhla_model_augment(const mhla_model *model) {
     const mhla_deit_config *c = mhla_deit_config_of(model->deit);
@@ -75,6 +75,7 @@ mhla_status mhla_evaluate(mhla_model *model, mhla_evaluation *result, mhla_datas
         status = mhla_loader_create(&loader, &(mhla_loader_desc){.data = data,
                                                                  .batch = BATCH,
                                                                  .workers = workers,
+                                                                 .ahead = MHLA_EVALUATE_AHEAD,
                                                                  .augment = mhla_model_augment(model),
                                                                  .classes = c->classes,
                                                                  .no_targets = 1});

@@ -12,6 +12,8 @@
 #include "train/loader.h"
 
 enum { MHLA_RUN_PATH = 4096 };
+/* Batches ahead of their use, and images of a batch in evaluation. */
+enum { MHLA_TRAIN_AHEAD = 4, MHLA_EVALUATE_AHEAD = 2, MHLA_EVALUATE_BATCH = 64 };
 
 struct mhla_trainer {
     char run[MHLA_RUN_PATH - 128]; /* its folder */

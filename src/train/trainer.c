@@ -80,6 +80,7 @@ static mhla_status make_loader(mhla_trainer *t) {
         .batch = (int)mhla_recipe_int(r, "train.batch"),
         .train = 1,
         .workers = (int)mhla_recipe_int(r, "data.workers"),
+        .ahead = MHLA_TRAIN_AHEAD,
         .seed = (uint64_t)mhla_recipe_int(r, "seed"),
         .augment = mhla_model_augment(t->model),
         .mix = {.mixup = mhla_recipe_real(r, "augment.mixup"),
@@ -345,6 +346,22 @@ static mhla_tensor *forward(mhla_trainer *t, mhla_tape *tape, const float *image
     return mhla_nn_cross_entropy(tape, *logits, NULL, targets, 0.0f, NULL);
 }
 
+/* Pictures that are kept: those of a set whose pictures have one size, and the batches ahead of training and of
+ * evaluation. */
+static double data_bytes(const mhla_trainer *t) {
+    const mhla_deit_config *c = mhla_deit_config_of(t->model->deit);
+    const double pixels = (double)c->channels * c->image[0] * c->image[1];
+    double bytes =
+        sizeof(float) * (pixels + c->classes) * MHLA_TRAIN_AHEAD * (double)mhla_recipe_int(t->recipe, "train.batch");
+    bytes += sizeof(float) * pixels * MHLA_EVALUATE_AHEAD * MHLA_EVALUATE_BATCH;
+    const mhla_dataset *const sets[] = {t->train, t->test};
+    for (int i = 0; i < 2; i++)
+        if (sets[i])
+            bytes += (double)mhla_dataset_count(sets[i]) * mhla_dataset_width(sets[i]) * mhla_dataset_height(sets[i]) *
+                     mhla_dataset_channels(sets[i]);
+    return bytes;
+}
+
 /* What training will take, from shapes alone, before it begins; the tape then takes it at once. */
 static mhla_status tell_memory(mhla_trainer *t, int64_t rows) {
     const mhla_params *ps = mhla_deit_params(t->model->deit);
@@ -359,8 +376,9 @@ static mhla_status tell_memory(mhla_trainer *t, int64_t rows) {
                                                : MHLA_OPTIM_ADAMW};
         const double tape = (double)mhla_tape_peak(dry), weights = (double)mhla_params_bytes(ps, 1);
         const double state = (double)mhla_optim_bytes(ps, &d) + (t->ema ? (double)mhla_ema_bytes(ps) : 0.0);
-        note(t, "memory: %.1f MiB (%.1f activations, %.1f parameters and gradients, %.1f optimiser)",
-             (tape + weights + state) / 0x1p20, tape / 0x1p20, weights / 0x1p20, state / 0x1p20);
+        const double data = data_bytes(t);
+        note(t, "memory: %.1f MiB (%.1f activations, %.1f parameters and gradients, %.1f optimiser, %.1f data)",
+             (tape + weights + state + data) / 0x1p20, tape / 0x1p20, weights / 0x1p20, state / 0x1p20, data / 0x1p20);
     }
     return status;
 }
