@@ -31,29 +31,47 @@ INLINE float power_sum(const float *x, int n, float mean, const int power) {
     return vsum((s[0] + s[1]) + (s[2] + s[3]));
 }
 
-/* y = (x - mean) rstd w + b, times silu(gate) */
+/* One vector, of which n lanes count, of y = (x - mean) rstd w + b, times silu(gate). */
+INLINE void norm_vector(const mhla_norm *p, float *y, const float *x, const float *gate, float mean, float rstd, int j,
+                        const int affine, const int bias, const int gated, int n) {
+    vf t = (load_some(x + j, n) - mean) * rstd;
+    if (affine) t *= load_some(p->w + j, n);
+    if (bias) t += load_some(p->b + j, n);
+    if (gated) t *= silu(load_some(gate + j, n));
+    store_some(y + j, t, n);
+}
+
+/* Rows go in pairs, because each waits for its own sums: first the sums of both, then both results. */
 INLINE void norm_forward_body(const mhla_norm *given, const int centred, const int affine, const int bias,
                               const int gated) {
+    enum { PAIR = 2 };
     const mhla_norm p = *given;
-    const int groups = p.cols / p.group;
-    for (int64_t r = 0; r < p.rows; r++)
-        for (int g = 0; g < groups; g++) {
-            const float *x = p.x + r * p.ldx + (int64_t)g * p.group;
-            const float *gate = gated ? p.gate + r * p.ldgate + (int64_t)g * p.group : NULL;
-            float *y = p.y + r * p.ldy + (int64_t)g * p.group;
-            const float mean = centred ? power_sum(x, p.group, 0.0f, 1) / (float)p.group : 0.0f;
-            const float rstd = 1.0f / sqrtf(power_sum(x, p.group, mean, 2) / (float)p.group + p.eps);
-            for (int j = 0; j < p.group; j += LANES) {
-                const int n = lanes_at(j, p.group);
-                vf t = (load_some(x + j, n) - mean) * rstd;
-                if (affine) t *= load_some(p.w + j, n);
-                if (bias) t += load_some(p.b + j, n);
-                if (gated) t *= silu(load_some(gate + j, n));
-                store_some(y + j, t, n);
-            }
-            if (p.rstd) p.rstd[r * groups + g] = rstd;
-            if (p.mean) p.mean[r * groups + g] = mean;
+    const int groups = p.cols / p.group, whole = p.group / LANES * LANES;
+    const int64_t count = p.rows * groups;
+    const float inverse = 1.0f / (float)p.group;
+    for (int64_t first = 0; first < count; first += PAIR) {
+        const int n = count - first < PAIR ? (int)(count - first) : PAIR;
+        const float *x[PAIR], *gate[PAIR];
+        float *y[PAIR], mean[PAIR], rstd[PAIR];
+        for (int i = 0; i < n; i++) {
+            const int64_t r = (first + i) / groups, at = (first + i) % groups * p.group;
+            x[i] = p.x + r * p.ldx + at;
+            y[i] = p.y + r * p.ldy + at;
+            gate[i] = gated ? p.gate + r * p.ldgate + at : NULL;
+            mean[i] = centred ? power_sum(x[i], p.group, 0.0f, 1) * inverse : 0.0f;
         }
+        for (int i = 0; i < n; i++) {
+            rstd[i] = 1.0f / sqrtf(power_sum(x[i], p.group, mean[i], 2) * inverse + p.eps);
+            if (p.rstd) p.rstd[first + i] = rstd[i];
+            if (p.mean) p.mean[first + i] = mean[i];
+        }
+        for (int i = 0; i < n; i++) {
+            for (int j = 0; j < whole; j += LANES)
+                norm_vector(&p, y[i], x[i], gate[i], mean[i], rstd[i], j, affine, bias, gated, LANES);
+            if (whole < p.group)
+                norm_vector(&p, y[i], x[i], gate[i], mean[i], rstd[i], whole, affine, bias, gated, p.group - whole);
+        }
+    }
 }
 
 void KERNEL(norm_forward)(const mhla_norm *p) {
