@@ -77,7 +77,7 @@ static void weight_task(void *arg, int64_t task, int worker) {
             const mhla_gemm product = {
                 .m = nb,
                 .n = mhla_one_panel(&panels, i),
-                .f = {n, a, LINE, 1, b + (int64_t)n * begin, n, 0},
+                .f = {.k = n, .a = a, .a_row = LINE, .a_k = 1, .b = b + (int64_t)n * begin, .b_rows = n},
                 .store = add ? MHLA_STORE_ADD : MHLA_STORE_SET,
                 .c = sums + (int64_t)nb * begin,
                 .c_rows = nb,

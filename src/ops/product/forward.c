@@ -150,7 +150,12 @@ static void multiply(const product *p, const step *s) {
     const mhla_gemm g = {
         .m = s->m,
         .n = one,
-        .f = {s->depth, p->x + s->row * p->d.ldx + s->k, p->d.ldx, 1, s->b, s->depth, 0},
+        .f = {.k = s->depth,
+              .a = p->x + s->row * p->d.ldx + s->k,
+              .a_row = p->d.ldx,
+              .a_k = 1,
+              .b = s->b,
+              .b_rows = s->depth},
         .store = p->direct  ? MHLA_STORE_ROWS
                  : s->k > 0 ? MHLA_STORE_ADD
                             : MHLA_STORE_SET,
