@@ -30,7 +30,9 @@ static double *axis_weights(const mhla_deit_config *to, const mhla_deit_config *
     const double wide = fmax(scale, 1.0); /* shrinking averages over more */
     double *w = calloc((size_t)*n_to * (size_t)*n_from, sizeof *w);
     for (int i = 0; w && i < *n_to; i++) {
-        const double centre = fmin(fmax((i + 0.5 - pad_to) * scale + pad_from, 0.5), *n_from - 0.5);
+        double centre = (i + 0.5 - pad_to) * scale + pad_from;
+        if (centre < 0.0) centre = 0.5;
+        if (centre > *n_from) centre = *n_from - 0.5;
         double sum = 0.0;
         for (int j = 0; j < *n_from; j++) sum += w[i * *n_from + j] = cubic((j + 0.5 - centre) / wide);
         for (int j = 0; j < *n_from; j++) w[i * *n_from + j] /= sum;

@@ -220,10 +220,52 @@ static void fine_tunes(void **state) {
     assert_int_not_equal(create(&t, "nothing", "train.init=/nowhere", NULL), MHLA_OK);
 }
 
+static void ignore(void *user, const char *text) { (void)user, (void)text; }
+
+/* Position embeddings as torch interpolates them (bicubic, antialiased), up and down; padding takes the edge. */
+static void interpolates(void **state) {
+    (void)state;
+    static const struct {
+        const char *from, *to, *padding;
+        int n, m;
+        double expected[8];
+    } cases[] = {
+        {"patch=2",
+         "patch=1",
+         "padding=0",
+         4,
+         8,
+         {-0.088235296, 0.124087587, 0.572519064, 1.5625, 3.0625, 5.312977791, 8.116788864, 9.441176414}},
+        {"patch=1", "patch=2", "padding=0", 8, 4, {0.410041869, 6.189189434, 20.756757736, 41.794979096}},
+        {"patch=2", "patch=2", "padding=2", 4, 6, {0, 0, 1, 4, 9, 9}},
+    };
+    for (int k = 0; k < 3; k++) {
+        const char *const a[] = {"image=8", "padding=0", "dim=8", "depth=1", cases[k].from};
+        const char *const b[] = {"image=8", cases[k].padding, "dim=8", "depth=1", cases[k].to};
+        mhla_model *from, *to;
+        assert_int_equal(mhla_model_create(&from, "deit_nano", a, 5, 1), MHLA_OK);
+        assert_int_equal(mhla_model_create(&to, "deit_nano", b, 5, 2), MHLA_OK);
+        const int n = cases[k].n, m = cases[k].m;
+        mhla_param *p = mhla_params_find(mhla_deit_params(from->deit), "pos_embed");
+        assert_int_equal(p->count, 8 * n * n);
+        for (int i = 0; i < 8 * n * n; i++) p->data[i] = (float)((i / 8 % n) * (i / 8 % n));
+        assert_int_equal(mhla_model_save(from, in_root("positions")), MHLA_OK);
+        if (mhla_model_adopt(to, in_root("positions"), ignore, NULL) != MHLA_OK) fail_msg("%s", mhla_message());
+        p = mhla_params_find(mhla_deit_params(to->deit), "pos_embed");
+        assert_int_equal(p->count, 8 * m * m);
+        for (int i = 0; i < 8 * m * m; i++)
+            if (fabs((double)p->data[i] - cases[k].expected[i / 8 % m]) > 1e-5)
+                fail_msg("case %d, column %d: %g, expected %g", k, i / 8 % m, p->data[i], cases[k].expected[i / 8 % m]);
+        mhla_model_free(from);
+        mhla_model_free(to);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(learns),      cmocka_unit_test(goes_on),    cmocka_unit_test(threads),
-        cmocka_unit_test(accumulates), cmocka_unit_test(goes_wrong), cmocka_unit_test(fine_tunes),
+        cmocka_unit_test(learns),       cmocka_unit_test(goes_on),    cmocka_unit_test(threads),
+        cmocka_unit_test(accumulates),  cmocka_unit_test(goes_wrong), cmocka_unit_test(fine_tunes),
+        cmocka_unit_test(interpolates),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
