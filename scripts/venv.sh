@@ -5,7 +5,7 @@ set -eu
 cd "$(dirname "$0")/.."
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 [ -x .venv/bin/python ] || { echo "making .venv"; python3 -m venv .venv; }
-.venv/bin/python -m pip install -q torch==2.13.0 numpy pytest
+.venv/bin/python -m pip install -q torch==2.13.0 numpy pytest safetensors
 if [ ! -e .venv/installed ] || [ -n "$(find CMakeLists.txt pyproject.toml cmake include src python -newer .venv/installed -type f ! -name '*.pyc' ! -path '*/tests/*' -print -quit)" ]; then
     echo "pip install ."
     touch .venv/started
