@@ -10,7 +10,7 @@ prefix=$work/prefix
 cc=${CC:-cc}
 
 make -C "$root" install BUILD="$build" PREFIX="$prefix" DESTDIR= >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
-for file in include/mhla/mhla.h share/man/man1/mhla.1 share/man/man3/mhla.3; do
+for file in include/mhla/mhla.h include/mhla/nn.h share/man/man1/mhla.1 share/man/man3/mhla.3; do
     [ -f "$prefix/$file" ] || { echo "not installed: $file"; exit 1; }
 done
 
@@ -51,12 +51,30 @@ for program in by_pkgconfig by_pkgconfig_static by_cmake by_cmake_static; do
     [ "$output" = "mhla $version: 2.000 2.000" ] || { echo "expected: mhla $version: 2.000 2.000"; exit 1; }
 done
 
+# libmhla-nn, which is static only.
+cat >model.c <<'END'
+#include <mhla/nn.h>
+#include <stdio.h>
+
+int main(void) {
+    const char *settings[] = {"classes=10"};
+    mhla_model *model;
+    mhla_model_info info = {.size = sizeof info};
+    if (mhla_model_create(&model, "deit_nano", settings, 1, 0) || mhla_model_query(model, &info))
+        return puts(mhla_message()), 1;
+    printf("%s: %lld parameters\n", info.name, (long long)info.parameters);
+    mhla_model_free(model);
+}
+END
+$cc -Wall -Werror model.c -o model $(pkg-config --cflags --libs mhla-nn)
+./model | grep '^deit_nano: [0-9]* parameters$' || { echo "a program with a model printed: $(./model)"; exit 1; }
+
 # The README's program, as printed there.
 sed -n '/^```c$/,/^```$/p' "$root/README.md" | sed '/^```/d' >readme.c
 $cc -Wall -Werror readme.c -o readme $(pkg-config --cflags --libs mhla) -Wl,-rpath,"$libdir"
 ./readme | grep -q '^o\[0\] = -\{0,1\}[0-9]' || { echo "the README's program printed: $(./readme)"; exit 1; }
 
-strangers=$({ nm -D --defined-only "$libdir/libmhla.so"; nm -g --defined-only "$libdir/libmhla.a"; } |
+strangers=$({ nm -D --defined-only "$libdir/libmhla.so"; nm -g --defined-only "$libdir/libmhla.a" "$libdir/libmhla-nn.a"; } |
     awk 'NF == 3 && $2 != "A" && $3 !~ /^mhla_/ { print $3 }')
 [ -z "$strangers" ] || { echo "names without the prefix mhla_:" $strangers; exit 1; }
 needed=$(objdump -p "$libdir/libmhla.so" | awk '$1 == "NEEDED" && $2 !~ /^(libc|libm|libpthread|libgomp|libomp|ld-linux.*)\.so/ { print $2 }')
