@@ -62,6 +62,9 @@ int cli_parse(const cli_usage *usage, int argc, char **argv, int *positional);
 int cli_wrong(const char *verb, const char *format, ...) __attribute__((format(printf, 2, 3)));
 int cli_failed(const char *verb, mhla_status status);
 
+/* This program as it was called ("build/mhla"), for commands that the reader may want to type. */
+extern const char *cli_program;
+
 /* "4x4" */
 const char *cli_grid_text(char *text, size_t size, int axes, const int *sizes);
 

@@ -204,7 +204,7 @@ static int train_three(void) {
         status = learn(attentions[i], &results[i], &finished);
         if (status != MHLA_OK) return cli_failed(usage.verb, status);
         if (!finished) {
-            fprintf(stderr, "Stopped. Go on with: mhla train --resume %s/%s\n", folder, attentions[i]);
+            fprintf(stderr, "Stopped. Go on with: %s train --resume %s/%s\n", cli_program, folder, attentions[i]);
             return CLI_FAILED;
         }
         printf("%-9s %11s %13.2f %% %8.0f s\n", attentions[i], text_count(count, sizeof count, results[i].parameters),
@@ -223,8 +223,8 @@ static int train_three(void) {
     status = mhla_report_write(report, runs, 3);
     if (status != MHLA_OK) return cli_failed(usage.verb, status);
     printf("\nCurves, mixing matrices and predictions: %s\n"
-           "Try: mhla classify %s/pictures --model %s/mhla --top 3\n",
-           report, folder, folder);
+           "Try: %s classify %s/pictures --model %s/mhla --top 3\n",
+           report, cli_program, folder, folder);
     return CLI_OK;
 }
 

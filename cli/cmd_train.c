@@ -232,7 +232,7 @@ static int run(const command *c, const char *folder, mhla_trainer *trainer) {
     mhla_context_free(context);
     if (status != MHLA_OK) return cli_failed(verb, status);
     if (!finished) {
-        fprintf(stderr, "Stopped; a checkpoint is written. Go on with: mhla train --resume %s\n", folder);
+        fprintf(stderr, "Stopped; a checkpoint is written. Go on with: %s train --resume %s\n", cli_program, folder);
         return CLI_FAILED;
     }
     char report[4200];

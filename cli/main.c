@@ -28,7 +28,10 @@ static void usage(FILE *out) {
     fprintf(out, "\n  mhla VERB --help   the options of a verb\n  mhla --version     the version\n");
 }
 
+const char *cli_program = "mhla";
+
 int main(int argc, char **argv) {
+    if (argc > 0) cli_program = argv[0];
     if (argc < 2) {
         usage(stderr);
         return CLI_USAGE;
