@@ -30,6 +30,7 @@ mhla_status mhla_image_reserve(mhla_image *image, int width, int height, int cha
         image->data = data;
         image->capacity = bytes;
     }
+    memset(image->data + bytes, 0, MHLA_IMAGE_SLACK); /* read with weight 0 */
     image->width = width;
     image->height = height;
     image->channels = channels;
