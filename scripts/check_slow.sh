@@ -25,7 +25,8 @@ valgrind_all() {
     bad=0
     for test in build-valgrind/test_*; do
         log=build-valgrind/valgrind-$(basename "$test").log
-        if MHLA_ISA=avx2 MHLA_TEST_QUICK=1 valgrind -q --fair-sched=try --error-exitcode=99 --leak-check=full \
+        # libjpeg's own SIMD reads beyond its rows, harmlessly, but what follows from it looks uninitialised
+        if JSIMD_FORCENONE=1 MHLA_ISA=avx2 MHLA_TEST_QUICK=1 valgrind -q --fair-sched=try --error-exitcode=99 --leak-check=full \
             --errors-for-leak-kinds=definite "$test" >"$log" 2>&1; then
             echo "valgrind: $test passed"
         else
