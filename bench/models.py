@@ -239,16 +239,16 @@ def program_row(program, row):
 
 def run(row, args):
     own = program_row(args.program, row)
-    todo = {"mhla": None, "torch": torch_call(row, False)}
+    calls = {"mhla": None, "torch": torch_call(row, False)}
     if args.compile:
-        todo["compiled"] = torch_call(row, True)
+        calls["compiled"] = torch_call(row, True)
     onnx = onnx_call(row)
     if onnx:
-        todo["onnxruntime"] = onnx
-    ms, top = {name: [] for name in todo}, 0.0
+        calls["onnxruntime"] = onnx
+    ms, top = {name: [] for name in calls}, 0.0
     for _ in range(args.rounds):
         top = max(top, peers.peak(args.program))
-        for name, fn in todo.items():
+        for name, fn in calls.items():
             ms[name] += peers.calls(fn, args.seconds) if fn else peers.engine(args.program, "models", row, args.seconds)
     rows = []
     for name, values in ms.items():
