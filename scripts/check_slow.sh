@@ -42,19 +42,19 @@ valgrind_all() {
 # machine needs no foreign architecture.
 cmocka_arm64() {
     debs=$PWD/build-arm64/deb
-    [ ! -e "$debs/root/usr/include/cmocka.h" ] || return 0
+    [ ! -e "$debs/tree/usr/include/cmocka.h" ] || return 0
     echo "unpacking libcmocka for arm64 into build-arm64"
     mkdir -p "$debs/lists/partial" "$debs/cache/archives/partial"
     set -- -qq -o APT::Architecture=arm64 -o APT::Architectures::=arm64 -o Dir::State::Lists="$debs/lists" \
         -o Dir::State::Status=/dev/null -o Dir::Cache="$debs/cache" -o Acquire::Languages=none \
         -o APT::Sandbox::User="$(id -un)" -o Debug::NoLocking=1
     apt-get "$@" update && (cd "$debs" && apt-get "$@" download libcmocka0:arm64 libcmocka-dev:arm64) || return 1
-    for deb in "$debs"/*.deb; do dpkg -x "$deb" "$debs/root" || return 1; done
+    for deb in "$debs"/*.deb; do dpkg -x "$deb" "$debs/tree" || return 1; done
 }
 
 arm64() {
     cmocka_arm64 || return 1
-    lib=$PWD/build-arm64/deb/root/usr
+    lib=$PWD/build-arm64/deb/tree/usr
     build build-arm64 -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
         -DMHLA_NN=OFF -DCMAKE_C_COMPILER=aarch64-linux-gnu-gcc -DCMAKE_CROSSCOMPILING_EMULATOR="qemu-aarch64;-L;/usr/aarch64-linux-gnu" \
         -DCMOCKA_INCLUDE="$lib/include" -DCMOCKA_LIBRARY="$lib/lib/aarch64-linux-gnu/libcmocka.so" &&
