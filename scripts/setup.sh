@@ -29,6 +29,8 @@ group_build() {
     need libjpeg-dev -- compiles "${CC:-cc}" jpeglib.h -ljpeg
     need zlib1g-dev -- compiles "${CC:-cc}" zlib.h -lz
     need libjansson-dev -- compiles "${CC:-cc}" jansson.h -ljansson
+    need libpcre2-dev -- compiles "${CC:-cc}" pcre2.h -DPCRE2_CODE_UNIT_WIDTH=8 -lpcre2-8
+    need libutf8proc-dev -- compiles "${CC:-cc}" utf8proc.h -lutf8proc
 }
 group_test() {
     group_build

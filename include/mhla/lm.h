@@ -1,0 +1,325 @@
+/* lm.h - language models on top of nn.h: tokens, sequences, generation, evaluation. What a program or a server needs.
+ *
+ * This header is the manual. It goes from text to numbers and back:
+ *
+ *   1. tokenizers                          4. sampling
+ *   2. language models                     5. generation: many sequences, one step at a time
+ *   3. sequences: what a model remembers   6. chat templates
+ *                                          7. evaluation
+ *
+ * Manners are those of mhla.h and nn.h: statuses and mhla_message(), structures that begin with their size, zero is the
+ * default, freeing NULL is legal. A model is an mhla_model of nn.h (mhla_model_open opens both kinds); one thread at a
+ * time may use it and the sequences made of it. A tokenizer is immutable and may be shared by threads. */
+#ifndef MHLA_LM_H
+#define MHLA_LM_H
+
+#include <mhla/nn.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- 1. Tokenizers ------------------------------------------------------------------------------------------------ */
+
+typedef struct mhla_tokenizer mhla_tokenizer;
+
+/* Lists that grow: zero is the empty one, calls append, the memory is kept until _free. text is not ended by a zero. */
+typedef struct mhla_ids {
+    int32_t *data;
+    int64_t count, capacity;
+} mhla_ids;
+typedef struct mhla_chars {
+    char *data;
+    size_t count, capacity;
+} mhla_chars;
+MHLA_API void mhla_ids_free(mhla_ids *ids);
+MHLA_API void mhla_chars_free(mhla_chars *text);
+
+/* Opens a tokenizer.json, a SentencePiece tokenizer.model, the vocabulary inside a .gguf, or a folder that has one of
+ * them (tokenizer.json first). MHLA_ENOTSUP names the part of the file that is of a kind not known here. */
+MHLA_API mhla_status mhla_tokenizer_open(mhla_tokenizer **tokenizer, const char *path);
+MHLA_API void mhla_tokenizer_free(mhla_tokenizer *tokenizer);
+
+typedef struct mhla_tokenizer_info {
+    size_t size;
+    const char *kind;      /* "bpe, byte level"; this and other texts live as long as the tokenizer */
+    int vocabulary;        /* ids are 0 .. vocabulary-1 */
+    int32_t bos, eos, unk, pad; /* -1: there is none */
+    int adds_bos, adds_eos;     /* by MHLA_ENCODE_SPECIAL */
+    const char *chat_template;  /* Jinja, or NULL */
+} mhla_tokenizer_info;
+MHLA_API mhla_status mhla_tokenizer_query(const mhla_tokenizer *tokenizer, mhla_tokenizer_info *info);
+
+/* The piece of an id as the file spells it ("\u2581the"), or NULL; and the way back, -1 for none. */
+MHLA_API const char *mhla_tokenizer_piece(const mhla_tokenizer *tokenizer, int32_t id);
+MHLA_API int32_t mhla_tokenizer_id(const mhla_tokenizer *tokenizer, const char *piece);
+
+enum {
+    MHLA_ENCODE_SPECIAL = 1, /* what the post-processor adds (<s> in front) */
+    MHLA_ENCODE_PLAIN = 2    /* special tokens that are spelled out in the text are text, for text of strangers */
+};
+/* Appends the ids of `bytes` bytes of UTF-8. MHLA_EDATA names the byte where the text is not UTF-8. */
+MHLA_API mhla_status mhla_tokenizer_encode(const mhla_tokenizer *tokenizer, mhla_ids *ids, const char *text,
+                                           size_t bytes, unsigned flags);
+
+enum { MHLA_DECODE_SKIP_SPECIAL = 1 };
+/* Appends the text of ids, as the reference libraries print it. MHLA_EINVAL for an id out of range. */
+MHLA_API mhla_status mhla_tokenizer_decode(const mhla_tokenizer *tokenizer, mhla_chars *text, const int32_t *ids,
+                                           int64_t count, unsigned flags);
+
+/* The same one id at a time: a decoder hands out text as soon as it is certain, never part of a character. What _push
+ * and _finish append, one after the other, is what _decode of all ids would. */
+typedef struct mhla_decoder mhla_decoder;
+MHLA_API mhla_status mhla_decoder_create(mhla_decoder **decoder, const mhla_tokenizer *tokenizer, unsigned flags);
+MHLA_API void mhla_decoder_free(mhla_decoder *decoder);
+MHLA_API mhla_status mhla_decoder_push(mhla_decoder *decoder, mhla_chars *text, int32_t id);
+MHLA_API mhla_status mhla_decoder_finish(mhla_decoder *decoder, mhla_chars *text);
+
+/* Trains a byte-level BPE on text files and writes a tokenizer.json that the Python library loads as well. */
+typedef struct mhla_tokenizer_training {
+    size_t size;
+    int vocabulary;              /* pieces in all; 0 = 8192 */
+    int min_count;               /* a pair seen less often is not merged; 0 = 2 */
+    const char *const *special;  /* [specials] special tokens, the first ids; NULL = "<|endoftext|>" */
+    int specials;
+    const mhla_context *context;
+} mhla_tokenizer_training;
+MHLA_API mhla_status mhla_tokenizer_train(const char *path, const char *const *files, int count,
+                                          const mhla_tokenizer_training *training, mhla_progress_fn progress,
+                                          void *user);
+
+/* ---- 2. Language models -------------------------------------------------------------------------------------------
+ *
+ * On the disk: a folder with config.json, model.safetensors (or shards with their index) and the tokenizer's files, as the
+ * Python world has them; or one .gguf file. mhla_model_open opens either; mhla_model_open_as says how weights are kept. */
+
+typedef struct mhla_open_desc {
+    size_t size;
+    const char *storage; /* matrices as "float32", "bfloat16" or "q8_0"; NULL: as the file has them (Q4 of a GGUF: "q8_0" is
+                            not the same numbers, so float32) */
+} mhla_open_desc;
+MHLA_API mhla_status mhla_model_open_as(mhla_model **model, const char *path, const mhla_open_desc *desc);
+
+typedef struct mhla_lm_info {
+    size_t size;
+    int vocabulary, width, layers;
+    int64_t context;         /* tokens it was trained for: M * chunk, or max_position_embeddings; 0 = no limit known */
+    int32_t bos, eos;        /* -1: none. Of the config, else of the tokenizer */
+    const char *attention;   /* "mhla", "softmax", "linear", or "mhla and softmax" of a hybrid */
+    const char *storage;     /* of its matrices */
+    size_t weight_bytes;     /* that one token reads */
+    int64_t parameters;
+} mhla_lm_info;
+/* MHLA_EINVAL if the model is no language model. */
+MHLA_API mhla_status mhla_lm_query(const mhla_model *model, mhla_lm_info *info);
+
+/* The tokenizer beside the model's weights; the model's. NULL and a message if there is none. */
+MHLA_API const mhla_tokenizer *mhla_lm_tokenizer(const mhla_model *model);
+
+/* ---- 3. Sequences -------------------------------------------------------------------------------------------------
+ *
+ * A sequence is what a model remembers of some tokens: summaries of MHLA layers, keys and values of softmax layers, sums
+ * of linear ones, and the tokens themselves. Reading uses the parallel form for many tokens and the recurrent one for
+ * few; results are the same to rounding in any split. A sequence belongs to its model and must be freed before it. */
+
+typedef struct mhla_sequence mhla_sequence;
+
+typedef struct mhla_sequence_desc {
+    size_t size;
+    mhla_beyond beyond;  /* MHLA layers past their M chunks: an error, by distance (clamp), or longer chunks */
+    int64_t max_tokens;  /* MHLA_BEYOND_CHUNK: the longest sequence to come. Others: 0, or a limit of one's own */
+} mhla_sequence_desc;
+
+MHLA_API mhla_status mhla_sequence_create(mhla_sequence **sequence, mhla_model *model, const mhla_sequence_desc *desc);
+MHLA_API void mhla_sequence_free(mhla_sequence *sequence);
+
+MHLA_API int64_t mhla_sequence_tokens(const mhla_sequence *sequence);        /* read so far */
+MHLA_API const int32_t *mhla_sequence_ids(const mhla_sequence *sequence);    /* which; valid until it changes */
+MHLA_API size_t mhla_sequence_bytes(const mhla_sequence *sequence);          /* of memory, shared parts included */
+
+/* A second sequence that goes its own way from here. Finished summaries are shared. */
+MHLA_API mhla_status mhla_sequence_fork(mhla_sequence **copy, const mhla_sequence *sequence);
+
+/* Back to the first `tokens` tokens, any number from 0 to what it has: layers go back to the nearest place that all of
+ * them still have, and the tokens from there on are read again. The results are as if the rest had never been read. */
+MHLA_API mhla_status mhla_sequence_rollback(mhla_sequence *sequence, int64_t tokens);
+
+/* To a file, written atomically, and back. Loading refuses with MHLA_EDATA what is truncated, altered, or of another
+ * model: a state knows a fingerprint of the weights. */
+MHLA_API mhla_status mhla_sequence_save(const mhla_sequence *sequence, const char *path);
+MHLA_API mhla_status mhla_sequence_load(mhla_sequence **sequence, mhla_model *model, const char *path);
+
+/* Tokens for one sequence, and what is wanted of the predictions after each of them. */
+typedef struct mhla_feed {
+    size_t size;
+    mhla_sequence *sequence;
+    const int32_t *ids;      /* [count], count >= 1 */
+    int64_t count;
+    float *logits;           /* [vocabulary] after the last of them, or NULL */
+    float *all_logits;       /* [count, vocabulary] after each, or NULL */
+    const int32_t *targets;  /* [count] or NULL: whose log-probability after each token is wanted; negative: none */
+    float *logprobs;         /* [count], of targets: natural logarithms at temperature 1 */
+    int32_t *best;           /* [count] the likeliest token after each, or NULL */
+} mhla_feed;
+
+/* Reads the tokens of all feeds in one go; sequences differ from each other, lengths are free. MHLA_ERANGE: a sequence
+ * would go beyond what its policy permits. Nothing has changed if it fails. */
+MHLA_API mhla_status mhla_lm_feed(mhla_model *model, const mhla_feed *feeds, int64_t count);
+
+/* ---- 4. Sampling --------------------------------------------------------------------------------------------------- */
+
+typedef enum mhla_sampling_order {
+    MHLA_SAMPLING_LLAMA = 0, /* penalties, top k, top p, min p, temperature */
+    MHLA_SAMPLING_HF         /* penalties, temperature, top k, top p, min p */
+} mhla_sampling_order;
+
+typedef struct mhla_bias {
+    int32_t id;
+    float bias; /* -INFINITY: never */
+} mhla_bias;
+
+typedef struct mhla_sampling {
+    size_t size;
+    double temperature;       /* 0: the likeliest, always */
+    int top_k;                /* 0 = off */
+    double top_p;             /* 0 or 1 = off */
+    double min_p;             /* 0 = off */
+    double repeat_penalty;    /* 0 or 1 = off */
+    int repeat_last;          /* how many tokens back; 0 = 64, -1 = all */
+    double presence_penalty, frequency_penalty;
+    const mhla_bias *bias;    /* [biases] */
+    int biases;
+    mhla_sampling_order order;
+    uint64_t seed;            /* token n of a continuation is a function of (seed, n) and the logits */
+} mhla_sampling;
+
+typedef struct mhla_candidate {
+    int32_t id;
+    float probability;
+} mhla_candidate;
+
+/* What survives of logits [vocabulary], best first (ties: lower id first), with their probabilities; recent [n] are the
+ * tokens before. candidates [vocabulary]; *count is how many survive. */
+MHLA_API mhla_status mhla_sample_candidates(const mhla_sampling *sampling, const float *logits, int vocabulary,
+                                            const int32_t *recent, int64_t n, mhla_candidate *candidates, int *count);
+/* One of them, by draw `draw` of the seed. */
+MHLA_API mhla_status mhla_sample(const mhla_sampling *sampling, const float *logits, int vocabulary,
+                                 const int32_t *recent, int64_t n, uint64_t draw, int32_t *id);
+
+/* ---- 5. Generation --------------------------------------------------------------------------------------------------
+ *
+ * A generation continues one sequence: it feeds a prompt, draws tokens, decodes them, watches for stop strings and the end.
+ * One step advances any number of them at once; they may come and go between steps. */
+
+typedef struct mhla_generation mhla_generation;
+
+typedef struct mhla_generation_desc {
+    size_t size;
+    mhla_sampling sampling;
+    int64_t max_tokens;        /* 0 = until something else ends it */
+    const char *const *stop;   /* [stops] texts that end it and are not part of the result */
+    int stops;
+    const int32_t *stop_ids;   /* [stop_id_count] tokens that end it, besides the model's eos */
+    int stop_id_count;
+    int ignore_eos;
+    int logprobs;              /* so many likeliest tokens with each piece */
+} mhla_generation_desc;
+
+typedef enum mhla_finish { MHLA_FINISH_NONE = 0, MHLA_FINISH_EOS, MHLA_FINISH_STOP, MHLA_FINISH_LENGTH } mhla_finish;
+
+typedef struct mhla_piece {
+    size_t size;
+    const char *text;          /* [bytes] whole characters that became certain by this step; valid until the next step */
+    size_t bytes;
+    int32_t id;                /* the token that was drawn; -1: none in this step */
+    float logprob;             /* its own, at temperature 1, before any sampling change */
+    const mhla_candidate *top; /* [tops] the likeliest, `probability` holding log-probabilities */
+    int tops;
+    mhla_finish finish;        /* after this piece; then nothing follows */
+    const char *stopped_by;    /* MHLA_FINISH_STOP: which text */
+} mhla_piece;
+
+/* Continues `sequence` (the caller's, which must outlive it) with prompt [count], count >= 1 unless the sequence has
+ * tokens already. The description is copied. */
+MHLA_API mhla_status mhla_generation_create(mhla_generation **generation, mhla_sequence *sequence,
+                                            const int32_t *prompt, int64_t count, const mhla_generation_desc *desc);
+MHLA_API void mhla_generation_free(mhla_generation *generation);
+
+/* One token for each generation that is not finished: pending tokens of all are read together, then each draws. */
+MHLA_API mhla_status mhla_generation_step(mhla_model *model, mhla_generation *const *generations, int64_t n);
+/* What the last step gave. */
+MHLA_API void mhla_generation_piece(const mhla_generation *generation, mhla_piece *piece);
+MHLA_API mhla_finish mhla_generation_finish(const mhla_generation *generation);
+
+/* ---- 6. Chat templates ----------------------------------------------------------------------------------------------- */
+
+typedef struct mhla_message_desc {
+    const char *role, *content; /* "system", "user", "assistant" */
+} mhla_message_desc;
+
+/* Appends the text that the template of the tokenizer makes of a conversation, ready for _encode without
+ * MHLA_ENCODE_SPECIAL; `prompt`: with the opening of the assistant's turn. MHLA_ENOTSUP names what a template uses that is
+ * not known here, and says so where there is no template. */
+MHLA_API mhla_status mhla_chat_render(const mhla_tokenizer *tokenizer, mhla_chars *text,
+                                      const mhla_message_desc *messages, int count, int prompt);
+/* The same of a template in hand, for tests and other tokenizers. */
+MHLA_API mhla_status mhla_template_render(const char *source, mhla_chars *text, const mhla_message_desc *messages,
+                                          int count, int prompt, const char *bos, const char *eos);
+
+/* ---- 7. Evaluation ------------------------------------------------------------------------------------------------------
+ *
+ * By the conventions of lm-evaluation-harness. */
+
+typedef struct mhla_perplexity {
+    size_t size;
+    int64_t documents, tokens, words, bytes;
+    double loglikelihood;              /* the sum over all */
+    double word_perplexity, byte_perplexity, bits_per_byte, token_perplexity;
+    int64_t bucket;                    /* tokens of a bucket of positions */
+    int buckets;
+    double *bucket_bits;               /* [buckets] bits per token at that distance from the start of a window */
+    int64_t *bucket_tokens;            /* free both with mhla_perplexity_free */
+    double seconds;
+} mhla_perplexity;
+
+typedef struct mhla_perplexity_desc {
+    size_t size;
+    int64_t window;       /* tokens of a window (max_length); 0 = the model's context */
+    int64_t bucket;       /* 0 = window / 16 */
+    mhla_beyond beyond;   /* for windows past the trained length */
+    int64_t limit;        /* at most so many tokens; 0 = all */
+    int batch;            /* windows at once; 0 = 8 */
+} mhla_perplexity_desc;
+
+/* Rolling windows over documents [count] of bytes[i] bytes of UTF-8. */
+MHLA_API mhla_status mhla_lm_perplexity(mhla_model *model, mhla_perplexity *result, const char *const *documents,
+                                        const size_t *bytes, int64_t count, const mhla_perplexity_desc *desc,
+                                        mhla_progress_fn progress, void *user);
+MHLA_API void mhla_perplexity_free(mhla_perplexity *result);
+
+typedef struct mhla_choices {
+    size_t size;
+    int64_t questions, right, right_norm; /* by summed log-likelihood (acc), and divided by characters (acc_norm) */
+    double seconds;
+} mhla_choices;
+
+/* What is told about each question, if the caller wants to know. */
+typedef struct mhla_choice_event {
+    size_t size;
+    int64_t question;
+    int choices, gold;              /* gold -1: unknown */
+    const double *loglikelihood;    /* [choices] */
+    const double *normalised;       /* [choices] divided by the characters of the choice */
+    const int *greedy;              /* [choices] every token the likeliest */
+} mhla_choice_event;
+typedef void (*mhla_choice_fn)(void *user, const mhla_choice_event *event);
+
+/* Multiple choice from JSON lines: {"context": "...", "choices": ["...", ...], "gold": 0, "target_delimiter": " "}; also
+ * the names that data files use ("query", "question", "answer", "label": see docs). limit: 0 = all. */
+MHLA_API mhla_status mhla_lm_choices(mhla_model *model, mhla_choices *result, const char *path, int64_t limit,
+                                     mhla_choice_fn report, void *user);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
