@@ -9,9 +9,9 @@
 
 #include "io/json.h"
 #include "io/recipe.h"
+#include "models/kinds.h"
 #include "nn/nn.h"
 
-enum { MHLA_ATTENTION_MHLA, MHLA_ATTENTION_LINEAR, MHLA_ATTENTION_SOFTMAX }; /* config: attention */
 enum { MHLA_STRUCTURE_EQUAL, MHLA_STRUCTURE_RELEASED };
 enum { MHLA_NORM_LAYER, MHLA_NORM_RMS };
 
