@@ -88,6 +88,32 @@ MHLA_API mhla_status mhla_tokenizer_train(const char *path, const char *const *f
                                           const mhla_tokenizer_training *training, mhla_progress_fn progress,
                                           void *user);
 
+/* Documents: the texts of files and folders, in the order given; a folder's files in the order of their names, folders
+ * inside of it included. A .jsonl file has a document per line, its key "text"; any other file is plain UTF-8 text, in which
+ * a line that holds a form feed (0x0C) and nothing else ends a document. Empty documents are left out. Files are mapped, not read.
+ * MHLA_EDATA names file and byte or line where a text is not UTF-8. */
+typedef struct mhla_documents mhla_documents;
+MHLA_API mhla_status mhla_documents_open(mhla_documents **documents, const char *const *paths, int count);
+MHLA_API void mhla_documents_free(mhla_documents *documents);
+MHLA_API int64_t mhla_documents_count(const mhla_documents *documents);
+/* Text i and its length; not ended by a zero, lives as long as the documents do. */
+MHLA_API const char *mhla_documents_text(const mhla_documents *documents, int64_t i, size_t *bytes);
+
+/* Tokenises documents into a shard, the file that training maps instead of text (`mhla tokenize`). `tokenizer` is a path
+ * as mhla_tokenizer_open takes it, `paths` as mhla_documents_open does. The file appears when it is complete. info may
+ * be NULL. */
+typedef struct mhla_shard_info {
+    size_t size;
+    int64_t documents, tokens, bytes; /* of text */
+    int vocabulary;
+    double seconds;
+} mhla_shard_info;
+MHLA_API mhla_status mhla_shard_make(const char *path, const char *tokenizer, const char *const *paths, int count,
+                                     const mhla_context *context, mhla_shard_info *info, mhla_progress_fn progress,
+                                     void *user);
+/* What a shard holds. */
+MHLA_API mhla_status mhla_shard_query(const char *path, mhla_shard_info *info);
+
 /* ---- 2. Language models -------------------------------------------------------------------------------------------
  *
  * On the disk: a folder with config.json, model.safetensors (or shards with their index) and the tokenizer's files, as the

@@ -263,6 +263,12 @@ mhla_tensor *mhla_nn_attention_onto(mhla_tape *t, const mhla_plan *plan, const m
  * arrays live until backward. */
 mhla_tensor *mhla_nn_cross_entropy(mhla_tape *t, mhla_tensor *logits, const int32_t *labels, const float *targets,
                                    float smoothing, mhla_tensor **probabilities);
+/* The same of logits = x [...,D] W^T, W [N,D], with labels [rows], without ever holding all of them: rows go in pieces.
+ * While the tape records, a piece's gradients are made at once: those of scale * loss are added to W's here already, so
+ * that mhla_tape_backward must follow with this very scale. losses [rows], unless NULL, gets each row's own (0 where it
+ * does not count). Labels and losses live until backward. */
+mhla_tensor *mhla_nn_linear_cross_entropy(mhla_tape *t, mhla_param *w, mhla_tensor *x, const int32_t *labels,
+                                          float scale, float *losses);
 /* Mean of (x - target)^2 over all elements. */
 mhla_tensor *mhla_nn_mse(mhla_tape *t, mhla_tensor *x, const float *target);
 
