@@ -27,12 +27,20 @@ int cmd_data(int argc, char **argv);
 /* ---- Options (options.c): one table per verb feeds the parser and --help ---- */
 
 typedef enum cli_kind {
-    CLI_FLAG, /* int: set to 1 */
-    CLI_INT,  /* int64_t: 1 or more */
-    CLI_REAL, /* double: more than 0 */
-    CLI_TEXT, /* const char * */
-    CLI_GRID  /* cli_grid: 16x16 */
+    CLI_FLAG,   /* int: set to 1 */
+    CLI_INT,    /* int64_t: 1 or more */
+    CLI_COUNT,  /* int64_t: 0 or more */
+    CLI_REAL,   /* double: more than 0 */
+    CLI_AMOUNT, /* double: 0 or more */
+    CLI_TEXT,   /* const char * */
+    CLI_TEXTS,  /* cli_texts: may be given several times */
+    CLI_GRID    /* cli_grid: 16x16 */
 } cli_kind;
+
+typedef struct cli_texts {
+    const char *text[64];
+    int count;
+} cli_texts;
 
 typedef struct cli_grid {
     int axes; /* 0: not given */
@@ -40,7 +48,7 @@ typedef struct cli_grid {
 } cli_grid;
 
 typedef struct cli_option {
-    const char *name; /* without the dashes */
+    const char *name; /* without the dashes; "model,m" is also -m */
     cli_kind kind;
     void *value;
     const char *argument; /* as --help calls it; NULL for flags */

@@ -23,13 +23,23 @@ int cli_failed(const char *verb, mhla_status status) {
     return CLI_FAILED;
 }
 
+/* A row's name is "model" or "model,m". */
+static char letter_of(const cli_option *o) {
+    const char *comma = strchr(o->name, ',');
+    return comma ? comma[1] : '\0';
+}
+#define NAME(o) (int)strcspn((o)->name, ","), (o)->name /* for %.*s */
+
 static void print_usage(const cli_usage *usage) {
     printf("usage: mhla %s%s%s%s\n\n%s", usage->verb, usage->options->name ? " [OPTIONS]" : "",
            *usage->arguments ? " " : "", usage->arguments, usage->text);
     if (usage->options->name) printf("\nOptions:\n");
     for (const cli_option *o = usage->options; o->name; o++) {
         char left[64];
-        snprintf(left, sizeof left, "--%s%s%s", o->name, o->argument ? " " : "", o->argument ? o->argument : "");
+        char letter[8] = "";
+        if (letter_of(o)) snprintf(letter, sizeof letter, "-%c, ", letter_of(o));
+        snprintf(left, sizeof left, "%s--%.*s%s%s", letter, NAME(o), o->argument ? " " : "",
+                 o->argument ? o->argument : "");
         printf("  %-22s %s\n", left, o->help);
     }
 }
@@ -57,15 +67,27 @@ static const char *parse_value(const cli_option *option, const char *text) {
     switch (option->kind) {
     case CLI_FLAG: break;
     case CLI_TEXT: *(const char **)option->value = text; return NULL;
-    case CLI_INT: {
+    case CLI_TEXTS: {
+        cli_texts *list = option->value;
+        if (list->count == (int)(sizeof list->text / sizeof *list->text)) return "no more than 64 of them";
+        list->text[list->count++] = text;
+        return NULL;
+    }
+    case CLI_INT:
+    case CLI_COUNT: {
+        const int least = option->kind == CLI_INT;
         const long long n = strtoll(text, &end, 10);
-        if (end == text || *end || errno || n < 1) return "a whole number, 1 or more";
+        if (end == text || *end || errno || n < least)
+            return least ? "a whole number, 1 or more" : "a whole number, 0 or more";
         *(int64_t *)option->value = n;
         return NULL;
     }
-    case CLI_REAL: {
+    case CLI_REAL:
+    case CLI_AMOUNT: {
+        const int zero = option->kind == CLI_AMOUNT;
         const double x = strtod(text, &end);
-        if (end == text || *end || errno || !(x > 0.0 && x < 1e6)) return "a number more than 0";
+        if (end == text || *end || errno || !((x > 0.0 || (zero && x == 0.0)) && x < 1e6))
+            return zero ? "a number, 0 or more" : "a number more than 0";
         *(double *)option->value = x;
         return NULL;
     }
@@ -74,11 +96,16 @@ static const char *parse_value(const cli_option *option, const char *text) {
     return "nothing";
 }
 
-/* Row of the option "--name" or "--name=value"; NULL if there is none. */
+/* Row of the option "--name", "--name=value" or "-n"; NULL if there is none. */
 static const cli_option *find(const cli_usage *usage, const char *argument) {
+    if (argument[1] != '-') {
+        for (const cli_option *o = usage->options; o->name; o++)
+            if (letter_of(o) && letter_of(o) == argument[1] && argument[2] == '\0') return o;
+        return NULL;
+    }
     const size_t n = strcspn(argument + 2, "=");
     for (const cli_option *o = usage->options; o->name; o++)
-        if (strlen(o->name) == n && strncmp(o->name, argument + 2, n) == 0) return o;
+        if (strcspn(o->name, ",") == n && strncmp(o->name, argument + 2, n) == 0) return o;
     return NULL;
 }
 
@@ -95,11 +122,11 @@ int cli_parse(const cli_usage *usage, int argc, char **argv, int *positional) {
             argv[kept++] = argument;
             continue;
         }
-        const cli_option *o = strncmp(argument, "--", 2) == 0 ? find(usage, argument) : NULL;
+        const cli_option *o = find(usage, argument);
         if (o == NULL) return cli_wrong(usage->verb, "\"%s\" is no option", argument);
-        const char *value = strchr(argument, '=');
+        const char *value = argument[1] == '-' ? strchr(argument, '=') : NULL;
         if (o->kind == CLI_FLAG) {
-            if (value) return cli_wrong(usage->verb, "--%s takes no value", o->name);
+            if (value) return cli_wrong(usage->verb, "--%.*s takes no value", NAME(o));
             *(int *)o->value = 1;
             continue;
         }
@@ -108,9 +135,9 @@ int cli_parse(const cli_usage *usage, int argc, char **argv, int *positional) {
         else if (i + 1 < argc)
             value = argv[++i];
         else
-            return cli_wrong(usage->verb, "--%s lacks its value", o->name);
+            return cli_wrong(usage->verb, "--%.*s lacks its value", NAME(o));
         const char *expected = parse_value(o, value);
-        if (expected) return cli_wrong(usage->verb, "--%s is \"%s\": expected %s", o->name, value, expected);
+        if (expected) return cli_wrong(usage->verb, "--%.*s is \"%s\": expected %s", NAME(o), value, expected);
     }
     if (positional) *positional = kept;
     return -1;
