@@ -216,7 +216,8 @@ typedef struct mhla_sampling {
     const mhla_bias *bias;    /* [biases] */
     int biases;
     mhla_sampling_order order;
-    uint64_t seed;            /* token n of a continuation is a function of (seed, n) and the logits */
+    uint64_t seed;            /* what is drawn after n tokens is a function of (seed, n) and the logits */
+    int min_keep;             /* so many survive each stage at least; 0 = 1 */
 } mhla_sampling;
 
 typedef struct mhla_candidate {
