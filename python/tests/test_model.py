@@ -20,6 +20,7 @@ SHAPES = {
     "mhla released": dict(structure="released"),
     "mhla cpe": dict(cpe=3, denominator="none", qk_norm=False, qkv_bias=True),
     "mhla oblong": dict(image=(28, 20), padding=(2, 0), blocks=(4, 1), mix="cos", patch=4, channels=1),
+    "mhla token": dict(class_token=True, cpe=3, blocks=(2, 3)),
     "linear": dict(attention="linear"),
     "linear released": dict(attention="linear", structure="released"),
     "softmax": dict(attention="softmax"),

@@ -31,7 +31,7 @@ typedef struct block {
     layer qkv, out;           /* [3D,D], [D,D] */
     mhla_param *q_norm, *k_norm;
     layer lepe;      /* [D,1,5,5] */
-    mhla_param *mix; /* [M,M,1,1]: how much query block i takes from block b */
+    mhla_param *mix; /* [M,M,1,1]: how much query block i takes from block b; a class token is block 0 */
     layer fc1, fc2;  /* [4D,D], [D,4D] */
 } block;
 
@@ -63,11 +63,14 @@ static layer add_depthwise(mhla_params *ps, int64_t D, int k, const char *name) 
                    mhla_params_addf(ps, MHLA_SHAPE(D), 0, "%s.bias", name)};
 }
 
+/* MHLA's blocks: pieces of the grid; a class token, which has no place in the image, is one of its own before them. */
+static int64_t blocks_of(const mhla_deit_config *c) { return (int64_t)c->blocks[0] * c->blocks[1] + c->class_token; }
+
 /* In the order of the published lists. Softmax attention has timm's names, the others those of MHLA's release. */
 static void add_block(block *b, mhla_params *ps, const mhla_deit_config *c, int i) {
     char name[64];
     const int timm = c->attention == MHLA_ATTENTION_SOFTMAX;
-    const int64_t D = c->dim, hidden = (int64_t)(c->dim * c->mlp_ratio), M = (int64_t)c->blocks[0] * c->blocks[1];
+    const int64_t D = c->dim, hidden = (int64_t)(c->dim * c->mlp_ratio), M = blocks_of(c);
 #define NAME(suffix) (snprintf(name, sizeof name, "blocks.%d.%s", i, suffix), name)
     if (c->cpe) b->cpe = add_depthwise(ps, D, c->cpe, NAME("cpe"));
     b->norm1 = add_norm(ps, c->norm, D, NAME("norm1"));
@@ -93,6 +96,34 @@ static void add_block(block *b, mhla_params *ps, const mhla_deit_config *c, int 
 #undef NAME
 }
 
+/* Token 0 is block 0; the grid behind it is cut at floor(i g / b) on each axis, as a plan with a grid is. */
+static mhla_status plan_with_class(mhla_plan **plan, mhla_plan_desc *desc, const int grid[2], const int blocks[2]) {
+    const int H = grid[0], W = grid[1], T = 1 + H * W;
+    int64_t *offsets = malloc((size_t)(blocks[0] * blocks[1] + 2) * sizeof *offsets);
+    int32_t *order = malloc((size_t)T * sizeof *order);
+    mhla_status status = offsets && order ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory for a list of %d tokens", T);
+    if (status == MHLA_OK) {
+        int64_t M = 0, n = 0;
+        offsets[M++] = 0;
+        order[n++] = 0;
+        for (int i = 0; i < blocks[0]; i++)
+            for (int j = 0; j < blocks[1]; j++) {
+                offsets[M++] = n;
+                for (int y = i * H / blocks[0]; y < (i + 1) * H / blocks[0]; y++)
+                    for (int x = j * W / blocks[1]; x < (j + 1) * W / blocks[1]; x++) order[n++] = 1 + y * W + x;
+            }
+        offsets[M] = T;
+        desc->n_blocks = M;
+        desc->n_tokens = T;
+        desc->block_offsets = offsets;
+        desc->permutation = order;
+        status = mhla_plan_create(plan, desc);
+    }
+    free(offsets);
+    free(order);
+    return status;
+}
+
 static mhla_status make_plan(mhla_deit *m) {
     const mhla_deit_config *c = &m->config;
     mhla_plan_desc desc = {
@@ -111,6 +142,7 @@ static mhla_status make_plan(mhla_deit *m) {
     if (c->attention == MHLA_ATTENTION_MHLA) {
         desc.kind = MHLA_KIND_BIDIRECTIONAL;
         desc.denominator = (mhla_denominator)c->denominator;
+        if (c->class_token) return plan_with_class(&m->plan, &desc, m->grid, c->blocks);
         desc.axes = 2;
         for (int a = 0; a < 2; a++) {
             desc.grid[a] = m->grid[a];
@@ -171,16 +203,34 @@ void mhla_deit_free(mhla_deit *m) {
 const mhla_deit_config *mhla_deit_config_of(const mhla_deit *m) { return &m->config; }
 mhla_params *mhla_deit_params(const mhla_deit *m) { return m->params; }
 
-/* Linear layers and embeddings: truncated normal 0.02; convolutions: PyTorch's default; norms 1, biases 0; the mixing
- * matrix by distance between blocks. */
+/* The mixing matrix by distance between blocks. A class token is near to all of them: it takes from each alike, and a
+ * block takes from it with the weight that it has for itself, its row summing up as before. */
+static mhla_status init_mix(mhla_param *p, const mhla_deit_config *c) {
+    const int64_t M = blocks_of(c), first = c->class_token;
+    MHLA_TRY(mhla_mix_fill(p->data, (mhla_mix_init)c->mix, 2, c->blocks, 0.0));
+    /* [M-1,M-1] grows to [M,M], from its end, because both are in the same place */
+    for (int64_t i = M - 1; first && i > 0; i--) {
+        const float *old = p->data + (i - 1) * (M - 1);
+        float *row = p->data + i * M;
+        double sum = 0.0;
+        for (int64_t b = 0; b < M - 1; b++) sum += (double)old[b];
+        const double own = (double)old[i - 1], scale = sum / (sum + own);
+        for (int64_t b = M - 1; b > 0; b--) row[b] = (float)(scale * (double)old[b - 1]);
+        row[0] = (float)(scale * own);
+    }
+    for (int64_t b = 0; first && b < M; b++) p->data[b] = (float)(1.0 / (double)M);
+    mhla_param_touch(p);
+    return MHLA_OK;
+}
+
+/* Linear layers and embeddings: truncated normal 0.02; convolutions: PyTorch's default; norms 1, biases 0. */
 mhla_status mhla_deit_init_param(mhla_deit *m, mhla_param *p, uint64_t seed) {
     const mhla_deit_config *c = &m->config;
     const size_t n = strlen(p->name);
     const int bias = n > 5 && strcmp(p->name + n - 5, ".bias") == 0;
     const int64_t patch_fan = (int64_t)c->channels * c->patch * c->patch;
     if (p->flags & MHLA_PARAM_MIX) {
-        MHLA_TRY(mhla_mix_fill(p->data, (mhla_mix_init)c->mix, 2, c->blocks, 0.0));
-        mhla_param_touch(p);
+        return init_mix(p, c);
     } else if (strncmp(p->name, "patch_embed.", 12) == 0) {
         mhla_init_torch(p, seed, patch_fan);
     } else if (strstr(p->name, ".lepe.")) {
@@ -292,7 +342,7 @@ int64_t mhla_deit_tokens(const mhla_deit_config *c) { return tokens(c, 1); }
 
 int64_t mhla_deit_multiply_adds(const mhla_deit_config *c, int as_paper) {
     const int64_t T = tokens(c, !as_paper), D = c->dim, K = c->dim / c->heads, hidden = (int64_t)(D * c->mlp_ratio);
-    const int64_t M = (int64_t)c->blocks[0] * c->blocks[1], patches = T - c->class_token;
+    const int64_t M = blocks_of(c), patches = T - c->class_token;
     int64_t each = T * D * (3 * D + D + 2 * hidden); /* qkv, out, fc1, fc2 */
     each += patches * D * ((int64_t)c->lepe * c->lepe + (int64_t)c->cpe * c->cpe);
     if (!as_paper) {

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "core/status.h"
+#include "deit_ref.h"
 #include "models/model.h"
 
 static mhla_deit_config configure(const char *model, int structure, int attention) {
@@ -115,7 +116,6 @@ static void refused(void **state) {
         {"heads=3", "dim 64 is no multiple of heads 3"},
         {"blocks=9", "at most one block per patch"},
         {"lepe=4", "odd"},
-        {"class_token=true", "class_token"},
         {"attention=sofmax", "softmax"},
         {"atention=softmax", "attention"},
         {"dim=many", "integer"},
@@ -127,7 +127,10 @@ static void refused(void **state) {
         if (strstr(mhla_message(), wrong[i].says) == NULL)
             fail_msg("%s: \"%s\" does not speak of \"%s\"", wrong[i].setting, mhla_message(), wrong[i].says);
     }
+    const char *const token[] = {"structure=released", "class_token=true"};
     mhla_model *m;
+    assert_int_not_equal(mhla_model_create(&m, "deit_nano", token, 2, 0), MHLA_OK);
+    assert_non_null(strstr(mhla_message(), "set denominator to eq4"));
     assert_int_not_equal(mhla_model_create(&m, "deit_huge", NULL, 0, 0), MHLA_OK);
     assert_non_null(strstr(mhla_message(), "deit_tiny"));
 }
@@ -148,7 +151,9 @@ static void config_round_trip(void **state) {
         }
 }
 
-/* ---- A whole model against finite differences ---- */
+/* ---- A whole model against its reference, and against differences of that ---- */
+
+enum { VARIANTS = 4 };
 
 static mhla_deit_config small(int attention, int variant) {
     mhla_deit_config c = configure("deit_nano", MHLA_STRUCTURE_EQUAL, attention);
@@ -167,7 +172,7 @@ static mhla_deit_config small(int attention, int variant) {
         c.lepe = 0;
         c.qkv_bias = 1;
         c.norm = MHLA_NORM_RMS;
-        c.class_token = attention != MHLA_ATTENTION_MHLA;
+        c.class_token = 1;
     }
     if (variant == 2) {
         c.inner_norm = 1;
@@ -175,18 +180,54 @@ static mhla_deit_config small(int attention, int variant) {
         if (attention == MHLA_ATTENTION_MHLA) c.denominator = MHLA_DEN_RELEASED;
         if (attention == MHLA_ATTENTION_MHLA) c.blocks[1] = 3;
     }
+    if (variant == 3) { /* blocks of unequal size, with a class token before them */
+        c.class_token = 1;
+        c.qk_norm = 0;
+        c.blocks[0] = 3;
+        c.denominator = MHLA_DEN_NONE;
+    }
     return c;
 }
 
-static double loss_of(mhla_tape *t, mhla_deit *m, const float *x, const int32_t *labels, int B, int record) {
+static double loss_of(mhla_tape *t, mhla_deit *m, const float *x, const int32_t *labels, int B, int recompute) {
     const mhla_deit_config *c = mhla_deit_config_of(m);
-    mhla_tape_begin(t, record ? MHLA_TAPE_RECORD : MHLA_TAPE_INFER);
+    mhla_tape_begin(t, MHLA_TAPE_RECORD);
     mhla_tensor *in = mhla_nn_input(t, x, MHLA_SHAPE(B, c->channels, c->image[0], c->image[1]));
     mhla_tensor *loss = mhla_nn_cross_entropy(
-        t, mhla_deit_forward(t, m, &(mhla_deit_run){.recompute = record == 2}, in), labels, NULL, 0.1f, NULL);
-    if (record) assert_int_equal(mhla_tape_backward(t, loss, 1.0f), MHLA_OK);
+        t, mhla_deit_forward(t, m, &(mhla_deit_run){.recompute = recompute}, in), labels, NULL, 0.1f, NULL);
+    assert_int_equal(mhla_tape_backward(t, loss, 1.0f), MHLA_OK);
     assert_int_equal(mhla_tape_status(t), MHLA_OK);
     return (double)loss->data[0];
+}
+
+/* Along random directions of a parameter: (loss(p + h d) - loss(p - h d)) / 2h = grad . d, the losses of the reference in
+ * double. h is so small that a kink of relu lies between the two points once in many thousand times. */
+static void check_directions(const deit_ref *ref, int i, const float *grad, rng *r, const float *x,
+                             const int32_t *labels, int B) {
+    const mhla_param *p = mhla_params_at(ref->params, i);
+    const double h = 1e-6;
+    double size = 0.0;
+    for (int64_t k = 0; k < p->count; k++) size += (double)grad[k] * (double)grad[k];
+    for (int direction = 0; direction < 2; direction++) {
+        float *d = new_random(r, p->count);
+        double along = 0.0, norm = 0.0, two[2];
+        for (int64_t k = 0; k < p->count; k++) {
+            along += (double)grad[k] * (double)d[k];
+            norm += (double)d[k] * (double)d[k];
+        }
+        for (int s = 0; s < 2; s++) {
+            for (int64_t k = 0; k < p->count; k++)
+                ref->data[i][k] = (double)p->data[k] + (s ? -h : h) * (double)d[k];
+            two[s] = deit_ref_loss(ref, x, labels, B, 0.1);
+        }
+        for (int64_t k = 0; k < p->count; k++) ref->data[i][k] = (double)p->data[k];
+        const double found = (two[0] - two[1]) / (2.0 * h);
+        /* float32 makes errors of the gradient's size, not of its part along d */
+        if (!(fabs(found - along) <= 1e-4 * fabs(along) + 1e-5 * sqrt(size * norm) + 1e-9))
+            fail_msg("%s, direction %d: %.9g, by differences %.9g; the gradient is %g long", p->name, direction, along,
+                     found, sqrt(size));
+        free(d);
+    }
 }
 
 static void gradients(void **state) {
@@ -194,7 +235,7 @@ static void gradients(void **state) {
     enum { B = 2 };
     const int32_t labels[B] = {3, 1};
     for (int attention = 0; attention < 3; attention++)
-        for (int variant = 0; variant < 3; variant++) {
+        for (int variant = 0; variant < VARIANTS; variant++) {
             const mhla_deit_config c = small(attention, variant);
             rng r = {(uint64_t)(10 * attention + variant)};
             mhla_deit *m;
@@ -210,7 +251,10 @@ static void gradients(void **state) {
                 mhla_param_touch(p);
             }
             float *x = new_random(&r, (int64_t)B * c.channels * c.image[0] * c.image[1]);
-            loss_of(t, m, x, labels, B, 1);
+            deit_ref ref = deit_ref_of(m);
+            const double loss = loss_of(t, m, x, labels, B, 0), exact = deit_ref_loss(&ref, x, labels, B, 0.1);
+            if (!(fabs(loss - exact) <= 2e-6 * fabs(exact)))
+                fail_msg("attention %d, variant %d: loss %.9g, in double %.9g", attention, variant, loss, exact);
             float **kept = new_bytes((size_t)mhla_params_count(ps) * sizeof *kept);
             for (int i = 0; i < mhla_params_count(ps); i++) {
                 const mhla_param *p = mhla_params_at(ps, i);
@@ -220,54 +264,45 @@ static void gradients(void **state) {
             }
             /* recomputed blocks: the same bits */
             mhla_params_clear_grads(ps);
-            loss_of(t, m, x, labels, B, 2);
+            loss_of(t, m, x, labels, B, 1);
             for (int i = 0; i < mhla_params_count(ps); i++) {
                 const mhla_param *p = mhla_params_at(ps, i);
                 assert_memory_equal(kept[i], p->grad, (size_t)p->count * sizeof(float));
             }
-            /* along a random direction of each parameter: (loss(p + h d) - loss(p - h d)) / 2h = grad . d. Relu has kinks,
-             * which vanish with h, and float32 has noise, which grows: one h must do, in two of three directions. */
-            for (int i = 0; i < mhla_params_count(ps); i++) {
-                mhla_param *p = mhla_params_at(ps, i);
-                float *was = new_bytes((size_t)p->count * sizeof(float));
-                memcpy(was, p->data, (size_t)p->count * sizeof(float));
-                double along = NAN, found = NAN;
-                int fits = 0;
-                for (int direction = 0; direction < 3; direction++) {
-                    float *d = new_random(&r, p->count);
-                    double norm = 0.0, two[2];
-                    int fit = 0;
-                    along = 0.0;
-                    for (int64_t k = 0; k < p->count; k++) {
-                        along += (double)kept[i][k] * (double)d[k];
-                        norm += (double)d[k] * (double)d[k];
-                    }
-                    for (double h = 8e-3 / sqrt(norm); h > 2e-4 / sqrt(norm) && !fit; h *= 0.5) {
-                        for (int s = 0; s < 2; s++) {
-                            for (int64_t k = 0; k < p->count; k++)
-                                p->data[k] = (float)((double)was[k] + (s ? -h : h) * (double)d[k]);
-                            mhla_param_touch(p);
-                            two[s] = loss_of(t, m, x, labels, B, 0);
-                        }
-                        found = (two[0] - two[1]) / (2.0 * h);
-                        fit = fabs(found - along) <= 0.01 * fabs(along) + 1e-4 * sqrt(norm);
-                    }
-                    fits += fit;
-                    free(d);
-                }
-                memcpy(p->data, was, (size_t)p->count * sizeof(float));
-                mhla_param_touch(p);
-                if (fits < 2)
-                    fail_msg("attention %d, variant %d, %s: %g, by differences %g", attention, variant, p->name, along,
-                             found);
-                free(was);
-            }
+            for (int i = 0; i < mhla_params_count(ps); i++) check_directions(&ref, i, kept[i], &r, x, labels, B);
             for (int i = 0; i < mhla_params_count(ps); i++) free(kept[i]);
             free(kept);
             free(x);
+            deit_ref_free(&ref);
             mhla_tape_free(t);
             mhla_deit_free(m);
         }
+}
+
+/* MHLA with a class token: one block more, which gives and takes from the beginning; rows sum to 1 as without. */
+static void class_token(void **state) {
+    (void)state;
+    mhla_deit_config c = configure("deit_nano", MHLA_STRUCTURE_EQUAL, MHLA_ATTENTION_MHLA);
+    c.class_token = 1;
+    c.blocks[1] = 3; /* 2 x 3 on 8 x 8 patches */
+    float plain[6 * 6];
+    assert_int_equal(mhla_mix_fill(plain, MHLA_MIX_PAPER, 2, c.blocks, 0.0), MHLA_OK);
+    mhla_deit *m;
+    assert_int_equal(mhla_deit_create(&m, &c), MHLA_OK);
+    assert_int_equal(mhla_deit_init(m, 1), MHLA_OK);
+    const mhla_param *p = mhla_params_find(mhla_deit_params(m), "blocks.0.attn.piece_attn.conv.weight");
+    assert_int_equal(p->shape[0], 7);
+    assert_int_equal(p->shape[1], 7);
+    for (int i = 0; i < 7; i++) {
+        double sum = 0.0;
+        for (int b = 0; b < 7; b++) sum += (double)p->data[i * 7 + b];
+        assert_true(fabs(sum - 1.0) < 1e-6);
+        assert_true(i == 0 ? p->data[i] == p->data[6] : p->data[i * 7] == p->data[i * 7 + i]);
+        for (int b = 1; b < 7 && i > 0; b++) /* among the patches as before */
+            assert_true(fabs((double)p->data[i * 7 + b] * (double)plain[(i - 1) * 6 + i - 1] -
+                             (double)plain[(i - 1) * 6 + b - 1] * (double)p->data[i * 7 + i]) < 1e-7);
+    }
+    mhla_deit_free(m);
 }
 
 /* An image's logits do not depend on what else is in the batch. */
@@ -381,6 +416,7 @@ int main(void) {
         cmocka_unit_test(refused),
         cmocka_unit_test(config_round_trip),
         cmocka_unit_test(gradients),
+        cmocka_unit_test(class_token),
         cmocka_unit_test(batches),
         cmocka_unit_test(files),
         cmocka_unit_test(timm_config),

@@ -21,6 +21,28 @@ def _local(conv: nn.Module, x: Tensor, grid: Sequence[int]) -> Tensor:
     return F.pad(depthwise(conv, x[:, first:], grid), (0, 0, first, 0))
 
 
+class _Mixing(Mixing):
+    """With a class token as block 0: it takes from all blocks alike, and they from it as from themselves."""
+
+    def __init__(self, blocks: Sequence[int], init: str):
+        super().__init__(blocks, init)
+        mix = super().forward().detach()
+        own, rows = mix.diag().unsqueeze(1), mix.sum(1, keepdim=True)
+        M = len(mix) + 1
+        mix = torch.cat([torch.full((1, M), 1 / M), torch.cat([own, mix], 1) * rows / (rows + own)])
+        self.conv = nn.Conv2d(M, M, 1, bias=False)
+        with torch.no_grad():
+            self.conv.weight.copy_(mix.view(M, M, 1, 1))
+
+
+def _division(grid: Sequence[int], blocks: Sequence[int]) -> dict:
+    """Of a class token and the patches behind it: token 0 is block 0."""
+    cuts = [[range(i * g // m, (i + 1) * g // m) for i in range(m)] for g, m in zip(grid, blocks)]
+    parts = [[0]] + [[1 + y * grid[1] + x for y in rows for x in columns] for rows in cuts[0] for columns in cuts[1]]
+    offsets = torch.tensor([0] + [len(part) for part in parts]).cumsum(0)
+    return dict(block_offsets=offsets, permutation=torch.tensor(sum(parts, []), dtype=torch.int32))
+
+
 class _Attention(nn.Module):
     def __init__(self, c: Mapping[str, Any], grid: Sequence[int]):
         super().__init__()
@@ -34,7 +56,8 @@ class _Attention(nn.Module):
         if c["lepe"]:
             self.lepe = nn.Conv2d(D, D, c["lepe"], padding=c["lepe"] // 2, groups=D)
         if c["attention"] == "mhla":
-            self.piece_attn = Mixing(c["blocks"], c["mix"])
+            self.piece_attn = (_Mixing if c["class_token"] else Mixing)(c["blocks"], c["mix"])
+            self.division = _division(grid, c["blocks"]) if c["class_token"] else dict(grid=grid, blocks=c["blocks"])
         self.add_module("proj" if self.softmax else "to_out", nn.Linear(D, D) if self.softmax else nn.Sequential(nn.Linear(D, D)))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -51,7 +74,7 @@ class _Attention(nn.Module):
         elif c["attention"] == "linear":
             o = linear_attention(*heads, **eps)[0]
         else:
-            o = attention(*heads, self.piece_attn(), self.grid, c["blocks"], denominator=c["denominator"], **eps)
+            o = attention(*heads, self.piece_attn(), denominator=c["denominator"], **self.division, **eps)
         o = o.flatten(2)
         if c["lepe"]:
             o = o + _local(self.lepe, v, self.grid)
