@@ -315,7 +315,7 @@ typedef struct mhla_perplexity_desc {
     int64_t bucket;       /* 0 = window / 16 */
     mhla_beyond beyond;   /* for windows past the trained length */
     int64_t limit;        /* at most so many tokens; 0 = all */
-    int batch;            /* windows at once; 0 = 8 */
+    int batch;            /* windows at once, 64 at most; 0 = as many as make 4096 tokens */
 } mhla_perplexity_desc;
 
 /* Rolling windows over documents [count] of bytes[i] bytes of UTF-8. */

@@ -8,21 +8,26 @@
 #include "io/safetensors.h"
 #include "support.h"
 
-/* The file, open; skips the test if it is not there. */
-static inline mhla_safetensors *open_golden(const char *name) {
+/* Where a golden lies, in path [512]; skips the test if it is not there. */
+static inline const char *golden_path(char *path, const char *name) {
     const char *given = getenv("MHLA_GOLDENS");
     const char *folders[] = {given ? given : "../../shared/goldens", "../shared/goldens"};
     for (int i = 0; i < (given ? 1 : 2); i++) {
-        char path[512];
-        snprintf(path, sizeof path, "%s/%s.safetensors", folders[i], name);
-        if (access(path, R_OK) != 0) continue;
-        mhla_safetensors *f;
-        ASSERT_OK(mhla_safetensors_open(&f, path));
-        return f;
+        snprintf(path, 512, "%s/%s", folders[i], name);
+        if (access(path, R_OK) == 0) return path;
     }
     print_message("[   SKIP   ] no %s: set MHLA_GOLDENS\n", name);
     skip();
     return NULL;
+}
+
+/* The file `name`.safetensors, open; skips the test if it is not there. */
+static inline mhla_safetensors *open_golden(const char *name) {
+    char file[256], path[512];
+    mhla_safetensors *f;
+    snprintf(file, sizeof file, "%s.safetensors", name);
+    ASSERT_OK(mhla_safetensors_open(&f, golden_path(path, file)));
+    return f;
 }
 
 /* The tensor `prefix``name` as float32; free() it. */
