@@ -29,7 +29,7 @@ typedef struct mhla_shard_head {
     int64_t tokens, documents, bytes; /* a writer counts these itself */
 } mhla_shard_head;
 
-/* ---- Reading: everything is checked when it is opened ---- */
+/* ---- Reading: head and table are checked when it is opened, ids when they are read ---- */
 
 typedef struct mhla_shard mhla_shard;
 
@@ -43,8 +43,8 @@ const mhla_shard_head *mhla_shard_head_of(const mhla_shard *shard);
 /* Where document i begins, in tokens of the shard; i = documents: the end. And in bytes of text. */
 int64_t mhla_shard_start(const mhla_shard *shard, int64_t i);
 int64_t mhla_shard_byte(const mhla_shard *shard, int64_t i);
-/* ids [count] from token `at` of the shard on. */
-void mhla_shard_read(const mhla_shard *shard, int32_t *ids, int64_t at, int64_t count);
+/* ids [count] from token `at` of the shard on, all of which must be there. MHLA_EDATA names an id out of range. */
+mhla_status mhla_shard_read(const mhla_shard *shard, int32_t *ids, int64_t at, int64_t count);
 
 /* ---- Writing: under another name until the commit ---- */
 
