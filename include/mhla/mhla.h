@@ -131,7 +131,11 @@ typedef enum mhla_kind {
     MHLA_KIND_SOFTMAX            /* softmax attention, bidirectional or causal, windowed, Tq != Tk */
 } mhla_kind;
 
-typedef enum mhla_dtype { MHLA_F32 = 0, MHLA_BF16 = 1 } mhla_dtype;
+typedef enum mhla_dtype {
+    MHLA_F32 = 0,
+    MHLA_BF16 = 1,
+    MHLA_Q8_0 = 2 /* weights only (section 7): blocks of 32 numbers d q, {float16 d; int8 q[32]}, as GGUF has them */
+} mhla_dtype;
 
 typedef enum mhla_feature {
     MHLA_FEATURE_RELU = 0, /* max(x,0) + feature_eps */
@@ -402,9 +406,10 @@ typedef enum mhla_activation {
     MHLA_ACT_SILU
 } mhla_activation;
 
-/* Packs W [N,K] (row stride ldw, 0 = K) of float32 or bfloat16; the copy is the handle's. A packed bfloat16 weight
+/* Packs W [N,K] (row stride ldw, 0 = K) of float32, bfloat16 or Q8_0; the copy is the handle's. A packed bfloat16 weight
  * takes half the memory and is multiplied in bfloat16 where the CPU can: x is then rounded to bfloat16 on the way in,
- * sums are float32. Elsewhere it is widened and x stays as it is. A handle keeps to the kernels (section 8) that were
+ * sums are float32. Elsewhere it is widened and x stays as it is. Q8_0 takes a quarter and something; its numbers d q are
+ * exact in float32, and x stays as it is. A handle keeps to the kernels (section 8) that were
  * chosen when it was packed. It may be shared by threads while nobody updates it. */
 MHLA_API mhla_status mhla_weight_pack(mhla_weight **weight, const void *w, mhla_dtype dtype, int64_t N, int64_t K,
                                       int64_t ldw);
@@ -413,6 +418,17 @@ MHLA_API void mhla_weight_free(mhla_weight *weight);
 /* Packs new values of the same shape into an existing handle (after an optimiser step). dtype is that of w; the handle
  * keeps its own. */
 MHLA_API mhla_status mhla_weight_update(mhla_weight *weight, const void *w, mhla_dtype dtype, int64_t ldw);
+
+/* The same in pieces: a handle of zeros that keeps its numbers as `dtype`; rows first .. first+count-1 of W from w
+ * [count,K] of any type, rounded to the handle's (Q8_0 as ggml's reference rounds: d = largest/127); and out again, as
+ * float32. Rows of Q8_0 have K, and a stride, that are multiples of 32. */
+MHLA_API mhla_status mhla_weight_create(mhla_weight **weight, mhla_dtype dtype, int64_t N, int64_t K);
+MHLA_API mhla_status mhla_weight_set_rows(mhla_weight *weight, int64_t first, int64_t count, const void *w,
+                                          mhla_dtype dtype, int64_t ldw);
+MHLA_API mhla_status mhla_weight_get_rows(const mhla_weight *weight, int64_t first, int64_t count, float *w,
+                                          int64_t ldw);
+MHLA_API mhla_dtype mhla_weight_dtype(const mhla_weight *weight);
+MHLA_API size_t mhla_weight_bytes(const mhla_weight *weight); /* of its numbers: what one row of x has to read */
 
 typedef struct mhla_linear_desc {
     size_t size;

@@ -29,7 +29,9 @@ enum { MHLA_MAX_DIMS = 5 };
 /* ---- 1. Parameters -------------------------------------------------------------------------------------------
  *
  * A parameter is a handle: models pass it to layers and never look inside, so that other storage types need no change
- * in a model. Files and optimisers read and write `data`; whoever writes it calls mhla_param_touch. */
+ * in a model. Files and optimisers read and write `data`; whoever writes it calls mhla_param_touch. A matrix that only
+ * infers may be kept as bfloat16 or Q8_0 (storage, below): then `data` is NULL, and rows go in and out by
+ * mhla_param_set_rows and mhla_param_get_rows, which work on any parameter. */
 
 enum {
     MHLA_PARAM_DECAY = 1,       /* weight decay applies */
@@ -37,7 +39,8 @@ enum {
     MHLA_PARAM_MIX = 4,         /* a mixing matrix: clipped to [mix_low, mix_high] after each optimiser step */
     MHLA_PARAM_RENORMALISE = 8, /* and its rows divided by their sums */
     MHLA_PARAM_CAUSAL = 16,     /* of it only the lower triangle is touched */
-    MHLA_PARAM_BUFFER = 32      /* not trained and not counted as a parameter, but stored (and averaged by an EMA) */
+    MHLA_PARAM_BUFFER = 32,     /* not trained and not counted as a parameter, but stored (and averaged by an EMA) */
+    MHLA_PARAM_MATRIX = 64 /* two axes, read by mhla_nn_linear and mhla_nn_embedding alone: other storage will do */
 };
 
 typedef struct mhla_param {
@@ -45,10 +48,10 @@ typedef struct mhla_param {
     int dims;
     int64_t shape[MHLA_MAX_DIMS];
     int64_t count;    /* elements */
-    mhla_dtype dtype; /* of storage; MHLA_F32 today */
+    mhla_dtype dtype; /* of storage; MHLA_F32 unless mhla_param_store said otherwise */
     unsigned flags;   /* the creator's to set */
     float mix_low, mix_high;
-    float *data;         /* [count] master values */
+    float *data;         /* [count] master values; NULL where dtype is not MHLA_F32: `packed` is all there is */
     float *grad;         /* [count], NULL until training; meaningful where has_grad */
     int has_grad;        /* something has been added since mhla_params_clear_grads */
     uint64_t version;    /* of data */
@@ -78,6 +81,20 @@ void mhla_param_touch(mhla_param *param); /* data has changed */
 void mhla_params_clear_grads(mhla_params *params);
 /* Bytes that values, packed copies and, if training, gradients occupy or will. */
 size_t mhla_params_bytes(const mhla_params *params, int training);
+
+/* ---- Storage: matrices of a model that only infers
+ *
+ * What MHLA_PARAM_MATRIX marks is added as this type from now on, all zeros, without ever taking float32's memory. Q8_0
+ * needs rows of a multiple of 32: a matrix with others stays float32. */
+void mhla_params_set_storage(mhla_params *params, mhla_dtype dtype);
+/* Changes the storage of one parameter, whatever it has now; values are rounded, or widened. MHLA_EINVAL for one that is no
+ * MATRIX or has rows that Q8_0 cannot hold. What is not float32 cannot be trained, averaged or initialised. */
+mhla_status mhla_param_store(mhla_param *param, mhla_dtype dtype);
+/* Rows first .. first+count-1 of the parameter seen as [shape[0], the rest], from rows of any type (MHLA_Q8_0: blocks as
+ * GGUF has them), row after row without gaps; the same type goes in unchanged. Raises the version. A file is so loaded in
+ * pieces. And out, as float32 [count, the rest]. MHLA_EINVAL for rows outside. */
+mhla_status mhla_param_set_rows(mhla_param *param, int64_t first, int64_t count, const void *rows, mhla_dtype dtype);
+mhla_status mhla_param_get_rows(float *rows, const mhla_param *param, int64_t first, int64_t count);
 
 /* Initial values, a function of (seed, the parameter's name) alone. */
 void mhla_init_constant(mhla_param *param, float value);
