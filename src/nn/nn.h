@@ -246,7 +246,9 @@ mhla_tensor *mhla_nn_add_position(mhla_tape *t, mhla_param *p, mhla_tensor *x);
 mhla_tensor *mhla_nn_prepend(mhla_tape *t, mhla_param *p, mhla_tensor *x);
 mhla_tensor *mhla_nn_concat_tokens(mhla_tape *t, mhla_tensor *a, mhla_tensor *b);
 mhla_tensor *mhla_nn_slice_tokens(mhla_tape *t, mhla_tensor *x, int64_t first, int64_t count); /* a copy */
-mhla_tensor *mhla_nn_mean_tokens(mhla_tape *t, mhla_tensor *x);                                /* [B,T,D] -> [B,D] */
+/* [n,D]: rows `rows` of x [...,D], any order, repeated or not; they live until backward. */
+mhla_tensor *mhla_nn_take_rows(mhla_tape *t, const int32_t *rows, int64_t n, mhla_tensor *x);
+mhla_tensor *mhla_nn_mean_tokens(mhla_tape *t, mhla_tensor *x); /* [B,T,D] -> [B,D] */
 
 /* Only where the mode has MHLA_TAPE_DROP; else x itself. Dropout by element; drop path drops the branch of a whole
  * sample and divides the others by 1 - rate. _add is x + drop_path(branch) in one go. */

@@ -328,6 +328,42 @@ mhla_tensor *mhla_nn_slice_tokens(mhla_tape *t, mhla_tensor *x, int64_t first, i
     return mhla_tape_record(t, &op->r, slice_backward, op->y, x->needs_grad);
 }
 
+/* ---- y = rows `rows` of x ---- */
+
+typedef struct taken {
+    mhla_record r;
+    mhla_tensor *x, *y; /* [...,D], [n,D] */
+    const int32_t *rows;
+} taken;
+
+static void take_backward(mhla_tape *t, void *arg) {
+    const taken *op = arg;
+    const mhla_tensor *x = op->x, *y = op->y;
+    const mhla_slot dx = mhla_tape_grad(t, op->x); /* dx[rows[i]] += dy[i] */
+    if (!dx.wanted || mhla_tape_dry(t)) return;
+    const float *dy = mhla_tape_arrived(y);
+    for (int64_t r = 0; r < x->rows && !dx.add; r++) memset(dx.data + r * dx.ld, 0, sizeof(float) * (size_t)x->cols);
+    for (int64_t i = 0; i < y->rows; i++) {
+        float *to = dx.data + op->rows[i] * dx.ld;
+        for (int64_t j = 0; j < x->cols; j++) to[j] += dy[i * y->ld + j];
+    }
+}
+
+mhla_tensor *mhla_nn_take_rows(mhla_tape *t, const int32_t *rows, int64_t n, mhla_tensor *x) {
+    MHLA_GIVEN(t, x);
+    MHLA_GIVEN(t, rows);
+    MHLA_NEED(t, n >= 1, "%lld rows are taken", (long long)n);
+    for (int64_t i = 0; i < n; i++)
+        MHLA_NEED(t, rows[i] >= 0 && rows[i] < x->rows, "row %d of %lld", rows[i], (long long)x->rows);
+    taken *op = mhla_tape_op(t, sizeof *op);
+    mhla_tensor *y = op ? mhla_tape_tensor(t, MHLA_SHAPE(n, x->cols)) : NULL;
+    if (y == NULL) return NULL;
+    *op = (taken){.x = x, .y = y, .rows = rows};
+    for (int64_t i = 0; i < n && !mhla_tape_dry(t); i++)
+        memcpy(y->data + i * y->ld, x->data + rows[i] * x->ld, sizeof(float) * (size_t)x->cols);
+    return mhla_tape_record(t, &op->r, take_backward, y, x->needs_grad);
+}
+
 /* ---- y = mean over tokens of x ---- */
 
 static void mean_backward(mhla_tape *t, void *arg) {

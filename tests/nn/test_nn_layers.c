@@ -216,7 +216,9 @@ static void pointwise(void **state) {
 
 /* ---- Tokens: x [2,3,D], vectors [2,D] ---- */
 
-enum { MODULATE, GATE_ADD, POSITION, PREPEND, CONCAT, SLICE, MEAN, RESHAPE, TOKENS_END };
+enum { MODULATE, GATE_ADD, POSITION, PREPEND, CONCAT, SLICE, MEAN, TAKE, RESHAPE, TOKENS_END };
+
+static const int32_t taken[] = {4, 0, 4, 1, 5}; /* of 6 rows */
 
 static mhla_tensor *tokens_build(mhla_tape *t, const layer_case *c) {
     switch (*(const int *)c->arg) {
@@ -227,6 +229,7 @@ static mhla_tensor *tokens_build(mhla_tape *t, const layer_case *c) {
     case CONCAT: return mhla_nn_concat_tokens(t, X(0), X(1));
     case SLICE: return mhla_nn_slice_tokens(t, X(0), 1, 1);
     case MEAN: return mhla_nn_mean_tokens(t, X(0));
+    case TAKE: return mhla_nn_take_rows(t, taken, 5, X(0));
     default: break;
     }
     /* views of views, one of them of half the columns */
@@ -238,6 +241,7 @@ static void tokens_reference(double *y, const layer_case *c) {
     const int64_t w = S(0, 2);
     const double *x = D(0);
     int64_t at = 0;
+    for (int64_t i = 0; which == TAKE && i < 5 * w; i++) y[i] = x[taken[i / w] * w + i % w];
     for (int64_t b = 0; b < 2; b++) {
         for (int64_t i = 0; which == PREPEND && i < 2 * w; i++) y[at++] = D(1)[i];
         for (int64_t j = 0; which == MEAN && j < w; j++)
