@@ -221,7 +221,9 @@ static void test_rollback(void **state) {
             for (int64_t t = 0; t < end; t += 10) ASSERT_OK(feed(p, s, y.o, 0, t, t + 10 < end ? t + 10 : end));
             size_t n;
             void *before = saved(s, &n);
+            const int64_t nearest = mhla_state_nearest(s, to + C - 1 < end ? to + C - 1 : to);
             const mhla_status status = mhla_state_rollback(s, to, p->plan, p->mix);
+            assert_int_equal(nearest, status == MHLA_OK ? to : 0);
             const int kept = to == 0 || !kinds[i].clamp || chunk > end / C - M;
             if (kept) {
                 assert_int_equal(status, MHLA_OK);
@@ -250,6 +252,8 @@ static void test_rollback(void **state) {
         mhla_state *s = new_state(p);
         ASSERT_OK(feed(p, s, y.o, 0, 0, 101));
         ASSERT_OK(mhla_state_rollback(s, 101, p->plan, p->mix));
+        assert_int_equal(mhla_state_nearest(s, 1000), 101);
+        assert_int_equal(mhla_state_nearest(s, 0), 0);
         ASSERT_FAILS(mhla_state_rollback(s, 102, p->plan, p->mix), MHLA_ERANGE, "tokens is 102");
         ASSERT_FAILS(mhla_state_rollback(s, -1, p->plan, p->mix), MHLA_ERANGE, "tokens is -1");
         if (!kinds[i].linear) ASSERT_FAILS(mhla_state_rollback(s, 97, p->plan, p->mix), MHLA_ERANGE, "tokens is 97");

@@ -325,6 +325,9 @@ MHLA_API mhla_status mhla_state_fork(mhla_state **copy, const mhla_state *state)
  * present position. MHLA_ERANGE otherwise, and the state is unchanged. */
 MHLA_API mhla_status mhla_state_rollback(mhla_state *state, int64_t tokens, const mhla_plan *plan, const float *mix);
 
+/* The most tokens, `tokens` at most, that mhla_state_rollback can go back to; 0 always can be. */
+MHLA_API int64_t mhla_state_nearest(const mhla_state *state, int64_t tokens);
+
 /* Saving: mhla_state_save_size bytes into `bytes`. Loading refuses anything truncated, altered, of another version,
  * another plan or another mixing matrix with MHLA_EDATA; *state is then unset. */
 MHLA_API size_t mhla_state_save_size(const mhla_state *state);

@@ -45,6 +45,17 @@ static void forget_open(mhla_state *s) {
     if (s->grown) memset(s->grown, 0, (size_t)(s->G * s->shape.E) * sizeof *s->grown);
 }
 
+/* The first chunk whose beginning can be gone back to, besides that of the first: chunk i reads those from i - M + 2 on
+ * one by one. */
+static int64_t first_place(const mhla_state *s) { return s->lo == 0 ? 0 : s->M > 1 ? s->lo + s->M - 2 : s->lo; }
+
+int64_t mhla_state_nearest(const mhla_state *s, int64_t tokens) {
+    if (s == NULL || tokens <= 0) return 0;
+    if (tokens >= s->tokens) return s->tokens;
+    const int64_t chunk = tokens / s->C;
+    return s->kind == MHLA_KIND_LINEAR_CAUSAL || chunk < first_place(s) ? 0 : chunk * s->C;
+}
+
 mhla_status mhla_state_rollback(mhla_state *s, int64_t tokens, const mhla_plan *plan, const float *mix) {
     if (s == NULL) return mhla_fail(MHLA_EINVAL, "state is NULL");
     if (plan == NULL) return mhla_fail(MHLA_EINVAL, "plan is NULL");
@@ -55,11 +66,9 @@ mhla_status mhla_state_rollback(mhla_state *s, int64_t tokens, const mhla_plan *
     if (tokens < 0 || tokens > s->tokens || (tokens > 0 && (linear || tokens % s->C != 0)))
         return mhla_fail(MHLA_ERANGE, "tokens is %lld: a state of %lld tokens goes back to %s", (long long)tokens,
                          (long long)s->tokens, linear ? "0 only" : "the beginning of a chunk");
-    /* chunk `chunk` reads those from chunk - M + 2 on one by one */
-    const int64_t needed = chunk - s->M + 2 > 0 ? chunk - s->M + 2 : 0;
-    if (chunk > 0 && s->lo > (needed < chunk ? needed : chunk))
+    if (chunk > 0 && chunk < first_place(s))
         return mhla_fail(MHLA_ERANGE, "tokens is %lld: the %lld chunks kept reach back to token %lld only",
-                         (long long)tokens, (long long)(s->n - s->lo), (long long)((s->lo + s->M - 2) * s->C));
+                         (long long)tokens, (long long)(s->n - s->lo), (long long)(first_place(s) * s->C));
     for (int64_t b = chunk > s->lo ? chunk : s->lo; b < s->n; b++) mhla_summary_drop(s->list[b - s->lo]);
     s->n = chunk;
     if (chunk == 0) {
