@@ -5,6 +5,8 @@
 #include <string.h>
 #include <strings.h>
 
+#include "core/numbers.h"
+
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "tensors in files are little-endian and used as they lie");
 
 static const struct {
@@ -35,44 +37,6 @@ int mhla_io_dtype_named(const char *text) {
     return -1;
 }
 
-/* ---- float16 and bfloat16 ---- */
-
-static float from_bits(uint32_t u) {
-    float f;
-    memcpy(&f, &u, sizeof f);
-    return f;
-}
-static uint32_t to_bits(float f) {
-    uint32_t u;
-    memcpy(&u, &f, sizeof u);
-    return u;
-}
-
-static float half_to_float(uint16_t h) {
-    const uint32_t sign = (uint32_t)(h & 0x8000u) << 16, rest = h & 0x7fffu;
-    if (rest >= 0x7c00u) return from_bits(sign | 0x7f800000u | (rest & 0x3ffu) << 13);
-    if (rest >= 0x400u) return from_bits(sign | ((rest << 13) + (112u << 23)));
-    const float small = (float)rest * 0x1p-24f; /* zero and the subnormals: exact */
-    return sign ? -small : small;
-}
-
-static uint16_t float_to_half(float f) {
-    const uint32_t u = to_bits(f), sign = u >> 16 & 0x8000u, rest = u & 0x7fffffffu;
-    if (rest > 0x7f800000u) return (uint16_t)(sign | 0x7e00u | (rest >> 13 & 0x3ffu));
-    if (rest >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u); /* 65520 rounds up to infinity */
-    if (rest < 0x38800000u) { /* below 2^-14: the adder rounds to a multiple of 2^-24 */
-        const uint32_t sum = to_bits(from_bits(rest) + 0.5f);
-        return (uint16_t)(sign | (sum - 0x3f000000u));
-    }
-    return (uint16_t)(sign | ((rest + 0xfffu + (rest >> 13 & 1u) - (112u << 23)) >> 13));
-}
-
-static uint16_t float_to_bf16(float f) {
-    const uint32_t u = to_bits(f);
-    if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(u >> 16 | 0x40u); /* a NaN must not become infinity */
-    return (uint16_t)((u + 0x7fffu + (u >> 16 & 1u)) >> 16);
-}
-
 /* memcpy of each number: the bytes may lie anywhere, and compilers make plain loads of it. */
 #define EACH(type, expression)                                                                                         \
     for (size_t i = 0; i < count; i++) {                                                                               \
@@ -87,8 +51,8 @@ void mhla_io_to_f32(float *to, const void *from, mhla_io_dtype dtype, size_t cou
         if (count) memcpy(to, from, count * sizeof *to);
         break;
     case MHLA_IO_F64: EACH(double, (float)x) break;
-    case MHLA_IO_F16: EACH(uint16_t, half_to_float(x)) break;
-    case MHLA_IO_BF16: EACH(uint16_t, from_bits((uint32_t)x << 16)) break;
+    case MHLA_IO_F16: EACH(uint16_t, mhla_half_to_float(x)) break;
+    case MHLA_IO_BF16: EACH(uint16_t, mhla_bf16_to_float(x)) break;
     default: break;
     }
 }
@@ -105,8 +69,8 @@ void mhla_io_from_f32(void *to, const float *from, mhla_io_dtype dtype, size_t c
         if (count) memcpy(to, from, count * sizeof *from);
         break;
     case MHLA_IO_F64: EACH_TO(double, from[i]) break;
-    case MHLA_IO_F16: EACH_TO(uint16_t, float_to_half(from[i])) break;
-    case MHLA_IO_BF16: EACH_TO(uint16_t, float_to_bf16(from[i])) break;
+    case MHLA_IO_F16: EACH_TO(uint16_t, mhla_float_to_half(from[i])) break;
+    case MHLA_IO_BF16: EACH_TO(uint16_t, mhla_float_to_bf16(from[i])) break;
     default: break;
     }
 }
