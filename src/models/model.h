@@ -1,32 +1,65 @@
-/* The model behind a public handle: a DeiT with what belongs around it, its tape for inference, its files. */
+/* The model behind a public handle: a network of one of the families below with what belongs around it, its tape for
+ * inference, its files. A family is a row of functions; model.c knows no more of any of them. */
 #ifndef MHLA_MODELS_MODEL_H
 #define MHLA_MODELS_MODEL_H
 
+#include <mhla/lm.h>
 #include <mhla/nn.h>
 
+#include "io/json.h"
+#include "io/recipe.h"
 #include "io/safetensors.h"
 #include "models/deit.h"
+#include "models/lm.h"
 #include "nn/optim.h"
 
+typedef struct mhla_family {
+    const char *what;    /* "an image classifier", for messages */
+    const char *presets; /* "deit_nano|deit_tiny|..." */
+    const mhla_recipe_row *(*rows)(void);
+    /* Is this the config.json of such a model? */
+    int (*fits)(const json_t *tree);
+    /* A model of what a recipe says, or of config.json and the tensors beside it. Parameters are zeros. */
+    mhla_status (*create)(mhla_model **model, const mhla_recipe *given, const char *prefix);
+    mhla_status (*read)(mhla_model **model, const json_t *tree, const mhla_safetensors *file, const char *path);
+    mhla_status (*init)(mhla_model *model, uint64_t seed);
+    mhla_status (*load)(mhla_model *model, const mhla_safetensors *file, const mhla_open_desc *desc);
+    void (*query)(const mhla_model *model, mhla_model_info *info); /* what only the family knows of it */
+    void (*release)(mhla_model *model);
+} mhla_family;
+
+extern const mhla_family mhla_family_deit, mhla_family_lm;
+
 struct mhla_model {
-    mhla_deit *deit;
+    const mhla_family *family;
+    mhla_params *params; /* the network's */
+    mhla_deit *deit;     /* one of these, as the family is; the others are NULL */
+    mhla_lm *lm;
     const mhla_context *context;
     mhla_tape *tape;     /* of inference; made when first needed */
     mhla_tape *training; /* of mhla_model_step, and its optimiser; the same */
     mhla_optim *optim;
+    char *config; /* the text of config.json */
+    char *origin; /* the folder or file that it was opened from, or NULL */
+    /* image classifiers */
     char **class_names; /* [classes], or NULL */
-    char *config;       /* the text of config.json */
-    char *origin;       /* the folder that it was opened from, or NULL */
+    /* language models */
+    mhla_tokenizer *tokenizer; /* opened when first asked for */
 };
 
-/* Takes over the class names (an array of malloc'ed texts, or NULL). Parameters are zeros. */
-mhla_status mhla_model_make(mhla_model **model, const mhla_deit_config *config, char **class_names);
+/* A model of a network's config. The first takes over the class names (an array of malloc'ed texts, or NULL). The second
+ * keeps `tree` (may be NULL), the config.json that it was read from, as the text to be saved again. Parameters are zeros. */
+mhla_status mhla_model_of_deit(mhla_model **model, const mhla_deit_config *config, char **class_names);
+mhla_status mhla_model_of_lm(mhla_model **model, const mhla_lm_config *config, const json_t *tree);
+
+/* MHLA_EINVAL that says what the model is instead, unless it is of this family. */
+mhla_status mhla_model_need(const mhla_model *model, const mhla_family *family);
 
 /* Where the weights of `path` are (see mhla_model_open): the folder that has config.json, and the file or folder to open
  * as safetensors. */
 mhla_status mhla_model_locate(const char *path, char *folder, char *weights, size_t size);
-/* config.json of a folder; *class_names may come back NULL. */
-mhla_status mhla_model_read_config(mhla_deit_config *config, char ***class_names, const char *folder);
+/* config.json of a folder with an image classifier; *class_names may come back NULL. */
+mhla_status mhla_deit_config_load(mhla_deit_config *config, char ***class_names, const char *folder);
 
 /* Every parameter from the file, which has nothing else. */
 mhla_status mhla_params_load(mhla_params *params, const mhla_safetensors *file);

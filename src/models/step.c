@@ -13,6 +13,7 @@ static mhla_status check(const mhla_model *m, const float *images, const int32_t
                          : images == NULL ? "images is NULL"
                          : labels == NULL ? "labels is NULL"
                                           : "n is not positive");
+    MHLA_TRY(mhla_model_need(m, &mhla_family_deit));
     const int classes = mhla_deit_config_of(m->deit)->classes;
     for (int64_t i = 0; i < n; i++)
         if (labels[i] < 0 || labels[i] >= classes)
@@ -26,7 +27,7 @@ mhla_status mhla_model_step(mhla_model *m, float *loss, const float *images, con
     MHLA_TRY(check(m, images, labels, n));
     const mhla_deit_config *c = mhla_deit_config_of(m->deit);
     if (m->training == NULL) MHLA_TRY(mhla_tape_create(&m->training, m->context));
-    if (m->optim == NULL) MHLA_TRY(mhla_optim_create(&m->optim, mhla_deit_params(m->deit), &adamw));
+    if (m->optim == NULL) MHLA_TRY(mhla_optim_create(&m->optim, m->params, &adamw));
     mhla_tape *t = m->training;
     mhla_tape_begin(t, MHLA_TAPE_RECORD);
     mhla_tensor *x = mhla_nn_input(t, images, MHLA_SHAPE(n, c->channels, c->image[0], c->image[1]));

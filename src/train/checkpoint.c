@@ -112,7 +112,7 @@ mhla_status mhla_checkpoint_find(char *folder, size_t size, const char *run) {
 static const float *averaged(void *user, int i) { return mhla_ema_data(user, i); }
 
 static mhla_status write_optimizer(mhla_trainer *t, const char *path) {
-    const mhla_params *ps = mhla_deit_params(t->model->deit);
+    const mhla_params *ps = t->model->params;
     const int n = mhla_params_count(ps), slots = mhla_optim_slots(t->optim);
     mhla_storable *list = calloc((size_t)(n * slots + 1), sizeof *list);
     char(*names)[160] = calloc((size_t)(n * slots), sizeof *names);
@@ -160,7 +160,7 @@ static mhla_status fill(mhla_trainer *t, const char *folder) {
     MHLA_TRY(mhla_model_save(t->model, folder));
     if (t->ema) {
         snprintf(path, sizeof path, "%s/ema.safetensors", folder);
-        MHLA_TRY(mhla_params_save(mhla_deit_params(t->model->deit), path, averaged, t->ema));
+        MHLA_TRY(mhla_params_save(t->model->params, path, averaged, t->ema));
     }
     snprintf(path, sizeof path, "%s/optimizer.safetensors", folder);
     MHLA_TRY(write_optimizer(t, path));
@@ -196,7 +196,7 @@ mhla_status mhla_checkpoint_write(mhla_trainer *t) {
 /* ---- Reading ------------------------------------------------------------------------------------------------------------ */
 
 static mhla_status read_optimizer(mhla_trainer *t, const char *path) {
-    const mhla_params *ps = mhla_deit_params(t->model->deit);
+    const mhla_params *ps = t->model->params;
     const int n = mhla_params_count(ps);
     const int64_t shape = n;
     mhla_safetensors *file = NULL;
@@ -221,7 +221,7 @@ static mhla_status read_optimizer(mhla_trainer *t, const char *path) {
 }
 
 static mhla_status read_ema(mhla_trainer *t, const char *path) {
-    const mhla_params *ps = mhla_deit_params(t->model->deit);
+    const mhla_params *ps = t->model->params;
     mhla_safetensors *file = NULL;
     MHLA_TRY(mhla_safetensors_open(&file, path));
     mhla_status status = MHLA_OK;
@@ -261,7 +261,7 @@ mhla_status mhla_checkpoint_read(mhla_trainer *t, const char *folder) {
     MHLA_TRY(read_state(t, path));
     snprintf(path, sizeof path, "%s/model.safetensors", folder);
     mhla_status status = mhla_safetensors_open(&file, path);
-    if (status == MHLA_OK) status = mhla_params_load(mhla_deit_params(t->model->deit), file);
+    if (status == MHLA_OK) status = mhla_params_load(t->model->params, file);
     mhla_safetensors_close(file);
     snprintf(path, sizeof path, "%s/optimizer.safetensors", folder);
     if (status == MHLA_OK) status = read_optimizer(t, path);

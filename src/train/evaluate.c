@@ -147,6 +147,7 @@ mhla_status mhla_model_evaluate(mhla_model *model, mhla_evaluation *result, cons
                                 int64_t limit, mhla_progress_fn progress, void *user) {
     char source[MHLA_RUN_PATH];
     mhla_dataset *set = NULL;
+    MHLA_TRY(mhla_model_need(model, &mhla_family_deit));
     if (result->size != sizeof *result)
         return mhla_fail(MHLA_EINVAL, "result.size is %zu: set it to sizeof the structure", result->size);
     if (data == NULL) {
@@ -191,6 +192,7 @@ mhla_status mhla_model_classify_image(mhla_model *model, float *probabilities, c
 mhla_status mhla_model_classify_bytes(mhla_model *model, float *probabilities, const void *bytes, size_t size,
                                       const char *name) {
     mhla_image image = {0};
+    MHLA_TRY(mhla_model_need(model, &mhla_family_deit));
     mhla_status status = mhla_image_decode(&image, bytes, size, mhla_deit_config_of(model->deit)->channels, name);
     if (status == MHLA_OK) status = mhla_model_classify_image(model, probabilities, &image);
     mhla_image_free(&image);
@@ -199,6 +201,7 @@ mhla_status mhla_model_classify_bytes(mhla_model *model, float *probabilities, c
 
 mhla_status mhla_model_classify(mhla_model *model, float *probabilities, const char *path) {
     mhla_image image = {0};
+    MHLA_TRY(mhla_model_need(model, &mhla_family_deit));
     mhla_status status = mhla_image_read(&image, path, mhla_deit_config_of(model->deit)->channels);
     if (status == MHLA_OK) status = mhla_model_classify_image(model, probabilities, &image);
     mhla_image_free(&image);

@@ -127,7 +127,7 @@ static int same_shape(const mhla_stored *s, const mhla_param *p) {
 
 static mhla_status adopt(mhla_model *model, const mhla_safetensors *file, const mhla_deit_config *from, note_fn note,
                          void *user) {
-    mhla_params *ps = mhla_deit_params(model->deit);
+    mhla_params *ps = model->params;
     const mhla_deit_config *to = mhla_deit_config_of(model->deit);
     name_list fresh = {0}, shapes = {0}, unused = {0};
     int taken = 0;
@@ -186,7 +186,7 @@ mhla_status mhla_model_adopt(mhla_model *model, const char *path, note_fn note, 
     mhla_deit_config from;
     mhla_safetensors *file = NULL;
     MHLA_TRY(mhla_model_locate(path, folder, weights, sizeof folder));
-    MHLA_TRY(mhla_model_read_config(&from, &names, folder));
+    MHLA_TRY(mhla_deit_config_load(&from, &names, folder));
     mhla_names_free(names, from.classes);
     MHLA_TRY(mhla_safetensors_open(&file, weights));
     const mhla_status status = adopt(model, file, &from, note, user);

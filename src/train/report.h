@@ -24,16 +24,16 @@
 enum { MHLA_SAMPLES = 24, MHLA_SAMPLE_TOP = 5 };
 
 /* A picture of the test split and what a model takes it for. */
-typedef struct mhla_sample {
+typedef struct mhla_sampled {
     int64_t index;           /* in the test split; runs on the same data are shown side by side */
     const mhla_image *image; /* as it is in the data; kept at 160 pixels a side at most */
     int label;
     const float *probabilities; /* [classes] */
-} mhla_sample;
+} mhla_sampled;
 
 /* For the end of training: writes RUN/samples.json, whole or not at all, with the pictures inside. class_names [classes] or
  * NULL. MHLA_SAMPLES pictures, evenly spread over the split, are a good number. */
-mhla_status mhla_samples_write(const char *run, int64_t step, const mhla_sample *samples, int count, int classes,
+mhla_status mhla_samples_write(const char *run, int64_t step, const mhla_sampled *samples, int count, int classes,
                                const char *const *class_names);
 
 #endif

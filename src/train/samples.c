@@ -58,7 +58,7 @@ static json_t *first_few(const float *p, int classes) {
     return list;
 }
 
-static mhla_status add(json_t *list, const mhla_sample *s, int classes) {
+static mhla_status add(json_t *list, const mhla_sampled *s, int classes) {
     json_t *row = json_object();
     json_object_set_new(row, "index", json_integer(s->index));
     json_object_set_new(row, "label", json_integer(s->label));
@@ -69,7 +69,7 @@ static mhla_status add(json_t *list, const mhla_sample *s, int classes) {
     return status;
 }
 
-mhla_status mhla_samples_write(const char *run, int64_t step, const mhla_sample *samples, int count, int classes,
+mhla_status mhla_samples_write(const char *run, int64_t step, const mhla_sampled *samples, int count, int classes,
                                const char *const *class_names) {
     char path[4096];
     if (snprintf(path, sizeof path, "%s/samples.json", run) >= (int)sizeof path)
@@ -97,7 +97,7 @@ mhla_status mhla_samples_write(const char *run, int64_t step, const mhla_sample 
 
 /* Room for `count` samples; the pictures stay small, whatever they were. */
 typedef struct taken {
-    mhla_sample samples[MHLA_SAMPLES];
+    mhla_sampled samples[MHLA_SAMPLES];
     mhla_image images[MHLA_SAMPLES];
     float *probabilities; /* [MHLA_SAMPLES,classes] */
     int count;
@@ -106,8 +106,8 @@ typedef struct taken {
 static mhla_status take(taken *t, mhla_model *model, mhla_dataset *data, int64_t index) {
     const int classes = mhla_deit_config_of(model->deit)->classes;
     mhla_image image = {0}, room = {0};
-    mhla_sample *s = &t->samples[t->count];
-    *s = (mhla_sample){index, &t->images[t->count], -1, t->probabilities + (size_t)t->count * (size_t)classes};
+    mhla_sampled *s = &t->samples[t->count];
+    *s = (mhla_sampled){index, &t->images[t->count], -1, t->probabilities + (size_t)t->count * (size_t)classes};
     mhla_status status = mhla_dataset_get(data, index, &image, &s->label);
     if (status == MHLA_EDATA || status == MHLA_EIO) { /* a broken file, which the dataset tells about */
         mhla_image_free(&image);

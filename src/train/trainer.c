@@ -60,9 +60,9 @@ static mhla_status make_model(mhla_trainer *t) {
         }
     }
     if (names == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for %d names", c.classes);
-    MHLA_TRY(mhla_model_make(&t->model, &c, names));
+    MHLA_TRY(mhla_model_of_deit(&t->model, &c, names));
     MHLA_TRY(mhla_deit_init(t->model->deit, (uint64_t)mhla_recipe_int(t->recipe, "seed")));
-    mhla_params *ps = mhla_deit_params(t->model->deit);
+    mhla_params *ps = t->model->params;
     for (int i = 0; i < mhla_params_count(ps); i++) {
         mhla_param *p = mhla_params_at(ps, i);
         if ((p->flags & MHLA_PARAM_MIX) && mhla_recipe_bool(t->recipe, "train.mix_renormalise"))
@@ -109,7 +109,7 @@ static mhla_status make_loader(mhla_trainer *t) {
 static mhla_status make_optimizer(mhla_trainer *t) {
     static const char *const schedules[] = {"constant", "cosine", "cosine-after", "linear"};
     const mhla_recipe *r = t->recipe;
-    mhla_params *ps = mhla_deit_params(t->model->deit);
+    mhla_params *ps = t->model->params;
     const mhla_optim_desc d = {
         .kind = strcmp(mhla_recipe_text(r, "train.optimizer"), "sgd") == 0 ? MHLA_OPTIM_SGD : MHLA_OPTIM_ADAMW,
         .beta1 = mhla_recipe_real(r, "train.beta1"),
@@ -210,8 +210,7 @@ mhla_status mhla_trainer_create(mhla_trainer **trainer, const char *run, const c
         if (status == MHLA_OK && t->ema) { /* the average begins where the model does */
             mhla_ema_free(t->ema);
             t->ema = NULL;
-            status =
-                mhla_ema_create(&t->ema, mhla_deit_params(t->model->deit), mhla_recipe_real(t->recipe, "train.ema"), 1);
+            status = mhla_ema_create(&t->ema, t->model->params, mhla_recipe_real(t->recipe, "train.ema"), 1);
         }
     }
     if (status == MHLA_OK) status = make_run(t);
@@ -364,7 +363,7 @@ static double data_bytes(const mhla_trainer *t) {
 
 /* What training will take, from shapes alone, before it begins; the tape then takes it at once. */
 static mhla_status tell_memory(mhla_trainer *t, int64_t rows) {
-    const mhla_params *ps = mhla_deit_params(t->model->deit);
+    const mhla_params *ps = t->model->params;
     mhla_tape *dry = t->tape;
     mhla_tensor *logits;
     mhla_tape_begin(dry, MHLA_TAPE_DRY | MHLA_TAPE_RECORD | MHLA_TAPE_DROP);

@@ -82,8 +82,8 @@ static mhla_status forward(mhla_model *m, const mhla_safetensors *in) {
     if (loss == NULL && dy) MHLA_TRY(mhla_tape_backward_from(t, logits, dy));
     if (loss || dy) {
         keep(mhla_tensor_grad(input), sx->rank, sx->shape, "grad.in.x");
-        for (int i = 0; i < mhla_params_count(mhla_deit_params(m->deit)); i++) {
-            const mhla_param *p = mhla_params_at(mhla_deit_params(m->deit), i);
+        for (int i = 0; i < mhla_params_count(m->params); i++) {
+            const mhla_param *p = mhla_params_at(m->params, i);
             if (p->has_grad) keep(p->grad, p->dims, p->shape, "grad.param.%s", p->name);
         }
     }
@@ -96,7 +96,7 @@ static mhla_status forward(mhla_model *m, const mhla_safetensors *in) {
 
 /* AdamW as the DeiT script sets it: update, clip of the mixing matrices, average. */
 static mhla_status steps(mhla_model *m, const mhla_safetensors *in, double rate, double decay, double average) {
-    mhla_params *ps = mhla_deit_params(m->deit);
+    mhla_params *ps = m->params;
     mhla_optim *optim;
     mhla_ema *ema;
     mhla_tape *t;

@@ -353,20 +353,20 @@ static void files(void **state) {
     const char *const other[] = {"classes=4", "depth=2", "attention=softmax"};
     mhla_model *softmax;
     assert_int_equal(mhla_model_create(&softmax, "deit_nano", other, 3, 3), MHLA_OK);
-    assert_int_equal(mhla_params_save(mhla_deit_params(softmax->deit), path, NULL, NULL), MHLA_OK);
+    assert_int_equal(mhla_params_save(softmax->params, path, NULL, NULL), MHLA_OK);
     assert_int_equal(mhla_model_open(&back, a), MHLA_EDATA);
     assert_non_null(strstr(mhla_message(), "blocks.0.attn.to_qkv.weight"));
     const char *const wider[] = {"classes=5", "depth=2"};
     mhla_model *wide;
     assert_int_equal(mhla_model_create(&wide, "deit_nano", wider, 2, 3), MHLA_OK);
-    assert_int_equal(mhla_params_save(mhla_deit_params(wide->deit), path, NULL, NULL), MHLA_OK);
+    assert_int_equal(mhla_params_save(wide->params, path, NULL, NULL), MHLA_OK);
     assert_int_equal(mhla_model_open(&back, a), MHLA_EDATA);
     assert_non_null(strstr(mhla_message(), "head.weight"));
     /* more than the model has */
     const char *const deeper[] = {"classes=4", "depth=3"};
     mhla_model *deep;
     assert_int_equal(mhla_model_create(&deep, "deit_nano", deeper, 2, 3), MHLA_OK);
-    assert_int_equal(mhla_params_save(mhla_deit_params(deep->deit), path, NULL, NULL), MHLA_OK);
+    assert_int_equal(mhla_params_save(deep->params, path, NULL, NULL), MHLA_OK);
     assert_int_equal(mhla_model_open(&back, a), MHLA_EDATA);
     assert_non_null(strstr(mhla_message(), "blocks.2."));
     /* not there */
@@ -399,7 +399,7 @@ static void timm_config(void **state) {
           f);
     fclose(f);
     mhla_deit_config c;
-    assert_int_equal(mhla_model_read_config(&c, &list, folder), MHLA_OK);
+    assert_int_equal(mhla_deit_config_load(&c, &list, folder), MHLA_OK);
     assert_int_equal(c.dim, 384);
     assert_int_equal(c.classes, 10);
     assert_int_equal(c.class_token, 1);

@@ -40,7 +40,7 @@ static void put_samples(const char *run, float first) {
     ASSERT_OK(mhla_image_reserve(&image, 3, 2, 1));
     memset(image.data, 200, 6);
     const float p[3] = {first, 0.25f, 1.0f - 0.25f - first};
-    const mhla_sample samples[] = {{0, &image, 0, p}, {7, &image, 2, p}};
+    const mhla_sampled samples[] = {{0, &image, 0, p}, {7, &image, 2, p}};
     static const char *const names[] = {"cat & dog", "<b>owl</b>", "fox"};
     ASSERT_OK(mhla_samples_write(run, 40, samples, 2, 3, names));
     mhla_image_free(&image);
@@ -525,7 +525,7 @@ static void test_samples(void **state) {
     ASSERT_OK(mhla_image_reserve(&image, 640, 320, 3));
     memset(image.data, 77, 640 * 320 * 3);
     const float p[7] = {0.125f, 0.25f, NAN, 0.0625f, 0.5f, 0.03125f, 0.015625f};
-    const mhla_sample sample = {3, &image, 4, p};
+    const mhla_sampled sample = {3, &image, 4, p};
     ASSERT_OK(mhla_samples_write(run, 12, &sample, 1, 7, NULL));
     mhla_image_free(&image);
     json_t *tree;

@@ -139,7 +139,7 @@ static void accumulates(void **state) {
                          MHLA_OK);
         assert_int_equal(run(t[i], &w, &finished), MHLA_OK);
     }
-    const mhla_params *a = mhla_deit_params(t[0]->model->deit), *b = mhla_deit_params(t[1]->model->deit);
+    const mhla_params *a = t[0]->model->params, *b = t[1]->model->params;
     for (int i = 0; i < mhla_params_count(a); i++) {
         const mhla_param *p = mhla_params_at(a, i), *q = mhla_params_at(b, i);
         for (int64_t k = 0; k < p->count; k++)
@@ -195,11 +195,11 @@ static void fine_tunes(void **state) {
     if (create(&t, "tuned", init, "model.patch=1", "model.classes=6", "train.freeze=*norm*", "train.steps=4",
                "eval.limit=16", NULL) != MHLA_OK)
         fail_msg("%s", mhla_message());
-    mhla_params *ps = mhla_deit_params(t->model->deit);
+    mhla_params *ps = t->model->params;
     const mhla_param *norm = mhla_params_find(ps, "blocks.1.norm1.weight");
     mhla_model *from;
     assert_int_equal(mhla_model_open(&from, in_root("softmax")), MHLA_OK);
-    mhla_params *old = mhla_deit_params(from->deit);
+    mhla_params *old = from->params;
     const mhla_param *a = mhla_params_find(ps, "blocks.1.attn.to_qkv.weight"),
                      *b = mhla_params_find(old, "blocks.1.attn.qkv.weight");
     assert_memory_equal(a->data, b->data, (size_t)a->count * sizeof(float));
@@ -246,12 +246,12 @@ static void interpolates(void **state) {
         assert_int_equal(mhla_model_create(&from, "deit_nano", a, 5, 1), MHLA_OK);
         assert_int_equal(mhla_model_create(&to, "deit_nano", b, 5, 2), MHLA_OK);
         const int n = cases[k].n, m = cases[k].m;
-        mhla_param *p = mhla_params_find(mhla_deit_params(from->deit), "pos_embed");
+        mhla_param *p = mhla_params_find(from->params, "pos_embed");
         assert_int_equal(p->count, 8 * n * n);
         for (int i = 0; i < 8 * n * n; i++) p->data[i] = (float)((i / 8 % n) * (i / 8 % n));
         assert_int_equal(mhla_model_save(from, in_root("positions")), MHLA_OK);
         if (mhla_model_adopt(to, in_root("positions"), ignore, NULL) != MHLA_OK) fail_msg("%s", mhla_message());
-        p = mhla_params_find(mhla_deit_params(to->deit), "pos_embed");
+        p = mhla_params_find(to->params, "pos_embed");
         assert_int_equal(p->count, 8 * m * m);
         for (int i = 0; i < 8 * m * m; i++)
             if (fabs((double)p->data[i] - cases[k].expected[i / 8 % m]) > 1e-5)
