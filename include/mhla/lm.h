@@ -167,7 +167,8 @@ MHLA_API size_t mhla_sequence_bytes(const mhla_sequence *sequence);          /* 
 MHLA_API mhla_status mhla_sequence_fork(mhla_sequence **copy, const mhla_sequence *sequence);
 
 /* Back to the first `tokens` tokens, any number from 0 to what it has: layers go back to the nearest place that all of
- * them still have, and the tokens from there on are read again. The results are as if the rest had never been read. */
+ * them still have, and the next feed reads the tokens from there on again, with its own. The results are as if the rest
+ * had never been read. */
 MHLA_API mhla_status mhla_sequence_rollback(mhla_sequence *sequence, int64_t tokens);
 
 /* To a file, written atomically, and back. Loading refuses with MHLA_EDATA what is truncated, altered, or of another
@@ -189,7 +190,7 @@ typedef struct mhla_feed {
 } mhla_feed;
 
 /* Reads the tokens of all feeds in one go; sequences differ from each other, lengths are free. MHLA_ERANGE: a sequence
- * would go beyond what its policy permits. Nothing has changed if it fails. */
+ * would go beyond what its policy permits. No sequence has changed if it fails. */
 MHLA_API mhla_status mhla_lm_feed(mhla_model *model, const mhla_feed *feeds, int64_t count);
 
 /* ---- 4. Sampling --------------------------------------------------------------------------------------------------- */

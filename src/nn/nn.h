@@ -275,6 +275,24 @@ mhla_tensor *mhla_nn_attention(mhla_tape *t, const mhla_plan *plan, const mhla_c
 mhla_tensor *mhla_nn_attention_onto(mhla_tape *t, const mhla_plan *plan, const mhla_call *call, mhla_param *mix,
                                     mhla_tensor *onto, mhla_tensor *q, mhla_tensor *k, mhla_tensor *v);
 
+/* Without gradients, for whoever keeps states of sequences. y [rows][ldy] = heads of x [rows][ldx] after the feature map,
+ * row r then turned by row r of a table of its own: rows are tokens anywhere in any sequence. */
+typedef struct mhla_turn {
+    int heads, head_dim; /* K */
+    mhla_feature feature;
+    float eps;
+    mhla_rope rope;
+    int rope_dim;
+    const float *cos, *sin; /* [rows, rope_dim/2] */
+} mhla_turn;
+void mhla_nn_turn(const mhla_context *context, const mhla_turn *a, float *y, int64_t ldy, const float *x, int64_t ldx,
+                  int64_t rows);
+
+/* Of logits [rows,N]: the natural logarithm of the probability of targets[r] (negative: 0 is written), and the likeliest,
+ * the first of equals. Either output may be NULL. */
+void mhla_nn_likelihoods(const mhla_context *context, float *logprobs, int32_t *best, const float *logits,
+                         const int32_t *targets, int64_t rows, int64_t N);
+
 /* ---- 4. Losses: tensors of one element ---------------------------------------------------------------------------- */
 
 /* Mean over rows of -sum target log softmax(logits [...,N]). Either labels [rows] (a negative one: the row does not
