@@ -44,7 +44,8 @@ struct mhla_model {
     /* image classifiers */
     char **class_names; /* [classes], or NULL */
     /* language models */
-    mhla_tokenizer *tokenizer; /* opened when first asked for */
+    mhla_tokenizer *tokenizer;  /* opened when first asked for */
+    struct mhla_reader *reader; /* of its sequences (sequence.h), likewise; `release` frees it: mhla_reader_free */
 };
 
 /* A model of a network's config. The first takes over the class names (an array of malloc'ed texts, or NULL). The second

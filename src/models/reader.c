@@ -6,6 +6,7 @@
 #include "core/memory.h"
 #include "core/parallel.h"
 #include "core/status.h"
+#include "models/model.h"
 #include "models/sequence.h"
 
 /* Up to here rows of the rotary table come from the model's own; beyond, each is computed when it is needed. */
@@ -40,10 +41,13 @@ static mhla_status make_entry(mhla_reader *r, int layer) {
     return MHLA_OK;
 }
 
-mhla_status mhla_reader_create(mhla_reader **reader, mhla_model *model, mhla_lm *lm) {
-    mhla_reader *r = *reader = mhla_alloc_zero(sizeof *r);
+mhla_status mhla_model_reader(mhla_reader **reader, mhla_model *model) {
+    MHLA_TRY(mhla_model_need(model, &mhla_family_lm));
+    *reader = model->reader;
+    if (model->reader) return MHLA_OK;
+    mhla_reader *r = mhla_alloc_zero(sizeof *r);
     if (r == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for a reader of sequences");
-    *r = (mhla_reader){.model = model, .lm = lm, .config = mhla_lm_config_of(lm), .C = 1};
+    *r = (mhla_reader){.model = model, .lm = model->lm, .config = mhla_lm_config_of(model->lm), .C = 1};
     mhla_status status = MHLA_OK;
     for (int i = 0; i < r->config->layers && status == MHLA_OK; i++) {
         const int kind = r->config->kind[i];
@@ -51,10 +55,12 @@ mhla_status mhla_reader_create(mhla_reader **reader, mhla_model *model, mhla_lm 
         r->marking |= kind == MHLA_ATTENTION_LINEAR || r->config->mixer[kind].conv > 1;
     }
     r->interval = (MARK_EVERY + r->C - 1) / r->C * r->C;
-    if (status == MHLA_OK) return MHLA_OK;
-    mhla_reader_free(r);
-    *reader = NULL;
-    return status;
+    if (status != MHLA_OK) {
+        mhla_reader_free(r);
+        return status;
+    }
+    *reader = model->reader = r;
+    return MHLA_OK;
 }
 
 static void rules_free(mhla_rules *x) {

@@ -84,7 +84,8 @@ struct mhla_sequence {
 
 /* ---- reader.c ---- */
 
-mhla_status mhla_reader_create(mhla_reader **reader, mhla_model *model, mhla_lm *lm);
+/* The reader of a model, made when first asked for. MHLA_EINVAL if it is no language model. */
+mhla_status mhla_model_reader(mhla_reader **reader, mhla_model *model);
 void mhla_reader_free(mhla_reader *reader); /* NULL is legal */
 /* Rows of cos and sin for positions first .. first+n-1 of a kind, into entry->cos + row. */
 mhla_status mhla_reader_positions(mhla_reader *reader, int64_t row, int64_t first, int64_t n);
@@ -125,10 +126,5 @@ uint64_t mhla_sequence_fold(uint64_t h, const void *bytes, size_t size);
 
 enum { MHLA_PASS = 1024 }; /* tokens that go through the layers at once */
 void mhla_pass_free(struct mhla_pass *pass);
-
-/* ---- model.c ---- */
-
-/* The reader of a model, made when first asked for. MHLA_EINVAL if it is no language model. */
-mhla_status mhla_model_reader(mhla_reader **reader, mhla_model *model);
 
 #endif
