@@ -145,8 +145,7 @@ mhla_status mhla_vocabulary_set(mhla_vocabulary *v, int32_t id, const char *piec
     void *rows = v->rows;
     MHLA_TRY(mhla_list_grow(&rows, &v->capacity, (size_t)id + 1, sizeof *v->rows));
     v->rows = rows;
-    if (v->text.count > UINT32_MAX - bytes - 1)
-        return mhla_fail(MHLA_EDATA, "%s: more than 4 GiB of pieces", file);
+    if (v->text.count > UINT32_MAX - bytes - 1) return mhla_fail(MHLA_EDATA, "%s: more than 4 GiB of pieces", file);
     MHLA_TRY(mhla_chars_reserve(&v->text, bytes + 1));
     for (; v->count <= (size_t)id; v->count++) v->rows[v->count].length = -1;
     v->rows[id].start = (uint32_t)v->text.count;

@@ -26,7 +26,7 @@ typedef struct mhla_vocabulary {
     struct mhla_vocabulary_row {
         uint32_t start;
         int32_t length; /* -1: a hole */
-    } *rows;            /* [count] */
+    } * rows;           /* [count] */
     size_t count, capacity;
     int32_t *slots; /* [mask + 1] id, or -1 */
     size_t mask, used;
@@ -36,8 +36,9 @@ void mhla_vocabulary_free(mhla_vocabulary *v);
 /* Gives `id` its piece. MHLA_EDATA: it has one, the piece has another id, or either is too large; `file` names it. */
 mhla_status mhla_vocabulary_set(mhla_vocabulary *v, int32_t id, const char *piece, size_t bytes, const char *file);
 int32_t mhla_vocabulary_find(const mhla_vocabulary *v, const char *piece, size_t bytes); /* -1: none */
-/* NULL for a hole and for what is out of range. */
+/* NULL, and no bytes, for a hole and for what is out of range. */
 static inline const char *mhla_vocabulary_piece(const mhla_vocabulary *v, int32_t id, size_t *bytes) {
+    *bytes = 0;
     if (id < 0 || (size_t)id >= v->count || v->rows[id].length < 0) return NULL;
     *bytes = (size_t)v->rows[id].length;
     return v->text.data + v->rows[id].start;

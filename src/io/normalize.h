@@ -1,0 +1,32 @@
+/* Normalizers of tokenizer.json: text to text before it is cut into words. */
+#ifndef MHLA_IO_NORMALIZE_H
+#define MHLA_IO_NORMALIZE_H
+
+#include "io/split.h"
+#include "io/vocabulary.h"
+
+typedef enum mhla_normalizer_kind {
+    MHLA_NORMALIZE_PREPEND, /* `content` in front of what is not empty */
+    MHLA_NORMALIZE_REPLACE, /* every match of `pattern` by `content` */
+    MHLA_NORMALIZE_FORM,    /* NFC, NFD, NFKC, NFKD by `compose` and `compatible` */
+    MHLA_NORMALIZE_LOWERCASE,
+    MHLA_NORMALIZE_STRIP, /* spaces on the `left`, the `right` */
+    MHLA_NORMALIZE_STRIP_ACCENTS,
+    MHLA_NORMALIZE_SQUEEZE /* SentencePiece: no spaces at either end, single ones inside */
+} mhla_normalizer_kind;
+
+typedef struct mhla_normalizer {
+    mhla_normalizer_kind kind;
+    mhla_pattern pattern;
+    char *content; /* [bytes] */
+    size_t bytes;
+    int compose, compatible, left, right;
+} mhla_normalizer;
+
+void mhla_normalizer_free(mhla_normalizer *n);
+
+/* Writes the text to `out`, which is emptied first. MHLA_OK with *same = 1 and nothing written: it is the text as it is. */
+mhla_status mhla_normalize(const mhla_normalizer *n, mhla_matcher *m, mhla_chars *out, const char *text, size_t bytes,
+                           int *same);
+
+#endif
