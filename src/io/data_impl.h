@@ -1,0 +1,32 @@
+/* A set that `mhla data` fetches, inside: one file per source of sets, one row each in data.c. */
+#ifndef MHLA_IO_DATA_IMPL_H
+#define MHLA_IO_DATA_IMPL_H
+
+#include <mhla/nn.h>
+#include <stddef.h>
+
+/* A file of the folder, as it must be. */
+typedef struct mhla_data_part {
+    const char *name;
+    size_t bytes;
+    const char *sha256;
+} mhla_data_part;
+
+typedef struct mhla_data_set {
+    mhla_data_info info;
+    mhla_data_part parts[5]; /* ends with a row without a name */
+    const char *classes;     /* of pictures; or NULL */
+    const char *readme;
+    /* Writes the parts into `folder`, which is empty and not yet under its name. */
+    mhla_status (*make)(const struct mhla_data_set *set, const char *source, const char *folder);
+} mhla_data_set;
+
+extern const mhla_data_set mhla_data_fashion_mnist, mhla_data_cifar10_test, mhla_data_text, mhla_data_smollm2;
+
+mhla_status mhla_data_check_bytes(const mhla_data_part *part, const void *bytes, size_t size, const char *path);
+mhla_status mhla_data_write(const char *folder, const char *name, const void *bytes, size_t size);
+/* Checked, then written under the part's name. */
+mhla_status mhla_data_write_part(const mhla_data_part *part, const char *folder, const void *bytes, size_t size);
+mhla_status mhla_data_join(char path[4096], const char *folder, const char *name);
+
+#endif
