@@ -98,6 +98,8 @@ typedef struct mhla_lm mhla_lm;
 
 /* All parameters zero; fill them by mhla_lm_init or from a file. */
 mhla_status mhla_lm_create(mhla_lm **lm, const mhla_lm_config *config);
+/* The same with its matrices kept as bfloat16 or Q8_0: to infer, not to train (nn.h, storage). */
+mhla_status mhla_lm_create_as(mhla_lm **lm, const mhla_lm_config *config, mhla_dtype storage);
 void mhla_lm_free(mhla_lm *lm); /* NULL is legal */
 /* Fresh values, a function of the seed and of each parameter's name; and of one parameter. */
 mhla_status mhla_lm_init(mhla_lm *lm, uint64_t seed);

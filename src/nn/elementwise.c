@@ -147,3 +147,57 @@ mhla_tensor *mhla_nn_scale(mhla_tape *t, float factor, mhla_tensor *x) {
     mhla_tape_blend(t, &product);
     return mhla_tape_record(t, &op->r, scale_backward, op->y, x->needs_grad);
 }
+
+/* ---- y = silu(gate) up ---- */
+
+typedef struct swiglu {
+    mhla_record r;
+    const mhla_kernels *kernels;
+    mhla_tensor *gate, *up, *y;
+    mhla_slot dgate, dup;
+    int64_t rows; /* of a task */
+} swiglu;
+
+static void swiglu_task(void *arg, int64_t i, int worker) {
+    const swiglu *op = arg;
+    (void)worker;
+    const int64_t first = i * op->rows, last = first + op->rows < op->y->rows ? first + op->rows : op->y->rows;
+    for (int64_t r = first; r < last; r++)
+        op->kernels->swiglu(op->y->data + r * op->y->ld, op->gate->data + r * op->gate->ld,
+                            op->up->data + r * op->up->ld, op->y->cols);
+}
+
+/* y = silu(gate) up:  dgate += dy up silu'(gate), dup += dy silu(gate) */
+static void swiglu_grad_task(void *arg, int64_t i, int worker) {
+    const swiglu *op = arg;
+    (void)worker;
+    const int64_t first = i * op->rows, last = first + op->rows < op->y->rows ? first + op->rows : op->y->rows;
+    for (int64_t r = first; r < last; r++)
+        op->kernels->swiglu_backward(op->dgate.wanted ? op->dgate.data + r * op->dgate.ld : NULL, op->dgate.add,
+                                     op->dup.wanted ? op->dup.data + r * op->dup.ld : NULL, op->dup.add,
+                                     mhla_tape_arrived(op->y) + r * op->y->ld, op->gate->data + r * op->gate->ld,
+                                     op->up->data + r * op->up->ld, op->y->cols);
+}
+
+static void swiglu_backward(mhla_tape *t, void *p) {
+    swiglu *op = p;
+    op->dgate = mhla_tape_grad(t, op->gate);
+    op->dup = mhla_tape_grad(t, op->up);
+    if (op->dgate.wanted || op->dup.wanted)
+        mhla_tape_run(t, (op->y->rows + op->rows - 1) / op->rows, swiglu_grad_task, op);
+}
+
+mhla_tensor *mhla_nn_swiglu(mhla_tape *t, mhla_tensor *gate, mhla_tensor *up) {
+    MHLA_GIVEN(t, gate);
+    MHLA_GIVEN(t, up);
+    char one[96], other[96];
+    MHLA_NEED(t, mhla_same_shape(gate, up) && gate != up, "gate and up of a SwiGLU are %s and %s",
+              mhla_shape_text(one, gate->shape, gate->dims), mhla_shape_text(other, up->shape, up->dims));
+    swiglu *op = mhla_tape_op(t, sizeof *op);
+    mhla_tensor *y = op ? mhla_tape_tensor(t, up->shape, up->dims) : NULL;
+    if (y == NULL) return NULL;
+    *op = (swiglu){.kernels = t->kernels, .gate = gate, .up = up, .y = y};
+    op->rows = y->cols < 16384 ? 16384 / y->cols : 1;
+    mhla_tape_run(t, (y->rows + op->rows - 1) / op->rows, swiglu_task, op);
+    return mhla_tape_record(t, &op->r, swiglu_backward, y, gate->needs_grad || up->needs_grad);
+}

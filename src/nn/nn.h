@@ -21,7 +21,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { MHLA_MAX_DIMS = 5 };
+enum { MHLA_MAX_DIMS = 6 };
 
 /* MHLA_SHAPE(B, T, D): two arguments, the sizes and their number. */
 #define MHLA_SHAPE(...) (const int64_t[]){__VA_ARGS__}, (int)(sizeof((const int64_t[]){__VA_ARGS__}) / sizeof(int64_t))
@@ -235,6 +235,22 @@ mhla_tensor *mhla_nn_activation(mhla_tape *t, mhla_activation activation, mhla_t
 mhla_tensor *mhla_nn_add(mhla_tape *t, mhla_tensor *a, mhla_tensor *b); /* same shapes */
 mhla_tensor *mhla_nn_mul(mhla_tape *t, mhla_tensor *a, mhla_tensor *b);
 mhla_tensor *mhla_nn_scale(mhla_tape *t, float factor, mhla_tensor *x);
+
+/* silu(gate) * up, same shapes: the middle of a SwiGLU. */
+mhla_tensor *mhla_nn_swiglu(mhla_tape *t, mhla_tensor *gate, mhla_tensor *up);
+
+/* Feature maps of each head of x [...,heads*K].
+ * hedgehog: softmax([2x, -2x]), 2K dims. dpfp: z = [relu(x), relu(-x)] (released: -relu(x) instead), then z times itself
+ * rolled by 1, 2, 3, 4, one after the other: 8K dims. feature: phi(x) (relu without eps, elu + 1, identity), if `norm`
+ * over its sum + 1e-4; K dims. */
+mhla_tensor *mhla_nn_hedgehog(mhla_tape *t, int64_t K, mhla_tensor *x);
+mhla_tensor *mhla_nn_dpfp(mhla_tape *t, int64_t K, int released, mhla_tensor *x);
+mhla_tensor *mhla_nn_feature(mhla_tape *t, mhla_feature phi, int64_t K, int norm, mhla_tensor *x);
+
+/* silu of the causal depthwise convolution of x [B,T,D] along the tokens with w [D,1,W]: y_t = silu(sum_j w[.,j]
+ * x_{t-W+1+j}), zeros before the first token. Packed sequences (B = 1; cu_seqlens lives until backward) each begin anew. */
+mhla_tensor *mhla_nn_short_conv(mhla_tape *t, mhla_param *w, const int64_t *cu_seqlens, int64_t sequences,
+                                mhla_tensor *x);
 
 /* adaLN: x [B,T,D] * (1 + scale [B,D]) + shift [B,D]; and x + gate [B,D] * z. The vectors may be slices. */
 mhla_tensor *mhla_nn_modulate(mhla_tape *t, mhla_tensor *shift, mhla_tensor *scale, mhla_tensor *x);

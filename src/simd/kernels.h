@@ -255,6 +255,10 @@ struct mhla_rng;
     X(norm_forward, (const mhla_norm *p))                                                                                \
     X(norm_backward, (const mhla_norm *p))                                                                               \
     X(blend, (const mhla_blend *p))                                                                                      \
+    /* y = silu(gate) up; dgate (=, +=) dy up silu'(gate), dup (=, +=) dy silu(gate), either NULL: not wanted */         \
+    X(swiglu, (float *y, const float *gate, const float *up, int64_t n))                                                 \
+    X(swiglu_backward, (float *dgate, int add_gate, float *dup, int add_up, const float *dy, const float *gate,          \
+                        const float *up, int64_t n))                                                                     \
     /* s [cols] += sum over n rows of x z, z NULL = 1 */                                                                 \
     X(column_sums, (float *s, const float *x, int64_t ldx, const float *z, int64_t ldz, int64_t n, int64_t cols))        \
     X(depthwise, (const mhla_depthwise *p))                                                                              \

@@ -12,6 +12,42 @@ INLINE void store_some(float *p, vf x, int lanes) {
 }
 INLINE int lanes_at(int64_t j, int64_t n) { return n - j < LANES ? (int)(n - j) : LANES; }
 
+/* ---- The middle of a SwiGLU ---- */
+
+void KERNEL(swiglu)(float *y, const float *gate, const float *up, int64_t n) {
+    int64_t j = 0;
+    for (; j + LANES <= n; j += LANES) vstore(y + j, silu(vload(gate + j)) * vload(up + j));
+    const int left = (int)(n - j);
+    if (left) vstore_n(y + j, silu(vload_n(gate + j, left)) * vload_n(up + j, left), left);
+}
+
+/* y = silu(gate) up:  with s = logistic(gate), dup = dy gate s, dgate = dy up (s + gate s (1-s)) */
+INLINE void swiglu_vector(float *dgate, const int add_gate, float *dup, const int add_up, const float *dy,
+                          const float *gate, const float *up, const int n) {
+    const vf g = vmax(vmin(load_some(gate, n), 87.0f), -87.0f), d = load_some(dy, n);
+    const vf e = vexp2_flush(-1.44269504f * g), s = 1.0f / (1.0f + e);
+    if (dup) {
+        vf t = d * load_some(gate, n) * s;
+        if (add_up) t += load_some(dup, n);
+        store_some(dup, t, n);
+    }
+    if (dgate) {
+        vf t = d * load_some(up, n) * (s + g * s * (e * s));
+        if (add_gate) t += load_some(dgate, n);
+        store_some(dgate, t, n);
+    }
+}
+
+void KERNEL(swiglu_backward)(float *dgate, int add_gate, float *dup, int add_up, const float *dy, const float *gate,
+                             const float *up, int64_t n) {
+    int64_t j = 0;
+    if (dgate && dup && !add_gate && !add_up)
+        for (; j + LANES <= n; j += LANES) swiglu_vector(dgate + j, 0, dup + j, 0, dy + j, gate + j, up + j, LANES);
+    for (; j < n; j += LANES)
+        swiglu_vector(dgate ? dgate + j : NULL, add_gate, dup ? dup + j : NULL, add_up, dy + j, gate + j, up + j,
+                      lanes_at(j, n));
+}
+
 /* ---- Norms ---- */
 
 INLINE vf power_of(vf t, const int power) {
