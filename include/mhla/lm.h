@@ -135,6 +135,8 @@ typedef struct mhla_lm_info {
     const char *storage;     /* of its matrices */
     size_t weight_bytes;     /* that one token reads */
     int64_t parameters;
+    int64_t multiply_adds;   /* of one token, mean over a text of `context` tokens */
+    size_t state_bytes;      /* that a sequence of `context` tokens takes */
 } mhla_lm_info;
 /* MHLA_EINVAL if the model is no language model. */
 MHLA_API mhla_status mhla_lm_query(const mhla_model *model, mhla_lm_info *info);

@@ -12,7 +12,7 @@
 
 enum { PATH = 4096 };
 
-static const mhla_family *const families[] = {&mhla_family_deit};
+static const mhla_family *const families[] = {&mhla_family_deit, &mhla_family_lm};
 enum { FAMILIES = sizeof families / sizeof *families };
 
 /* ---- Making ---------------------------------------------------------------------------------------------------- */
@@ -138,7 +138,8 @@ mhla_status mhla_params_save(const mhla_params *params, const char *path, const 
 }
 
 static mhla_status read_config(json_t **tree, const mhla_family **family, const char *folder, char *path, size_t room) {
-    snprintf(path, room, "%s/config.json", folder);
+    if (snprintf(path, room, "%s/config.json", folder) >= (int)room)
+        return mhla_fail(MHLA_EIO, "%.60s...: the path is too long", folder);
     MHLA_TRY(mhla_json_load(tree, path));
     if (!json_is_object(*tree)) return mhla_fail(MHLA_EDATA, "%s: no JSON object", path);
     for (int i = FAMILIES; i-- > 0;) { /* the first one takes what no other does, and says what is wrong with it */
@@ -158,8 +159,8 @@ mhla_status mhla_model_open_as(mhla_model **model, const char *path, const mhla_
     MHLA_TRY(mhla_model_locate(path, folder, weights, sizeof folder - 16));
     mhla_status status = read_config(&tree, &family, folder, config, sizeof config);
     if (status == MHLA_OK) status = mhla_safetensors_open(&file, weights);
-    if (status == MHLA_OK) status = family->read(&m, tree, file, config);
-    if (status == MHLA_OK) status = family->load(m, file, desc);
+    if (status == MHLA_OK) status = family->read(&m, tree, file, desc, config);
+    if (status == MHLA_OK) status = family->load(m, file);
     mhla_safetensors_close(file);
     json_decref(tree);
     if (status == MHLA_OK && (m->origin = strdup(folder)) == NULL) status = mhla_fail(MHLA_ENOMEM, "no memory");

@@ -21,9 +21,10 @@ typedef struct mhla_family {
     int (*fits)(const json_t *tree);
     /* A model of what a recipe says, or of config.json and the tensors beside it. Parameters are zeros. */
     mhla_status (*create)(mhla_model **model, const mhla_recipe *given, const char *prefix);
-    mhla_status (*read)(mhla_model **model, const json_t *tree, const mhla_safetensors *file, const char *path);
+    mhla_status (*read)(mhla_model **model, const json_t *tree, const mhla_safetensors *file,
+                        const mhla_open_desc *desc, const char *path);
     mhla_status (*init)(mhla_model *model, uint64_t seed);
-    mhla_status (*load)(mhla_model *model, const mhla_safetensors *file, const mhla_open_desc *desc);
+    mhla_status (*load)(mhla_model *model, const mhla_safetensors *file);
     void (*query)(const mhla_model *model, mhla_model_info *info); /* what only the family knows of it */
     void (*release)(mhla_model *model);
 } mhla_family;

@@ -158,9 +158,12 @@ static mhla_status check_size(const mhla_deit_config *c, const mhla_safetensors 
                      mhla_safetensors_path(file), held, least);
 }
 
-static mhla_status deit_read(mhla_model **model, const json_t *tree, const mhla_safetensors *file, const char *path) {
+static mhla_status deit_read(mhla_model **model, const json_t *tree, const mhla_safetensors *file,
+                             const mhla_open_desc *desc, const char *path) {
     mhla_deit_config config;
     char **names = NULL;
+    if (desc && desc->storage && strcmp(desc->storage, "float32") != 0)
+        return mhla_fail(MHLA_ENOTSUP, "storage \"%s\": image classifiers are kept as float32", desc->storage);
     MHLA_TRY(read_tree(&config, &names, tree, path));
     const mhla_status status = check_size(&config, file);
     if (status == MHLA_OK) return mhla_model_of_deit(model, &config, names);
@@ -168,11 +171,7 @@ static mhla_status deit_read(mhla_model **model, const json_t *tree, const mhla_
     return status;
 }
 
-static mhla_status deit_load(mhla_model *m, const mhla_safetensors *file, const mhla_open_desc *desc) {
-    if (desc && desc->storage && strcmp(desc->storage, "float32") != 0)
-        return mhla_fail(MHLA_ENOTSUP, "storage \"%s\": image classifiers are kept as float32", desc->storage);
-    return mhla_params_load(m->params, file);
-}
+static mhla_status deit_load(mhla_model *m, const mhla_safetensors *file) { return mhla_params_load(m->params, file); }
 
 /* Ours have no model_type, timm's an architecture: whatever no other family knows is taken for one. */
 static int deit_fits(const json_t *tree) { return json_object_get(tree, "model_type") == NULL; }
