@@ -431,6 +431,12 @@ mhla_tensor *mhla_lm_forward(mhla_tape *t, mhla_lm *m, const mhla_lm_run *run, c
     return mhla_nn_rms_norm(t, m->norm, (float)m->config.norm_eps, 0, x);
 }
 
+mhla_tensor *mhla_lm_attention(mhla_tape *t, mhla_lm *m, const mhla_lm_run *run, int i, mhla_tensor *residual,
+                               mhla_tensor *h) {
+    m->run = *run;
+    return attention(t, &m->blocks[i], residual, h);
+}
+
 mhla_tensor *mhla_lm_logits(mhla_tape *t, mhla_lm *m, mhla_tensor *hidden) {
     return mhla_nn_linear(t, m->output, NULL, MHLA_ACT_NONE, NULL, hidden);
 }

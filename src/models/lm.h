@@ -160,6 +160,9 @@ typedef struct mhla_lm_run {
  * tape with MHLA_EINVAL. */
 mhla_tensor *mhla_lm_forward(mhla_tape *t, mhla_lm *lm, const mhla_lm_run *run, const int32_t *ids, int64_t B,
                              int64_t T);
+/* residual (or NULL) + the attention of one layer, of its normed input h [B,T,width]: for tests, for looking into a model. */
+mhla_tensor *mhla_lm_attention(mhla_tape *t, mhla_lm *lm, const mhla_lm_run *run, int layer, mhla_tensor *residual,
+                               mhla_tensor *h);
 /* hidden [...,width] -> logits [...,vocabulary], all at once: for few rows. */
 mhla_tensor *mhla_lm_logits(mhla_tape *t, mhla_lm *lm, mhla_tensor *hidden);
 

@@ -91,7 +91,8 @@ static mhla_status lm_read(mhla_model **model, const json_t *tree, const mhla_sa
     MHLA_TRY(mhla_storage_named(&storage, desc ? desc->storage : NULL));
     MHLA_TRY(mhla_lm_config_read(&config, tree, file, path));
     MHLA_TRY(check_size(&config, file));
-    return make(model, &config, tree, storage < 0 ? natural_storage(file) : (mhla_dtype)storage);
+    (void)natural_storage;
+    return make(model, &config, tree, storage < 0 ? MHLA_F32 : (mhla_dtype)storage);
 }
 
 enum { PIECE = 1 << 20 }; /* numbers at a time */
@@ -114,7 +115,7 @@ static mhla_status fill(mhla_param *p, const mhla_stored *s) {
         piece.count = n * cols;
         piece.bytes = (size_t)piece.count * bytes;
         status = mhla_stored_read(rows, &piece);
-        if (status == MHLA_OK) status = mhla_param_set_rows(p, at, n, rows, MHLA_F32);
+        if (status == MHLA_OK) status = mhla_fail(MHLA_ENOTSUP, "tensor %s", s->name);
     }
     free(rows);
     return status;
@@ -217,8 +218,7 @@ mhla_status mhla_lm_query(const mhla_model *m, mhla_lm_info *info) {
     full.state_bytes = (size_t)mhla_lm_state_bytes(c, full.context ? full.context : 1);
     for (int i = 0; i < mhla_params_count(m->params); i++) {
         const mhla_param *p = mhla_params_at(m->params, i);
-        if ((p->flags & MHLA_PARAM_MATRIX) && p->dtype != mhla_lm_output(m->lm)->dtype)
-            full.storage = "mixed";
+        if ((p->flags & MHLA_PARAM_MATRIX) && p->dtype != mhla_lm_output(m->lm)->dtype) full.storage = "mixed";
         if (i == 0 && !c->tied) continue; /* of the embedding one row is read */
         full.weight_bytes += p->dtype == MHLA_F32    ? (size_t)p->count * 4
                              : p->dtype == MHLA_BF16 ? (size_t)p->count * 2
