@@ -147,7 +147,9 @@ static mhla_status write_state(const mhla_trainer *t, const char *path) {
     json_object_set_new(tree, "batch", json_integer(t->step % t->per_epoch));
     json_object_set_new(tree, "evaluated_step", json_integer(t->evaluated));
     json_object_set_new(tree, "best_step", json_integer(t->best_step));
-    json_object_set_new(tree, "best_accuracy", mhla_json_real(t->best_accuracy));
+    char best[64];
+    snprintf(best, sizeof best, "best_%s", t->task->measure);
+    json_object_set_new(tree, best, mhla_json_real(t->best));
     json_object_set_new(tree, "ema_updates", json_integer(t->ema ? *mhla_ema_updates(t->ema) : 0));
     const mhla_status status = tree ? mhla_json_save(tree, path) : mhla_fail(MHLA_ENOMEM, "no memory");
     json_decref(tree);
@@ -158,6 +160,7 @@ static mhla_status fill(mhla_trainer *t, const char *folder) {
     char path[2 * PATH];
     if (mkdir(folder, 0777) != 0) return mhla_fail(MHLA_EIO, "%s: %s", folder, strerror(errno));
     MHLA_TRY(mhla_model_save(t->model, folder));
+    if (t->task->save) MHLA_TRY(t->task->save(t, folder));
     if (t->ema) {
         snprintf(path, sizeof path, "%s/ema.safetensors", folder);
         MHLA_TRY(mhla_params_save(t->model->params, path, averaged, t->ema));
@@ -238,9 +241,11 @@ static mhla_status read_state(mhla_trainer *t, const char *path) {
     MHLA_TRY(mhla_json_load(&tree, path));
     int64_t steps = -1, updates = 0;
     t->step = t->evaluated = t->best_step = -1;
-    t->best_accuracy = NAN;
-    const json_t *best = json_object_get(tree, "best_accuracy");
-    if (json_is_number(best)) t->best_accuracy = json_number_value(best);
+    t->best = NAN;
+    char name[64];
+    snprintf(name, sizeof name, "best_%s", t->task->measure);
+    const json_t *best = json_object_get(tree, name);
+    if (json_is_number(best)) t->best = json_number_value(best);
     mhla_status status = mhla_json_get_int(&t->step, tree, "step", 0, INT64_MAX, path);
     if (status == MHLA_OK) status = mhla_json_get_int(&steps, tree, "steps", 1, INT64_MAX, path);
     if (status == MHLA_OK) status = mhla_json_get_int(&t->evaluated, tree, "evaluated_step", -1, INT64_MAX, path);

@@ -1,8 +1,11 @@
-/* What a recipe may say: a row per key, with its default; those of the model come from its own table. */
+/* What a recipe may say: a row per key, with its default; those of a task and of its models come from tables of their own. */
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/status.h"
+#include "io/file.h"
+#include "io/toml.h"
 #include "train/train.h"
 
 #define INT MHLA_RECIPE_INT
@@ -11,14 +14,12 @@
 #define BOOL MHLA_RECIPE_BOOL
 
 static const mhla_recipe_row own[] = {
+    {"task", TEXT, "images", 0, 0, "images|text", "what is learnt: classes of pictures, or the next token of text"},
     {"seed", INT, "0", 0, 9e15, NULL, "of initial values, order, augmentation, dropping"},
-    {"data.source", TEXT, "fashion-mnist", 0, 0, NULL,
-     "a folder, or what mhla data fetched: fashion-mnist, cifar10-test"},
-    {"data.workers", INT, "1", 0, 256, NULL, "threads that read and augment"},
 
-    {"train.epochs", REAL, "10", 0.001, 100000, NULL, "passes over the training images"},
+    {"train.epochs", REAL, "10", 0.001, 100000, NULL, "passes over the training data"},
     {"train.steps", INT, "0", 0, 1e12, NULL, "updates in all; 0: by epochs"},
-    {"train.batch", INT, "64", 1, 65536, NULL, "images of an update"},
+    {"train.batch", INT, "64", 1, 65536, NULL, "pictures, or windows of text, of an update"},
     {"train.accumulate", INT, "1", 1, 65536, NULL, "the batch in so many parts, one after the other: less memory"},
     {"train.recompute", BOOL, "false", 0, 0, NULL, "compute blocks again in the backward pass: less memory"},
     {"train.optimizer", TEXT, "adamw", 0, 0, "adamw|sgd", "which optimiser"},
@@ -27,6 +28,7 @@ static const mhla_recipe_row own[] = {
     {"train.schedule", TEXT, "cosine", 0, 0, "cosine|cosine-after|linear|constant",
      "how: cosine as timm's, or beginning after the warm-up"},
     {"train.warmup_epochs", REAL, "0", 0, 100000, NULL, "how long it rises"},
+    {"train.warmup_steps", INT, "0", 0, 1e12, NULL, "the same in updates; 0: by epochs"},
     {"train.warmup_rate", REAL, "1e-6", 0, 1000, NULL, "from what"},
     {"train.weight_decay", REAL, "0.05", 0, 100, NULL, "of all but norms, biases and position embeddings"},
     {"train.beta1", REAL, "0.9", 0, 0.999999, NULL, "AdamW"},
@@ -35,48 +37,118 @@ static const mhla_recipe_row own[] = {
     {"train.momentum", REAL, "0.9", 0, 0.999999, NULL, "SGD"},
     {"train.clip", REAL, "0", 0, 1e9, NULL, "largest norm of the gradient; 0: any"},
     {"train.ema", REAL, "0", 0, 0.9999999, NULL, "decay of an average of the weights; 0: none"},
-    {"train.smoothing", REAL, "0", 0, 0.99, NULL, "of labels"},
-    {"train.drop_path", REAL, "0", 0, 0.99, NULL, "of branches, at the last block; grows from 0"},
     {"train.mix_renormalise", BOOL, "false", 0, 0, NULL, "rows of mixing matrices sum to 1 after each update"},
     {"train.init", TEXT, "", 0, 0, NULL, "a model or run to start from; what does not fit is made anew"},
     {"train.freeze", MHLA_RECIPE_TEXTS, NULL, 0, 0, NULL, "patterns of parameters that stay as they are"},
 
-    {"augment.crop", TEXT, "none", 0, 0, "none|random|pad",
-     "random: a resized part; pad: shifted by at most augment.pad pixels"},
-    {"augment.scale", MHLA_RECIPE_REALS, "0.08,1", 0, 1, NULL, "random crop: part of the area, from, to"},
-    {"augment.pad", INT, "4", 0, 256, NULL, "pad: black pixels around"},
-    {"augment.flip", REAL, "0", 0, 1, NULL, "probability of a horizontal flip"},
-    {"augment.randaugment", TEXT, "none", 0, 0, NULL, "timm's words: rand-m9-mstd0.5-inc1"},
-    {"augment.erasing", REAL, "0", 0, 1, NULL, "probability of random erasing"},
-    {"augment.mixup", REAL, "0", 0, 100, NULL, "alpha of mixup"},
-    {"augment.cutmix", REAL, "0", 0, 100, NULL, "alpha of cutmix"},
-    {"augment.mix_prob", REAL, "1", 0, 1, NULL, "probability that a batch is mixed"},
-
     {"eval.epochs", REAL, "1", 0, 100000, NULL, "evaluate after so many epochs, and at the end; 0: at the end only"},
-    {"eval.limit", INT, "0", 0, 1e12, NULL, "with at most so many images; 0: all"},
+    {"eval.steps", INT, "0", 0, 1e12, NULL, "the same in updates; 0: by epochs"},
+    {"eval.limit", INT, "0", 0, 1e12, NULL, "with at most so many pictures, or about so many tokens; 0: all"},
     {"checkpoint.steps", INT, "0", 0, 1e12, NULL, "a checkpoint after so many updates, besides those of evaluations"},
     {"checkpoint.minutes", REAL, "10", 0, 1e6, NULL, "and after so many minutes; 0: never"},
     {"log.steps", INT, "10", 1, 1e9, NULL, "a line of metrics.jsonl after so many updates"},
+    {0},
 };
-enum { OWN = sizeof own / sizeof *own, MOST = 128 };
+enum { MOST = 192 };
 
-const mhla_recipe_row *mhla_train_rows(void) {
-    static mhla_recipe_row rows[MOST + 1]; /* filled with the same bytes by everybody who comes */
-    static char names[MOST][48];
-    int n = 0;
-    for (int i = 0; i < OWN; i++) rows[n++] = own[i];
-    for (const mhla_recipe_row *r = mhla_deit_rows(); r->name && n < MOST; r++) {
-        rows[n] = *r;
-        snprintf(names[n], sizeof names[n], "model.%s", r->name);
-        rows[n].name = names[n];
-        n++;
+static const mhla_task *const tasks[] = {&mhla_task_images};
+enum { TASKS = sizeof tasks / sizeof *tasks };
+
+/* A table in the making: a name that is there already is not added again. */
+typedef struct table {
+    mhla_recipe_row rows[MOST + 1];
+    char names[MOST][48];
+    int count;
+} table;
+
+static void add_rows(table *t, const mhla_recipe_row *r, const char *prefix) {
+    for (; r->name && t->count < MOST; r++) {
+        char *name = t->names[t->count];
+        int known = 0;
+        snprintf(name, sizeof t->names[0], "%s%s", prefix, r->name);
+        for (int i = 0; i < t->count && !known; i++) known = strcmp(t->rows[i].name, name) == 0;
+        if (known) continue;
+        t->rows[t->count] = *r;
+        t->rows[t->count++].name = name;
     }
-    return rows;
+}
+
+const mhla_recipe_row *mhla_train_rows(const mhla_task *task) {
+    static table tables[TASKS + 1]; /* filled by whoever comes first; the last one is of all tasks */
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    int which = TASKS;
+    for (int i = 0; i < TASKS; i++)
+        if (tasks[i] == task) which = i;
+    table *t = &tables[which];
+    pthread_mutex_lock(&lock);
+    if (t->count == 0) {
+        add_rows(t, own, "");
+        for (int i = 0; i < TASKS; i++)
+            if (which == TASKS || which == i) add_rows(t, tasks[i]->rows, "");
+        for (int i = 0; i < TASKS; i++)
+            if (which == TASKS || which == i) add_rows(t, tasks[i]->family->rows(), "model.");
+    }
+    pthread_mutex_unlock(&lock);
+    return t->rows;
+}
+
+/* ---- Which task ---- */
+
+typedef struct wanted {
+    char task[64], model[64];
+} wanted;
+
+static mhla_status see_key(void *user, const char *key, const json_t *value, int line) {
+    wanted *w = user;
+    (void)line;
+    const char *text = json_string_value(value);
+    if (text && strcmp(key, "task") == 0) snprintf(w->task, sizeof w->task, "%s", text);
+    if (text && strcmp(key, "model.model") == 0) snprintf(w->model, sizeof w->model, "%s", text);
+    return MHLA_OK;
+}
+
+/* The two keys of a recipe that tell the task; whatever else is in it is checked later, by its table. */
+static mhla_status see_file(wanted *w, const char *path) {
+    const size_t n = strlen(path);
+    if (n > 5 && strcmp(path + n - 5, ".json") == 0) {
+        json_t *tree = NULL;
+        MHLA_TRY(mhla_json_load(&tree, path));
+        see_key(w, "task", json_object_get(tree, "task"), 0);
+        see_key(w, "model.model", json_object_get(json_object_get(tree, "model"), "model"), 0);
+        json_decref(tree);
+        return MHLA_OK;
+    }
+    mhla_file file;
+    MHLA_TRY(mhla_file_map(&file, path));
+    const mhla_status status = mhla_toml_parse((const char *)file.data, file.size, path, see_key, w);
+    mhla_file_unmap(&file);
+    return status;
+}
+
+static int is_one_of(const char *names, const char *name) {
+    const size_t n = strlen(name);
+    for (const char *at = names; n && at; at = strchr(at, '|') ? strchr(at, '|') + 1 : NULL)
+        if (strncmp(at, name, n) == 0 && (at[n] == '|' || at[n] == '\0')) return 1;
+    return 0;
+}
+
+mhla_status mhla_task_find(const mhla_task **task, const char *recipe, const char *const *settings, int count) {
+    wanted w = {0};
+    *task = tasks[0];
+    if (recipe) MHLA_TRY(see_file(&w, recipe));
+    for (int i = 0; i < count; i++) {
+        if (strncmp(settings[i], "task=", 5) == 0) snprintf(w.task, sizeof w.task, "%s", settings[i] + 5);
+        if (strncmp(settings[i], "model.model=", 12) == 0) snprintf(w.model, sizeof w.model, "%s", settings[i] + 12);
+    }
+    for (int i = 0; i < TASKS; i++)
+        if (*w.task ? strcmp(w.task, tasks[i]->name) == 0 : is_one_of(tasks[i]->family->presets, w.model))
+            *task = tasks[i];
+    return MHLA_OK;
 }
 
 mhla_status mhla_recipe_query(int i, mhla_recipe_key *key) {
     static const char *const kinds[] = {"yes or no", "integer", "number", "text", "integers", "numbers", "texts"};
-    const mhla_recipe_row *rows = mhla_train_rows();
+    const mhla_recipe_row *rows = mhla_train_rows(NULL);
     for (int k = 0; k <= i; k++)
         if (rows[k].name == NULL) return MHLA_ERANGE;
     const mhla_recipe_row *r = &rows[i];

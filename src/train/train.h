@@ -10,6 +10,7 @@
 #include "models/model.h"
 #include "nn/optim.h"
 #include "train/loader.h"
+#include "train/task.h"
 
 enum { MHLA_RUN_PATH = 4096 };
 /* Batches ahead of their use, and images of a batch in evaluation. */
@@ -21,9 +22,9 @@ struct mhla_trainer {
     const mhla_context *context;
     volatile sig_atomic_t stop;
 
+    const mhla_task *task;
+    void *job; /* the task's own */
     mhla_model *model;
-    mhla_dataset *train, *test; /* test may be NULL */
-    mhla_loader *loader;
     mhla_tape *tape;
     mhla_optim *optim;
     mhla_ema *ema; /* NULL without */
@@ -33,11 +34,10 @@ struct mhla_trainer {
     int64_t step, steps, per_epoch; /* updates done, of all, of an epoch */
     int64_t evaluated;              /* the step of the last evaluation, -1: none */
     int64_t best_step;              /* -1: none */
-    double best_accuracy;
-    int64_t saved; /* the step of the newest checkpoint, -1: none */
+    double best;                    /* by the task's measure */
+    int64_t saved;                  /* the step of the newest checkpoint, -1: none */
 
-    char *notes;     /* of its making, told when it runs */
-    int64_t told[2]; /* broken files of the training and test data that were told */
+    char *notes; /* of its making, told when it runs */
     mhla_jsonl log;
     mhla_train_fn report;
     void *user;
@@ -45,8 +45,10 @@ struct mhla_trainer {
 
 /* ---- schema.c ---- */
 
-/* The rows of a recipe: the trainer's own, and the model's under "model.". */
-const mhla_recipe_row *mhla_train_rows(void);
+/* The rows of a recipe: the trainer's own, the task's, and those of its models under "model.". NULL: of all tasks. */
+const mhla_recipe_row *mhla_train_rows(const mhla_task *task);
+/* The task that a recipe (a path, or NULL) and settings mean: by the key `task`, or by the model. */
+mhla_status mhla_task_find(const mhla_task **task, const char *recipe, const char *const *settings, int count);
 
 /* ---- checkpoint.c: RUN/checkpoints/step-NNNNNNNN, complete once it has that name ---- */
 

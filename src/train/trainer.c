@@ -22,46 +22,8 @@ static double seconds(void) {
 
 /* ---- Making ---------------------------------------------------------------------------------------------------------- */
 
-static mhla_status open_data(mhla_trainer *t) {
-    const char *source = mhla_recipe_text(t->recipe, "data.source");
-    char folder[PATH];
-    MHLA_TRY(mhla_data_locate(folder, sizeof folder, source));
-    MHLA_TRY(mhla_dataset_open(&t->train, folder, MHLA_SPLIT_TRAIN));
-    return mhla_dataset_open(&t->test, folder, MHLA_SPLIT_TEST);
-}
-
-/* What the recipe leaves open about the model follows from the data, and is kept in the run's recipe. */
-static mhla_status make_model(mhla_trainer *t) {
-    const struct {
-        const char *key;
-        int value;
-    } follow[] = {{"model.classes", mhla_dataset_classes(t->train)},
-                  {"model.channels", mhla_dataset_channels(t->train)}};
-    for (int i = 0; i < 2; i++) {
-        char text[16];
-        snprintf(text, sizeof text, "%d", follow[i].value);
-        if (!mhla_recipe_has(t->recipe, follow[i].key)) MHLA_TRY(mhla_recipe_set(t->recipe, follow[i].key, text));
-    }
-    mhla_deit_config c;
-    MHLA_TRY(mhla_deit_from_recipe(&c, t->recipe, "model."));
-    if (c.classes < mhla_dataset_classes(t->train))
-        return mhla_fail(MHLA_EINVAL, "model.classes is %d, but the data has %d classes", c.classes,
-                         mhla_dataset_classes(t->train));
-    if (c.image[0] != c.image[1])
-        return mhla_fail(MHLA_ENOTSUP, "model.image is %d x %d: pictures are made square", c.image[0], c.image[1]);
-    char **names = calloc((size_t)c.classes, sizeof *names);
-    for (int i = 0; names && i < c.classes; i++) {
-        char number[16];
-        const char *name = i < mhla_dataset_classes(t->train) ? mhla_dataset_class_name(t->train, i) : "";
-        snprintf(number, sizeof number, "%d", i);
-        if ((names[i] = strdup(*name ? name : number)) == NULL) {
-            mhla_names_free(names, c.classes);
-            names = NULL;
-        }
-    }
-    if (names == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for %d names", c.classes);
-    MHLA_TRY(mhla_model_of_deit(&t->model, &c, names));
-    MHLA_TRY(mhla_deit_init(t->model->deit, (uint64_t)mhla_recipe_int(t->recipe, "seed")));
+/* What the recipe says of parameters whatever the task. */
+static mhla_status mark_params(mhla_trainer *t) {
     mhla_params *ps = t->model->params;
     for (int i = 0; i < mhla_params_count(ps); i++) {
         mhla_param *p = mhla_params_at(ps, i);
@@ -69,41 +31,6 @@ static mhla_status make_model(mhla_trainer *t) {
             p->flags |= MHLA_PARAM_RENORMALISE;
     }
     return mhla_params_freeze(ps, mhla_recipe_array(t->recipe, "train.freeze"));
-}
-
-static mhla_status make_loader(mhla_trainer *t) {
-    static const char *const crops[] = {"none", "random", "pad"};
-    static const mhla_crop kinds[] = {MHLA_CROP_EVAL, MHLA_CROP_RANDOM, MHLA_CROP_PAD};
-    const mhla_recipe *r = t->recipe;
-    mhla_loader_desc d = {
-        .data = t->train,
-        .batch = (int)mhla_recipe_int(r, "train.batch"),
-        .train = 1,
-        .workers = (int)mhla_recipe_int(r, "data.workers"),
-        .ahead = MHLA_TRAIN_AHEAD,
-        .seed = (uint64_t)mhla_recipe_int(r, "seed"),
-        .augment = mhla_model_augment(t->model),
-        .mix = {.mixup = mhla_recipe_real(r, "augment.mixup"),
-                .cutmix = mhla_recipe_real(r, "augment.cutmix"),
-                .prob = mhla_recipe_real(r, "augment.mix_prob"),
-                .smoothing = mhla_recipe_real(r, "train.smoothing")},
-        .classes = mhla_deit_config_of(t->model->deit)->classes,
-    };
-    for (int i = 0; i < 3; i++)
-        if (strcmp(mhla_recipe_text(r, "augment.crop"), crops[i]) == 0) d.augment.crop = kinds[i];
-    const json_t *scale = mhla_recipe_array(r, "augment.scale");
-    if (json_array_size(scale) != 2)
-        return mhla_fail(MHLA_EINVAL, "augment.scale has %zu numbers: expected 2", json_array_size(scale));
-    for (int i = 0; i < 2; i++) d.augment.scale[i] = json_number_value(json_array_get(scale, (size_t)i));
-    d.augment.pad = (int)mhla_recipe_int(r, "augment.pad");
-    d.augment.flip = (float)mhla_recipe_real(r, "augment.flip");
-    d.augment.erase = (float)mhla_recipe_real(r, "augment.erasing");
-    MHLA_TRY(mhla_augment_parse(&d.augment, mhla_recipe_text(r, "augment.randaugment")));
-    if (d.mix.prob == 0.0) d.mix.mixup = d.mix.cutmix = 0.0;
-    if (d.batch > mhla_dataset_count(t->train))
-        return mhla_fail(MHLA_EINVAL, "train.batch is %d, more than the %lld images of the data", d.batch,
-                         (long long)mhla_dataset_count(t->train));
-    return mhla_loader_create(&t->loader, &d);
 }
 
 static mhla_status make_optimizer(mhla_trainer *t) {
@@ -122,16 +49,17 @@ static mhla_status make_optimizer(mhla_trainer *t) {
     MHLA_TRY(mhla_optim_create(&t->optim, ps, &d));
     if (mhla_recipe_real(r, "train.ema") > 0.0)
         MHLA_TRY(mhla_ema_create(&t->ema, ps, mhla_recipe_real(r, "train.ema"), 1));
-    t->per_epoch = mhla_loader_batches(t->loader);
     t->steps = mhla_recipe_int(r, "train.steps");
     if (t->steps == 0) t->steps = (int64_t)ceil(mhla_recipe_real(r, "train.epochs") * (double)t->per_epoch - 1e-9);
     t->schedule = (mhla_schedule){
         .base = mhla_recipe_real(r, "train.rate"),
         .floor = mhla_recipe_real(r, "train.min_rate"),
         .warmup_from = mhla_recipe_real(r, "train.warmup_rate"),
-        .warmup = (int64_t)(mhla_recipe_real(r, "train.warmup_epochs") * (double)t->per_epoch),
+        .warmup = mhla_recipe_int(r, "train.warmup_steps"),
         .total = t->steps,
     };
+    if (t->schedule.warmup == 0)
+        t->schedule.warmup = (int64_t)(mhla_recipe_real(r, "train.warmup_epochs") * (double)t->per_epoch);
     for (int i = 0; i < 4; i++)
         if (strcmp(mhla_recipe_text(r, "train.schedule"), schedules[i]) == 0) t->schedule.kind = (mhla_schedule_kind)i;
     return MHLA_OK;
@@ -139,23 +67,28 @@ static mhla_status make_optimizer(mhla_trainer *t) {
 
 /* Everything but the run's folder, from a recipe that is complete. */
 static mhla_status build(mhla_trainer *t) {
-    MHLA_TRY(open_data(t));
-    MHLA_TRY(make_model(t));
-    MHLA_TRY(make_loader(t));
+    MHLA_TRY(t->task->open(t));
+    MHLA_TRY(mark_params(t));
     MHLA_TRY(make_optimizer(t));
     t->evaluated = t->best_step = t->saved = -1;
-    t->best_accuracy = NAN;
+    t->best = NAN;
     return MHLA_OK;
 }
 
-static mhla_status start(mhla_trainer **trainer, const char *run) {
+static mhla_status start(mhla_trainer **trainer, const char *run, const char *recipe, const char *const *settings,
+                         int count) {
     mhla_trainer *t = calloc(1, sizeof *t);
     if (t == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for a trainer");
     t->log.fd = -1;
     *trainer = t;
     if (snprintf(t->run, sizeof t->run, "%s", run) >= (int)sizeof t->run)
         return mhla_fail(MHLA_EIO, "%.60s...: the path is too long", run);
-    return mhla_recipe_create(&t->recipe, mhla_train_rows());
+    MHLA_TRY(mhla_task_find(&t->task, recipe, settings, count));
+    MHLA_TRY(mhla_recipe_create(&t->recipe, mhla_train_rows(t->task)));
+    MHLA_TRY(mhla_recipe_set(t->recipe, "task", t->task->name));
+    if (recipe) MHLA_TRY(mhla_recipe_load(t->recipe, recipe));
+    for (int i = 0; i < count; i++) MHLA_TRY(mhla_recipe_assign(t->recipe, settings[i]));
+    return MHLA_OK;
 }
 
 /* Folders on the way are made, too. */
@@ -201,12 +134,10 @@ mhla_status mhla_trainer_create(mhla_trainer **trainer, const char *run, const c
                                 const char *const *settings, int count) {
     *trainer = NULL;
     mhla_trainer *t = NULL;
-    mhla_status status = start(&t, run);
-    if (status == MHLA_OK && recipe) status = mhla_recipe_load(t->recipe, recipe);
-    for (int i = 0; i < count && status == MHLA_OK; i++) status = mhla_recipe_assign(t->recipe, settings[i]);
+    mhla_status status = start(&t, run, recipe, settings, count);
     if (status == MHLA_OK) status = build(t);
     if (status == MHLA_OK && *mhla_recipe_text(t->recipe, "train.init")) {
-        status = mhla_model_adopt(t->model, mhla_recipe_text(t->recipe, "train.init"), keep_note, t);
+        status = t->task->adopt(t, mhla_recipe_text(t->recipe, "train.init"), keep_note, t);
         if (status == MHLA_OK && t->ema) { /* the average begins where the model does */
             mhla_ema_free(t->ema);
             t->ema = NULL;
@@ -259,13 +190,12 @@ mhla_status mhla_trainer_resume(mhla_trainer **trainer, const char *run) {
     mhla_trainer *t = NULL;
     char folder[PATH], path[PATH];
     snprintf(path, sizeof path, "%.*s/recipe.json", PATH - 32, run);
-    mhla_status status = start(&t, run);
-    if (status == MHLA_OK) status = mhla_checkpoint_find(folder, sizeof folder, run);
-    if (status == MHLA_OK) status = mhla_recipe_load(t->recipe, path);
+    mhla_status status = mhla_checkpoint_find(folder, sizeof folder, run);
+    if (status == MHLA_OK) status = start(&t, run, path, NULL, 0);
     if (status == MHLA_OK) status = build(t);
     if (status == MHLA_OK) status = mhla_checkpoint_read(t, folder);
     if (status == MHLA_OK) status = cut_log(t);
-    if (status == MHLA_OK) status = mhla_loader_seek(t->loader, t->step / t->per_epoch, t->step % t->per_epoch);
+    if (status == MHLA_OK) status = t->task->seek(t, t->step / t->per_epoch, t->step % t->per_epoch);
     if (status != MHLA_OK) {
         mhla_trainer_free(t);
         return status;
@@ -277,13 +207,11 @@ mhla_status mhla_trainer_resume(mhla_trainer **trainer, const char *run) {
 void mhla_trainer_free(mhla_trainer *t) {
     if (t == NULL) return;
     if (t->log.fd >= 0) mhla_jsonl_close(&t->log);
-    mhla_loader_free(t->loader);
+    if (t->task) t->task->close(t);
     mhla_tape_free(t->tape);
     mhla_optim_free(t->optim);
     mhla_ema_free(t->ema);
     mhla_model_free(t->model);
-    mhla_dataset_free(t->train);
-    mhla_dataset_free(t->test);
     mhla_recipe_free(t->recipe);
     free(t->notes);
     free(t);
@@ -320,6 +248,10 @@ static mhla_train_event event(const mhla_trainer *t, mhla_train_kind kind) {
         .test_accuracy = NAN,
         .ema_accuracy = NAN,
         .text = "",
+        .task = t->task->name,
+        .tokens_per_second = NAN,
+        .test_bits_per_byte = NAN,
+        .ema_bits_per_byte = NAN,
     };
 }
 
@@ -334,64 +266,25 @@ __attribute__((format(printf, 2, 3))) static void note(const mhla_trainer *t, co
     if (t->report) t->report(t->user, &e);
 }
 
-/* Forward of `rows` samples of a batch, from `first` on; *loss is their mean. */
-static mhla_tensor *forward(mhla_trainer *t, mhla_tape *tape, const float *images, const float *targets, int64_t rows,
-                            mhla_tensor **logits) {
-    const mhla_deit_config *c = mhla_deit_config_of(t->model->deit);
-    const mhla_deit_run run = {.drop_path = (float)mhla_recipe_real(t->recipe, "train.drop_path"),
-                               .recompute = mhla_recipe_bool(t->recipe, "train.recompute")};
-    mhla_tensor *x = mhla_nn_input(tape, images, MHLA_SHAPE(rows, c->channels, c->image[0], c->image[1]));
-    *logits = mhla_deit_forward(tape, t->model->deit, &run, x);
-    return mhla_nn_cross_entropy(tape, *logits, NULL, targets, 0.0f, NULL);
-}
-
-/* Pictures that are kept: those of a set whose pictures have one size, and the batches ahead of training and of
- * evaluation. */
-static double data_bytes(const mhla_trainer *t) {
-    const mhla_deit_config *c = mhla_deit_config_of(t->model->deit);
-    const double pixels = (double)c->channels * c->image[0] * c->image[1];
-    double bytes =
-        sizeof(float) * (pixels + c->classes) * MHLA_TRAIN_AHEAD * (double)mhla_recipe_int(t->recipe, "train.batch");
-    bytes += sizeof(float) * pixels * MHLA_EVALUATE_AHEAD * MHLA_EVALUATE_BATCH;
-    const mhla_dataset *const sets[] = {t->train, t->test};
-    for (int i = 0; i < 2; i++)
-        if (sets[i])
-            bytes += (double)mhla_dataset_count(sets[i]) * mhla_dataset_width(sets[i]) * mhla_dataset_height(sets[i]) *
-                     mhla_dataset_channels(sets[i]);
-    return bytes;
-}
-
 /* What training will take, from shapes alone, before it begins; the tape then takes it at once. */
-static mhla_status tell_memory(mhla_trainer *t, int64_t rows) {
+static mhla_status tell_memory(mhla_trainer *t) {
     const mhla_params *ps = t->model->params;
     mhla_tape *dry = t->tape;
-    mhla_tensor *logits;
+    double share;
     mhla_tape_begin(dry, MHLA_TAPE_DRY | MHLA_TAPE_RECORD | MHLA_TAPE_DROP);
-    mhla_tensor *loss = forward(t, dry, NULL, NULL, rows, &logits);
-    mhla_status status = mhla_tape_backward(dry, loss, 1.0f);
+    mhla_tensor *loss = t->task->loss(t, dry, 0, mhla_recipe_int(t->recipe, "train.accumulate"), &share);
+    mhla_status status = mhla_tape_backward(dry, loss, (float)share);
     if (status == MHLA_OK) {
         const mhla_optim_desc d = {.kind = strcmp(mhla_recipe_text(t->recipe, "train.optimizer"), "sgd") == 0
                                                ? MHLA_OPTIM_SGD
                                                : MHLA_OPTIM_ADAMW};
         const double tape = (double)mhla_tape_peak(dry), weights = (double)mhla_params_bytes(ps, 1);
         const double state = (double)mhla_optim_bytes(ps, &d) + (t->ema ? (double)mhla_ema_bytes(ps) : 0.0);
-        const double data = data_bytes(t);
+        const double data = t->task->data_bytes(t);
         note(t, "memory: %.1f MiB (%.1f activations, %.1f parameters and gradients, %.1f optimiser, %.1f data)",
              (tape + weights + state + data) / 0x1p20, tape / 0x1p20, weights / 0x1p20, state / 0x1p20, data / 0x1p20);
     }
     return status;
-}
-
-static int64_t right_ones(const mhla_tensor *logits, const int *labels) {
-    int64_t right = 0;
-    for (int64_t b = 0; b < logits->rows; b++) {
-        const float *y = logits->data + b * logits->ld;
-        int best = 0;
-        for (int i = 1; i < (int)logits->cols; i++)
-            if (y[i] > y[best]) best = i;
-        right += best == labels[b];
-    }
-    return right;
 }
 
 static mhla_status not_finite(const mhla_trainer *t, const char *what) {
@@ -401,29 +294,18 @@ static mhla_status not_finite(const mhla_trainer *t, const char *what) {
                      what, (long long)t->step + 1, (long long)t->saved);
 }
 
-/* One update. The batch may be taken in parts, whose gradients add up to those of the whole. */
-static mhla_status step(mhla_trainer *t, mhla_train_event *e) {
-    const mhla_deit_config *c = mhla_deit_config_of(t->model->deit);
-    const int64_t pixels = (int64_t)c->channels * c->image[0] * c->image[1];
+/* One update. The batch may be taken in parts, whose gradients add up to those of the whole. *seen: pictures or tokens. */
+static mhla_status step(mhla_trainer *t, mhla_train_event *e, double *seen) {
     const int64_t parts = mhla_recipe_int(t->recipe, "train.accumulate");
-    const int mixed =
-        mhla_recipe_real(t->recipe, "augment.mixup") > 0.0 || mhla_recipe_real(t->recipe, "augment.cutmix") > 0.0;
-    const mhla_batch *batch;
-    int64_t right = 0;
-    MHLA_TRY(mhla_loader_next(t->loader, &batch));
+    MHLA_TRY(t->task->next(t));
     e->loss = 0.0;
     for (int64_t part = 0; part < parts; part++) {
-        const int64_t first = part * batch->count / parts, rows = (part + 1) * batch->count / parts - first;
-        if (rows == 0) continue;
-        mhla_tensor *logits;
+        double share;
         mhla_tape_begin(t->tape, MHLA_TAPE_RECORD | MHLA_TAPE_DROP);
-        mhla_tape_key(t->tape, (uint64_t)mhla_recipe_int(t->recipe, "seed"), (uint64_t)t->step, (uint64_t)first);
-        mhla_tensor *loss =
-            forward(t, t->tape, batch->images + first * pixels, batch->targets + first * c->classes, rows, &logits);
+        mhla_tensor *loss = t->task->loss(t, t->tape, part, parts, &share);
         MHLA_TRY(mhla_tape_status(t->tape));
-        const double share = (double)rows / batch->count;
+        if (loss == NULL) continue;
         e->loss += share * (double)loss->data[0];
-        right += right_ones(logits, batch->labels + first);
         if (!isfinite(e->loss)) return not_finite(t, "the loss");
         MHLA_TRY(mhla_tape_backward(t->tape, loss, (float)share));
     }
@@ -432,7 +314,7 @@ static mhla_status step(mhla_trainer *t, mhla_train_event *e) {
     if (status == MHLA_ERANGE) return not_finite(t, "the gradient");
     MHLA_TRY(status);
     if (t->ema) mhla_ema_update(t->ema, t->context);
-    e->accuracy = mixed ? NAN : (double)right / batch->count;
+    *seen = t->task->count(t, e);
     t->step++;
     e->step = t->step;
     e->epoch = (double)t->step / (double)t->per_epoch;
@@ -445,10 +327,13 @@ static mhla_status log_step(mhla_trainer *t, const mhla_train_event *e) {
     json_object_set_new(row, "step", json_integer(e->step));
     json_object_set_new(row, "epoch", mhla_json_real(e->epoch));
     json_object_set_new(row, "loss", mhla_json_real(e->loss));
-    json_object_set_new(row, "accuracy", mhla_json_real(e->accuracy));
+    if (isfinite(e->images_per_second)) json_object_set_new(row, "accuracy", mhla_json_real(e->accuracy));
     json_object_set_new(row, "rate", mhla_json_real(e->rate));
     json_object_set_new(row, "gradient_norm", mhla_json_real(e->gradient_norm));
-    json_object_set_new(row, "images_per_second", mhla_json_real(e->images_per_second));
+    if (isfinite(e->images_per_second))
+        json_object_set_new(row, "images_per_second", mhla_json_real(e->images_per_second));
+    if (isfinite(e->tokens_per_second))
+        json_object_set_new(row, "tokens_per_second", mhla_json_real(e->tokens_per_second));
     return mhla_jsonl_write(&t->log, row);
 }
 
@@ -464,58 +349,48 @@ static void evaluating(void *user, int64_t done, int64_t all) {
 
 static int evaluation_due(const mhla_trainer *t) {
     if (t->step == t->steps) return 1;
+    const int64_t steps = mhla_recipe_int(t->recipe, "eval.steps");
+    if (steps > 0) return t->step > 0 && t->step % steps == 0;
     const double every = mhla_recipe_real(t->recipe, "eval.epochs") * (double)t->per_epoch;
     if (every < 1.0 || t->step == 0) return 0;
     return floor((double)t->step / every + 1e-9) > floor((double)(t->step - 1) / every + 1e-9);
 }
 
-static json_t *per_class(const mhla_evaluation *r) {
-    json_t *list = json_array();
-    for (int i = 0; i < r->classes; i++)
-        json_array_append_new(
-            list, mhla_json_real(r->class_images[i] ? (double)r->class_right[i] / (double)r->class_images[i] : NAN));
-    return list;
-}
-
 /* Sets `best` and, unless it was told to stop meanwhile, `evaluated`. */
 static mhla_status evaluate(mhla_trainer *t) {
-    const int workers = (int)mhla_recipe_int(t->recipe, "data.workers");
-    const int64_t limit = mhla_recipe_int(t->recipe, "eval.limit");
-    mhla_evaluation plain = {.size = sizeof plain}, ema = {.size = sizeof ema};
-    mhla_status status = mhla_evaluate(t->model, &plain, t->test, workers, limit, &t->stop, evaluating, t);
+    const mhla_task *task = t->task;
+    mhla_score plain = {0}, average = {0};
+    json_t *row = json_object(), *other = json_object();
+    json_object_set_new(row, "kind", json_string("test"));
+    json_object_set_new(row, "step", json_integer(t->step));
+    json_object_set_new(row, "epoch", mhla_json_real((double)t->step / (double)t->per_epoch));
+    mhla_status status =
+        row && other ? task->evaluate(t, &plain, row, evaluating, t) : mhla_fail(MHLA_ENOMEM, "no memory");
     if (status == MHLA_OK && t->ema && !t->stop) {
         mhla_ema_swap(t->ema);
-        status = mhla_evaluate(t->model, &ema, t->test, workers, limit, &t->stop, evaluating, t);
+        status = task->evaluate(t, &average, other, evaluating, t);
         mhla_ema_swap(t->ema);
     }
     if (status == MHLA_OK && !t->stop) {
+        char name[64];
         mhla_train_event e = event(t, MHLA_TRAIN_EVALUATED);
-        e.test_loss = plain.loss;
-        e.test_accuracy = (double)plain.top1 / (double)plain.images;
-        if (t->ema) e.ema_accuracy = (double)ema.top1 / (double)ema.images;
-        const double reached = t->ema ? fmax(e.test_accuracy, e.ema_accuracy) : e.test_accuracy;
-        e.best = !(reached <= t->best_accuracy);
+        task->tell(&e, &plain, t->ema ? &average : NULL);
+        double reached = plain.value;
+        if (t->ema) reached = task->lower ? fmin(reached, average.value) : fmax(reached, average.value);
+        e.best = !(task->lower ? reached >= t->best : reached <= t->best);
         if (e.best) {
-            t->best_accuracy = reached;
+            t->best = reached;
             t->best_step = t->step;
         }
         t->evaluated = t->step;
-        json_t *row = json_object();
-        json_object_set_new(row, "kind", json_string("test"));
-        json_object_set_new(row, "step", json_integer(e.step));
-        json_object_set_new(row, "epoch", mhla_json_real(e.epoch));
-        json_object_set_new(row, "images", json_integer(plain.images));
-        json_object_set_new(row, "loss", mhla_json_real(e.test_loss));
-        json_object_set_new(row, "accuracy", mhla_json_real(e.test_accuracy));
-        json_object_set_new(row, "top5", mhla_json_real((double)plain.top5 / (double)plain.images));
-        if (t->ema) json_object_set_new(row, "ema_accuracy", mhla_json_real(e.ema_accuracy));
-        json_object_set_new(row, "classes", per_class(&plain));
-        json_object_set_new(row, "seconds", mhla_json_real(plain.seconds + ema.seconds));
-        status = mhla_jsonl_write(&t->log, row);
+        snprintf(name, sizeof name, "ema_%s", task->measure);
+        if (t->ema) json_object_set_new(row, name, mhla_json_real(average.value));
+        json_object_set_new(row, "seconds", mhla_json_real(plain.seconds + average.seconds));
+        status = mhla_jsonl_write(&t->log, json_incref(row));
         if (t->report) t->report(t->user, &e);
     }
-    mhla_evaluation_free(&plain);
-    mhla_evaluation_free(&ema);
+    json_decref(row);
+    json_decref(other);
     return status;
 }
 
@@ -529,36 +404,24 @@ static mhla_status save(mhla_trainer *t) {
     return MHLA_OK;
 }
 
-/* Files that could not be read, of either part of the data, and were not told yet: some show only when they are decoded. */
-static void tell_broken(mhla_trainer *t) {
-    enum { MOST = 5 };
-    mhla_dataset *const parts[2] = {t->train, t->test};
-    for (int i = 0; i < 2 && parts[i]; i++) {
-        int64_t count = 0;
-        const char *sentences[100];
-        const int64_t kept = mhla_dataset_broken(parts[i], &count, sentences, 100), from = t->told[i];
-        if (count == from) continue;
-        const int64_t to = kept < from + MOST ? kept : from + MOST;
-        note(t, "%lld%s file%s of the %s data could not be read:", (long long)(count - from), from ? " more" : "",
-             count - from == 1 ? "" : "s", i ? "test" : "training");
-        for (int64_t k = from; k < to; k++) note(t, "  %s", sentences[k]);
-        if (count > to) note(t, "  ...");
-        t->told[i] = count;
-    }
+static void note_line(mhla_trainer *t, const char *text) { note(t, "%s", text); }
+
+static void complain(mhla_trainer *t) {
+    if (t->task->complain) t->task->complain(t, note_line);
 }
 
 static mhla_status loop(mhla_trainer *t) {
     const double minutes = mhla_recipe_real(t->recipe, "checkpoint.minutes");
     const int64_t every = mhla_recipe_int(t->recipe, "checkpoint.steps"),
                   lines = mhla_recipe_int(t->recipe, "log.steps");
-    const double batch = (double)mhla_recipe_int(t->recipe, "train.batch");
+    const int images = strcmp(t->task->unit, "images") == 0;
     double pace = 0.0, saved = seconds(); /* pace: seconds of a step, averaged */
     while (!t->stop) {
         /* Due evaluations come first, also when a run goes on: one may have been interrupted. */
         const int due = evaluation_due(t) && t->evaluated != t->step;
         if (due) {
             MHLA_TRY(evaluate(t));
-            tell_broken(t);
+            complain(t);
         }
         if (due && !t->stop) {
             MHLA_TRY(save(t));
@@ -567,10 +430,11 @@ static mhla_status loop(mhla_trainer *t) {
         if (t->stop || t->step == t->steps) break;
         mhla_train_event e = event(t, MHLA_TRAIN_STEP);
         const double begin = seconds();
-        MHLA_TRY(step(t, &e));
+        double seen = 0.0;
+        MHLA_TRY(step(t, &e, &seen));
         const double now = seconds();
         pace = pace == 0.0 ? now - begin : 0.95 * pace + 0.05 * (now - begin);
-        e.images_per_second = batch / pace;
+        *(images ? &e.images_per_second : &e.tokens_per_second) = seen / pace;
         e.seconds_left = pace * (double)(t->steps - t->step);
         if (t->step % lines == 0 || t->step == t->steps) MHLA_TRY(log_step(t, &e));
         if (t->report) t->report(t->user, &e);
@@ -590,9 +454,7 @@ mhla_status mhla_trainer_run(mhla_trainer *t, mhla_train_fn report, void *user, 
     t->user = user;
     snprintf(path, sizeof path, "%s/metrics.jsonl", t->run);
     if (t->log.fd < 0) MHLA_TRY(mhla_jsonl_open(&t->log, path));
-    const int64_t batch = mhla_recipe_int(t->recipe, "train.batch"),
-                  parts = mhla_recipe_int(t->recipe, "train.accumulate");
-    tell_broken(t);
+    complain(t);
     for (char *line = t->notes, *rest; line && *line; line = rest) {
         rest = strchrnul(line, '\n');
         const char end = *rest;
@@ -601,11 +463,11 @@ mhla_status mhla_trainer_run(mhla_trainer *t, mhla_train_fn report, void *user, 
         if (end) *rest++ = end;
     }
     if (t->tape == NULL) MHLA_TRY(mhla_tape_create(&t->tape, t->context));
-    MHLA_TRY(tell_memory(t, (batch + parts - 1) / parts));
+    MHLA_TRY(tell_memory(t));
     const mhla_status status = loop(t);
     *finished = status == MHLA_OK && t->step == t->steps && t->evaluated == t->step;
     /* For the report; the run is complete without. */
-    if (*finished && t->test && mhla_samples_take(t->run, t->step, t->model, t->test) != MHLA_OK)
-        note(t, "no sample predictions: %s", mhla_message());
+    if (*finished && t->task->finish && t->task->finish(t) != MHLA_OK)
+        note(t, "no samples for the report: %s", mhla_message());
     return status;
 }
