@@ -32,6 +32,33 @@ static const unsigned char category_class[] = {
     [UTF8PROC_CATEGORY_CO] = 0,
 };
 
+/* Letters and numbers of Unicode 15.1 and 16, which the reference libraries know and a utf8proc may not yet. */
+static const struct newer {
+    uint32_t first, last;
+    unsigned char class;
+} newer[] = {
+    {0x1c89, 0x1c8a, L | W},   {0xa7cb, 0xa7cd, L | W},   {0xa7da, 0xa7dc, L | W},   {0x105c0, 0x105f3, L | W},
+    {0x10d40, 0x10d49, N | W}, {0x10d4a, 0x10d65, L | W}, {0x10d6f, 0x10d85, L | W}, {0x10ec2, 0x10ec4, L | W},
+    {0x11380, 0x11389, L | W}, {0x1138b, 0x1138b, L | W}, {0x1138e, 0x1138e, L | W}, {0x11390, 0x113b5, L | W},
+    {0x113b7, 0x113b7, L | W}, {0x113d1, 0x113d1, L | W}, {0x113d3, 0x113d3, L | W}, {0x116d0, 0x116e3, N | W},
+    {0x11bc0, 0x11be0, L | W}, {0x11bf0, 0x11bf9, N | W}, {0x13460, 0x143fa, L | W}, {0x16100, 0x1611d, L | W},
+    {0x16130, 0x16139, N | W}, {0x16d40, 0x16d6c, L | W}, {0x16d70, 0x16d79, N | W}, {0x18cff, 0x18cff, L | W},
+    {0x1ccf0, 0x1ccf9, N | W}, {0x1e5d0, 0x1e5ed, L | W}, {0x1e5f0, 0x1e5f0, L | W}, {0x1e5f1, 0x1e5fa, N | W},
+    {0x2ebf0, 0x2ee5d, L | W},
+};
+
+static unsigned newer_class(uint32_t c) {
+    size_t low = 0, high = sizeof newer / sizeof *newer;
+    while (low < high) {
+        const size_t middle = (low + high) / 2;
+        if (c > newer[middle].last)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < sizeof newer / sizeof *newer && c >= newer[low].first ? newer[low].class : 0;
+}
+
 unsigned mhla_char_class(uint32_t c) {
     if (c < 0x80) {
         if ((c | 0x20) >= 'a' && (c | 0x20) <= 'z') return L | W;
@@ -67,6 +94,7 @@ unsigned mhla_char_class(uint32_t c) {
         (c >= 0x1f170 && c <= 0x1f189))
         return W; /* letters in circles and squares: symbols, but alphabetic */
     const unsigned category = (unsigned)utf8proc_category((utf8proc_int32_t)c);
+    if (category == UTF8PROC_CATEGORY_CN) return newer_class(c);
     return category < sizeof category_class ? category_class[category] : 0;
 }
 
