@@ -172,7 +172,6 @@ mhla_status mhla_lm_create(mhla_lm **lm, const mhla_lm_config *config) {
 
 mhla_status mhla_lm_create_as(mhla_lm **lm, const mhla_lm_config *config, mhla_dtype storage) {
     *lm = NULL;
-    if (storage != MHLA_F32) return mhla_fail(MHLA_ENOTSUP, "matrices are kept as float32");
     MHLA_TRY(mhla_lm_config_check(config));
     mhla_lm *m = calloc(1, sizeof *m);
     block *blocks = calloc((size_t)config->layers, sizeof *blocks);
@@ -189,6 +188,7 @@ mhla_status mhla_lm_create_as(mhla_lm **lm, const mhla_lm_config *config, mhla_d
     if (status == MHLA_OK) {
         mhla_params *ps = m->params;
         const unsigned matrix = MHLA_PARAM_DECAY | MHLA_PARAM_MATRIX;
+        mhla_params_set_storage(ps, storage);
         m->embeddings = mhla_params_add(ps, hf ? "model.embed_tokens.weight" : "model.embeddings.weight",
                                         MHLA_SHAPE(c->vocabulary, c->width), matrix);
         for (int i = 0; i < c->layers; i++) {

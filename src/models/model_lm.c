@@ -91,8 +91,7 @@ static mhla_status lm_read(mhla_model **model, const json_t *tree, const mhla_sa
     MHLA_TRY(mhla_storage_named(&storage, desc ? desc->storage : NULL));
     MHLA_TRY(mhla_lm_config_read(&config, tree, file, path));
     MHLA_TRY(check_size(&config, file));
-    (void)natural_storage;
-    return make(model, &config, tree, storage < 0 ? MHLA_F32 : (mhla_dtype)storage);
+    return make(model, &config, tree, storage < 0 ? natural_storage(file) : (mhla_dtype)storage);
 }
 
 enum { PIECE = 1 << 20 }; /* numbers at a time */
@@ -115,7 +114,7 @@ static mhla_status fill(mhla_param *p, const mhla_stored *s) {
         piece.count = n * cols;
         piece.bytes = (size_t)piece.count * bytes;
         status = mhla_stored_read(rows, &piece);
-        if (status == MHLA_OK) status = mhla_fail(MHLA_ENOTSUP, "tensor %s", s->name);
+        if (status == MHLA_OK) status = mhla_param_set_rows(p, at, n, rows, MHLA_F32);
     }
     free(rows);
     return status;

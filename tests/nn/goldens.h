@@ -23,7 +23,7 @@ static inline const char *golden_path(char *path, const char *name) {
 
 /* The file `name`.safetensors, open; skips the test if it is not there. */
 static inline mhla_safetensors *open_golden(const char *name) {
-    char file[256], path[512];
+    char file[300], path[512];
     mhla_safetensors *f;
     snprintf(file, sizeof file, "%s.safetensors", name);
     ASSERT_OK(mhla_safetensors_open(&f, golden_path(path, file)));

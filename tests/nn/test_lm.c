@@ -128,9 +128,154 @@ static void layers(void **state) {
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) check_layer(names[i]);
 }
 
+/* ---- Whole models ---- */
+
+/* Labels of position t are the ids of t+1, -100 ignored, as the goldens have them: [B,T] labels shifted here. */
+static int32_t *shifted(const mhla_stored *s, int64_t B, int64_t T) {
+    int32_t *labels = new_bytes(sizeof *labels * (size_t)(B * T));
+    const int64_t *from = (const int64_t *)(const void *)s->data;
+    for (int64_t b = 0; b < B; b++)
+        for (int64_t t = 0; t < T; t++) {
+            int64_t v = -100;
+            if (t + 1 < T) memcpy(&v, from + b * T + t + 1, sizeof v);
+            labels[b * T + t] = v < 0 ? -1 : (int32_t)v;
+        }
+    return labels;
+}
+
+static int32_t *read_ids(const mhla_stored *s) {
+    int32_t *ids = new_bytes(sizeof *ids * (size_t)s->count);
+    for (int64_t i = 0; i < s->count; i++) {
+        int64_t v;
+        memcpy(&v, s->data + i * 8, sizeof v);
+        ids[i] = (int32_t)v;
+    }
+    return ids;
+}
+
+/* Logits, loss and every gradient (where the golden has them), with and without recomputing. */
+static void check_model(const char *name, mhla_lm *lm, const mhla_safetensors *g, const char *ids_name,
+                        const char *labels_name, const char *gradient) {
+    const mhla_stored *ids_stored, *logits_stored, *labels_stored = mhla_safetensors_find(g, labels_name);
+    ASSERT_OK(mhla_safetensors_need(&ids_stored, g, ids_name));
+    ASSERT_OK(mhla_safetensors_need(&logits_stored, g, "out.logits"));
+    const int64_t B = ids_stored->shape[0], T = ids_stored->shape[1];
+    int32_t *ids = read_ids(ids_stored), *labels = labels_stored ? shifted(labels_stored, B, T) : NULL;
+    float *logits = golden(g, "out.", "logits"), *loss = labels ? golden(g, "out.", "loss") : NULL;
+    mhla_params *ps = mhla_lm_params(lm);
+    mhla_tape *t;
+    ASSERT_OK(mhla_tape_create(&t, NULL));
+    for (int recompute = 0; recompute < (labels ? 2 : 1); recompute++) {
+        mhla_tape_begin(t, labels ? MHLA_TAPE_RECORD : MHLA_TAPE_INFER);
+        mhla_tensor *h = mhla_lm_forward(t, lm, &(mhla_lm_run){.recompute = recompute}, ids, B, T);
+        mhla_tensor *y = mhla_lm_logits(t, lm, h);
+        ASSERT_OK(mhla_tape_status(t));
+        assert_equal_numbers(name, "logits", y->data, logits, logits_stored->count, 1e-5);
+        if (labels == NULL) break;
+        mhla_tensor *mean = mhla_nn_cross_entropy(t, y, labels, NULL, 0.0f, NULL);
+        ASSERT_OK(mhla_tape_status(t));
+        assert_true(fabs((double)*mean->data - (double)*loss) < 2e-6 * fabs((double)*loss));
+        mhla_params_clear_grads(ps);
+        ASSERT_OK(mhla_tape_backward(t, mean, 1.0f));
+        for (int i = 0; i < mhla_params_count(ps); i++) {
+            const mhla_param *p = mhla_params_at(ps, i);
+            float *want = golden(g, gradient, p->name);
+            assert_equal_numbers(name, p->name, p->grad, want, p->count, 3e-5);
+            free(want);
+        }
+    }
+    mhla_tape_free(t);
+    free(ids);
+    free(labels);
+    free(logits);
+    free(loss);
+}
+
+/* Folders as the Python world writes them. */
+static void models(void **state) {
+    (void)state;
+    static const struct {
+        const char *model, *golden;
+    } folders[] = {{"mhla", "mhla"},
+                   {"transformer", "transformer"},
+                   {"linear_attn", "linear_attn"},
+                   {"llama-hf", "llama-hf"},
+                   {"llama-hf-sharded", "llama-hf"},
+                   {"llama-hf-bf16", "llama-hf-bf16"},
+                   {"llama-hf-f16", "llama-hf-f16"}};
+    for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
+        char name[256], path[512];
+        snprintf(name, sizeof name, "lm/models/%s", folders[i].model);
+        golden_path(path, name);
+        mhla_model *m;
+        mhla_open_desc desc = {.size = sizeof desc, .storage = "float32"};
+        ASSERT_OK(mhla_model_open_as(&m, path, &desc));
+        snprintf(name, sizeof name, "lm/models/%s/golden", folders[i].golden);
+        mhla_safetensors *g = open_golden(name);
+        check_model(folders[i].model, m->lm, g, "in.input_ids", "in.labels", "grad.");
+        mhla_safetensors_close(g);
+        mhla_model_free(m);
+    }
+}
+
+/* What is not known here is named. */
+static void unknown_parts(void **state) {
+    (void)state;
+    static const struct {
+        const char *model, *says;
+    } folders[] = {{"gla", "gk_proj"},
+                   {"gla_hybrid", "GLA"},
+                   {"mamba", "model_type \"mamba\""},
+                   {"mamba2", "model_type \"mamba2\""},
+                   {"gated_deltanet", "model_type \"gated_deltanet\""}};
+    for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
+        char name[256], path[512];
+        snprintf(name, sizeof name, "lm/models/%s", folders[i].model);
+        mhla_model *m;
+        assert_int_equal(mhla_model_open(&m, golden_path(path, name)), MHLA_ENOTSUP);
+        assert_non_null(strstr(mhla_message(), folders[i].says));
+    }
+}
+
+/* The released code's own models: parameters are in the golden. */
+static void released_models(void **state) {
+    (void)state;
+    static const char *const names[] = {"07_lm/model_t130", "07_lm/model_t70_untied"};
+    for (int k = 0; k < 2; k++) {
+        mhla_safetensors *f = open_golden(names[k]);
+        json_t *tree;
+        const char *text = mhla_safetensors_metadata(f, "config");
+        ASSERT_OK(mhla_json_parse(&tree, text, strlen(text), names[k]));
+        static const char *const spelled[][2] = {{"heads", "num_heads"},
+                                                 {"hidden", "hidden_size"},
+                                                 {"layers", "num_hidden_layers"},
+                                                 {"vocab", "vocab_size"}};
+        for (int i = 0; i < 4; i++) json_object_set(tree, spelled[i][1], json_object_get(tree, spelled[i][0]));
+        json_object_set_new(tree, "model_type", json_string("gla"));
+        mhla_lm_config c;
+        ASSERT_OK(mhla_lm_config_read(&c, tree, NULL, names[k]));
+        json_decref(tree);
+        mhla_lm *lm;
+        ASSERT_OK(mhla_lm_create(&lm, &c));
+        for (int i = 0; i < mhla_params_count(mhla_lm_params(lm)); i++) {
+            mhla_param *p = mhla_params_at(mhla_lm_params(lm), i);
+            char full[256];
+            snprintf(full, sizeof full, "param.%s", p->name);
+            ASSERT_OK(mhla_safetensors_load(p->data, f, full, p->dims, p->shape));
+            mhla_param_touch(p);
+        }
+        check_model(names[k], lm, f, "in.ids", "in.ids", "grad.param.");
+        mhla_lm_free(lm);
+        mhla_safetensors_close(f);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(layers),
+        cmocka_unit_test(models),
+        cmocka_unit_test(unknown_parts),
+        cmocka_unit_test(released_models),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
