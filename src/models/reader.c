@@ -121,7 +121,10 @@ static mhla_status make_plans(mhla_rules *x, mhla_reader *r) {
             const int64_t trained = d.chunks * r->C;
             d.beyond = x->beyond;
             if (x->beyond == MHLA_BEYOND_CHUNK && x->max_tokens <= trained) d.beyond = MHLA_BEYOND_ERROR;
-            if (d.beyond == MHLA_BEYOND_CHUNK) d.max_tokens = x->max_tokens;
+            if (d.beyond == MHLA_BEYOND_CHUNK) { /* which chooses C */
+                d.max_tokens = x->max_tokens;
+                d.chunk = 0;
+            }
             x->limit = d.beyond == MHLA_BEYOND_CLAMP   ? INT64_MAX
                        : d.beyond == MHLA_BEYOND_CHUNK ? d.max_tokens
                                                        : trained;

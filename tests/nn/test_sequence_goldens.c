@@ -1,0 +1,109 @@
+/* Published models read and continued through sequences: logits, and greedy continuations in every split, against the
+ * goldens. */
+#include "nn/goldens.h"
+#include "nn/lm_case.h"
+
+static int32_t *golden_ids(const mhla_safetensors *f, const char *name, int64_t *count) {
+    const mhla_stored *s;
+    ASSERT_OK(mhla_safetensors_need(&s, f, name));
+    float *x = golden(f, "", name);
+    int32_t *ids = new_bytes(sizeof *ids * (size_t)s->count);
+    for (int64_t i = 0; i < s->count; i++) ids[i] = (int32_t)lrintf(x[i]);
+    *count = s->count;
+    free(x);
+    return ids;
+}
+
+/* Both rows of the golden at once. */
+static void check_logits(mhla_model *model, const mhla_safetensors *f, int vocabulary, const char *name) {
+    int64_t count;
+    int32_t *ids = golden_ids(f, "in.input_ids", &count);
+    float *wanted = golden(f, "", "out.logits"), *got = new_poisoned(count * vocabulary);
+    mhla_sequence *s[2] = {new_sequence(model, MHLA_BEYOND_ERROR, 0), new_sequence(model, MHLA_BEYOND_ERROR, 0)};
+    const int64_t T = count / 2, cuts[] = {0, 1, 3, T / 2, T};
+    for (int c = 0; c < 4; c++) {
+        mhla_feed feeds[2];
+        for (int i = 0; i < 2; i++)
+            feeds[i] = (mhla_feed){.size = sizeof *feeds,
+                                   .sequence = s[i],
+                                   .ids = ids + i * T + cuts[c],
+                                   .count = cuts[c + 1] - cuts[c],
+                                   .all_logits = got + (i * T + cuts[c]) * vocabulary};
+        ASSERT_OK(mhla_lm_feed(model, feeds, 2));
+    }
+    ASSERT_CLOSE(got, wanted, count * vocabulary, 1e-5, "%s", name);
+    mhla_sequence_free(s[0]);
+    mhla_sequence_free(s[1]);
+    free(ids);
+    free(wanted);
+    free(got);
+}
+
+static void check_greedy(mhla_model *model, const mhla_safetensors *f, const char *name) {
+    int64_t prompt, all;
+    int32_t *ids = golden_ids(f, "in.prompt_ids", &prompt), *wanted = golden_ids(f, "out.greedy_ids", &all);
+    for (int64_t step = 1; step <= prompt; step += prompt - 1) { /* the prompt one by one, and at once */
+        mhla_sequence *s = new_sequence(model, MHLA_BEYOND_ERROR, 0);
+        int32_t best[256];
+        for (int64_t t = 0; t < prompt; t += step) {
+            const mhla_feed feed = {.size = sizeof feed, .sequence = s, .ids = ids + t, .count = step, .best = best};
+            ASSERT_OK(mhla_lm_feed(model, &feed, 1));
+        }
+        int32_t next = best[step - 1];
+        for (int64_t t = prompt; t < all; t++) {
+            if (next != wanted[t]) fail_msg("%s: token %lld is %d: wanted %d", name, (long long)t, next, wanted[t]);
+            const mhla_feed feed = {.size = sizeof feed, .sequence = s, .ids = &next, .count = 1, .best = best};
+            ASSERT_OK(mhla_lm_feed(model, &feed, 1));
+            next = best[0];
+        }
+        mhla_sequence_free(s);
+    }
+    free(ids);
+    free(wanted);
+}
+
+static void check_model(const char *name) {
+    char path[256];
+    snprintf(path, sizeof path, "lm/models/%s/golden", name);
+    mhla_safetensors *f = open_golden(path);
+    const char *given = getenv("MHLA_GOLDENS");
+    const char *folders[] = {given ? given : "../../shared/goldens", "../shared/goldens"};
+    mhla_model *model = NULL;
+    for (int i = 0; i < (given ? 1 : 2) && model == NULL; i++) {
+        snprintf(path, sizeof path, "%s/lm/models/%s", folders[i], name);
+        if (access(path, R_OK) == 0) ASSERT_OK(mhla_model_open(&model, path));
+    }
+    mhla_lm_info info = {.size = sizeof info};
+    ASSERT_OK(mhla_lm_query(model, &info));
+    check_logits(model, f, info.vocabulary, name);
+    check_greedy(model, f, name);
+    mhla_model_free(model);
+    mhla_safetensors_close(f);
+}
+
+static void test_mhla(void **state) {
+    (void)state;
+    check_model("mhla");
+}
+static void test_transformer(void **state) {
+    (void)state;
+    check_model("transformer");
+}
+static void test_linear(void **state) {
+    (void)state;
+    check_model("linear_attn");
+}
+static void test_llama(void **state) {
+    (void)state;
+    check_model("llama-hf");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_mhla),
+        cmocka_unit_test(test_transformer),
+        cmocka_unit_test(test_linear),
+        cmocka_unit_test(test_llama),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
