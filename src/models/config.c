@@ -101,7 +101,8 @@ static const struct field {
     F("heads", INT, INT, heads, 1, 256, NULL, "attention heads"),
     F("classes", INT, INT, classes, 1, 1000000, NULL, "how many classes"),
     F("mlp_ratio", REAL, REAL, mlp_ratio, 0.01, 64, NULL, "hidden width of the MLP over dim"),
-    F("class_token", BOOL, BOOL, class_token, 0, 0, NULL, "read a class token out instead of the mean of all tokens; MHLA: a block of its own"),
+    F("class_token", BOOL, BOOL, class_token, 0, 0, NULL,
+      "read a class token out instead of the mean of all tokens; MHLA: a block of its own"),
     F("norm", TEXT, CHOICE, norm, 0, 0, "layer|rms", "norms of blocks and output"),
     F("norm_eps", REAL, REAL, norm_eps, 0, 1, NULL, "their eps"),
     F("cpe", INT, INT, cpe, 0, 31, NULL, "kernel of the convolution that starts each block (3), 0 none"),
@@ -262,8 +263,9 @@ mhla_status mhla_deit_config_check(const mhla_deit_config *c) {
     if ((c->lepe && c->lepe % 2 == 0) || (c->cpe && c->cpe % 2 == 0))
         return mhla_fail(MHLA_EINVAL, "lepe is %d, cpe is %d: kernels are odd, or 0 for none", c->lepe, c->cpe);
     if (c->attention == MHLA_ATTENTION_MHLA && c->class_token && c->denominator == MHLA_DEN_RELEASED)
-        return mhla_fail(MHLA_EINVAL, "denominator \"released\" needs equal blocks, and a class token is a block of one "
-                                      "token: set denominator to eq4, or class_token to false");
+        return mhla_fail(MHLA_EINVAL,
+                         "denominator \"released\" needs equal blocks, and a class token is a block of one "
+                         "token: set denominator to eq4, or class_token to false");
     if (c->dim / c->heads > 512)
         return mhla_fail(MHLA_EINVAL, "dim %d over heads %d is more than 512 per head", c->dim, c->heads);
     return MHLA_OK;

@@ -156,6 +156,12 @@ mhla_status mhla_model_open_as(mhla_model **model, const char *path, const mhla_
     const mhla_family *family = NULL;
     mhla_safetensors *file = NULL;
     mhla_model *m = NULL;
+    if (desc && desc->size != sizeof *desc)
+        return mhla_fail(MHLA_EINVAL, "desc.size is %zu: set it to sizeof the structure", desc->size);
+    for (int i = 0; i < FAMILIES; i++) {
+        if (families[i]->open) MHLA_TRY(families[i]->open(model, path, desc));
+        if (*model) return MHLA_OK;
+    }
     MHLA_TRY(mhla_model_locate(path, folder, weights, sizeof folder - 16));
     mhla_status status = read_config(&tree, &family, folder, config, sizeof config);
     if (status == MHLA_OK) status = mhla_safetensors_open(&file, weights);

@@ -19,6 +19,8 @@ typedef struct mhla_family {
     const mhla_recipe_row *(*rows)(void);
     /* Is this the config.json of such a model? */
     int (*fits)(const json_t *tree);
+    /* Opens files of the family's own kind: MHLA_OK and *model NULL where the path is none. NULL: it has no such kind. */
+    mhla_status (*open)(mhla_model **model, const char *path, const mhla_open_desc *desc);
     /* A model of what a recipe says, or of config.json and the tensors beside it. Parameters are zeros. */
     mhla_status (*create)(mhla_model **model, const mhla_recipe *given, const char *prefix);
     mhla_status (*read)(mhla_model **model, const json_t *tree, const mhla_safetensors *file,

@@ -10,7 +10,7 @@
 
 /* ---- Making ---------------------------------------------------------------------------------------------------- */
 
-static mhla_status make(mhla_model **model, const mhla_lm_config *config, const json_t *tree, mhla_dtype storage) {
+mhla_status mhla_lm_make(mhla_model **model, const mhla_lm_config *config, const json_t *tree, mhla_dtype storage) {
     *model = NULL;
     mhla_model *m = calloc(1, sizeof *m);
     json_t *written = tree ? NULL : mhla_lm_config_tree(config);
@@ -34,7 +34,7 @@ static mhla_status make(mhla_model **model, const mhla_lm_config *config, const 
 }
 
 mhla_status mhla_model_of_lm(mhla_model **model, const mhla_lm_config *config, const json_t *tree) {
-    return make(model, config, tree, MHLA_F32);
+    return mhla_lm_make(model, config, tree, MHLA_F32);
 }
 
 static mhla_status lm_create(mhla_model **model, const mhla_recipe *given, const char *prefix) {
@@ -91,7 +91,7 @@ static mhla_status lm_read(mhla_model **model, const json_t *tree, const mhla_sa
     MHLA_TRY(mhla_storage_named(&storage, desc ? desc->storage : NULL));
     MHLA_TRY(mhla_lm_config_read(&config, tree, file, path));
     MHLA_TRY(check_size(&config, file));
-    return make(model, &config, tree, storage < 0 ? natural_storage(file) : (mhla_dtype)storage);
+    return mhla_lm_make(model, &config, tree, storage < 0 ? natural_storage(file) : (mhla_dtype)storage);
 }
 
 enum { PIECE = 1 << 20 }; /* numbers at a time */
@@ -264,6 +264,7 @@ const mhla_family mhla_family_lm = {
     .rows = mhla_lm_rows,
     .fits = mhla_lm_config_fits,
     .create = lm_create,
+    .open = mhla_lm_open_gguf,
     .read = lm_read,
     .init = lm_init,
     .load = lm_load,

@@ -270,12 +270,119 @@ static void released_models(void **state) {
     }
 }
 
+/* ---- The released configuration ---- */
+
+static void counts(void **state) {
+    (void)state;
+    static const struct {
+        const char *model;
+        int attention;
+        int64_t parameters;
+        int tensors;
+    } known[] = {{"lm_340m", MHLA_ATTENTION_MHLA, 341130240, 290},
+                 {"lm_340m", MHLA_ATTENTION_SOFTMAX, 341099520, 218},
+                 {"lm_340m", MHLA_ATTENTION_LINEAR, 347421696, 434}};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        mhla_lm_config c;
+        int64_t parameters[3], tensors[3]; /* of one layer, of two: the others are as the second */
+        ASSERT_OK(mhla_lm_preset(&c, known[i].model, known[i].attention));
+        assert_int_equal(c.layers, 24);
+        for (int n = 1; n < 3; n++) {
+            mhla_lm *lm;
+            c.layers = n;
+            ASSERT_OK(mhla_lm_create(&lm, &c));
+            parameters[n] = mhla_params_elements(mhla_lm_params(lm));
+            tensors[n] = mhla_params_count(mhla_lm_params(lm));
+            mhla_lm_free(lm);
+        }
+        assert_int_equal(parameters[1] + 23 * (parameters[2] - parameters[1]), known[i].parameters);
+        assert_int_equal(tensors[1] + 23 * (tensors[2] - tensors[1]), known[i].tensors);
+    }
+}
+
+/* Names, shapes and order of the published list. */
+static void released_names(void **state) {
+    (void)state;
+    char path[512], name[128], shape[64];
+    mhla_lm_config c;
+    mhla_lm *lm;
+    golden_path(path, "names/lm_340m_mhla.txt");
+    FILE *f = fopen(path, "r");
+    assert_non_null(f);
+    ASSERT_OK(mhla_lm_preset(&c, "lm_340m", MHLA_ATTENTION_MHLA));
+    c.layers = 2; /* the others take memory only */
+    ASSERT_OK(mhla_lm_create(&lm, &c));
+    char line[256];
+    int n = 0, layer;
+    while (fgets(line, sizeof line, f)) {
+        if (*line == '#' || (sscanf(line, "model.layers.%d", &layer) == 1 && layer > 1)) continue;
+        assert_int_equal(sscanf(line, "%127s %63s", name, shape), 2);
+        const mhla_param *p = mhla_params_at(mhla_lm_params(lm), n++);
+        char ours[64] = "";
+        for (int a = 0; a < p->dims; a++)
+            snprintf(ours + strlen(ours), sizeof ours - strlen(ours), "%s%lld", a ? "x" : "", (long long)p->shape[a]);
+        assert_string_equal(p->name, name);
+        assert_string_equal(ours, shape);
+    }
+    assert_int_equal(n, mhla_params_count(mhla_lm_params(lm)));
+    fclose(f);
+    mhla_lm_free(lm);
+}
+
+/* A real size, its parameters by formula. Needs 3 GB and some seconds, so only if asked for. */
+static void full_size(void **state) {
+    (void)state;
+    if (getenv("MHLA_FULL") == NULL) {
+        print_message("[   SKIP   ] the 340M model at its size: set MHLA_FULL=1\n");
+        skip();
+    }
+    mhla_safetensors *f = open_golden("07_lm/full_lm_340m");
+    mhla_lm_config c;
+    mhla_lm *lm;
+    ASSERT_OK(mhla_lm_preset(&c, "lm_340m", MHLA_ATTENTION_MHLA));
+    ASSERT_OK(mhla_lm_create(&lm, &c));
+    for (int j = 0; j < mhla_params_count(mhla_lm_params(lm)); j++) {
+        mhla_param *p = mhla_params_at(mhla_lm_params(lm), j);
+        float base = 0.0f, amp = sqrtf(3.0f / (float)(p->count / p->shape[0]));
+        if (p->flags & MHLA_PARAM_MIX) {
+            base = 1.0f / (float)p->shape[0];
+            amp = 0.5f / (float)p->shape[0];
+        } else if (p->dims == 1) {
+            base = 1.0f;
+            amp = 0.1f;
+        }
+        for (int64_t i = 0; i < p->count; i++) {
+            uint64_t z = ((uint64_t)j * 0x100000000u + (uint64_t)i + 1) * 0x9E3779B97F4A7C15u;
+            z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
+            z = (z ^ z >> 27) * 0x94D049BB133111EBu;
+            z ^= z >> 31;
+            const volatile float product = amp * ((float)(z >> 40) / 8388608.0f - 1.0f);
+            p->data[i] = base + product;
+        }
+        mhla_param_touch(p);
+    }
+    static const int32_t positions[] = {0, 1, 63, 64, 127, 128, 159};
+    int32_t ids[160];
+    for (int i = 0; i < 160; i++) ids[i] = (int32_t)((7919LL * i + 13) % 32000);
+    mhla_tape *t;
+    ASSERT_OK(mhla_tape_create(&t, NULL));
+    mhla_tape_begin(t, MHLA_TAPE_INFER);
+    mhla_tensor *h = mhla_lm_forward(t, lm, &(mhla_lm_run){0}, ids, 1, 160);
+    mhla_tensor *y = mhla_lm_logits(t, lm, mhla_nn_take_rows(t, positions, 7, h));
+    ASSERT_OK(mhla_tape_status(t));
+    float *want = golden(f, "out.", "logits");
+    assert_equal_numbers("full_lm_340m", "logits", y->data, want, 7 * 32000, 2e-5);
+    free(want);
+    mhla_tape_free(t);
+    mhla_lm_free(lm);
+    mhla_safetensors_close(f);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(layers),
-        cmocka_unit_test(models),
-        cmocka_unit_test(unknown_parts),
-        cmocka_unit_test(released_models),
+        cmocka_unit_test(layers),          cmocka_unit_test(models), cmocka_unit_test(unknown_parts),
+        cmocka_unit_test(released_models), cmocka_unit_test(counts), cmocka_unit_test(released_names),
+        cmocka_unit_test(full_size),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

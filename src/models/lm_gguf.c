@@ -1,0 +1,240 @@
+/* A GGUF file of the llama architecture as a language model: its metadata are the config, its tensors have other names, and
+ * the rows of q and k lie in the order of interleaved rotary pairs, which is undone here. */
+#include <dirent.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "core/status.h"
+#include "io/gguf.h"
+#include "models/lm_files.h"
+
+enum { PATH = 4096, PIECE = 1 << 20 }; /* numbers at a time */
+
+/* ---- The config ---------------------------------------------------------------------------------------------------- */
+
+static mhla_status read_architecture(const mhla_gguf *f) {
+    char *name = NULL, *scaling = NULL;
+    mhla_status status = mhla_gguf_get_text(&name, f, "general.architecture");
+    if (status == MHLA_OK) status = mhla_gguf_get_text(&scaling, f, "llama.rope.scaling.type");
+    if (status == MHLA_OK && (name == NULL || strcmp(name, "llama") != 0))
+        status = mhla_fail(MHLA_ENOTSUP, "%s: general.architecture is \"%.40s\": known is llama", mhla_gguf_path(f),
+                           name ? name : "");
+    if (status == MHLA_OK &&
+        ((scaling && strcmp(scaling, "none") != 0) || mhla_gguf_find_tensor(f, "rope_freqs.weight")))
+        status = mhla_fail(MHLA_ENOTSUP, "%s: a scaled rotary embedding (%.40s) is not known here", mhla_gguf_path(f),
+                           scaling ? scaling : "rope_freqs.weight");
+    free(name);
+    free(scaling);
+    return status;
+}
+
+static mhla_status read_config(mhla_lm_config *c, const mhla_gguf *f) {
+    int64_t layers = 0, width = 0, hidden = 0, heads = 0, kv = 0, dims = 0, values = 0, turned = 0, positions = 0;
+    int64_t bos = -1, eos = -1;
+    double theta = 10000.0, eps = 1e-5;
+    MHLA_TRY(read_architecture(f));
+    const struct {
+        int64_t *to;
+        const char *key;
+        int64_t least, most;
+    } keys[] = {{&layers, "llama.block_count", 1, MHLA_LM_LAYERS},  {&width, "llama.embedding_length", 1, 1 << 16},
+                {&hidden, "llama.feed_forward_length", 1, 1 << 18}, {&heads, "llama.attention.head_count", 1, 256},
+                {&kv, "llama.attention.head_count_kv", 1, 256},     {&dims, "llama.attention.key_length", 1, 1024},
+                {&values, "llama.attention.value_length", 1, 1024}, {&turned, "llama.rope.dimension_count", 2, 1024},
+                {&positions, "llama.context_length", 1, 1 << 30},   {&bos, "tokenizer.ggml.bos_token_id", -1, 1 << 24},
+                {&eos, "tokenizer.ggml.eos_token_id", -1, 1 << 24}};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        MHLA_TRY(mhla_gguf_get_int(keys[i].to, f, keys[i].key, keys[i].least, keys[i].most));
+        if (i < 4 && *keys[i].to == 0) return mhla_fail(MHLA_EDATA, "%s: no %s", mhla_gguf_path(f), keys[i].key);
+    }
+    MHLA_TRY(mhla_gguf_get_real(&theta, f, "llama.rope.freq_base"));
+    MHLA_TRY(mhla_gguf_get_real(&eps, f, "llama.attention.layer_norm_rms_epsilon"));
+    const mhla_gguf_tensor *embedding;
+    MHLA_TRY(mhla_gguf_need_tensor(&embedding, f, "token_embd.weight"));
+    if (embedding->rank != 2 || embedding->shape[0] > 1 << 24)
+        return mhla_fail(MHLA_EDATA, "%s: tensor token_embd.weight is no matrix of tokens", mhla_gguf_path(f));
+    if (dims == 0 && width % heads != 0)
+        return mhla_fail(MHLA_EDATA, "%s: embedding_length %lld is no multiple of %lld heads", mhla_gguf_path(f),
+                         (long long)width, (long long)heads);
+    if (dims == 0) dims = width / heads;
+    if ((values && values != dims) || (turned && turned != dims))
+        return mhla_fail(MHLA_ENOTSUP,
+                         "%s: heads of %lld dims, %lld of values, %lld of them turned, are not known here",
+                         mhla_gguf_path(f), (long long)dims, (long long)values, (long long)turned);
+    if (!(theta >= 1.0 && theta <= 1e12 && eps >= 0.0 && eps <= 1.0))
+        return mhla_fail(MHLA_EDATA, "%s: rope.freq_base %g, layer_norm_rms_epsilon %g", mhla_gguf_path(f), theta, eps);
+    *c = (mhla_lm_config){
+        .model = "llama",
+        .naming = MHLA_LM_NAMES_HF,
+        .layers = (int)layers,
+        .vocabulary = (int)embedding->shape[0],
+        .width = (int)width,
+        .hidden = (int)hidden,
+        .norm_eps = eps,
+        .tied = mhla_gguf_find_tensor(f, "output.weight") == NULL,
+        .positions = positions,
+        .bos = (int32_t)bos,
+        .eos = (int32_t)eos,
+        .deviation = 0.02,
+    };
+    for (int i = 0; i < c->layers; i++) c->kind[i] = MHLA_ATTENTION_SOFTMAX;
+    c->mixer[MHLA_ATTENTION_SOFTMAX] = (mhla_lm_mixer){
+        .heads = (int)heads,
+        .kv_heads = (int)(kv ? kv : heads),
+        .key_dim = (int)dims,
+        .value_dim = (int)dims,
+        .rope = MHLA_ROPE_HALF,
+        .rope_dim = (int)dims,
+        .rope_theta = theta,
+        .qk_norm_eps = 1e-5,
+    };
+    const mhla_status status = mhla_lm_config_check(c);
+    return status == MHLA_EINVAL ? mhla_fail(MHLA_EDATA, "%s: %s", mhla_gguf_path(f), mhla_message()) : status;
+}
+
+/* Metadata that ask for far more than the file holds are told before memory is taken. */
+static mhla_status check_size(const mhla_lm_config *c, const mhla_gguf *f) {
+    double held = 0.0, least = (double)c->vocabulary * c->width + 3.0 * c->layers * (double)c->width * c->hidden;
+    for (int64_t i = 0; i < mhla_gguf_tensor_count(f); i++) held += (double)mhla_gguf_tensor_at(f, i)->count;
+    if (least <= held) return MHLA_OK;
+    return mhla_fail(MHLA_EDATA, "%s: %.0f numbers in all; the model that its metadata describe has %.0f or more",
+                     mhla_gguf_path(f), held, least);
+}
+
+/* ---- The tensors ---------------------------------------------------------------------------------------------------- */
+
+/* "model.layers.3.mlp.up_proj.weight" -> "blk.3.ffn_up.weight" */
+static void their_name(char *theirs, size_t size, const char *ours) {
+    static const char *const parts[][2] = {
+        {"input_layernorm.weight", "attn_norm.weight"},    {"self_attn.q_proj.weight", "attn_q.weight"},
+        {"self_attn.k_proj.weight", "attn_k.weight"},      {"self_attn.v_proj.weight", "attn_v.weight"},
+        {"self_attn.o_proj.weight", "attn_output.weight"}, {"post_attention_layernorm.weight", "ffn_norm.weight"},
+        {"mlp.gate_proj.weight", "ffn_gate.weight"},       {"mlp.up_proj.weight", "ffn_up.weight"},
+        {"mlp.down_proj.weight", "ffn_down.weight"}};
+    static const char *const whole[][2] = {{"model.embed_tokens.weight", "token_embd.weight"},
+                                           {"model.norm.weight", "output_norm.weight"},
+                                           {"lm_head.weight", "output.weight"}};
+    for (int i = 0; i < 3; i++)
+        if (strcmp(ours, whole[i][0]) == 0) snprintf(theirs, size, "%s", whole[i][1]);
+    int layer, at = 0;
+    if (sscanf(ours, "model.layers.%d.%n", &layer, &at) != 1 || at == 0) return;
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (strcmp(ours + at, parts[i][0]) == 0) snprintf(theirs, size, "blk.%d.%s", layer, parts[i][1]);
+}
+
+/* What the numbers of a tensor are kept as without being asked: as they are, if there is such a storage. */
+static mhla_dtype natural_storage(const mhla_gguf_tensor *s) {
+    return s->type == MHLA_GGUF_Q8_0 ? MHLA_Q8_0 : s->type == MHLA_GGUF_BF16 ? MHLA_BF16 : MHLA_F32;
+}
+
+/* `dims` 0: row i is row i. Else heads of so many rows lie as pairs: 0, dims/2, 1, dims/2 + 1, ... */
+static mhla_status fill(mhla_param *p, const mhla_gguf_tensor *s, int dims) {
+    const int same = p->dtype != MHLA_F32 && p->dtype == natural_storage(s);
+    const size_t row_bytes = mhla_gguf_row_bytes(s->type, s->cols);
+    const int64_t N = p->shape[0], cols = p->count / N, most = dims ? 1 : cols < PIECE ? PIECE / cols : 1;
+    float *rows = malloc((size_t)(most * cols) * sizeof *rows);
+    mhla_status status = rows ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory for tensor %s", s->name);
+    for (int64_t at = 0; at < N && status == MHLA_OK; at += most) {
+        const int64_t n = N - at < most ? N - at : most;
+        int64_t from = at;
+        if (dims) { /* half and place in it */
+            const int64_t head = at / dims, half = at % dims / (dims / 2), j = at % dims % (dims / 2);
+            from = head * dims + 2 * j + half;
+        }
+        if (same) {
+            const unsigned char *data = s->data + (size_t)from * row_bytes;
+            status = mhla_param_set_rows(p, at, n, data, p->dtype);
+        } else if (p->dims == 1) {
+            mhla_gguf_read_rows(p->data, s, 0, 1);
+            mhla_param_touch(p);
+            break;
+        } else {
+            mhla_gguf_read_rows(rows, s, from, n);
+            status = mhla_param_set_rows(p, at, n, rows, MHLA_F32);
+        }
+    }
+    free(rows);
+    return status;
+}
+
+static mhla_status load(mhla_model *m, const mhla_gguf *f, int storage) {
+    const int dims = mhla_lm_config_of(m->lm)->mixer[MHLA_ATTENTION_SOFTMAX].key_dim;
+    const int n = mhla_params_count(m->params);
+    for (int i = 0; i < n; i++) {
+        mhla_param *p = mhla_params_at(m->params, i);
+        const mhla_gguf_tensor *s;
+        char name[96] = "";
+        their_name(name, sizeof name, p->name);
+        MHLA_TRY(mhla_gguf_need_tensor(&s, f, name));
+        MHLA_TRY(mhla_gguf_check_shape(s, p->dims, p->shape));
+        if (storage < 0 && (p->flags & MHLA_PARAM_MATRIX) && p->dtype != natural_storage(s))
+            MHLA_TRY(mhla_param_store(p, natural_storage(s)));
+        MHLA_TRY(fill(p, s, strstr(name, ".attn_q.") || strstr(name, ".attn_k.") ? dims : 0));
+    }
+    if (mhla_gguf_tensor_count(f) == n) return MHLA_OK;
+    for (int64_t i = 0; i < mhla_gguf_tensor_count(f); i++) {
+        int known = 0;
+        for (int k = 0; k < n && !known; k++) {
+            char name[96] = "";
+            their_name(name, sizeof name, mhla_params_at(m->params, k)->name);
+            known = strcmp(name, mhla_gguf_tensor_at(f, i)->name) == 0;
+        }
+        if (!known)
+            return mhla_fail(MHLA_ENOTSUP, "%s: tensor %s is not part of a llama as it is known here",
+                             mhla_gguf_path(f), mhla_gguf_tensor_at(f, i)->name);
+    }
+    return MHLA_OK;
+}
+
+/* ---- Opening --------------------------------------------------------------------------------------------------------- */
+
+/* `path` itself, or the only .gguf of a folder without config.json. 0: it is none of these. */
+static int locate(char *file, const char *path) {
+    struct stat info;
+    if (stat(path, &info) != 0) return 0;
+    if (!S_ISDIR(info.st_mode)) {
+        char magic[4] = "";
+        FILE *stream = fopen(path, "rb");
+        const int is = stream && fread(magic, 1, 4, stream) == 4 && memcmp(magic, "GGUF", 4) == 0;
+        if (stream) fclose(stream);
+        snprintf(file, PATH, "%s", path);
+        return is;
+    }
+    int found = 0;
+    if (snprintf(file, PATH, "%s/config.json", path) >= PATH || stat(file, &info) == 0) return 0;
+    DIR *folder = opendir(path);
+    for (struct dirent *e; folder && (e = readdir(folder));) {
+        const size_t n = strlen(e->d_name);
+        if (n > 5 && strcmp(e->d_name + n - 5, ".gguf") == 0 && ++found == 1)
+            found = snprintf(file, PATH, "%s/%s", path, e->d_name) < PATH ? 1 : 2;
+    }
+    if (folder) closedir(folder);
+    return found == 1;
+}
+
+mhla_status mhla_lm_open_gguf(mhla_model **model, const char *path, const mhla_open_desc *desc) {
+    char file[PATH];
+    mhla_gguf *f = NULL;
+    mhla_model *m = NULL;
+    mhla_lm_config config;
+    int storage;
+    *model = NULL;
+    if (!locate(file, path)) return MHLA_OK;
+    MHLA_TRY(mhla_storage_named(&storage, desc ? desc->storage : NULL));
+    MHLA_TRY(mhla_gguf_open(&f, file));
+    mhla_status status = read_config(&config, f);
+    if (status == MHLA_OK) status = check_size(&config, f);
+    const mhla_gguf_tensor *first = mhla_gguf_find_tensor(f, "blk.0.ffn_up.weight");
+    const mhla_dtype most = first ? natural_storage(first) : MHLA_F32;
+    if (status == MHLA_OK) status = mhla_lm_make(&m, &config, NULL, storage < 0 ? most : (mhla_dtype)storage);
+    if (status == MHLA_OK) status = load(m, f, storage);
+    mhla_gguf_close(f);
+    if (status == MHLA_OK && (m->origin = strdup(file)) == NULL) status = mhla_fail(MHLA_ENOMEM, "no memory");
+    if (status != MHLA_OK) {
+        mhla_model_free(m);
+        return status;
+    }
+    *model = m;
+    return MHLA_OK;
+}
