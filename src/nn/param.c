@@ -217,14 +217,3 @@ void mhla_init_xavier(mhla_param *p, uint64_t seed) {
 void mhla_init_torch(mhla_param *p, uint64_t seed, int64_t fan_in) {
     mhla_init_uniform(p, seed, 1.0 / sqrt((double)fan_in));
 }
-
-/* ---- Rows ---- */
-
-mhla_status mhla_param_get_rows(float *rows, const mhla_param *p, int64_t first, int64_t count) {
-    const int64_t N = p->shape[0], K = p->count / N;
-    if (first < 0 || count < 0 || first > N - count)
-        return mhla_fail(MHLA_EINVAL, "rows %lld to %lld of %s: it has %lld", (long long)first,
-                         (long long)(first + count - 1), p->name, (long long)N);
-    memcpy(rows, p->data + first * K, sizeof *rows * (size_t)(count * K));
-    return MHLA_OK;
-}
