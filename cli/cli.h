@@ -23,6 +23,7 @@ int cmd_train(int argc, char **argv);
 int cmd_eval(int argc, char **argv);
 int cmd_classify(int argc, char **argv);
 int cmd_data(int argc, char **argv);
+int cmd_tokenize(int argc, char **argv);
 
 /* ---- Options (options.c): one table per verb feeds the parser and --help ---- */
 

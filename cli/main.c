@@ -18,6 +18,7 @@ static const struct verb {
     {"bench", cmd_bench, "time, GFLOP/s and percent of this machine's peak"},
     {"plot", cmd_plot, "one HTML page about one or several runs of training"},
     {"convert", cmd_convert, "checkpoints to other types and numbers of files; PyTorch's to safetensors"},
+    {"tokenize", cmd_tokenize, "text to ids and back; train a tokenizer; shards for training"},
     {"data", cmd_data, "fetch datasets and a model: pictures, English text, SmolLM2"},
 };
 enum { VERBS = sizeof verbs / sizeof *verbs };

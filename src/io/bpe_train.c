@@ -46,7 +46,10 @@ typedef struct trainer {
     void *user;
 } trainer;
 
-enum { SCALE = 1000 }; /* of progress: as much for counting as for merging */
+enum {
+    SCALE = 1000,       /* of progress: as much for counting as for merging */
+    PIECE_BYTES = 4096, /* a longer piece is of no use: text of one letter only would make it */
+};
 
 static mhla_status no_memory(void) { return mhla_fail(MHLA_ENOMEM, "no memory to train a tokenizer"); }
 
@@ -324,6 +327,10 @@ static mhla_status merge_all(trainer *t, size_t vocabulary, int64_t min_count) {
             continue;
         }
         if (c.count < min_count) break;
+        size_t left, right;
+        (void)mhla_vocabulary_piece(&t->pieces, (int32_t)(c.key >> 32), &left);
+        (void)mhla_vocabulary_piece(&t->pieces, (int32_t)(uint32_t)c.key, &right);
+        if (left + right > PIECE_BYTES) continue;
         MHLA_TRY(merge(t, c.key));
         if (t->progress && t->pieces.count % 64 == 0)
             t->progress(t->user, SCALE + (int64_t)((t->pieces.count - begun) * SCALE / (vocabulary - begun)),
