@@ -1,5 +1,5 @@
 /* mhla info: what the library found on this machine and what it chose; or what a model is made of. */
-#include <mhla/nn.h>
+#include <mhla/lm.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -23,8 +23,9 @@ static const cli_usage usage = {
     .text = "Prints the version, the kernels chosen for this CPU and why, threads, caches, and\n"
             "what the machine can do at most: its rates of multiply-adds and of reading memory.\n"
             "MHLA_ISA in the environment forces the kernels.\n\n"
-            "With MODEL, a folder, a run or a preset (deit_nano, deit_tiny, deit_small, deit_base) changed by\n"
-            "settings such as structure=released attention=softmax: its parameters and multiply-adds.\n",
+            "With MODEL, a folder, a run, a .gguf file or a preset (deit_nano, deit_tiny, deit_small, deit_base,\n"
+            "lm_micro, lm_nano, lm_340m) changed by settings such as attention=softmax: its parameters and\n"
+            "multiply-adds; of a language model also what a token reads and a sequence keeps.\n",
 };
 
 /* ---- A model ---- */
@@ -37,8 +38,52 @@ static const char *shape_text(char *text, size_t size, const mhla_tensor_info *t
     return text;
 }
 
-static void print_model(const mhla_model *model, const mhla_model_info *info) {
-    char count[32], shape[64];
+static void print_tensors(const mhla_model *model) {
+    char shape[64];
+    mhla_tensor_info t = {.size = sizeof t};
+    for (int i = 0; tensors && mhla_model_tensor(model, i, &t) == MHLA_OK; i++)
+        printf("%s %s\n", t.name, shape_text(shape, sizeof shape, &t));
+}
+
+static void print_lm(const mhla_model *model, const mhla_model_info *info, const mhla_lm_info *lm) {
+    char count[32], bytes[32];
+    printf("model       %s\n", info->name);
+    printf("attention   %s, %d layers of %d\n", lm->attention, lm->layers, lm->width);
+    printf("vocabulary  %s tokens\n", text_count(count, sizeof count, lm->vocabulary));
+    if (lm->context) printf("context     %s tokens\n", text_count(count, sizeof count, lm->context));
+    printf("parameters  %s in %d tensors\n", text_count(count, sizeof count, info->parameters), info->tensors);
+    text_bytes(bytes, sizeof bytes, (double)lm->weight_bytes);
+    printf("weights     %s, %s read by a token\n", lm->storage, bytes);
+    const int giga = lm->multiply_adds >= 100000000;
+    printf("multiply-adds of a token\n");
+    printf("  %8.3f %c  every product, mean over %s\n", (double)lm->multiply_adds / (giga ? 1e9 : 1e6),
+           giga ? 'G' : 'M', lm->context ? "a text as long as the context" : "the first token");
+    text_bytes(bytes, sizeof bytes, (double)lm->state_bytes);
+    printf("state       %s of a sequence %s\n", bytes, lm->context ? "as long as the context" : "of one token");
+    print_tensors(model);
+}
+
+static void print_lm_json(const mhla_model_info *info, const mhla_lm_info *lm) {
+    json_put_text("model", info->name);
+    json_put_text("attention", lm->attention);
+    json_put_int("layers", lm->layers);
+    json_put_int("width", lm->width);
+    json_put_int("vocabulary", lm->vocabulary);
+    json_put_int("context", lm->context);
+    json_put_int("parameters", info->parameters);
+    json_put_int("tensors", info->tensors);
+    json_put_text("storage", lm->storage);
+    json_put_int("weight_bytes", (int64_t)lm->weight_bytes);
+    json_put_int("multiply_adds", lm->multiply_adds);
+    json_put_int("state_bytes", (int64_t)lm->state_bytes);
+}
+
+static void print_model(const mhla_model *model, const mhla_model_info *info, const mhla_lm_info *lm) {
+    char count[32];
+    if (lm) {
+        print_lm(model, info, lm);
+        return;
+    }
     printf("model       %s\n", info->name);
     printf("input       %d x %d x %d, %d classes\n", info->channels, info->height, info->width, info->classes);
     printf("tokens      %lld\n", (long long)info->tokens);
@@ -50,14 +95,10 @@ static void print_model(const mhla_model *model, const mhla_model_info *info) {
            (long long)info->tokens);
     printf("  %8.3f %c  as the paper counts: layers alone, without padding\n", (double)info->multiply_adds_paper / unit,
            giga ? 'G' : 'M');
-    mhla_tensor_info t = {.size = sizeof t};
-    for (int i = 0; tensors && mhla_model_tensor(model, i, &t) == MHLA_OK; i++)
-        printf("%s %s\n", t.name, shape_text(shape, sizeof shape, &t));
+    print_tensors(model);
 }
 
-static void print_model_json(const mhla_model *model, const mhla_model_info *info) {
-    char shape[64];
-    json_put_open(NULL, '{');
+static void print_classifier_json(const mhla_model_info *info) {
     json_put_text("model", info->name);
     json_put_int("channels", info->channels);
     json_put_int("height", info->height);
@@ -68,6 +109,15 @@ static void print_model_json(const mhla_model *model, const mhla_model_info *inf
     json_put_int("tensors", info->tensors);
     json_put_int("multiply_adds", info->multiply_adds);
     json_put_int("multiply_adds_paper", info->multiply_adds_paper);
+}
+
+static void print_model_json(const mhla_model *model, const mhla_model_info *info, const mhla_lm_info *lm) {
+    char shape[64];
+    json_put_open(NULL, '{');
+    if (lm)
+        print_lm_json(info, lm);
+    else
+        print_classifier_json(info);
     if (tensors) json_put_open("names", '{');
     mhla_tensor_info t = {.size = sizeof t};
     for (int i = 0; tensors && mhla_model_tensor(model, i, &t) == MHLA_OK; i++)
@@ -80,12 +130,15 @@ static int info_model(char **argv, int given) {
     struct stat file;
     mhla_model *model = NULL;
     mhla_model_info info = {.size = sizeof info};
-    const int preset = strncmp(argv[0], "deit_", 5) == 0 && stat(argv[0], &file) != 0;
+    mhla_lm_info lm = {.size = sizeof lm};
+    const int preset =
+        (strncmp(argv[0], "deit_", 5) == 0 || strncmp(argv[0], "lm_", 3) == 0) && stat(argv[0], &file) != 0;
     if (!preset && given > 1) return cli_wrong(usage.verb, "\"%s\" is not expected: only presets are changed", argv[1]);
     mhla_status status = preset ? mhla_model_create(&model, argv[0], (const char *const *)argv + 1, given - 1, 0)
                                 : mhla_model_open(&model, argv[0]);
     if (status == MHLA_OK) status = mhla_model_query(model, &info);
-    if (status == MHLA_OK) (json ? print_model_json : print_model)(model, &info);
+    if (status == MHLA_OK && info.classes == 0) status = mhla_lm_query(model, &lm);
+    if (status == MHLA_OK) (json ? print_model_json : print_model)(model, &info, info.classes ? NULL : &lm);
     mhla_model_free(model);
     return status == MHLA_OK ? CLI_OK : cli_failed(usage.verb, status);
 }

@@ -27,8 +27,9 @@ extern "C" {
 
 typedef struct mhla_model mhla_model;
 
-/* A fresh model of a preset ("deit_tiny", "deit_small", "deit_base", "deit_nano"), changed by `count` settings
- * "key=value" with the keys of config.json ("attention=softmax", "classes=10"), weights drawn from `seed`.
+/* A fresh model of a preset ("deit_tiny", "deit_small", "deit_base", "deit_nano"; of language models "lm_340m", "lm_nano",
+ * "lm_micro"), changed by `count` settings "key=value" with the keys of config.json ("attention=softmax", "classes=10",
+ * "num_hidden_layers=12"), weights drawn from `seed`. Of image classifiers:
  * The key `structure` is applied first whatever its place: "equal" (the default; everything but the attention is the
  * same for all attentions) or "released" (the published models: MHLA's and the linear one as released with the paper,
  * softmax as in timm). */
@@ -48,12 +49,13 @@ typedef struct mhla_model_info {
     size_t size;
     const char *name;            /* "deit_tiny"; this and other texts live as long as the model */
     const char *config;          /* the text of config.json */
-    int classes;
+    int classes;                 /* 0: a language model (mhla_lm_query) */
     int channels, height, width; /* of an input image */
-    int64_t tokens;              /* as attention sees them: padding and class token counted */
+    int64_t tokens;              /* as attention sees them: padding and class token counted; of a language model: its
+                                    context */
     int64_t parameters;
     int tensors;
-    int64_t multiply_adds;       /* of one image: every product, at `tokens` tokens */
+    int64_t multiply_adds;       /* of one image, every product, at `tokens` tokens; or of one token of text */
     int64_t multiply_adds_paper; /* linear layers and convolutions only, at the tokens without padding: the paper's count */
 } mhla_model_info;
 
@@ -65,7 +67,7 @@ typedef struct mhla_tensor_info {
     int axes;
     int64_t shape[8];
     int64_t count;
-    const float *data;
+    const float *data; /* NULL where it is not kept as float32 */
 } mhla_tensor_info;
 
 /* Parameter i of 0 .. tensors-1, in the order of the published lists. */

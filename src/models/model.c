@@ -34,7 +34,11 @@ mhla_status mhla_model_create(mhla_model **model, const char *preset, const char
         snprintf(all + n, sizeof all - n, "%s%s", i ? "|" : "", families[i]->presets);
         if (has_preset(families[i], preset)) f = families[i];
     }
-    if (f == NULL) return mhla_fail(MHLA_EINVAL, "\"%.60s\" is no model: there are %s", preset, all);
+    if (f == NULL) {
+        for (char *at = all; *at; at++)
+            if (*at == '|') *at = ' ';
+        return mhla_fail(MHLA_EINVAL, "\"%.60s\" is no model: there are %s", preset, all);
+    }
     mhla_recipe *recipe = NULL;
     mhla_status status = mhla_recipe_create(&recipe, f->rows());
     if (status == MHLA_OK) status = mhla_recipe_set(recipe, "model", preset);

@@ -5,3 +5,10 @@ done
 mhla info deit_small structure=released attention=softmax
 mhla info deit_small structure=released attention=linear --json
 mhla info deit_nano classes=10 channels=1 depth=1 --tensors
+# Language models: the released configuration, and what a small one of each attention is made of.
+mhla info lm_340m num_hidden_layers=2
+mhla info lm_340m attention=softmax num_hidden_layers=1 --json
+mhla info lm_micro attn_layers=1 --tensors
+mhla info lm_micro num_heads=3
+mhla info lm_micro attention=sofmax
+mhla info lm_milli
