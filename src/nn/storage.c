@@ -28,3 +28,10 @@ mhla_status mhla_param_set_rows(mhla_param *p, int64_t first, int64_t count, con
     mhla_param_touch(p);
     return MHLA_OK;
 }
+
+mhla_status mhla_param_get_rows(float *rows, const mhla_param *p, int64_t first, int64_t count) {
+    const int64_t cols = p->count / p->shape[0];
+    MHLA_TRY(check(p, first, count));
+    memcpy(rows, p->data + first * cols, sizeof(float) * (size_t)(count * cols));
+    return MHLA_OK;
+}
