@@ -8,6 +8,7 @@
 #include <mhla/nn.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 enum { CLI_OK = 0, CLI_FAILED = 1, CLI_USAGE = 2 };
 
@@ -24,6 +25,7 @@ int cmd_eval(int argc, char **argv);
 int cmd_classify(int argc, char **argv);
 int cmd_data(int argc, char **argv);
 int cmd_tokenize(int argc, char **argv);
+int cmd_reproduce(int argc, char **argv);
 
 /* ---- Options (options.c): one table per verb feeds the parser and --help ---- */
 
@@ -77,8 +79,9 @@ extern const char *cli_program;
 /* "4x4" */
 const char *cli_grid_text(char *text, size_t size, int axes, const int *sizes);
 
-/* ---- JSON on standard output (json.c); key NULL inside arrays. Not json_real and the like: those are jansson's ---- */
+/* ---- JSON on standard output, or in a file (json.c); key NULL inside arrays. Not json_real and the like: those are jansson's ---- */
 
+void json_put_to(FILE *to); /* from now on; NULL: standard output */
 void json_put_open(const char *key, char bracket);
 void json_put_close(char bracket); /* the last one ends the line */
 void json_put_text(const char *key, const char *value);

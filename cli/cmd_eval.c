@@ -1,37 +1,61 @@
-/* mhla eval: how many images of a dataset a model gets right. */
-#include <mhla/nn.h>
+/* mhla eval: how well a model does: images of a dataset that it gets right; text that it predicts, questions that it
+ * answers (eval_lm.c). */
+#include <mhla/lm.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "cli.h"
+#include "eval.h"
 
-static const char *data, *split = "test";
+static cli_texts data;
+static const char *split;
 static int64_t limit, threads;
 static int json, classes;
+static eval_options language;
 
 static const cli_option options[] = {
-    {"data", CLI_TEXT, &data, "DATA", "a folder, fashion-mnist or cifar10-test; default: what the run was trained on"},
-    {"split", CLI_TEXT, &split, "SPLIT", "test (default) or train"},
-    {"limit", CLI_INT, &limit, "N", "the first N images only"},
-    {"classes", CLI_FLAG, &classes, NULL, "a line for each class, too"},
+    {"data", CLI_TEXTS, &data, "DATA", "what to evaluate on, like those behind MODEL; may be given several times"},
+    {"split", CLI_TEXT, &split, "SPLIT", "images: test (default) or train"},
+    {"classes", CLI_FLAG, &classes, NULL, "images: a line for each class, too"},
+    {"choices", CLI_TEXT, &language.choices, "FILE", "text: questions with choices, JSON lines"},
+    {"window", CLI_INT, &language.window, "N", "text: tokens of a rolling window; default: the model's context"},
+    {"by-position", CLI_FLAG, &language.by_position, NULL, "text: bits per token by position in the window, too"},
+    {"bucket", CLI_INT, &language.bucket, "N", "text: positions of a line of that; default: a sixteenth of the window"},
+    {"beyond", CLI_TEXT, &language.beyond, "POLICY",
+     "text: windows past the trained length: error (default), clamp, chunk"},
+    {"storage", CLI_TEXT, &language.storage, "TYPE",
+     "text: weights as float32, bfloat16, q8_0; or all, one after the other"},
+    {"batch", CLI_INT, &language.batch, "N", "text: windows read at once"},
+    {"limit", CLI_INT, &limit, "N", "the first N images, tokens or questions only"},
     {"threads", CLI_INT, &threads, "N", "default: what OpenMP would use"},
     {"json", CLI_FLAG, &json, NULL, "one JSON document instead of text"},
     {0},
 };
 static const cli_usage usage = {
     .verb = "eval",
-    .arguments = "MODEL",
+    .arguments = "MODEL [DATA...]",
     .options = options,
-    .text = "Runs a model over labelled images and prints its accuracy. MODEL is a folder with config.json and\n"
-            "model.safetensors, a .safetensors file beside a config.json, or a run (its best checkpoint).\n",
+    .text =
+        "Runs a model over data and prints how well it does. MODEL is a folder with config.json and\n"
+        "model.safetensors, a .safetensors file beside a config.json, a run (its best checkpoint), or a .gguf file.\n"
+        "\n"
+        "A classifier: accuracy on labelled images, DATA, by default those that the run was trained on.\n"
+        "\n"
+        "A language model: perplexity and bits per byte of texts, and its accuracy at questions with choices,\n"
+        "both as lm-evaluation-harness computes them. DATA are files and folders of UTF-8 text; a .jsonl file\n"
+        "has a document per line, its key \"text\", in any other file a line with a form feed alone ends a document.\n",
 };
 
-static void progress(void *user, int64_t done, int64_t all) {
+void eval_progress(void *user, int64_t done, int64_t all) {
     static double shown;
     (void)user;
     if (now_seconds() - shown < 0.2 && done < all) return;
     shown = now_seconds();
-    fprintf(stderr, "\r%lld of %lld%s", (long long)done, (long long)all, done == all ? "\r\033[K" : "");
+    if (all < 1 << 20)
+        fprintf(stderr, "\r%lld of %lld%s", (long long)done, (long long)all, done == all ? "\r\033[K" : "");
+    else
+        fprintf(stderr, "\r%.0f %%%s", 100.0 * (double)done / (double)all, done == all ? "\r\033[K" : "");
 }
 
 static void print_text(mhla_model *model, const mhla_evaluation *r) {
@@ -70,26 +94,66 @@ static void print_json(mhla_model *model, const mhla_evaluation *r) {
     json_put_close('}');
 }
 
-int cmd_eval(int argc, char **argv) {
-    int given = 0;
-    const int code = cli_parse(&usage, argc, argv, &given);
-    if (code >= 0) return code;
-    if (given != 1) return cli_wrong(usage.verb, "one MODEL is expected, %d are given", given);
-    if (threads > 1024) return cli_wrong(usage.verb, "--threads is %lld: expected 1 to 1024", (long long)threads);
-    mhla_model *model = NULL;
-    mhla_context *context = NULL;
+static int eval_images(mhla_model *model) {
     mhla_evaluation result = {.size = sizeof result};
-    mhla_status status = mhla_model_open(&model, argv[0]);
-    if (status == MHLA_OK && threads) {
-        status = mhla_context_create(&context,
-                                     &(mhla_context_desc){.size = sizeof(mhla_context_desc), .threads = (int)threads});
-        if (status == MHLA_OK) mhla_model_set_context(model, context);
+    const char *wrong = language.choices       ? "choices"
+                        : language.window      ? "window"
+                        : language.by_position ? "by-position"
+                        : language.bucket      ? "bucket"
+                        : language.beyond      ? "beyond"
+                        : language.storage     ? "storage"
+                        : language.batch       ? "batch"
+                                               : NULL;
+    if (wrong || language.files > 1) {
+        mhla_model_free(model);
+        return wrong ? cli_wrong(usage.verb, "--%s is for language models, this one classifies images", wrong)
+                     : cli_wrong(usage.verb, "%d DATA are given: a classifier takes one", language.files);
     }
-    if (status == MHLA_OK)
-        status = mhla_model_evaluate(model, &result, data, split, limit, isatty(STDERR_FILENO) ? progress : NULL, NULL);
+    const mhla_status status =
+        mhla_model_evaluate(model, &result, language.files ? language.data[0] : NULL, split ? split : "test", limit,
+                            isatty(STDERR_FILENO) ? eval_progress : NULL, NULL);
     if (status == MHLA_OK) (json ? print_json : print_text)(model, &result);
     mhla_evaluation_free(&result);
     mhla_model_free(model);
-    mhla_context_free(context);
     return status == MHLA_OK ? CLI_OK : cli_failed(usage.verb, status);
+}
+
+static mhla_status open_model(mhla_model **model, const char *path) {
+    if (language.storage == NULL) return mhla_model_open(model, path);
+    return mhla_model_open_as(
+        model, path, &(mhla_open_desc){.size = sizeof(mhla_open_desc), .storage = eval_storage(language.storage, 0)});
+}
+
+int cmd_eval(int argc, char **argv) {
+    int given = 0;
+    int code = cli_parse(&usage, argc, argv, &given);
+    if (code >= 0) return code;
+    if (given < 1) return cli_wrong(usage.verb, "a MODEL is expected");
+    if (threads > 1024) return cli_wrong(usage.verb, "--threads is %lld: expected 1 to 1024", (long long)threads);
+    for (int i = 1; i < given; i++) {
+        if (data.count == (int)(sizeof data.text / sizeof *data.text))
+            return cli_wrong(usage.verb, "more than %d DATA; name a folder", data.count);
+        data.text[data.count++] = argv[i];
+    }
+    language.path = argv[0];
+    language.data = data.text;
+    language.files = data.count;
+    language.limit = limit;
+    language.json = json;
+    mhla_model *model = NULL;
+    mhla_context *context = NULL;
+    mhla_lm_info info = {.size = sizeof info};
+    mhla_status status = MHLA_OK;
+    if (threads)
+        status = mhla_context_create(&context,
+                                     &(mhla_context_desc){.size = sizeof(mhla_context_desc), .threads = (int)threads});
+    if (status == MHLA_OK) status = open_model(&model, argv[0]);
+    if (status == MHLA_OK) {
+        mhla_model_set_context(model, context);
+        language.context = context;
+        code = mhla_lm_query(model, &info) == MHLA_OK ? eval_language(model, &language) : eval_images(model);
+    } else
+        code = cli_failed(usage.verb, status);
+    mhla_context_free(context);
+    return code;
 }

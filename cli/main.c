@@ -11,7 +11,7 @@ static const struct verb {
 } verbs[] = {
     {"demo", cmd_demo, "check the operators, compare their cost, then three models learn: MHLA, linear, softmax"},
     {"train", cmd_train, "train a model by a recipe, or go on with a run"},
-    {"eval", cmd_eval, "a model's accuracy on labelled images"},
+    {"eval", cmd_eval, "how well a model does: images it gets right, text it predicts, questions it answers"},
     {"classify", cmd_classify, "what a model takes pictures for"},
     {"info", cmd_info, "this machine: instruction set, threads, caches, measured peak; or a model"},
     {"check", cmd_check, "every operator against its reference, on this very CPU"},
@@ -20,12 +20,13 @@ static const struct verb {
     {"convert", cmd_convert, "checkpoints to other types and numbers of files; PyTorch's to safetensors"},
     {"tokenize", cmd_tokenize, "text to ids and back; train a tokenizer; shards for training"},
     {"data", cmd_data, "fetch datasets and a model: pictures, English text, SmolLM2"},
+    {"reproduce", cmd_reproduce, "experiments of papers by one command: mqar"},
 };
 enum { VERBS = sizeof verbs / sizeof *verbs };
 
 static void usage(FILE *out) {
     fprintf(out, "usage: mhla VERB [OPTIONS]\n\nMulti-Head Linear Attention on the CPU.\n\n");
-    for (int i = 0; i < VERBS; i++) fprintf(out, "  %-8s %s\n", verbs[i].name, verbs[i].summary);
+    for (int i = 0; i < VERBS; i++) fprintf(out, "  %-9s %s\n", verbs[i].name, verbs[i].summary);
     fprintf(out, "\n  mhla VERB --help   the options of a verb\n  mhla --version     the version\n");
 }
 

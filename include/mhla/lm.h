@@ -349,6 +349,50 @@ typedef void (*mhla_choice_fn)(void *user, const mhla_choice_event *event);
 MHLA_API mhla_status mhla_lm_choices(mhla_model *model, mhla_choices *result, const char *path, int64_t limit,
                                      mhla_choice_fn report, void *user);
 
+/* Multi-query associative recall (MQAR) by the recipe of zoology, at one width: a small decoder learns to say the value
+ * that followed a key earlier in the same sequence, all data made from the seed (docs/mqar.md). Zero is the default of
+ * every field; training goes through all lengths in turn. */
+typedef struct mhla_mqar_desc {
+    size_t size;
+    const char *attention; /* "mhla" (NULL), "softmax", "linear" */
+    int vocabulary;        /* 8192 */
+    int width, layers, heads; /* 64, 2, 2 */
+    int chunk;             /* of MHLA layers: 16 tokens; as many blocks as the longest sequence needs */
+    int conv;              /* width of a causal convolution of q, k, v in MHLA layers; 0 = none */
+    int64_t steps;         /* updates */
+    int64_t tokens;        /* of a batch, about */
+    double rate;           /* at its highest; falls to 0 along a cosine */
+    int64_t tests;         /* sequences of each kind that are tested */
+    uint64_t seed;
+    const mhla_context *context;
+} mhla_mqar_desc;
+
+typedef struct mhla_mqar_row {
+    int length, pairs;    /* tokens of a sequence, keys and values in it */
+    int64_t asked, right; /* queries, and those whose value is the likeliest of all tokens */
+} mhla_mqar_row;
+
+enum { MHLA_MQAR_ROWS = 4 };
+
+typedef struct mhla_mqar_result {
+    size_t size;
+    mhla_mqar_row rows[MHLA_MQAR_ROWS];
+    int64_t parameters, steps; /* steps: fewer than wanted where all rows were right before */
+    double loss, seconds;      /* of the last steps' mean */
+} mhla_mqar_result;
+
+typedef struct mhla_mqar_event {
+    size_t size;
+    int64_t step, steps;
+    double loss;           /* of this step's batch */
+    int length, pairs;     /* of its sequences */
+} mhla_mqar_event;
+typedef void (*mhla_mqar_fn)(void *user, const mhla_mqar_event *event);
+
+/* Trains and tests. report may be NULL. */
+MHLA_API mhla_status mhla_mqar_run(mhla_mqar_result *result, const mhla_mqar_desc *desc, mhla_mqar_fn report,
+                                   void *user);
+
 #ifdef __cplusplus
 }
 #endif

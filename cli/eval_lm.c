@@ -1,0 +1,241 @@
+/* mhla eval of a language model: perplexity over texts, by position, by storage type; questions with choices. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "eval.h"
+
+enum { STORAGES = 3 };
+
+/* One storage type: what it holds and what came out. */
+typedef struct row {
+    char storage[32];
+    size_t weight_bytes;
+    mhla_perplexity perplexity;
+    mhla_choices choices;
+} row;
+
+const char *eval_storage(const char *storage, int i) {
+    static const char *const all[] = {"float32", "bfloat16", "q8_0"};
+    if (storage && strcmp(storage, "all") == 0) return i < STORAGES ? all[i] : NULL;
+    return i == 0 ? storage : NULL;
+}
+
+static mhla_beyond beyond_of(const char *text) {
+    return text == NULL || strcmp(text, "error") == 0 ? MHLA_BEYOND_ERROR
+           : strcmp(text, "clamp") == 0               ? MHLA_BEYOND_CLAMP
+                                                      : MHLA_BEYOND_CHUNK;
+}
+
+static mhla_status read_texts(mhla_model *model, row *r, const mhla_documents *documents, const eval_options *o) {
+    const int64_t n = mhla_documents_count(documents);
+    const char **texts = malloc((size_t)n * sizeof *texts + 1);
+    size_t *bytes = malloc((size_t)n * sizeof *bytes + 1);
+    mhla_status status = texts && bytes ? MHLA_OK : MHLA_ENOMEM;
+    for (int64_t i = 0; i < n && status == MHLA_OK; i++) texts[i] = mhla_documents_text(documents, i, &bytes[i]);
+    const mhla_perplexity_desc desc = {.size = sizeof desc,
+                                       .window = o->window,
+                                       .bucket = o->bucket,
+                                       .beyond = beyond_of(o->beyond),
+                                       .limit = o->limit,
+                                       .batch = (int)o->batch};
+    r->perplexity.size = sizeof r->perplexity;
+    if (status == MHLA_OK)
+        status = mhla_lm_perplexity(model, &r->perplexity, texts, bytes, n, &desc,
+                                    isatty(STDERR_FILENO) ? eval_progress : NULL, NULL);
+    free(texts);
+    free(bytes);
+    return status;
+}
+
+static void questions_progress(void *user, const mhla_choice_event *event) {
+    static double shown;
+    (void)user;
+    if (now_seconds() - shown < 0.2) return;
+    shown = now_seconds();
+    fprintf(stderr, "\r%lld questions\033[K", (long long)event->question + 1);
+}
+
+static mhla_status evaluate(mhla_model *model, row *r, const mhla_documents *documents, const eval_options *o) {
+    mhla_lm_info info = {.size = sizeof info};
+    mhla_status status = mhla_lm_query(model, &info);
+    if (status != MHLA_OK) return status;
+    snprintf(r->storage, sizeof r->storage, "%s", info.storage);
+    r->weight_bytes = info.weight_bytes;
+    if (documents) status = read_texts(model, r, documents, o);
+    if (status == MHLA_OK && o->choices) {
+        const int shown = isatty(STDERR_FILENO);
+        r->choices.size = sizeof r->choices;
+        status = mhla_lm_choices(model, &r->choices, o->choices, o->limit, shown ? questions_progress : NULL, NULL);
+        if (shown) fprintf(stderr, "\r\033[K");
+    }
+    return status;
+}
+
+/* ---- For people ---- */
+
+static void print_perplexity(const mhla_perplexity *p) {
+    char a[32], b[32], c[32], d[32];
+    printf("text            %s %s, %s tokens, %s words, %s bytes\n", text_count(a, sizeof a, p->documents),
+           p->documents == 1 ? "document" : "documents", text_count(b, sizeof b, p->tokens),
+           text_count(c, sizeof c, p->words), text_count(d, sizeof d, p->bytes));
+    printf("bits per byte   %.4f\n", p->bits_per_byte);
+    printf("perplexity      %.4g per word, %.4f per byte, %.3f per token\n", p->word_perplexity, p->byte_perplexity,
+           p->token_perplexity);
+    printf("speed           %s tokens/s\n", text_count(a, sizeof a, (int64_t)llround((double)p->tokens / p->seconds)));
+}
+
+static void print_positions(const mhla_perplexity *p) {
+    printf("\n%16s %10s  bits per token\n", "position", "tokens");
+    for (int i = 0; i < p->buckets; i++) {
+        char a[32], range[64];
+        if (p->bucket_tokens[i] == 0) continue;
+        snprintf(range, sizeof range, "%lld-%lld", (long long)(i * p->bucket), (long long)((i + 1) * p->bucket - 1));
+        printf("%16s %10s  %.4f\n", range, text_count(a, sizeof a, p->bucket_tokens[i]), p->bucket_bits[i]);
+    }
+}
+
+static void print_choices(const mhla_choices *c) {
+    const double n = (double)c->questions, right = (double)c->right / n, norm = (double)c->right_norm / n;
+    char a[32];
+    printf("questions       %s\n", text_count(a, sizeof a, c->questions));
+    if (c->questions == 0) return;
+    printf("acc             %.2f %%  (+- %.2f)\n", 100.0 * right, 100.0 * sqrt(right * (1.0 - right) / n));
+    printf("acc_norm        %.2f %%  (+- %.2f)\n", 100.0 * norm, 100.0 * sqrt(norm * (1.0 - norm) / n));
+}
+
+/* What each storage type costs, beside the first. */
+static void print_storages(const row *rows, int n, const eval_options *o) {
+    printf("\n%-9s %9s", "storage", "weights");
+    if (o->files) printf(" %9s %10s %9s %9s", "bits/byte", "ppl/token", "cost", "tokens/s");
+    if (o->choices) printf(" %8s %8s", "acc", "acc_norm");
+    printf("\n");
+    for (int i = 0; i < n; i++) {
+        char a[32], b[32];
+        const mhla_perplexity *p = &rows[i].perplexity;
+        const mhla_choices *c = &rows[i].choices;
+        printf("%-9s %9s", rows[i].storage, text_bytes(a, sizeof a, (double)rows[i].weight_bytes));
+        if (o->files) {
+            printf(" %9.4f %10.3f ", p->bits_per_byte, p->token_perplexity);
+            if (i)
+                printf("%+7.3f %%", 100.0 * (p->token_perplexity / rows[0].perplexity.token_perplexity - 1.0));
+            else
+                printf("%9s", "-");
+            printf(" %9s", text_count(b, sizeof b, (int64_t)llround((double)p->tokens / p->seconds)));
+        }
+        if (o->choices && c->questions)
+            printf(" %6.2f %% %6.2f %%", 100.0 * (double)c->right / (double)c->questions,
+                   100.0 * (double)c->right_norm / (double)c->questions);
+        printf("\n");
+    }
+    if (o->files) printf("\ncost: more perplexity per token than %s\n", rows[0].storage);
+}
+
+static void print_text(const mhla_lm_info *info, const char *name, const row *rows, int n, const eval_options *o) {
+    char a[32];
+    printf("model           %s: %s, %s parameters, %s\n", name, info->attention,
+           text_count(a, sizeof a, info->parameters), n == 1 ? rows[0].storage : "storage by storage");
+    if (o->files) print_perplexity(&rows[0].perplexity);
+    if (o->choices) print_choices(&rows[0].choices);
+    if (o->files && o->by_position) print_positions(&rows[0].perplexity);
+    if (n > 1) print_storages(rows, n, o);
+}
+
+/* ---- For programs ---- */
+
+static void put_perplexity(const mhla_perplexity *p) {
+    json_put_int("documents", p->documents);
+    json_put_int("tokens", p->tokens);
+    json_put_int("words", p->words);
+    json_put_int("bytes", p->bytes);
+    json_put_real("loglikelihood", p->loglikelihood);
+    json_put_real("bits_per_byte", p->bits_per_byte);
+    json_put_real("word_perplexity", p->word_perplexity);
+    json_put_real("byte_perplexity", p->byte_perplexity);
+    json_put_real("token_perplexity", p->token_perplexity);
+    json_put_real("tokens_per_second", (double)p->tokens / p->seconds);
+    json_put_open("positions", '[');
+    for (int i = 0; i < p->buckets; i++) {
+        if (p->bucket_tokens[i] == 0) continue;
+        json_put_open(NULL, '{');
+        json_put_int("from", i * p->bucket);
+        json_put_int("tokens", p->bucket_tokens[i]);
+        json_put_real("bits_per_token", p->bucket_bits[i]);
+        json_put_close('}');
+    }
+    json_put_close(']');
+}
+
+static void put_choices(const mhla_choices *c) {
+    const double n = (double)c->questions;
+    json_put_int("questions", c->questions);
+    json_put_real("acc", (double)c->right / n);
+    json_put_real("acc_norm", (double)c->right_norm / n);
+}
+
+static void print_json(const mhla_lm_info *info, const char *name, const row *rows, int n, const eval_options *o) {
+    json_put_open(NULL, '{');
+    json_put_text("model", name);
+    json_put_text("attention", info->attention);
+    json_put_int("parameters", info->parameters);
+    json_put_open("results", '[');
+    for (int i = 0; i < n; i++) {
+        json_put_open(NULL, '{');
+        json_put_text("storage", rows[i].storage);
+        json_put_int("weight_bytes", (int64_t)rows[i].weight_bytes);
+        if (o->files) put_perplexity(&rows[i].perplexity);
+        if (o->choices) put_choices(&rows[i].choices);
+        json_put_close('}');
+    }
+    json_put_close(']');
+    json_put_close('}');
+}
+
+/* ---- The verb ---- */
+
+static mhla_status check_asked(const eval_options *o, const char **wrong) {
+    *wrong = o->files == 0 && o->choices == NULL ? "a language model needs --data or --choices" : NULL;
+    if (o->beyond && strcmp(o->beyond, "error") != 0 && strcmp(o->beyond, "clamp") != 0 &&
+        strcmp(o->beyond, "chunk") != 0)
+        *wrong = "--beyond: expected error, clamp or chunk";
+    return *wrong ? MHLA_EINVAL : MHLA_OK;
+}
+
+int eval_language(mhla_model *model, const eval_options *o) {
+    row rows[STORAGES] = {{.storage = ""}};
+    mhla_documents *documents = NULL;
+    mhla_lm_info info = {.size = sizeof info};
+    mhla_model_info about = {.size = sizeof about};
+    char name[64] = "", attention[64] = "";
+    const char *wrong;
+    int n = 0;
+    if (check_asked(o, &wrong) != MHLA_OK) {
+        mhla_model_free(model);
+        return cli_wrong("eval", "%s", wrong);
+    }
+    mhla_status status = mhla_lm_query(model, &info);
+    if (status == MHLA_OK) status = mhla_model_query(model, &about);
+    if (status == MHLA_OK) { /* the texts live as long as the first model */
+        snprintf(name, sizeof name, "%s", about.name);
+        snprintf(attention, sizeof attention, "%s", info.attention);
+        info.attention = attention;
+    }
+    if (status == MHLA_OK && o->files) status = mhla_documents_open(&documents, o->data, o->files);
+    while (status == MHLA_OK) {
+        status = evaluate(model, &rows[n++], documents, o);
+        mhla_model_free(model);
+        model = NULL;
+        const char *next = status == MHLA_OK ? eval_storage(o->storage, n) : NULL;
+        if (next == NULL) break;
+        status =
+            mhla_model_open_as(&model, o->path, &(mhla_open_desc){.size = sizeof(mhla_open_desc), .storage = next});
+        if (status == MHLA_OK) mhla_model_set_context(model, o->context);
+    }
+    if (status == MHLA_OK) (o->json ? print_json : print_text)(&info, name, rows, n, o);
+    for (int i = 0; i < n; i++) mhla_perplexity_free(&rows[i].perplexity);
+    mhla_documents_free(documents);
+    mhla_model_free(model);
+    return status == MHLA_OK ? CLI_OK : cli_failed("eval", status);
+}

@@ -1,0 +1,193 @@
+/* mhla reproduce mqar: the three attentions learn to recall values by their keys; accuracy by number of pairs. */
+#include <mhla/lm.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli.h"
+#include "reproduce.h"
+
+enum { ATTENTIONS = 3 };
+
+static const char *only, *out;
+static int64_t width, layers, heads, vocabulary, chunk, conv, steps, tokens, tests, seed = 1, threads;
+static double rate;
+static int json;
+
+static const cli_option options[] = {
+    {"attention", CLI_TEXT, &only, "NAME", "mhla, linear or softmax only; default: all three"},
+    {"width", CLI_INT, &width, "N", "of the model; default 64"},
+    {"layers", CLI_INT, &layers, "N", "default 2"},
+    {"heads", CLI_INT, &heads, "N", "default 2"},
+    {"vocabulary", CLI_INT, &vocabulary, "N", "half of it keys, half of it values; default 8192"},
+    {"chunk", CLI_INT, &chunk, "N", "tokens of a chunk of MHLA; default 16"},
+    {"conv", CLI_COUNT, &conv, "N", "MHLA with a causal convolution of so many tokens before attention; default: none"},
+    {"steps", CLI_INT, &steps, "N", "updates, fewer once all is learned; default 2000"},
+    {"tokens", CLI_INT, &tokens, "N", "of a batch; default 8192"},
+    {"rate", CLI_REAL, &rate, "R", "learning rate; default 0.003"},
+    {"tests", CLI_INT, &tests, "N", "sequences of each length that are tested; default 250"},
+    {"seed", CLI_COUNT, &seed, "N", "of weights and data; default 1"},
+    {"threads", CLI_INT, &threads, "N", "default: what OpenMP would use"},
+    {"out", CLI_TEXT, &out, "FILE", "the JSON document, too, into this file"},
+    {"json", CLI_FLAG, &json, NULL, "one JSON document instead of text"},
+    {0},
+};
+static const cli_usage usage = {
+    .verb = "reproduce mqar",
+    .arguments = "",
+    .options = options,
+    .text = "Multi-query associative recall by zoology's recipe at one width: a sequence has pairs of a key and a "
+            "value, then\n"
+            "keys again; at each of those the model is to say the value. Data is made from the seed, one model per "
+            "attention\n"
+            "is trained on all lengths, accuracy is that of the likeliest token on sequences it has not seen.\n",
+};
+
+static const char *const attentions[ATTENTIONS] = {"mhla", "linear", "softmax"};
+
+typedef struct show {
+    const char *attention;
+    double begin, shown;
+} show;
+
+static void progress(void *user, const mhla_mqar_event *e) {
+    show *s = user;
+    const int terminal = isatty(STDERR_FILENO);
+    if (now_seconds() - s->shown < (terminal ? 0.3 : 20.0)) return;
+    s->shown = now_seconds();
+    char left[32];
+    text_time(left, sizeof left, (now_seconds() - s->begin) / (double)e->step * (double)(e->steps - e->step));
+    fprintf(stderr, "%s%-8s step %lld of %lld, loss %.3f at %d pairs, %s left at most%s", terminal ? "\r" : "",
+            s->attention, (long long)e->step, (long long)e->steps, e->loss, e->pairs, left, terminal ? "\033[K" : "\n");
+}
+
+static mhla_status run(mhla_mqar_result *r, const char *attention, const mhla_context *context) {
+    show s = {.attention = attention, .begin = now_seconds(), .shown = now_seconds()};
+    const mhla_mqar_desc desc = {.size = sizeof desc,
+                                 .attention = attention,
+                                 .vocabulary = (int)vocabulary,
+                                 .width = (int)width,
+                                 .layers = (int)layers,
+                                 .heads = (int)heads,
+                                 .chunk = (int)chunk,
+                                 .conv = strcmp(attention, "mhla") == 0 ? (int)conv : 0,
+                                 .steps = steps,
+                                 .tokens = tokens,
+                                 .rate = rate,
+                                 .tests = tests,
+                                 .seed = (uint64_t)seed,
+                                 .context = context};
+    *r = (mhla_mqar_result){.size = sizeof *r};
+    const mhla_status status = mhla_mqar_run(r, &desc, progress, &s);
+    if (isatty(STDERR_FILENO)) fprintf(stderr, "\r\033[K");
+    return status;
+}
+
+static double accuracy(const mhla_mqar_row *row) { return (double)row->right / (double)row->asked; }
+
+static void print_head(const mhla_mqar_result *r) {
+    printf("\naccuracy at queries\n%-10s", "pairs");
+    for (int i = 0; i < MHLA_MQAR_ROWS; i++) printf(" %9d", r->rows[i].pairs);
+    printf("\n%-10s", "tokens");
+    for (int i = 0; i < MHLA_MQAR_ROWS; i++) printf(" %9d", r->rows[i].length);
+    printf(" %11s %7s %8s\n", "parameters", "steps", "time");
+}
+
+static void print_row(const char *name, const mhla_mqar_result *r) {
+    char a[32], b[32];
+    printf("%-10s", name);
+    for (int i = 0; i < MHLA_MQAR_ROWS; i++) printf(" %7.1f %%", 100.0 * accuracy(&r->rows[i]));
+    printf(" %11s %7lld %8s\n", text_count(a, sizeof a, r->parameters), (long long)r->steps,
+           text_time(b, sizeof b, r->seconds));
+    fflush(stdout);
+}
+
+static void put_json(const char *const *names, const mhla_mqar_result *results, int n) {
+    json_put_open(NULL, '{');
+    json_put_text("experiment", "mqar");
+    json_put_int("seed", seed);
+    json_put_open("results", '[');
+    for (int i = 0; i < n; i++) {
+        const mhla_mqar_result *r = &results[i];
+        json_put_open(NULL, '{');
+        json_put_text("attention", names[i]);
+        json_put_int("parameters", r->parameters);
+        json_put_int("steps", r->steps);
+        json_put_real("loss", r->loss);
+        json_put_real("seconds", r->seconds);
+        json_put_open("rows", '[');
+        for (int j = 0; j < MHLA_MQAR_ROWS; j++) {
+            json_put_open(NULL, '{');
+            json_put_int("pairs", r->rows[j].pairs);
+            json_put_int("length", r->rows[j].length);
+            json_put_int("asked", r->rows[j].asked);
+            json_put_real("accuracy", accuracy(&r->rows[j]));
+            json_put_close('}');
+        }
+        json_put_close(']');
+        json_put_close('}');
+    }
+    json_put_close(']');
+    json_put_close('}');
+}
+
+/* The file appears under its name when it is complete. */
+static char temporary[4100];
+
+static FILE *open_out(void) {
+    snprintf(temporary, sizeof temporary, "%s.part", out);
+    FILE *file = strlen(out) < 4000 ? fopen(temporary, "w") : NULL;
+    if (file == NULL) fprintf(stderr, "mhla %s: %s cannot be written\n", usage.verb, out);
+    return file;
+}
+
+static int write_out(FILE *file, const char *const *names, const mhla_mqar_result *results, int n) {
+    if (n) {
+        json_put_to(file);
+        put_json(names, results, n);
+        json_put_to(NULL);
+    }
+    const int written = !ferror(file);
+    if (fclose(file) == 0 && written && n && rename(temporary, out) == 0) return 1;
+    remove(temporary);
+    if (n) fprintf(stderr, "mhla %s: %s was not written\n", usage.verb, out);
+    return n == 0;
+}
+
+static mhla_status run_all(const char *const *names, int n, mhla_mqar_result *results, const mhla_context *context) {
+    mhla_status status = MHLA_OK;
+    for (int i = 0; i < n && status == MHLA_OK; i++) {
+        status = run(&results[i], names[i], context);
+        if (status != MHLA_OK || json) continue;
+        if (i == 0) print_head(&results[0]);
+        print_row(names[i], &results[i]);
+    }
+    return status;
+}
+
+int reproduce_mqar(int argc, char **argv) {
+    mhla_mqar_result results[ATTENTIONS];
+    mhla_context *context = NULL;
+    int known = 0;
+    const int code = cli_parse(&usage, argc, argv, NULL);
+    if (code >= 0) return code;
+    for (int i = 0; i < ATTENTIONS; i++) known |= only && strcmp(only, attentions[i]) == 0;
+    if (only && !known) return cli_wrong(usage.verb, "--attention is \"%s\": expected mhla, linear or softmax", only);
+    const int64_t small[] = {width, layers, heads, vocabulary, chunk, conv};
+    for (size_t i = 0; i < sizeof small / sizeof *small; i++)
+        if (small[i] > 1 << 20) return cli_wrong(usage.verb, "%lld is too large", (long long)small[i]);
+    if (threads > 1024) return cli_wrong(usage.verb, "--threads is %lld: expected 1 to 1024", (long long)threads);
+    const char *const *names = only ? &only : attentions;
+    const int n = only ? 1 : ATTENTIONS;
+    FILE *file = NULL;
+    if (out && (file = open_out()) == NULL) return CLI_FAILED; /* now, not after minutes of work */
+    mhla_status status = MHLA_OK;
+    if (threads)
+        status = mhla_context_create(&context,
+                                     &(mhla_context_desc){.size = sizeof(mhla_context_desc), .threads = (int)threads});
+    if (status == MHLA_OK) status = run_all(names, n, results, context);
+    if (status == MHLA_OK && json) put_json(names, results, n);
+    mhla_context_free(context);
+    if (file && !write_out(file, names, results, status == MHLA_OK ? n : 0)) return CLI_FAILED;
+    return status == MHLA_OK ? CLI_OK : cli_failed(usage.verb, status);
+}

@@ -1,0 +1,14 @@
+. "$CLI/lib.inc"
+mhla reproduce; echo "-> $?"
+mhla reproduce --help >/dev/null || exit
+mhla reproduce mqa; echo "-> $?"
+mhla reproduce mqar --attention soft; echo "-> $?"
+mhla reproduce mqar --width 7; echo "-> $?"
+mhla reproduce mqar --out no/where; echo "-> $?"
+mhla reproduce mqar --help
+small="--width 8 --vocabulary 1024 --steps 5 --tokens 1024 --tests 2"
+mhla reproduce mqar $small --out mqar.json 2>/dev/null | figures
+json <mqar.json | sed -E 's/(loss|seconds|accuracy) .*/\1 N/' >fields
+mhla reproduce mqar $small --json 2>/dev/null | json | sed -E 's/(loss|seconds|accuracy) .*/\1 N/' | cmp - fields || exit
+cat fields
+ls
