@@ -13,6 +13,8 @@ static const struct verb {
     {"train", cmd_train, "train a model by a recipe, or go on with a run"},
     {"eval", cmd_eval, "how well a model does: images it gets right, text it predicts, questions it answers"},
     {"classify", cmd_classify, "what a model takes pictures for"},
+    {"generate", cmd_generate, "text that a language model continues a prompt with"},
+    {"chat", cmd_chat, "a conversation with a language model"},
     {"info", cmd_info, "this machine: instruction set, threads, caches, measured peak; or a model"},
     {"check", cmd_check, "every operator against its reference, on this very CPU"},
     {"bench", cmd_bench, "time, GFLOP/s and percent of this machine's peak"},

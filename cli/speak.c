@@ -1,0 +1,144 @@
+/* What `generate` and `chat` share. */
+#include "speak.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+speak_options speak_given = {
+    .tokens = 256, .top_k = 40, .seed = -1, .temperature = 0.8, .top_p = 0.95, .min_p = 0.05, .repeat_penalty = 1.0};
+volatile sig_atomic_t speak_interrupted;
+
+static void on_signal(int number) {
+    (void)number;
+    speak_interrupted = 1;
+}
+
+void speak_watch(void) {
+    const struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+}
+
+static int beyond_of(const char *name) {
+    static const char *const names[] = {"error", "clamp", "chunk"}; /* as mhla_beyond counts them */
+    for (int i = 0; i < 3; i++)
+        if (name == NULL || strcmp(name, names[i]) == 0) return i;
+    return -1;
+}
+
+int speak_check(const char *verb) {
+    const speak_options *o = &speak_given;
+    if (o->model == NULL) return cli_wrong(verb, "--model is missing");
+    if (o->threads > 1024) return cli_wrong(verb, "--threads is %lld: expected 1 to 1024", (long long)o->threads);
+    if (o->top_k > 1 << 30) return cli_wrong(verb, "--top-k is %lld: too large", (long long)o->top_k);
+    if (o->min_p > 1.0) return cli_wrong(verb, "--min-p is %g: expected 0 to 1", o->min_p);
+    if (beyond_of(o->beyond) < 0)
+        return cli_wrong(verb, "--beyond is \"%s\": expected error, clamp or chunk", o->beyond);
+    if (beyond_of(o->beyond) == MHLA_BEYOND_CHUNK && o->max_tokens == 0)
+        return cli_wrong(verb, "--beyond chunk needs --max-tokens");
+    for (int i = 0; i < o->stop.count; i++)
+        if (o->stop.text[i][0] == '\0') return cli_wrong(verb, "--stop is empty");
+    return -1;
+}
+
+mhla_status speak_open(speaker *s) {
+    const speak_options *o = &speak_given;
+    const mhla_open_desc desc = {.size = sizeof desc, .storage = o->storage};
+    *s = (speaker){.info = {.size = sizeof s->info}, .tokens = {.size = sizeof s->tokens}};
+    s->seed = o->seed >= 0 ? (uint64_t)o->seed : ((uint64_t)time(NULL) << 20 ^ (uint64_t)getpid()) & 0xffffffff;
+    mhla_status status = mhla_model_open_as(&s->model, o->model, &desc);
+    if (status == MHLA_OK && o->threads) {
+        const mhla_context_desc threads = {.size = sizeof threads, .threads = (int)o->threads};
+        status = mhla_context_create(&s->context, &threads);
+        if (status == MHLA_OK) mhla_model_set_context(s->model, s->context);
+    }
+    if (status == MHLA_OK) status = mhla_lm_query(s->model, &s->info);
+    if (status == MHLA_OK) {
+        s->tokenizer = mhla_lm_tokenizer(s->model);
+        status = s->tokenizer ? mhla_tokenizer_query(s->tokenizer, &s->tokens) : MHLA_EDATA;
+    }
+    if (status != MHLA_OK) speak_close(s);
+    return status;
+}
+
+void speak_close(speaker *s) {
+    mhla_model_free(s->model);
+    mhla_context_free(s->context);
+    s->model = NULL;
+    s->context = NULL;
+}
+
+mhla_sequence_desc speak_sequence(void) {
+    return (mhla_sequence_desc){.size = sizeof(mhla_sequence_desc),
+                                .beyond = (mhla_beyond)beyond_of(speak_given.beyond),
+                                .max_tokens = speak_given.max_tokens};
+}
+
+mhla_generation_desc speak_generation(const speaker *s) {
+    const speak_options *o = &speak_given;
+    mhla_generation_desc d = {.size = sizeof d, .max_tokens = o->tokens, .stop = o->stop.text, .stops = o->stop.count};
+    d.sampling = (mhla_sampling){.size = sizeof d.sampling,
+                                 .temperature = o->temperature,
+                                 .top_k = (int)o->top_k,
+                                 .top_p = o->top_p > 0.0 ? o->top_p : 1e-300, /* the library's 0 is "all" */
+                                 .min_p = o->min_p,
+                                 .repeat_penalty = o->repeat_penalty,
+                                 .order = o->hf ? MHLA_SAMPLING_HF : MHLA_SAMPLING_LLAMA,
+                                 .seed = s->seed};
+    return d;
+}
+
+mhla_status speak_read(speaker *s, mhla_sequence *sequence, const int32_t *ids, int64_t count) {
+    enum { PART = 1024 };
+    const double begin = now_seconds();
+    const int bar = isatty(STDERR_FILENO) && count > PART;
+    mhla_status status = MHLA_OK;
+    for (int64_t at = 0; at < count && status == MHLA_OK && !speak_interrupted;) {
+        const int64_t n = count - at < PART ? count - at : PART;
+        const mhla_feed feed = {.size = sizeof feed, .sequence = sequence, .ids = ids + at, .count = n};
+        status = mhla_lm_feed(s->model, &feed, 1);
+        at += n;
+        if (status == MHLA_OK) s->read += n;
+        if (bar) fprintf(stderr, "\rreading: %lld of %lld tokens ", (long long)at, (long long)count);
+    }
+    if (bar) fprintf(stderr, "\r\033[K");
+    s->read_seconds += now_seconds() - begin;
+    return status;
+}
+
+void speak_stats(const char *verb, const speaker *s, const mhla_sequence *sequence, int at_once) {
+    char first[32], bytes[32];
+    fprintf(stderr, "mhla %s: %lld tokens read", verb, (long long)s->read);
+    if (s->read > 1 && s->read_seconds > 0.0) fprintf(stderr, " (%.1f/s)", (double)s->read / s->read_seconds);
+    fprintf(stderr, ", %lld drawn", (long long)s->drawn);
+    if (s->drawn > at_once && s->draw_seconds > 0.0)
+        fprintf(stderr, " (%.1f/s)", (double)(s->drawn - at_once) / s->draw_seconds);
+    fprintf(stderr, "; first token after %s, state %s, seed %llu\n", text_time(first, sizeof first, s->first_seconds),
+            text_bytes(bytes, sizeof bytes, (double)mhla_sequence_bytes(sequence)), (unsigned long long)s->seed);
+}
+
+char *speak_slurp(const char *verb, const char *path, size_t *size) {
+    FILE *f = strcmp(path, "-") == 0 ? stdin : fopen(path, "rb");
+    size_t capacity = 1 << 16;
+    char *text = malloc(capacity);
+    *size = 0;
+    while (f && text) {
+        *size += fread(text + *size, 1, capacity - *size, f);
+        if (*size < capacity) break;
+        char *more = realloc(text, capacity *= 2);
+        if (more == NULL) free(text);
+        text = more;
+    }
+    if (f == NULL || text == NULL || ferror(f)) {
+        fprintf(stderr, "mhla %s: %s: %s\n", verb, path, text ? strerror(errno) : "out of memory");
+        free(text);
+        text = NULL;
+    }
+    if (f && f != stdin) fclose(f);
+    if (text && *size > 0 && text[*size - 1] == '\n') --*size;
+    return text;
+}

@@ -1,0 +1,74 @@
+/* speak.h - what `generate` and `chat` share: opening a model to speak with, how tokens are chosen, reading a prompt in
+ * parts that Ctrl-C can come between, and the figures at the end. */
+#ifndef MHLA_CLI_SPEAK_H
+#define MHLA_CLI_SPEAK_H
+
+#include <mhla/lm.h>
+#include <signal.h>
+
+#include "cli.h"
+
+typedef struct speak_options {
+    const char *model, *storage, *beyond;
+    int64_t threads, max_tokens; /* max_tokens: of a sequence, for --beyond */
+    int64_t tokens;              /* to be drawn */
+    int64_t top_k, seed;
+    double temperature, top_p, min_p, repeat_penalty;
+    cli_texts stop;
+    int stats, hf;
+} speak_options;
+
+extern speak_options speak_given;
+
+/* Rows for a verb's table of options. */
+#define SPEAK_OPTIONS                                                                                                  \
+    {"model,m", CLI_TEXT, &speak_given.model, "MODEL", "a model's folder, a run, or a .gguf file; needed"},            \
+        {"tokens", CLI_COUNT, &speak_given.tokens, "N", "at most so many new tokens; 0: until it ends by itself"},     \
+        {"temperature", CLI_AMOUNT, &speak_given.temperature, "X", "0: the likeliest token, always; default 0.8"},     \
+        {"top-k", CLI_COUNT, &speak_given.top_k, "N", "only the N likeliest; default 40, 0: all"},                     \
+        {"top-p", CLI_AMOUNT, &speak_given.top_p, "X", "only the likeliest that make up X; default 0.95, 1: all"},     \
+        {"min-p", CLI_AMOUNT, &speak_given.min_p, "X",                                                                 \
+         "only what has X of the likeliest's probability; default 0.05"},                                              \
+        {"repeat-penalty", CLI_REAL, &speak_given.repeat_penalty, "X", "against the last 64 tokens; default 1: none"}, \
+        {"temper-first", CLI_FLAG, &speak_given.hf, NULL, "temperature before top-k, top-p, min-p, not after them"},   \
+        {"seed", CLI_COUNT, &speak_given.seed, "N", "the same seed, the same text; default: another one each time"},   \
+        {"stop", CLI_TEXTS, &speak_given.stop, "TEXT", "ends where TEXT would come; may be given several times"},      \
+        {"beyond", CLI_TEXT, &speak_given.beyond, "HOW", "past the trained length: error (default), clamp, chunk"},    \
+        {"max-tokens", CLI_INT, &speak_given.max_tokens, "N", "--beyond chunk: the longest text to come"},             \
+        {"storage", CLI_TEXT, &speak_given.storage, "TYPE",                                                            \
+         "weights as float32, bfloat16 or q8_0; default: as filed"},                                                   \
+        {"threads", CLI_INT, &speak_given.threads, "N", "default: what OpenMP would use"}, {                           \
+        "stats", CLI_FLAG, &speak_given.stats, NULL, "figures on standard error, as on a terminal"                     \
+    }
+
+typedef struct speaker {
+    mhla_model *model;
+    mhla_context *context;
+    const mhla_tokenizer *tokenizer;
+    mhla_lm_info info;
+    mhla_tokenizer_info tokens;
+    uint64_t seed;
+    /* figures */
+    double read_seconds, first_seconds, draw_seconds;
+    int64_t read, drawn;
+} speaker;
+
+/* Checks the options (-1 or the code to exit with), then opens the model. */
+int speak_check(const char *verb);
+mhla_status speak_open(speaker *s);
+void speak_close(speaker *s);
+
+mhla_sequence_desc speak_sequence(void);
+mhla_generation_desc speak_generation(const speaker *s);
+
+/* Reads ids into the sequence; MHLA_OK with fewer read if Ctrl-C came. */
+mhla_status speak_read(speaker *s, mhla_sequence *sequence, const int32_t *ids, int64_t count);
+/* Ctrl-C and SIGTERM set this; a second one ends the program. */
+extern volatile sig_atomic_t speak_interrupted;
+void speak_watch(void);
+
+void speak_stats(const char *verb, const speaker *s, const mhla_sequence *sequence, int at_once);
+/* All of a file, "-" being standard input, without the newline at its end; NULL with a message on stderr. */
+char *speak_slurp(const char *verb, const char *path, size_t *size);
+
+#endif
