@@ -275,7 +275,9 @@ MHLA_API mhla_status mhla_generation_create(mhla_generation **generation, mhla_s
                                             const int32_t *prompt, int64_t count, const mhla_generation_desc *desc);
 MHLA_API void mhla_generation_free(mhla_generation *generation);
 
-/* One token for each generation that is not finished: pending tokens of all are read together, then each draws. */
+/* One token for each generation that is not finished: pending tokens of all are read together, then each draws. A sequence
+ * that its policy lets grow no further ends its generation by MHLA_FINISH_LENGTH. MHLA_ERANGE: a prompt does not fit; the
+ * other generations have advanced, that one's piece has no token. */
 MHLA_API mhla_status mhla_generation_step(mhla_model *model, mhla_generation *const *generations, int64_t n);
 /* What the last step gave. */
 MHLA_API void mhla_generation_piece(const mhla_generation *generation, mhla_piece *piece);

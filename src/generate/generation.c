@@ -15,7 +15,7 @@ struct mhla_generation {
     mhla_sequence *sequence;
     const mhla_tokenizer *tokenizer; /* NULL: ids only */
     mhla_sampling sampling;          /* checked; its bias is ours */
-    int vocabulary;
+    int vocabulary, pieces; /* of the model; of the tokenizer, whose text may be of fewer: such tokens have none */
     int64_t max_tokens, drawn;
     mhla_stops stops; /* ours */
     int32_t *stop_ids;
@@ -143,6 +143,11 @@ static mhla_status fill(mhla_generation *g, const int32_t *prompt, int64_t count
     g->logits = mhla_alloc(sizeof *g->logits * (size_t)g->vocabulary);
     g->top = malloc(sizeof *g->top * ((size_t)g->tops + 1));
     if (g->logits == NULL || g->top == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for %d logits", g->vocabulary);
+    if (g->tokenizer) {
+        mhla_tokenizer_info tokens = {.size = sizeof tokens};
+        MHLA_TRY(mhla_tokenizer_query(g->tokenizer, &tokens));
+        g->pieces = tokens.vocabulary;
+    }
     if (g->tokenizer) MHLA_TRY(mhla_decoder_create(&g->decoder, g->tokenizer, MHLA_DECODE_SKIP_SPECIAL));
     return set_pending(g, prompt, count);
 }
@@ -242,7 +247,7 @@ static mhla_status draw(mhla_generation *g) {
     }
     MHLA_TRY(mhla_ids_append(&g->pending, &id, 1));
     const size_t seen = g->held.count;
-    if (g->decoder) MHLA_TRY(mhla_decoder_push(g->decoder, &g->held, id));
+    if (g->decoder && id < g->pieces) MHLA_TRY(mhla_decoder_push(g->decoder, &g->held, id));
     watch(g, seen);
     if (g->finish == MHLA_FINISH_NONE && g->max_tokens > 0 && g->drawn >= g->max_tokens) {
         g->finish = MHLA_FINISH_LENGTH;
