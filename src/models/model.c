@@ -131,12 +131,21 @@ mhla_status mhla_params_save(const mhla_params *params, const char *path, const 
                              void *user) {
     const int n = mhla_params_count(params);
     mhla_storable *list = calloc((size_t)n, sizeof *list);
-    if (list == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for a list of %d tensors", n);
-    for (int i = 0; i < n; i++) {
+    float **wide = calloc((size_t)n, sizeof *wide); /* of what is not kept as float32 */
+    mhla_status status = list && wide ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory for a list of %d tensors", n);
+    for (int i = 0; i < n && status == MHLA_OK; i++) {
         const mhla_param *p = mhla_params_at(params, i);
         list[i] = (mhla_storable){p->name, p->dims, p->shape, data ? data(user, i) : p->data, MHLA_IO_F32, MHLA_IO_F32};
+        if (list[i].data) continue;
+        wide[i] = malloc((size_t)p->count * sizeof(float));
+        status = wide[i] ? mhla_param_get_rows(wide[i], p, 0, p->shape[0])
+                         : mhla_fail(MHLA_ENOMEM, "no memory for tensor %s", p->name);
+        list[i].data = wide[i];
+        if (p->dtype == MHLA_BF16) list[i].dtype = MHLA_IO_BF16;
     }
-    const mhla_status status = mhla_safetensors_write(path, list, n, &(mhla_pair){"format", "pt"}, 1);
+    if (status == MHLA_OK) status = mhla_safetensors_write(path, list, n, &(mhla_pair){"format", "pt"}, 1);
+    for (int i = 0; i < n && wide; i++) free(wide[i]);
+    free(wide);
     free(list);
     return status;
 }
