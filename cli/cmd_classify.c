@@ -10,13 +10,14 @@
 
 #include "cli.h"
 
-static const char *path;
+static const char *path, *weights;
 static int64_t top = 5;
 static int json;
 
 static const cli_option options[] = {
     {"model", CLI_TEXT, &path, "MODEL", "a model's folder or a run; needed"},
     {"top", CLI_INT, &top, "N", "the N likeliest classes of each picture; default 5"},
+    {"weights", CLI_TEXT, &weights, "WHICH", "raw, or ema (their average); default: which did better in training"},
     {"json", CLI_FLAG, &json, NULL, "one JSON document instead of text"},
     {0},
 };
@@ -137,10 +138,14 @@ int cmd_classify(int argc, char **argv) {
     if (given == 0) return cli_wrong(usage.verb, "no IMAGE is given");
     mhla_model *model = NULL;
     mhla_model_info info = {.size = sizeof info};
-    mhla_status status = mhla_model_open(&model, path);
+    if (weights && strcmp(weights, "raw") != 0 && strcmp(weights, "ema") != 0)
+        return cli_wrong(usage.verb, "--weights is \"%s\": expected raw or ema", weights);
+    mhla_status status = mhla_model_open_weights(&model, path, weights);
     if (status == MHLA_OK) status = mhla_model_query(model, &info);
     if (status != MHLA_OK) return cli_failed(usage.verb, status);
     classes = info.classes;
+    const char *file = info.weights ? strrchr(info.weights, '/') : NULL;
+    if (file && strcmp(file, "/ema.safetensors") == 0) fprintf(stderr, "averaged weights: %s\n", info.weights);
     probabilities = malloc((size_t)classes * sizeof *probabilities);
     order = malloc((size_t)classes * sizeof *order);
     if (json) json_put_open(NULL, '[');

@@ -9,7 +9,7 @@
 #include "eval.h"
 
 static cli_texts data;
-static const char *split;
+static const char *split, *weights;
 static int64_t limit, threads;
 static int json, classes;
 static eval_options language;
@@ -28,6 +28,7 @@ static const cli_option options[] = {
      "text: weights as float32, bfloat16, q8_0; or all, one after the other"},
     {"batch", CLI_INT, &language.batch, "N", "text: windows read at once"},
     {"limit", CLI_INT, &limit, "N", "the first N images, tokens or questions only"},
+    {"weights", CLI_TEXT, &weights, "WHICH", "raw, or ema (their average); default: which did better in training"},
     {"threads", CLI_INT, &threads, "N", "default: what OpenMP would use"},
     {"json", CLI_FLAG, &json, NULL, "one JSON document instead of text"},
     {0},
@@ -38,7 +39,8 @@ static const cli_usage usage = {
     .options = options,
     .text =
         "Runs a model over data and prints how well it does. MODEL is a folder with config.json and\n"
-        "model.safetensors, a .safetensors file beside a config.json, a run (its best checkpoint), or a .gguf file.\n"
+        "model.safetensors, a .safetensors file beside a config.json, a run (its best checkpoint, with the\n"
+        "weights that counted as best, they themselves or their average), or a .gguf file.\n"
         "\n"
         "A classifier: accuracy on labelled images, DATA, by default those that the run was trained on.\n"
         "\n"
@@ -58,8 +60,14 @@ void eval_progress(void *user, int64_t done, int64_t all) {
         fprintf(stderr, "\r%.0f %%%s", 100.0 * (double)done / (double)all, done == all ? "\r\033[K" : "");
 }
 
+static const char *file_of(const mhla_model *model) {
+    mhla_model_info info = {.size = sizeof info};
+    return mhla_model_query(model, &info) == MHLA_OK && info.weights ? info.weights : "";
+}
+
 static void print_text(mhla_model *model, const mhla_evaluation *r) {
     const double n = (double)r->images;
+    printf("weights     %s\n", file_of(model));
     printf("images      %lld\n", (long long)r->images);
     printf("accuracy    %.2f %%\n", 100.0 * (double)r->top1 / n);
     if (r->classes > 5) printf("among 5     %.2f %%\n", 100.0 * (double)r->top5 / n);
@@ -76,6 +84,7 @@ static void print_text(mhla_model *model, const mhla_evaluation *r) {
 static void print_json(mhla_model *model, const mhla_evaluation *r) {
     const double n = (double)r->images;
     json_put_open(NULL, '{');
+    json_put_text("weights", file_of(model));
     json_put_int("images", r->images);
     json_put_real("accuracy", (double)r->top1 / n);
     json_put_real("top5", (double)r->top5 / n);
@@ -119,7 +128,7 @@ static int eval_images(mhla_model *model) {
 }
 
 static mhla_status open_model(mhla_model **model, const char *path) {
-    if (language.storage == NULL) return mhla_model_open(model, path);
+    if (language.storage == NULL) return mhla_model_open_weights(model, path, weights);
     return mhla_model_open_as(
         model, path, &(mhla_open_desc){.size = sizeof(mhla_open_desc), .storage = eval_storage(language.storage, 0)});
 }
@@ -130,6 +139,9 @@ int cmd_eval(int argc, char **argv) {
     if (code >= 0) return code;
     if (given < 1) return cli_wrong(usage.verb, "a MODEL is expected");
     if (threads > 1024) return cli_wrong(usage.verb, "--threads is %lld: expected 1 to 1024", (long long)threads);
+    if (weights && strcmp(weights, "raw") != 0 && strcmp(weights, "ema") != 0)
+        return cli_wrong(usage.verb, "--weights is \"%s\": expected raw or ema", weights);
+    if (weights && language.storage) return cli_wrong(usage.verb, "--weights and --storage: choose one");
     for (int i = 1; i < given; i++) {
         if (data.count == (int)(sizeof data.text / sizeof *data.text))
             return cli_wrong(usage.verb, "more than %d DATA; name a folder", data.count);

@@ -36,10 +36,14 @@ typedef struct mhla_model mhla_model;
 MHLA_API mhla_status mhla_model_create(mhla_model **model, const char *preset, const char *const *settings, int count,
                                        uint64_t seed);
 
-/* Opens a folder with config.json and model.safetensors (also sharded, with its index), a .safetensors file beside which config.json lies, or the
- * folder of a run, whose best checkpoint is taken, or else its last. MHLA_EDATA names the first tensor that is
+/* Opens a folder with config.json and model.safetensors (also sharded, with its index) or pytorch_model.bin, a
+ * .safetensors file beside which config.json lies, or the folder of a run, whose best checkpoint is taken, or else its
+ * last. Where training kept an average of the weights, too (ema.safetensors), and it did better when the two were tested
+ * at this checkpoint, the average is opened: what counted as best is what is used. MHLA_EDATA names the first tensor that is
  * missing, unexpected or of another shape. */
 MHLA_API mhla_status mhla_model_open(mhla_model **model, const char *path);
+/* The same with a choice of weights: "raw", "ema" (MHLA_EDATA where there is none), NULL: as above. */
+MHLA_API mhla_status mhla_model_open_weights(mhla_model **model, const char *path, const char *weights);
 MHLA_API void mhla_model_free(mhla_model *model);
 
 /* Which threads the model uses from now on; NULL = the default context. The context must outlive the model. */
@@ -57,6 +61,7 @@ typedef struct mhla_model_info {
     int tensors;
     int64_t multiply_adds;       /* of one image, every product, at `tokens` tokens; or of one token of text */
     int64_t multiply_adds_paper; /* linear layers and convolutions only, at the tokens without padding: the paper's count */
+    const char *weights;         /* the file that the weights were read from; NULL for a fresh model */
 } mhla_model_info;
 
 MHLA_API mhla_status mhla_model_query(const mhla_model *model, mhla_model_info *info);

@@ -4,7 +4,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-from typing import Any, Dict, Iterator, List, Tuple, Union
+from typing import Any, Dict, Iterator, List, Optional, Tuple, Union
 
 import numpy as np
 
@@ -96,9 +96,11 @@ class Model:
         self._native.save(folder)
 
 
-def load(path: Union[str, "os.PathLike[str]"]) -> Model:
-    """Opens the folder of a run (its best checkpoint, else its last), a folder with config.json and model.safetensors, or a
-    .safetensors file beside a config.json. A timm DeiT as timm saves it is one, too.
+def load(path: Union[str, "os.PathLike[str]"], weights: Optional[str] = None) -> Model:
+    """Opens the folder of a run (its best checkpoint, else its last), a folder with config.json and model.safetensors or
+    pytorch_model.bin, or a .safetensors file beside a config.json. A timm DeiT as timm saves it is one, too.
+
+    weights chooses "raw" or "ema", their average, where training kept one; by default what did better when it was tested.
 
     >>> import mhla, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -107,7 +109,7 @@ def load(path: Union[str, "os.PathLike[str]"]) -> Model:
     >>> model.config["attention"], len(model.classes)
     ('softmax', 10)
     """
-    return Model(_native()(path))
+    return Model(_native()(path, weights))
 
 
 def create(preset: str, seed: int = 0, **settings: Any) -> Model:

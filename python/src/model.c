@@ -43,13 +43,14 @@ static PyObject *leave(model_object *m, mhla_status status) {
     Py_RETURN_NONE;
 }
 
-static PyObject *model_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) { /* (path) */
+static PyObject *model_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) { /* (path, weights) */
     (void)type, (void)kwargs;
     PyObject *path;
+    const char *weights = NULL;
     mhla_model *made = NULL;
-    if (!PyArg_ParseTuple(args, "O&", PyUnicode_FSConverter, &path)) return NULL;
+    if (!PyArg_ParseTuple(args, "O&|z", PyUnicode_FSConverter, &path, &weights)) return NULL;
     mhla_status status;
-    Py_BEGIN_ALLOW_THREADS status = mhla_model_open(&made, PyBytes_AS_STRING(path));
+    Py_BEGIN_ALLOW_THREADS status = mhla_model_open_weights(&made, PyBytes_AS_STRING(path), weights);
     Py_END_ALLOW_THREADS Py_DECREF(path);
     return status == MHLA_OK ? wrap(made) : binding_raise(status);
 }

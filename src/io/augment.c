@@ -60,10 +60,13 @@ static mhla_status check_range(const char *name, double range[2], double low, do
 }
 
 mhla_status mhla_augment_prepare(mhla_augment *a) {
+    enum { MOST = 16384 };
     if (a->channels == 0) a->channels = 3;
     if (a->channels != 1 && a->channels != 3)
         return mhla_fail(MHLA_EINVAL, "%d channels: expected 1 or 3", a->channels);
-    if (a->size < 1 || a->size > 8192) return mhla_fail(MHLA_EINVAL, "image size %d: expected 1 to 8192", a->size);
+    if (a->width == 0) a->width = a->height;
+    if (a->height < 1 || a->height > MOST || a->width < 1 || a->width > MOST)
+        return mhla_fail(MHLA_EINVAL, "image size %d x %d: expected 1 to %d each", a->height, a->width, MOST);
     if (a->crop_pct == 0.0) a->crop_pct = 0.875;
     if (!(a->crop_pct > 0.0 && a->crop_pct <= 1.0))
         return mhla_fail(MHLA_EINVAL, "crop_pct %g: expected more than 0, at most 1", a->crop_pct);
@@ -188,16 +191,16 @@ static mhla_status rand_augment(mhla_image *image, mhla_image *other, const mhla
 
 /* ---- A picture ---- */
 
-/* `size` x `size` pixels whose corner is at x, y of the picture; black outside of it. */
-static mhla_status crop_or_pad(mhla_image *out, const mhla_image *in, int size, int x, int y) {
-    MHLA_TRY(mhla_image_reserve(out, size, size, in->channels));
+/* The part of the picture whose corner is at x, y; black outside of it. */
+static mhla_status crop_or_pad(mhla_image *out, const mhla_image *in, const mhla_augment *a, int x, int y) {
+    const int W = a->width, H = a->height;
+    MHLA_TRY(mhla_image_reserve(out, W, H, in->channels));
     const int64_t C = in->channels;
-    const int from = x < 0 ? -x : 0,
-              to = x + size > in->width ? in->width - x : size; /* columns that the picture has */
-    memset(out->data, 0, (size_t)size * (size_t)size * (size_t)C);
-    for (int row = 0; row < size && from < to; row++)
+    const int from = x < 0 ? -x : 0, to = x + W > in->width ? in->width - x : W; /* columns that the picture has */
+    memset(out->data, 0, (size_t)W * (size_t)H * (size_t)C);
+    for (int row = 0; row < H && from < to; row++)
         if (y + row >= 0 && y + row < in->height)
-            memcpy(out->data + ((int64_t)row * size + from) * C,
+            memcpy(out->data + ((int64_t)row * W + from) * C,
                    in->data + ((int64_t)(y + row) * in->width + x + from) * C, (size_t)((to - from) * C));
     return MHLA_OK;
 }
@@ -219,23 +222,24 @@ static mhla_status convert(mhla_image *image, mhla_image *other, int channels) {
 
 static mhla_status crop(mhla_image *out, const mhla_image *in, const mhla_augment *a, mhla_rng rng) {
     switch (a->crop) {
-    case MHLA_CROP_EVAL: return mhla_image_eval_crop(out, in, a->size, a->crop_pct, a->filter);
+    case MHLA_CROP_EVAL: return mhla_image_eval_crop(out, in, a->width, a->height, a->crop_pct, a->filter);
     case MHLA_CROP_RANDOM: {
         const mhla_rect part = mhla_random_crop(&rng, in->width, in->height, a->scale, a->ratio);
-        return mhla_image_resize(out, in, a->size, a->size, a->filter, &part);
+        return mhla_image_resize(out, in, a->width, a->height, a->filter, &part);
     }
     case MHLA_CROP_PAD: {
-        const int wide = in->width + 2 * a->pad - a->size, high = in->height + 2 * a->pad - a->size;
+        const int wide = in->width + 2 * a->pad - a->width, high = in->height + 2 * a->pad - a->height;
         if (wide < 0 || high < 0)
-            return mhla_fail(MHLA_EDATA, "a picture of %d x %d pixels with %d around is too small for a crop of %d",
-                             in->width, in->height, a->pad, a->size);
+            return mhla_fail(MHLA_EDATA,
+                             "a picture of %d x %d pixels with %d around is too small for a crop of %d x %d", in->width,
+                             in->height, a->pad, a->width, a->height);
         const int y = (int)mhla_rng_below(&rng, (uint32_t)high + 1), x = (int)mhla_rng_below(&rng, (uint32_t)wide + 1);
-        return crop_or_pad(out, in, a->size, x - a->pad, y - a->pad);
+        return crop_or_pad(out, in, a, x - a->pad, y - a->pad);
     }
-    case MHLA_CROP_SQUASH: return mhla_image_resize(out, in, a->size, a->size, a->filter, NULL);
+    case MHLA_CROP_SQUASH: return mhla_image_resize(out, in, a->width, a->height, a->filter, NULL);
     case MHLA_CROP_CENTRE:
-        return crop_or_pad(out, in, a->size, (int)rint((in->width - a->size) / 2.0),
-                           (int)rint((in->height - a->size) / 2.0));
+        return crop_or_pad(out, in, a, (int)rint((in->width - a->width) / 2.0),
+                           (int)rint((in->height - a->height) / 2.0));
     }
     return mhla_fail(MHLA_EINVAL, "crop %d is none", (int)a->crop);
 }
@@ -254,15 +258,16 @@ static void normals(const mhla_rng *rng, uint32_t block, float out[4]) {
 }
 
 /* timm's RandomErasing: a rectangle of 2 % to a third of the area, 0.3 to 1 / 0.3 high over wide, full of noise. */
-static void erase(float *out, int C, int size, float probability, mhla_rng rng) {
-    if (mhla_rng_uniform(&rng) >= probability) return;
+static void erase(float *out, const mhla_augment *a, mhla_rng rng) {
+    const int C = a->channels, H = a->height, W = a->width;
+    if (mhla_rng_uniform(&rng) >= a->erase) return;
     for (int attempt = 0; attempt < 10; attempt++) {
-        const double area = (0.02 + (1.0 / 3.0 - 0.02) * mhla_rng_uniform(&rng)) * size * size;
+        const double area = (0.02 + (1.0 / 3.0 - 0.02) * mhla_rng_uniform(&rng)) * H * W;
         const double aspect = exp(log(0.3) + 2.0 * -log(0.3) * mhla_rng_uniform(&rng));
         const int h = (int)rint(sqrt(area * aspect)), w = (int)rint(sqrt(area / aspect));
-        if (w >= size || h >= size) continue;
-        const int top = (int)mhla_rng_below(&rng, (uint32_t)(size - h + 1));
-        const int left = (int)mhla_rng_below(&rng, (uint32_t)(size - w + 1));
+        if (w >= W || h >= H) continue;
+        const int top = (int)mhla_rng_below(&rng, (uint32_t)(H - h + 1));
+        const int left = (int)mhla_rng_below(&rng, (uint32_t)(W - w + 1));
         uint32_t block = 64; /* behind those of the attempts */
         float noise[4];
         int used = 4;
@@ -270,8 +275,7 @@ static void erase(float *out, int C, int size, float probability, mhla_rng rng) 
             for (int y = 0; y < h; y++)
                 for (int x = 0; x < w; x++) {
                     if (used == 4) normals(&rng, block++, noise), used = 0;
-                    out[((size_t)c * (size_t)size + (size_t)(top + y)) * (size_t)size + (size_t)(left + x)] =
-                        noise[used++];
+                    out[((size_t)c * (size_t)H + (size_t)(top + y)) * (size_t)W + (size_t)(left + x)] = noise[used++];
                 }
         return;
     }
@@ -304,8 +308,7 @@ mhla_status mhla_augment_apply(float *out, const mhla_image *image, const mhla_a
     rng = mhla_rng_make(seed, epoch, sample, MHLA_PLACE_RANDAUGMENT);
     if (a->rand_layers > 0) MHLA_TRY(rand_augment(x, other, a, &rng));
     normalise(out, x, a);
-    if (a->erase > 0.0f)
-        erase(out, a->channels, a->size, a->erase, mhla_rng_make(seed, epoch, sample, MHLA_PLACE_ERASE));
+    if (a->erase > 0.0f) erase(out, a, mhla_rng_make(seed, epoch, sample, MHLA_PLACE_ERASE));
     return MHLA_OK;
 }
 

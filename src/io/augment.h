@@ -21,13 +21,13 @@ typedef enum mhla_crop {
     MHLA_CROP_EVAL,   /* shorter side to size / crop_pct, centre: timm's evaluation */
     MHLA_CROP_RANDOM, /* random resized crop: scale, ratio */
     MHLA_CROP_PAD,    /* `pad` black pixels around, then a random crop: small images */
-    MHLA_CROP_SQUASH, /* resized to the square, whatever the shape */
+    MHLA_CROP_SQUASH, /* resized to this shape, whatever its own */
     MHLA_CROP_CENTRE  /* the centre as it is, with black around what is smaller: evaluation beside MHLA_CROP_PAD */
 } mhla_crop;
 
-/* How a picture becomes [channels,size,size] floats. Zero is a default where 0 makes no sense. */
+/* How a picture becomes [channels,height,width] floats. Zero is a default where 0 makes no sense. */
 typedef struct mhla_augment {
-    int size, channels; /* of the result; channels 0: 3 */
+    int height, width, channels; /* of the result; width 0: as its height, channels 0: 3 */
     mhla_crop crop;
     mhla_filter filter;        /* of the crop; bicubic */
     double crop_pct;           /* MHLA_CROP_EVAL; 0: 0.875 */
@@ -58,7 +58,7 @@ typedef struct mhla_augment_scratch {
 } mhla_augment_scratch;
 void mhla_augment_scratch_free(mhla_augment_scratch *s);
 
-/* out [channels,size,size]: the picture cropped, flipped, changed, (x / 255 - mean) / std, erased. Grey and RGB are
+/* out [channels,height,width]: the picture cropped, flipped, changed, (x / 255 - mean) / std, erased. Grey and RGB are
  * converted to `channels` as Pillow does. */
 mhla_status mhla_augment_apply(float *out, const mhla_image *image, const mhla_augment *a,
                                mhla_augment_scratch *scratch, uint64_t seed, uint64_t epoch, uint64_t sample);

@@ -324,25 +324,44 @@ mhla_status mhla_image_resize(mhla_image *out, const mhla_image *in, int width, 
     return resample(out, in, part, width, height, &(mhla_rect){0, 0, width, height}, filter);
 }
 
-mhla_status mhla_image_eval_crop(mhla_image *out, const mhla_image *in, int size, double crop_pct, mhla_filter filter) {
+/* What a picture of w x h pixels is resized to so that its crop is seen: the shorter side to that of the square. As
+ * torchvision, the longer one is cut off to a whole number. */
+static void cover_square(int *w, int *h, int side) {
+    if (*w <= *h && *w != side) {
+        *h = (int)((int64_t)side * *h / *w);
+        *w = side;
+    } else if (*h < *w && *h != side) {
+        *w = (int)((int64_t)side * *w / *h);
+        *h = side;
+    }
+}
+
+/* Of a rectangle, as timm's ResizeKeepRatio: the smallest picture that covers it; both sides rounded to even. */
+static void cover(int *w, int *h, int width, int height) {
+    const double ratio = fmin((double)*w / width, (double)*h / height);
+    *w = (int)rint(*w / ratio);
+    *h = (int)rint(*h / ratio);
+}
+
+mhla_status mhla_image_eval_crop(mhla_image *out, const mhla_image *in, int width, int height, double crop_pct,
+                                 mhla_filter filter) {
     const mhla_rect all = {0, 0, in->width, in->height};
     MHLA_TRY(check_part(in, &all));
-    if (size < 1 || !(crop_pct > 0.0 && crop_pct <= 1.0) || size / crop_pct > INT_MAX / 2)
-        return mhla_fail(MHLA_EINVAL, "a crop of %d pixels with crop_pct %g: expected 1 or more, and 0 to 1", size,
-                         crop_pct);
-    const int side = (int)floor(size / crop_pct);
-    int width = in->width, height = in->height;
-    /* torchvision: the longer side is cut off to a whole number; the middle is rounded to even */
-    if (width <= height && width != side) {
-        height = (int)((int64_t)side * height / width);
-        width = side;
-    } else if (height < width && height != side) {
-        width = (int)((int64_t)side * width / height);
-        height = side;
-    }
-    const mhla_rect window = {(int)rint((width - size) / 2.0), (int)rint((height - size) / 2.0), size, size};
-    if (width == in->width && height == in->height) return mhla_image_crop(out, in, window);
-    return resample(out, in, &all, width, height, &window, filter);
+    if (width < 1 || height < 1 || !(crop_pct > 0.0 && crop_pct <= 1.0) || fmax(width, height) / crop_pct > INT_MAX / 2)
+        return mhla_fail(MHLA_EINVAL, "a crop of %d x %d pixels with crop_pct %g: expected 1 or more, and 0 to 1",
+                         width, height, crop_pct);
+    const int wide = (int)floor(width / crop_pct), high = (int)floor(height / crop_pct);
+    int w = in->width, h = in->height;
+    if (fmax(wide, high) * fmax(w, h) / fmin(w, h) > INT_MAX / 2)
+        return mhla_fail(MHLA_EDATA, "a picture of %d x %d pixels is too thin for a crop of %d x %d", w, h, width,
+                         height);
+    if (wide == high)
+        cover_square(&w, &h, wide);
+    else
+        cover(&w, &h, wide, high);
+    const mhla_rect window = {(int)rint((w - width) / 2.0), (int)rint((h - height) / 2.0), width, height};
+    if (w == in->width && h == in->height) return mhla_image_crop(out, in, window);
+    return resample(out, in, &all, w, h, &window, filter);
 }
 
 mhla_rect mhla_random_crop(mhla_rng *rng, int width, int height, const double scale[2], const double ratio[2]) {

@@ -23,9 +23,10 @@ mhla_status mhla_image_resize(mhla_image *out, const mhla_image *in, int width, 
                               const mhla_rect *part);
 mhla_status mhla_image_crop(mhla_image *out, const mhla_image *in, mhla_rect part);
 
-/* timm's evaluation: the shorter side to floor(size / crop_pct), then the centre. With the shorter side already there,
- * nothing is resampled. A crop_pct of 1 makes the shorter side the crop. */
-mhla_status mhla_image_eval_crop(mhla_image *out, const mhla_image *in, int size, double crop_pct, mhla_filter filter);
+/* timm's evaluation: resized so that the picture just covers floor(width / crop_pct) x floor(height / crop_pct), then the
+ * centre. With a picture of that size nothing is resampled. */
+mhla_status mhla_image_eval_crop(mhla_image *out, const mhla_image *in, int width, int height, double crop_pct,
+                                 mhla_filter filter);
 
 /* torchvision's random resized crop: a part of scale[0]..scale[1] of the area and ratio[0]..ratio[1] of width to height,
  * ten tries, then the centre. */

@@ -186,14 +186,36 @@ done:
     return status;
 }
 
-/* What a folder holds: model.safetensors, else its index, else a run's best or last, else the one *.safetensors. */
-static mhla_status find_in_folder(char *path, const char *folder) {
-    static const char *const usual[] = {"model.safetensors", INDEX_NAME, "best/model.safetensors",
-                                        "last/model.safetensors"};
+/* Checkpoints of training may hold an average of the weights, too, and state.json says which of the two did better where
+ * they were tested. What cannot be read there decides nothing. */
+static int average_counts(const char *folder) {
+    char path[PATH_MOST];
+    json_t *tree = NULL;
     struct stat info;
-    for (int i = 0; i < 4; i++) {
+    if (join(path, folder, strlen(folder), "ema.safetensors") != MHLA_OK || stat(path, &info) != 0) return 0;
+    if (join(path, folder, strlen(folder), "state.json") != MHLA_OK || stat(path, &info) != 0) return 0;
+    if (mhla_json_load(&tree, path) != MHLA_OK) return 0;
+    const char *counts = json_string_value(json_object_get(tree, "weights"));
+    const int average = counts && strcmp(counts, "ema") == 0 &&
+                        json_equal(json_object_get(tree, "step"), json_object_get(tree, "evaluated_step"));
+    json_decref(tree);
+    return average;
+}
+
+/* What a folder holds: model.safetensors (or the average beside it), else its index, else PyTorch's, else a run's best or
+ * last, else the one *.safetensors. */
+static mhla_status find_in_folder(char *path, const char *folder) {
+    static const char *const usual[] = {"model.safetensors",      INDEX_NAME,
+                                        "pytorch_model.bin",      "pytorch_model.bin.index.json",
+                                        "best/model.safetensors", "last/model.safetensors"};
+    struct stat info;
+    for (size_t i = 0; i < sizeof usual / sizeof *usual; i++) {
         MHLA_TRY(join(path, folder, strlen(folder), usual[i]));
-        if (stat(path, &info) == 0) return MHLA_OK;
+        if (stat(path, &info) != 0) continue;
+        if (!ends_with(path, "/model.safetensors")) return MHLA_OK;
+        char inner[PATH_MOST];
+        snprintf(inner, sizeof inner, "%.*s", (int)(strrchr(path, '/') - path), path);
+        return average_counts(inner) ? join(path, inner, strlen(inner), "ema.safetensors") : MHLA_OK;
     }
     DIR *list = opendir(folder);
     if (list == NULL) return mhla_fail(MHLA_EIO, "%s: %s", folder, strerror(errno));

@@ -67,6 +67,7 @@ void mhla_model_free(mhla_model *m) {
     m->family->release(m);
     free(m->config);
     free(m->origin);
+    free(m->weights);
     free(m);
 }
 
@@ -86,21 +87,28 @@ static int is_file(const char *folder, const char *name) {
            S_ISREG(info.st_mode);
 }
 
-mhla_status mhla_model_locate(const char *path, char *folder, char *weights, size_t size) {
+mhla_status mhla_model_locate(const char *path, const char *which, char *folder, char *weights, size_t size) {
     struct stat info;
+    const int raw = which && strcmp(which, "raw") == 0, average = which && strcmp(which, "ema") == 0;
+    if (which && !raw && !average) return mhla_fail(MHLA_EINVAL, "weights is \"%s\": expected raw or ema", which);
     if (stat(path, &info) != 0) return mhla_fail(MHLA_EIO, "%s: %s", path, strerror(errno));
-    if (strlen(path) + 16 > size) return mhla_fail(MHLA_EIO, "%.60s...: the path is too long", path);
+    if (strlen(path) + 32 > size) return mhla_fail(MHLA_EIO, "%.60s...: the path is too long", path);
     snprintf(folder, size, "%s", path);
     if (S_ISDIR(info.st_mode)) {
         static const char *const places[] = {"", "/best", "/last"};
         for (int i = 0; i < 3; i++) {
             snprintf(folder, size, "%s%s", path, places[i]);
             if (!is_file(folder, "config.json")) continue;
+            const char *file = average ? "ema.safetensors" : "model.safetensors";
+            if (average && !is_file(folder, file))
+                return mhla_fail(MHLA_EDATA, "%s: no ema.safetensors here: no average of the weights was kept", folder);
             snprintf(weights, size, "%s", folder);
+            if (average || (raw && is_file(folder, file))) snprintf(weights, size, "%s%s/%s", path, places[i], file);
             return MHLA_OK;
         }
         return mhla_fail(MHLA_EDATA, "%s: no config.json here, nor in best/ or last/: neither a model nor a run", path);
     }
+    if (which) return mhla_fail(MHLA_EINVAL, "%s is a file: weights=%s chooses in a folder only", path, which);
     snprintf(weights, size, "%s", path);
     char *slash = strrchr(folder, '/');
     if (slash)
@@ -162,7 +170,8 @@ static mhla_status read_config(json_t **tree, const mhla_family **family, const 
     return MHLA_OK;
 }
 
-mhla_status mhla_model_open_as(mhla_model **model, const char *path, const mhla_open_desc *desc) {
+/* `which`: see mhla_model_open_weights. */
+static mhla_status open_model(mhla_model **model, const char *path, const mhla_open_desc *desc, const char *which) {
     *model = NULL;
     char folder[PATH], weights[PATH], config[PATH];
     json_t *tree = NULL;
@@ -175,14 +184,18 @@ mhla_status mhla_model_open_as(mhla_model **model, const char *path, const mhla_
         if (families[i]->open) MHLA_TRY(families[i]->open(model, path, desc));
         if (*model) return MHLA_OK;
     }
-    MHLA_TRY(mhla_model_locate(path, folder, weights, sizeof folder - 16));
+    MHLA_TRY(mhla_model_locate(path, which, folder, weights, sizeof folder - 16));
     mhla_status status = read_config(&tree, &family, folder, config, sizeof config);
     if (status == MHLA_OK) status = mhla_safetensors_open(&file, weights);
     if (status == MHLA_OK) status = family->read(&m, tree, file, desc, config);
     if (status == MHLA_OK) status = family->load(m, file);
+    if (status == MHLA_OK) {
+        m->origin = strdup(folder);
+        m->weights = strdup(mhla_safetensors_path(file));
+        if (m->origin == NULL || m->weights == NULL) status = mhla_fail(MHLA_ENOMEM, "no memory");
+    }
     mhla_safetensors_close(file);
     json_decref(tree);
-    if (status == MHLA_OK && (m->origin = strdup(folder)) == NULL) status = mhla_fail(MHLA_ENOMEM, "no memory");
     if (status != MHLA_OK) {
         mhla_model_free(m);
         return status;
@@ -191,7 +204,13 @@ mhla_status mhla_model_open_as(mhla_model **model, const char *path, const mhla_
     return MHLA_OK;
 }
 
-mhla_status mhla_model_open(mhla_model **model, const char *path) { return mhla_model_open_as(model, path, NULL); }
+mhla_status mhla_model_open(mhla_model **model, const char *path) { return open_model(model, path, NULL, NULL); }
+mhla_status mhla_model_open_as(mhla_model **model, const char *path, const mhla_open_desc *desc) {
+    return open_model(model, path, desc, NULL);
+}
+mhla_status mhla_model_open_weights(mhla_model **model, const char *path, const char *weights) {
+    return open_model(model, path, NULL, weights);
+}
 
 mhla_status mhla_model_save(const mhla_model *m, const char *folder) {
     char path[PATH];
@@ -214,6 +233,7 @@ mhla_status mhla_model_query(const mhla_model *m, mhla_model_info *info) {
         .config = m->config,
         .parameters = mhla_params_elements(m->params),
         .tensors = mhla_params_count(m->params),
+        .weights = m->weights,
     };
     if (info->size < sizeof info->size || info->size > sizeof full)
         return mhla_fail(MHLA_EINVAL, "info.size is %zu: set it to sizeof the structure", info->size);

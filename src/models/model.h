@@ -42,8 +42,9 @@ struct mhla_model {
     mhla_tape *tape;     /* of inference; made when first needed */
     mhla_tape *training; /* of mhla_model_step, and its optimiser; the same */
     mhla_optim *optim;
-    char *config; /* the text of config.json */
-    char *origin; /* the folder or file that it was opened from, or NULL */
+    char *config;  /* the text of config.json */
+    char *origin;  /* the folder or file that it was opened from, or NULL */
+    char *weights; /* the file that its weights were read from, or NULL */
     /* image classifiers */
     char **class_names; /* [classes], or NULL */
     /* language models */
@@ -59,9 +60,9 @@ mhla_status mhla_model_of_lm(mhla_model **model, const mhla_lm_config *config, c
 /* MHLA_EINVAL that says what the model is instead, unless it is of this family. */
 mhla_status mhla_model_need(const mhla_model *model, const mhla_family *family);
 
-/* Where the weights of `path` are (see mhla_model_open): the folder that has config.json, and the file or folder to open
+/* Where the weights of `path` are (see mhla_model_open_weights for `which`): the folder that has config.json, and the file or folder to open
  * as safetensors. */
-mhla_status mhla_model_locate(const char *path, char *folder, char *weights, size_t size);
+mhla_status mhla_model_locate(const char *path, const char *which, char *folder, char *weights, size_t size);
 /* config.json of a folder with an image classifier; *class_names may come back NULL. */
 mhla_status mhla_deit_config_load(mhla_deit_config *config, char ***class_names, const char *folder);
 

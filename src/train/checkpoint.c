@@ -3,7 +3,8 @@
  *   config.json, model.safetensors   the model; any program that reads safetensors reads it
  *   ema.safetensors                  its average, under the same names
  *   optimizer.safetensors            exp_avg.NAME, exp_avg_sq.NAME, updates
- *   state.json                       where training stands; randomness needs no state, it is keyed by the step
+ *   state.json                       where training stands, which of the two did better when they were tested;
+ *                                    randomness needs no state, it is keyed by the step
  *
  * A checkpoint is filled under the name .tmp-step-..., each file flushed to the disk, then renamed: a folder that is
  * called step-NNNNNNNN is complete. Nothing of time or place is in it, so that equal training makes equal bytes. */
@@ -146,6 +147,7 @@ static mhla_status write_state(const mhla_trainer *t, const char *path) {
     json_object_set_new(tree, "epoch", json_integer(t->step / t->per_epoch));
     json_object_set_new(tree, "batch", json_integer(t->step % t->per_epoch));
     json_object_set_new(tree, "evaluated_step", json_integer(t->evaluated));
+    json_object_set_new(tree, "weights", json_string(t->average_counts ? "ema" : "raw")); /* which did better there */
     json_object_set_new(tree, "best_step", json_integer(t->best_step));
     char best[64];
     snprintf(best, sizeof best, "best_%s", t->task->measure);
@@ -242,6 +244,8 @@ static mhla_status read_state(mhla_trainer *t, const char *path) {
     int64_t steps = -1, updates = 0;
     t->step = t->evaluated = t->best_step = -1;
     t->best = NAN;
+    const char *weights = json_string_value(json_object_get(tree, "weights"));
+    t->average_counts = weights && strcmp(weights, "ema") == 0;
     char name[64];
     snprintf(name, sizeof name, "best_%s", t->task->measure);
     const json_t *best = json_object_get(tree, name);

@@ -12,7 +12,11 @@ enum { BATCH = MHLA_EVALUATE_BATCH, TOP = 5 };
 
 mhla_augment mhla_model_augment(const mhla_model *model) {
     const mhla_deit_config *c = mhla_deit_config_of(model->deit);
-    mhla_augment a = {.size = c->image[0], .channels = c->channels, .crop = MHLA_CROP_EVAL, .crop_pct = c->crop};
+    mhla_augment a = {.height = c->image[0],
+                      .width = c->image[1],
+                      .channels = c->channels,
+                      .crop = MHLA_CROP_EVAL,
+                      .crop_pct = c->crop};
     for (int i = 0; i < 3; i++) {
         a.mean[i] = (float)c->mean[i];
         a.std[i] = (float)c->deviation[i];
@@ -55,8 +59,6 @@ mhla_status mhla_evaluate(mhla_model *model, mhla_evaluation *result, mhla_datas
     const mhla_deit_config *c = mhla_deit_config_of(model->deit);
     const size_t size = result->size;
     *result = (mhla_evaluation){.size = size, .classes = c->classes};
-    if (c->image[0] != c->image[1])
-        return mhla_fail(MHLA_ENOTSUP, "images of %d x %d: pictures are made square", c->image[0], c->image[1]);
     if (mhla_dataset_classes(data) > c->classes)
         return mhla_fail(MHLA_EINVAL, "the data has %d classes, the model %d", mhla_dataset_classes(data), c->classes);
     int64_t all = mhla_dataset_count(data);
@@ -170,8 +172,6 @@ void mhla_evaluation_free(mhla_evaluation *result) {
 
 mhla_status mhla_model_classify_image(mhla_model *model, float *probabilities, const mhla_image *image) {
     const mhla_deit_config *c = mhla_deit_config_of(model->deit);
-    if (c->image[0] != c->image[1])
-        return mhla_fail(MHLA_ENOTSUP, "images of %d x %d: pictures are made square", c->image[0], c->image[1]);
     mhla_augment a = mhla_model_augment(model);
     mhla_augment_scratch scratch = {0};
     float *x = malloc((size_t)c->channels * (size_t)c->image[0] * (size_t)c->image[1] * sizeof *x);

@@ -185,7 +185,7 @@ mhla_status mhla_model_adopt(mhla_model *model, const char *path, note_fn note, 
     char folder[MHLA_RUN_PATH], weights[MHLA_RUN_PATH], **names = NULL;
     mhla_deit_config from;
     mhla_safetensors *file = NULL;
-    MHLA_TRY(mhla_model_locate(path, folder, weights, sizeof folder));
+    MHLA_TRY(mhla_model_locate(path, NULL, folder, weights, sizeof folder));
     MHLA_TRY(mhla_deit_config_load(&from, &names, folder));
     mhla_names_free(names, from.classes);
     MHLA_TRY(mhla_safetensors_open(&file, weights));

@@ -24,7 +24,7 @@ typedef struct slot {
 struct mhla_loader {
     mhla_loader_desc desc;
     int64_t count, batches, length; /* pictures; batches of an epoch; numbers of an epoch */
-    int channels, size, classes;
+    int channels, height, width, classes;
     slot *slots; /* [ahead] */
 
     pthread_mutex_t lock; /* of all that follows, and of slots but the pixels of samples under way */
@@ -101,7 +101,7 @@ static mhla_status get_readable(mhla_loader *l, int64_t *index, mhla_image *imag
 /* Sample i of the batch: read, augmented, its label. */
 static mhla_status fill(mhla_loader *l, slot *s, int i, mhla_image *image, mhla_augment_scratch *scratch) {
     mhla_batch *b = &s->batch;
-    const size_t n = (size_t)l->channels * (size_t)l->size * (size_t)l->size;
+    const size_t n = (size_t)l->channels * (size_t)l->height * (size_t)l->width;
     float *out = b->images + (size_t)i * n;
     const uint64_t key = (uint64_t)b->index[i]; /* also of a picture that stands in for a broken one */
     const mhla_status status = get_readable(l, &b->index[i], image, &b->labels[i]);
@@ -124,7 +124,7 @@ static void finish(mhla_loader *l, slot *s) {
     mhla_batch *b = &s->batch;
     if (b->targets == NULL || s->status != MHLA_OK) return;
     static const mhla_mix none = {0};
-    mhla_mix_batch(b->images, b->targets, b->labels, b->count, l->channels, l->size, l->size, l->classes,
+    mhla_mix_batch(b->images, b->targets, b->labels, b->count, l->channels, l->height, l->width, l->classes,
                    l->desc.train ? &l->desc.mix : &none, l->desc.seed, (uint64_t)(b->epoch * l->batches + b->batch));
 }
 
@@ -264,7 +264,7 @@ mhla_status mhla_loader_seek(mhla_loader *l, int64_t epoch, int64_t batch) {
 /* ---- Making and ending ---- */
 
 static mhla_status make_slots(mhla_loader *l) {
-    const size_t B = (size_t)l->desc.batch, pixels = (size_t)l->channels * (size_t)l->size * (size_t)l->size;
+    const size_t B = (size_t)l->desc.batch, pixels = (size_t)l->channels * (size_t)l->height * (size_t)l->width;
     l->slots = calloc((size_t)l->desc.ahead + 1, sizeof *l->slots);
     if (l->slots == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for a loader");
     for (int i = 0; i < l->desc.ahead; i++) {
@@ -276,7 +276,7 @@ static mhla_status make_slots(mhla_loader *l) {
         b->index = malloc(B * sizeof *b->index);
         if (b->images == NULL || b->labels == NULL || b->index == NULL || (b->targets == NULL && !l->desc.no_targets))
             return mhla_fail(MHLA_ENOMEM, "no memory for %d batches of %d pictures of %d x %d", l->desc.ahead,
-                             l->desc.batch, l->size, l->size);
+                             l->desc.batch, l->height, l->width);
     }
     if (l->desc.train) {
         l->order = malloc((size_t)l->count * sizeof *l->order);
@@ -338,7 +338,8 @@ mhla_status mhla_loader_create(mhla_loader **loader, const mhla_loader_desc *des
     pthread_cond_init(&l->ready, NULL);
     mhla_status status = mhla_augment_prepare(&l->desc.augment);
     l->channels = l->desc.augment.channels;
-    l->size = l->desc.augment.size;
+    l->height = l->desc.augment.height;
+    l->width = l->desc.augment.width;
     if (status == MHLA_OK) status = make_slots(l);
     if (status == MHLA_OK) status = start_workers(l);
     if (status != MHLA_OK) {

@@ -27,7 +27,7 @@ typedef struct mhla_loader_desc {
 } mhla_loader_desc;
 
 typedef struct mhla_batch {
-    float *images;  /* [count,channels,size,size] */
+    float *images;  /* [count,channels,height,width] */
     float *targets; /* [count,classes], smoothed and mixed; NULL with no_targets */
     int *labels;    /* [count]; -1: could not be read (evaluation) */
     int64_t *index; /* [count]: which pictures of the data these are */

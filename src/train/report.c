@@ -242,8 +242,12 @@ static mhla_status write_classes(FILE *out, const run *runs, int n) {
         }
         if (shown) continue;
         if (any++ == 0) {
-            fputs("<section id=\"classes\"><h2>Accuracy by class</h2>\n<p>At the last evaluation of each run.</p>\n",
-                  out);
+            int average = 0;
+            for (int j = 0; j < n; j++) average |= runs[j].ema_accuracy.count > 0;
+            fprintf(
+                out,
+                "<section id=\"classes\"><h2>Accuracy by class</h2>\n<p>At the last evaluation of each run%s.</p>\n",
+                average ? "; with an average of the weights, of whichever did better, they or it" : "");
             mhla_report_write_keys(out, runs, n);
         }
         MHLA_TRY(write_class_table(out, runs, n, i));

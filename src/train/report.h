@@ -8,7 +8,8 @@
  *     {"kind":"step","step":10,"epoch":0.1,"loss":2.3,"accuracy":0.1,"rate":1e-3,"gradient_norm":1.2,
  *      "images_per_second":900}
  *     {"kind":"test","step":100,"epoch":1,"images":10000,"loss":0.5,"accuracy":0.8,"ema_accuracy":0.81,
- *      "classes":[0.9,..]}   accuracies are 0..1; classes: of each class, null where there is no image of it
+ *      "ema_loss":0.49,"weights":"ema","classes":[0.9,..]}   accuracies are 0..1; classes: of each class with the weights
+ *                            that did better, null where there is no image of it
  *   checkpoints/step-NNNNNNNN/   the newest one: config.json (model, attention, blocks, mix, class_names) and
  *                            model.safetensors, of which *.piece_attn.conv.weight and *.mixing_matrix are shown
  *   samples.json             what mhla_samples_write leaves

@@ -124,7 +124,7 @@ static void find_best(mhla_report_run *r) {
     r->best = NAN;
     for (int k = 0; k < 2; k++)
         for (int64_t i = 0; i < lists[k]->count; i++)
-            if (!(lists[k]->y[i] <= r->best)) {
+            if (!(lists[k]->y[i] <= r->best) || (lists[k]->y[i] == r->best && lists[k]->x[i] < r->best_epoch)) {
                 r->best = lists[k]->y[i];
                 r->best_epoch = lists[k]->x[i];
                 r->best_is_average = k;

@@ -79,8 +79,8 @@ static void write_opening(FILE *out, const mhla_report_run *runs, int count) {
     fprintf(out,
             "<section id=\"predictions\"><h2>Predictions</h2>\n<p>Pictures of the test split, what they show, and what "
             "%s. &#10003; right, &#10007; wrong.</p>\n",
-            count == 1 ? "the model takes them for, with its probabilities"
-                       : "the model of each run takes them for, with its probability");
+            count == 1 ? "the best checkpoint takes them for, with its probabilities"
+                       : "the best checkpoint of each run takes them for, with its probability");
     mhla_report_write_keys(out, runs, count);
     fputs("<ul class=\"cards\">\n", out);
 }

@@ -67,8 +67,6 @@ static mhla_status make_model(mhla_trainer *t, const job *j) {
     if (c.classes < mhla_dataset_classes(j->train))
         return mhla_fail(MHLA_EINVAL, "model.classes is %d, but the data has %d classes", c.classes,
                          mhla_dataset_classes(j->train));
-    if (c.image[0] != c.image[1])
-        return mhla_fail(MHLA_ENOTSUP, "model.image is %d x %d: pictures are made square", c.image[0], c.image[1]);
     char **names = calloc((size_t)c.classes, sizeof *names);
     for (int i = 0; names && i < c.classes; i++) {
         char number[16];
@@ -271,9 +269,16 @@ static void complain(mhla_trainer *t, void (*note)(mhla_trainer *t, const char *
     }
 }
 
+/* Of the weights that counted as best, as they lie on the disk. */
 static mhla_status finish(mhla_trainer *t) {
     const job *j = t->job;
-    return j->test ? mhla_samples_take(t->run, t->step, t->model, j->test) : MHLA_OK;
+    mhla_model *best = NULL;
+    if (j->test == NULL) return MHLA_OK;
+    MHLA_TRY(mhla_model_open(&best, t->run));
+    mhla_model_set_context(best, t->context);
+    const mhla_status status = mhla_samples_take(t->run, t->best_step, best, j->test);
+    mhla_model_free(best);
+    return status;
 }
 
 const mhla_task mhla_task_images = {

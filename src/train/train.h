@@ -33,6 +33,7 @@ struct mhla_trainer {
     /* Where it stands; all of this but `log` is in a checkpoint. */
     int64_t step, steps, per_epoch; /* updates done, of all, of an epoch */
     int64_t evaluated;              /* the step of the last evaluation, -1: none */
+    int average_counts;             /* the average did better there than the weights themselves */
     int64_t best_step;              /* -1: none */
     double best;                    /* by the task's measure */
     int64_t saved;                  /* the step of the newest checkpoint, -1: none */

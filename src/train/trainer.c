@@ -375,16 +375,22 @@ static mhla_status evaluate(mhla_trainer *t) {
         char name[64];
         mhla_train_event e = event(t, MHLA_TRAIN_EVALUATED);
         task->tell(&e, &plain, t->ema ? &average : NULL);
-        double reached = plain.value;
-        if (t->ema) reached = task->lower ? fmin(reached, average.value) : fmax(reached, average.value);
+        t->average_counts = t->ema && (task->lower ? average.value < plain.value : average.value > plain.value);
+        const double reached = t->average_counts ? average.value : plain.value;
         e.best = !(task->lower ? reached >= t->best : reached <= t->best);
         if (e.best) {
             t->best = reached;
             t->best_step = t->step;
         }
         t->evaluated = t->step;
-        snprintf(name, sizeof name, "ema_%s", task->measure);
-        if (t->ema) json_object_set_new(row, name, mhla_json_real(average.value));
+        if (t->ema) {
+            snprintf(name, sizeof name, "ema_%s", task->measure);
+            json_object_set_new(row, name, mhla_json_real(average.value));
+            json_object_set_new(row, "ema_loss", mhla_json_real(average.loss));
+            json_object_set_new(row, "weights", json_string(t->average_counts ? "ema" : "raw"));
+            json_t *classes = json_object_get(other, "classes");
+            if (t->average_counts && classes) json_object_set(row, "classes", classes);
+        }
         json_object_set_new(row, "seconds", mhla_json_real(plain.seconds + average.seconds));
         status = mhla_jsonl_write(&t->log, json_incref(row));
         if (t->report) t->report(t->user, &e);

@@ -19,3 +19,9 @@ $train --steps 12 --out run --seed 3; echo "-> $?"
 mhla train --resume run --quiet; echo "-> $?"
 echo '--- fine-tuning'
 $train --steps 2 --out tuned --init run --attention softmax --classes 6 2>&1 | grep -E '^(taken|new|of another|left out)'
+echo '--- an average of the weights: a run stands for what counted as best'
+$train --steps 6 --ema 0.5 --out averaged --quiet >/dev/null 2>&1
+mhla eval averaged | sed -n 's/[a-z]*[.]safetensors/FILE/; 1p'
+for weights in raw ema; do mhla eval averaged --weights $weights | sed -n 1p; done
+mhla eval averaged --weights best; echo "-> $?"
+mhla eval run --weights ema; echo "-> $?"

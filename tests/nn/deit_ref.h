@@ -165,8 +165,7 @@ static double *ref_attention(const deit_ref *r, int block, double *h, int T) {
     for (int p = 0; p < 3; p++) {
         part[p] = ref_zeros((int64_t)T * D);
         for (int i = 0; i < T * D; i++) part[p][i] = qkv[i / D * 3 * D + p * D + i % D];
-        if (p < 2 && c->qk_norm)
-            ref_norm(r, block, p ? "attn.k_norm" : "attn.q_norm", c->qk_norm_eps, 1, part[p], T);
+        if (p < 2 && c->qk_norm) ref_norm(r, block, p ? "attn.k_norm" : "attn.q_norm", c->qk_norm_eps, 1, part[p], T);
         for (int i = 0; i < T * D && p < 2 && !softmax; i++) part[p][i] = fmax(part[p][i], 0.0) + c->feature_eps;
     }
     for (int head = 0; head < c->heads; head++)

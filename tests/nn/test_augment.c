@@ -120,7 +120,7 @@ static void test_edges(void **state) {
 }
 
 static mhla_augment paper(int size) {
-    mhla_augment a = {.size = size,
+    mhla_augment a = {.height = size,
                       .crop = MHLA_CROP_RANDOM,
                       .flip = 0.5f,
                       .erase = 0.25f,
@@ -146,13 +146,13 @@ static void test_parse(void **state) {
     ASSERT_FAILS(mhla_augment_parse(&a, "rand-m9-x1"), MHLA_EINVAL, "\"x1\" is not understood");
     ASSERT_FAILS(mhla_augment_parse(&a, "rand-m"), MHLA_EINVAL, "\"m\" is not understood");
     ASSERT_FAILS(mhla_augment_parse(&a, "rand-m9-"), MHLA_EINVAL, "is not understood");
-    a.size = 0;
+    a.height = 0;
     ASSERT_FAILS(mhla_augment_prepare(&a), MHLA_EINVAL, "image size 0");
-    a = (mhla_augment){.size = 8, .channels = 2};
+    a = (mhla_augment){.height = 8, .channels = 2};
     ASSERT_FAILS(mhla_augment_prepare(&a), MHLA_EINVAL, "2 channels");
-    a = (mhla_augment){.size = 8, .scale = {0.5, 1.5}};
+    a = (mhla_augment){.height = 8, .scale = {0.5, 1.5}};
     ASSERT_FAILS(mhla_augment_prepare(&a), MHLA_EINVAL, "from 0.5 to 1.5");
-    a = (mhla_augment){.size = 8, .std = {1.0f, 0.0f, 1.0f}};
+    a = (mhla_augment){.height = 8, .std = {1.0f, 0.0f, 1.0f}};
     ASSERT_FAILS(mhla_augment_prepare(&a), MHLA_EINVAL, "channel 1");
 }
 
@@ -189,7 +189,7 @@ static void test_places(void **state) {
     mhla_augment_scratch s = {0};
     static float x[4][TRIES][N];
     for (int kind = 0; kind < 4; kind++) {
-        mhla_augment a = {.size = S, .crop = kind == 0 ? MHLA_CROP_RANDOM : MHLA_CROP_SQUASH};
+        mhla_augment a = {.height = S, .crop = kind == 0 ? MHLA_CROP_RANDOM : MHLA_CROP_SQUASH};
         if (kind == 1) a.flip = 0.5f;
         if (kind == 2) ASSERT_OK(mhla_augment_parse(&a, "rand-m9-mstd0.5-inc1-p1"));
         if (kind == 3) a.erase = 0.7f;
@@ -210,7 +210,7 @@ static void test_places(void **state) {
 static void test_normalised(void **state) {
     (void)state;
     mhla_augment a = {
-        .size = 4, .crop = MHLA_CROP_EVAL, .crop_pct = 1.0, .mean = {0.5f, 0.4f, 0.3f}, .std = {0.2f, 0.3f, 0.4f}};
+        .height = 4, .crop = MHLA_CROP_EVAL, .crop_pct = 1.0, .mean = {0.5f, 0.4f, 0.3f}, .std = {0.2f, 0.3f, 0.4f}};
     ASSERT_OK(mhla_augment_prepare(&a));
     mhla_image in = picture(4, 4, 3), grey = picture(4, 4, 1);
     mhla_augment_scratch s = {0};
@@ -236,7 +236,7 @@ static void test_normalised(void **state) {
 /* Padded by 2 and cropped: every pixel is one of the picture at one of the 25 shifts, or black; all shifts occur. */
 static void test_pad(void **state) {
     (void)state;
-    mhla_augment a = {.size = 8, .crop = MHLA_CROP_PAD, .pad = 2, .channels = 1};
+    mhla_augment a = {.height = 8, .crop = MHLA_CROP_PAD, .pad = 2, .channels = 1};
     ASSERT_OK(mhla_augment_prepare(&a));
     mhla_image in = {0};
     ASSERT_OK(mhla_image_reserve(&in, 8, 8, 1));
@@ -257,9 +257,9 @@ static void test_pad(void **state) {
             }
     }
     assert_int_equal(seen, (1 << 25) - 1);
-    a.size = 13;
+    a.height = a.width = 13;
     ASSERT_FAILS(mhla_augment_apply(x, &in, &a, &s, 1, 0, 0), MHLA_EDATA, "too small for a crop of 13");
-    a.size = 10;
+    a.height = a.width = 10;
     a.crop = MHLA_CROP_CENTRE;
     ASSERT_OK(mhla_augment_apply(x, &in, &a, &s, 1, 0, 0));
     assert_true(x[0] == 0.0f && x[9] == 0.0f && lrintf(x[11] * 255.0f) == 1 && lrintf(x[88] * 255.0f) == 64 &&
@@ -272,7 +272,7 @@ static void test_pad(void **state) {
 static void test_erase(void **state) {
     (void)state;
     enum { S = 32 };
-    mhla_augment a = {.size = S, .crop = MHLA_CROP_EVAL, .crop_pct = 1.0, .channels = 1, .erase = 0.25f};
+    mhla_augment a = {.height = S, .crop = MHLA_CROP_EVAL, .crop_pct = 1.0, .channels = 1, .erase = 0.25f};
     ASSERT_OK(mhla_augment_prepare(&a));
     mhla_image in = {0};
     ASSERT_OK(mhla_image_reserve(&in, S, S, 1));
@@ -304,6 +304,62 @@ static void test_erase(void **state) {
     assert_true(fabs(sum / pixels) < 0.02 && fabs(squares / pixels - 1.0) < 0.03);
     mhla_augment_scratch_free(&s);
     mhla_image_free(&in);
+}
+
+/* Higher than wide, or wider than high: crops, shifts and erased rectangles stay inside and reach every corner. */
+static void test_oblong(void **state) {
+    (void)state;
+    enum { H = 9, W = 14, N = H * W };
+    mhla_augment_scratch s = {0};
+    mhla_image in = {0}, resized = {0};
+    float x[N + 1], corners[4] = {0};
+    ASSERT_OK(mhla_image_reserve(&in, W, H, 1));
+    for (int i = 0; i < N; i++) in.data[i] = (uint8_t)(i + 1);
+    mhla_augment a = {.height = H, .width = W, .crop = MHLA_CROP_PAD, .pad = 2, .channels = 1};
+    ASSERT_OK(mhla_augment_prepare(&a));
+    for (uint64_t k = 0; k < 50; k++) {
+        x[N] = 77.0f;
+        ASSERT_OK(mhla_augment_apply(x, &in, &a, &s, 1, 0, k));
+        const int first = (int)lrintf(x[4 * W + 4] * 255.0f) - 1, dy = first / W - 4, dx = first % W - 4;
+        for (int i = 0; i < N; i++) {
+            const int row = i / W + dy, column = i % W + dx;
+            const int inside = row >= 0 && row < H && column >= 0 && column < W;
+            assert_int_equal(lrintf(x[i] * 255.0f), inside ? in.data[row * W + column] : 0);
+        }
+        assert_true(x[N] == 77.0f);
+    }
+    /* to another shape, and as it is with erasing alone */
+    mhla_image_free(&in);
+    in = picture(20, 30, 1);
+    a = (mhla_augment){.height = H, .width = W, .crop = MHLA_CROP_SQUASH, .channels = 1};
+    ASSERT_OK(mhla_augment_prepare(&a));
+    ASSERT_OK(mhla_augment_apply(x, &in, &a, &s, 1, 0, 0));
+    ASSERT_OK(mhla_image_resize(&resized, &in, W, H, a.filter, NULL));
+    for (int i = 0; i < N; i++) assert_int_equal(lrintf(x[i] * 255.0f), resized.data[i]);
+    memset(in.data, 255, 600);
+    a.erase = 1.0f;
+    a.crop = MHLA_CROP_RANDOM;
+    for (uint64_t k = 0; k < 2000; k++) {
+        ASSERT_OK(mhla_augment_apply(x, &in, &a, &s, 1, 0, k));
+        int n = 0, top = H, bottom = -1, left = W, right = -1;
+        for (int i = 0; i < N; i++)
+            if (x[i] != 1.0f) {
+                n++;
+                top = i / W < top ? i / W : top;
+                bottom = i / W > bottom ? i / W : bottom;
+                left = i % W < left ? i % W : left;
+                right = i % W > right ? i % W : right;
+            }
+        assert_int_equal(n, (bottom - top + 1) * (right - left + 1));
+        corners[0] += x[0] != 1.0f;
+        corners[1] += x[W - 1] != 1.0f;
+        corners[2] += x[N - W] != 1.0f;
+        corners[3] += x[N - 1] != 1.0f;
+    }
+    for (int i = 0; i < 4; i++) assert_true(corners[i] > 5.0f);
+    mhla_image_free(&in);
+    mhla_image_free(&resized);
+    mhla_augment_scratch_free(&s);
 }
 
 static void test_mix(void **state) {
@@ -354,7 +410,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_operations), cmocka_unit_test(test_edges),  cmocka_unit_test(test_parse),
         cmocka_unit_test(test_keys),       cmocka_unit_test(test_places), cmocka_unit_test(test_normalised),
-        cmocka_unit_test(test_pad),        cmocka_unit_test(test_erase),  cmocka_unit_test(test_mix),
+        cmocka_unit_test(test_pad),        cmocka_unit_test(test_erase),  cmocka_unit_test(test_oblong),
+        cmocka_unit_test(test_mix),
     };
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);
     setenv("MHLA_ISA", "plain", 1); /* the same without vectors of this CPU */

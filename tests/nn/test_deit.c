@@ -193,8 +193,8 @@ static double loss_of(mhla_tape *t, mhla_deit *m, const float *x, const int32_t 
     const mhla_deit_config *c = mhla_deit_config_of(m);
     mhla_tape_begin(t, MHLA_TAPE_RECORD);
     mhla_tensor *in = mhla_nn_input(t, x, MHLA_SHAPE(B, c->channels, c->image[0], c->image[1]));
-    mhla_tensor *loss = mhla_nn_cross_entropy(
-        t, mhla_deit_forward(t, m, &(mhla_deit_run){.recompute = recompute}, in), labels, NULL, 0.1f, NULL);
+    mhla_tensor *loss = mhla_nn_cross_entropy(t, mhla_deit_forward(t, m, &(mhla_deit_run){.recompute = recompute}, in),
+                                              labels, NULL, 0.1f, NULL);
     assert_int_equal(mhla_tape_backward(t, loss, 1.0f), MHLA_OK);
     assert_int_equal(mhla_tape_status(t), MHLA_OK);
     return (double)loss->data[0];
@@ -216,8 +216,7 @@ static void check_directions(const deit_ref *ref, int i, const float *grad, rng 
             norm += (double)d[k] * (double)d[k];
         }
         for (int s = 0; s < 2; s++) {
-            for (int64_t k = 0; k < p->count; k++)
-                ref->data[i][k] = (double)p->data[k] + (s ? -h : h) * (double)d[k];
+            for (int64_t k = 0; k < p->count; k++) ref->data[i][k] = (double)p->data[k] + (s ? -h : h) * (double)d[k];
             two[s] = deit_ref_loss(ref, x, labels, B, 0.1);
         }
         for (int64_t k = 0; k < p->count; k++) ref->data[i][k] = (double)p->data[k];

@@ -23,7 +23,7 @@ static void make_folder(char folder[40], int broken) {
 
 static mhla_loader_desc paper(mhla_dataset *data, int workers) {
     mhla_loader_desc d = {.data = data, .batch = 4, .train = 1, .workers = workers, .seed = 42};
-    d.augment = (mhla_augment){.size = 16, .crop = MHLA_CROP_RANDOM, .flip = 0.5f, .erase = 0.25f};
+    d.augment = (mhla_augment){.height = 16, .crop = MHLA_CROP_RANDOM, .flip = 0.5f, .erase = 0.25f};
     ASSERT_OK(mhla_augment_parse(&d.augment, "rand-m9-mstd0.5-inc1"));
     d.mix = (mhla_mix){.mixup = 0.2, .cutmix = 1.0, .smoothing = 0.1};
     return d;
@@ -128,7 +128,7 @@ static void test_order(void **state) {
     mhla_dataset *data;
     ASSERT_OK(mhla_dataset_open(&data, folder, MHLA_SPLIT_TRAIN));
     mhla_loader_desc d = {.data = data, .batch = 1, .train = 1, .workers = 1, .seed = 1, .no_targets = 1};
-    d.augment = (mhla_augment){.size = 4, .crop = MHLA_CROP_SQUASH};
+    d.augment = (mhla_augment){.height = 4, .crop = MHLA_CROP_SQUASH};
     mhla_loader *l;
     ASSERT_OK(mhla_loader_create(&l, &d));
     int64_t before[PICTURES] = {0};
@@ -159,7 +159,7 @@ static void test_evaluation(void **state) {
     for (int workers = 0; workers < 4; workers++) {
         mhla_loader_desc d = {
             .data = data, .batch = 5, .workers = workers, .classes = 4, .mix = {.mixup = 0.5, .smoothing = 0.1}};
-        d.augment = (mhla_augment){.size = 12, .crop = MHLA_CROP_EVAL};
+        d.augment = (mhla_augment){.height = 12, .crop = MHLA_CROP_EVAL};
         mhla_loader *l;
         ASSERT_OK(mhla_loader_create(&l, &d));
         assert_int_equal(mhla_loader_batches(l), 5);
@@ -225,7 +225,7 @@ static void test_errors(void **state) {
     d.no_targets = 1;
     ASSERT_FAILS(mhla_loader_create(&l, &d), MHLA_EINVAL, "need targets");
     d.no_targets = 0;
-    d.augment.size = 0;
+    d.augment.height = 0;
     ASSERT_FAILS(mhla_loader_create(&l, &d), MHLA_EINVAL, "image size 0");
     mhla_loader_free(NULL);
     mhla_dataset_free(data);

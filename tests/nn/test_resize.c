@@ -63,24 +63,30 @@ static void test_part(void **state) {
 static void test_eval_crop(void **state) {
     (void)state;
     static const struct {
-        int width, height, size;
+        int width, height, to_width, to_height;
         double crop_pct;
         uint64_t hash;
     } rows[] = {
-        {100, 70, 32, 0.875, 0x20cb740f7b837589u}, {70, 100, 32, 0.9, 0x7e2accda1aa4c970u},
-        {64, 64, 64, 1.0, 0x19bd831bd2ebd627u},    {41, 40, 40, 1.0, 0x244fec7dd9e7ba3du},
-        {33, 90, 16, 0.95, 0x2e1a89edda9696f5u},
+        {100, 70, 32, 32, 0.875, 0x20cb740f7b837589u}, {70, 100, 32, 32, 0.9, 0x7e2accda1aa4c970u},
+        {64, 64, 64, 64, 1.0, 0x19bd831bd2ebd627u},    {41, 40, 40, 40, 1.0, 0x244fec7dd9e7ba3du},
+        {33, 90, 16, 16, 0.95, 0x2e1a89edda9696f5u},   {100, 70, 48, 32, 0.875, 0x168883c9da6de51u},
+        {100, 70, 20, 32, 0.9, 0x1689fee1850e305du},   {70, 100, 33, 17, 1.0, 0x2247db53fa9a1565u},
+        {48, 32, 48, 32, 1.0, 0xb0c0542042524433u},    {64, 64, 40, 60, 0.95, 0x4d6bce46d77de271u},
     };
     mhla_image out = {0};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         mhla_image in = picture(rows[i].width, rows[i].height, 3);
-        ASSERT_OK(mhla_image_eval_crop(&out, &in, rows[i].size, rows[i].crop_pct, MHLA_FILTER_BICUBIC));
+        ASSERT_OK(mhla_image_eval_crop(&out, &in, rows[i].to_width, rows[i].to_height, rows[i].crop_pct,
+                                       MHLA_FILTER_BICUBIC));
         if (image_hash(&out) != rows[i].hash) fail_msg("crop %zu: other pixels", i);
         mhla_image_free(&in);
     }
     mhla_image in = picture(3, 3, 3);
-    ASSERT_FAILS(mhla_image_eval_crop(&out, &in, 32, 1.5, MHLA_FILTER_BICUBIC), MHLA_EINVAL, "crop_pct 1.5");
-    ASSERT_FAILS(mhla_image_eval_crop(&out, &in, 0, 0.9, MHLA_FILTER_BICUBIC), MHLA_EINVAL, "a crop of 0");
+    ASSERT_FAILS(mhla_image_eval_crop(&out, &in, 32, 32, 1.5, MHLA_FILTER_BICUBIC), MHLA_EINVAL, "crop_pct 1.5");
+    ASSERT_FAILS(mhla_image_eval_crop(&out, &in, 8, 0, 0.9, MHLA_FILTER_BICUBIC), MHLA_EINVAL, "a crop of 8 x 0");
+    mhla_image thin = picture(1, 70000, 1);
+    ASSERT_FAILS(mhla_image_eval_crop(&out, &thin, 16384, 16384, 1.0, MHLA_FILTER_BICUBIC), MHLA_EDATA, "too thin");
+    mhla_image_free(&thin);
     mhla_image_free(&in);
     mhla_image_free(&out);
 }

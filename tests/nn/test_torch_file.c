@@ -1,5 +1,6 @@
 /* PyTorch checkpoints, made here by hand as torch.save makes them: both formats, strided tensors, wrapped dictionaries;
  * everything that a pickle could do besides is refused; truncations and flipped bits. */
+#include <sys/stat.h>
 #include <zlib.h>
 
 #include "io/safetensors.h"
@@ -212,6 +213,32 @@ static void both_formats(void **state) {
     mhla_safetensors *f;
     assert_int_equal(mhla_safetensors_open(&f, path), MHLA_OK);
     mhla_safetensors_close(f);
+    /* as Hugging Face names it in a folder; in several files with an index, too; safetensors come first */
+    char hf[300], inside[400];
+    snprintf(hf, sizeof hf, "%s", in_folder("hf"));
+    assert_int_equal(mkdir(hf, 0777), 0);
+    static const char index[] = "{\"weight_map\": {\"w\": \"pytorch_model-1.bin\", \"t\": \"pytorch_model-1.bin\"}}";
+    const struct {
+        const char *name;
+        const void *data;
+        size_t size;
+        int64_t tensors;
+    } files[] = {{"pytorch_model-1.bin", b.data, b.size, 0},
+                 {"pytorch_model.bin.index.json", index, sizeof index - 1, 2},
+                 {"pytorch_model.bin", b.data, b.size, 3},
+                 {"model.safetensors", "\2\0\0\0\0\0\0\0{}", 10, 0}};
+    for (int i = 0; i < 4; i++) {
+        snprintf(inside, sizeof inside, "%s/%s", hf, files[i].name);
+        write_file(inside, files[i].data, files[i].size);
+        const mhla_status status = mhla_safetensors_open(&f, hf);
+        if (i == 0) {
+            assert_int_equal(status, MHLA_EIO);
+            continue;
+        }
+        if (status != MHLA_OK) fail_msg("%s: %s", files[i].name, mhla_message());
+        assert_int_equal(mhla_safetensors_count(f), files[i].tensors);
+        mhla_safetensors_close(f);
+    }
 }
 
 static void bad(const char *script, const char *word) {

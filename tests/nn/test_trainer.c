@@ -77,6 +77,95 @@ static void learns(void **state) {
     assert_int_equal(access(report, F_OK), 0);
 }
 
+/* A run stands for the weights that counted as best, they themselves or their average: evaluated again, they reach what
+ * state.json says; either can be asked for. */
+static void counted(void **state) {
+    (void)state;
+    for (int way = 0; way < 2; way++) {
+        char name[32], path[600], init[300];
+        snprintf(name, sizeof name, "counted%d", way);
+        /* from a trained run: a rate that grows until it ruins the weights, and an average that hardly moves; or an average
+         * that stays with its untrained beginning */
+        mhla_trainer *t;
+        watch w = {0};
+        int finished;
+        snprintf(init, sizeof init, "train.init=%s", way ? "" : in_root("learns"));
+        if (create(&t, name, init, "train.ema=0.9999", way ? "train.rate=0.01" : "train.rate=1", "train.warmup_rate=0",
+                   "train.warmup_epochs=1", way ? "train.steps=60" : "train.steps=10", "eval.epochs=0",
+                   NULL) != MHLA_OK)
+            fail_msg("%s", mhla_message());
+        if (run(t, &w, &finished) != MHLA_OK) fail_msg("%s", mhla_message());
+        mhla_trainer_free(t);
+        json_t *tree = NULL;
+        snprintf(path, sizeof path, "%s/best/state.json", in_root(name));
+        assert_int_equal(mhla_json_load(&tree, path), MHLA_OK);
+        const int average = strcmp(json_string_value(json_object_get(tree, "weights")), "ema") == 0;
+        const double best = json_number_value(json_object_get(tree, "best_accuracy"));
+        assert_int_equal(average, way == 0);
+        static const char *const which[] = {NULL, "raw", "ema"};
+        for (int k = 0; k < 3; k++) {
+            mhla_model *m;
+            mhla_model_info info = {.size = sizeof info};
+            mhla_evaluation r = {.size = sizeof r};
+            if (mhla_model_open_weights(&m, in_root(name), which[k]) != MHLA_OK) fail_msg("%s", mhla_message());
+            assert_int_equal(mhla_model_query(m, &info), MHLA_OK);
+            const int file = strstr(info.weights, "/best/ema.safetensors") != NULL;
+            assert_int_equal(file, k == 2 || (k == 0 && average));
+            assert_int_equal(mhla_model_evaluate(m, &r, NULL, "test", 0, NULL, NULL), MHLA_OK);
+            const double accuracy = (double)r.top1 / (double)r.images;
+            if (k == 0) assert_true(accuracy == best);
+            assert_true(accuracy <= best);
+            mhla_evaluation_free(&r);
+            mhla_model_free(m);
+        }
+        json_decref(tree);
+    }
+    mhla_model *m;
+    whole("no-average", "train.ema=0", "train.steps=2", NULL);
+    assert_int_equal(mhla_model_open_weights(&m, in_root("no-average"), "ema"), MHLA_EDATA);
+    assert_non_null(strstr(mhla_message(), "no average of the weights"));
+    assert_int_equal(mhla_model_open_weights(&m, in_root("no-average"), "fine"), MHLA_EINVAL);
+}
+
+/* Images that are wider than high, in blocks that are not square either: trained, evaluated, classified, reported. */
+static void oblong(void **state) {
+    (void)state;
+    mhla_trainer *t;
+    watch w = {0};
+    int finished, label;
+    if (create(&t, "oblong", "model.image=8,12", "model.blocks=2,3", "augment.crop=random", "augment.scale=0.5,1",
+               "augment.cutmix=1", "augment.randaugment=rand-m5", "train.rate=0.01", "train.steps=100",
+               NULL) != MHLA_OK)
+        fail_msg("%s", mhla_message());
+    if (run(t, &w, &finished) != MHLA_OK) fail_msg("%s", mhla_message());
+    mhla_trainer_free(t);
+    if (!(w.accuracy > 0.7)) fail_msg("accuracy %g", w.accuracy);
+    mhla_model *m;
+    mhla_model_info info = {.size = sizeof info};
+    mhla_evaluation r = {.size = sizeof r};
+    if (mhla_model_open(&m, in_root("oblong")) != MHLA_OK) fail_msg("%s", mhla_message());
+    assert_int_equal(mhla_model_query(m, &info), MHLA_OK);
+    assert_true(info.height == 8 && info.width == 12 && info.tokens == 24);
+    if (mhla_model_evaluate(m, &r, NULL, "test", 0, NULL, NULL) != MHLA_OK) fail_msg("%s", mhla_message());
+    assert_true(r.top1 > 44);
+    mhla_evaluation_free(&r);
+    /* classified one by one: as many right as in the evaluation, which saw the same crops */
+    int right = 0;
+    for (int i = 0; i < 64; i++) {
+        float p[4];
+        assert_int_equal(mhla_data_export(in_root("data"), "test", i, in_root("one.png"), &label), MHLA_OK);
+        if (mhla_model_classify(m, p, in_root("one.png")) != MHLA_OK) fail_msg("%s", mhla_message());
+        int best = 0;
+        for (int k = 1; k < 4; k++)
+            if (p[k] > p[best]) best = k;
+        right += best == label;
+    }
+    assert_int_equal(right, r.top1);
+    mhla_model_free(m);
+    const char *runs[] = {in_root("oblong")};
+    if (mhla_report_write(in_root("oblong.html"), runs, 1) != MHLA_OK) fail_msg("%s", mhla_message());
+}
+
 /* Stopped at every odd place, also in the middle of an evaluation; and whatever the number of workers and threads. */
 static void goes_on(void **state) {
     (void)state;
@@ -263,9 +352,9 @@ static void interpolates(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(learns),       cmocka_unit_test(goes_on),    cmocka_unit_test(threads),
-        cmocka_unit_test(accumulates),  cmocka_unit_test(goes_wrong), cmocka_unit_test(fine_tunes),
-        cmocka_unit_test(interpolates),
+        cmocka_unit_test(learns),     cmocka_unit_test(oblong),     cmocka_unit_test(counted),
+        cmocka_unit_test(goes_on),    cmocka_unit_test(threads),    cmocka_unit_test(accumulates),
+        cmocka_unit_test(goes_wrong), cmocka_unit_test(fine_tunes), cmocka_unit_test(interpolates),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
