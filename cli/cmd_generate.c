@@ -10,6 +10,7 @@
 static const char *prompt, *file, *state;
 static int64_t count = 1, logprobs;
 static int json, append, ignore_eos, plain;
+static int told; /* what went wrong stands on standard error already */
 
 static const cli_option options[] = {
     {"prompt,p", CLI_TEXT, &prompt, "TEXT", "what to continue; else --file, else standard input"},
@@ -119,6 +120,7 @@ static mhla_status encode(const speaker *s, reading *r) {
     char *own = NULL;
     if (prompt == NULL) {
         own = speak_slurp(usage.verb, file ? file : "-", &size);
+        told = own == NULL;
         if (own == NULL) return MHLA_EIO;
     }
     const char *text = prompt ? prompt : own;
@@ -141,6 +143,7 @@ static mhla_status take_over(speaker *s, mhla_sequence **sequence, reading *r) {
         r->begin = s->info.bos >= 0 ? s->info.bos : s->info.eos;
         if (r->count == 0 && r->begin < 0) {
             fprintf(stderr, "mhla %s: the prompt is empty, and the model has no token to begin with\n", usage.verb);
+            told = 1;
             return MHLA_EINVAL;
         }
         if (r->count == 0) {
@@ -238,12 +241,21 @@ static mhla_status run(speaker *s, continuation *list, double begin) {
         fflush(stdout);
     }
     s->draw_seconds = first > 0.0 ? now_seconds() - first : 0.0;
+    int64_t full = 0;
+    for (int64_t i = 0; i < count && status == MHLA_OK; i++)
+        full += mhla_generation_finish(list[i].generation) == MHLA_FINISH_LENGTH &&
+                (speak_given.tokens == 0 || list[i].drawn < speak_given.tokens);
     for (; !json && count > 1 && shown < count && status == MHLA_OK; shown++) { /* interrupted */
         printf("%s[%lld] ", shown ? "\n" : "", (long long)shown + 1);
         fwrite(list[shown].text.data, 1, list[shown].text.count, stdout);
         printf("\n");
     }
     if (!json && count == 1) putchar('\n');
+    fflush(stdout);
+    if (full > 0)
+        fprintf(stderr,
+                "mhla %s: ended after %lld tokens: the sequence may not be longer (see --beyond, --max-tokens)\n",
+                usage.verb, (long long)mhla_sequence_tokens(list[0].sequence));
     for (int64_t i = 0; json && i < count && status == MHLA_OK; i++) json_end(i, &list[i]);
     free(live);
     return status;
@@ -307,7 +319,7 @@ int cmd_generate(int argc, char **argv) {
     reading r = {0};
     continuation *list = calloc((size_t)count, sizeof *list);
     status = list ? generate(&s, &base, list, &r) : MHLA_ENOMEM;
-    if (status != MHLA_OK) cli_failed(usage.verb, status);
+    if (status != MHLA_OK && !told) cli_failed(usage.verb, status);
     for (int64_t i = 0; list && i < count; i++) {
         mhla_generation_free(list[i].generation);
         if (list[i].sequence != base) mhla_sequence_free(list[i].sequence);
