@@ -67,8 +67,11 @@ static inline void mhla_q8_quantise(mhla_q8_block *to, const float x[MHLA_Q8_COU
     const float d = most / 127.0f, inverse = d != 0.0f ? 1.0f / d : 0.0f;
     to->d = mhla_float_to_half(d);
     for (int i = 0; i < MHLA_Q8_COUNT; i++) {
-        const float r = roundf(x[i] * inverse);
-        to->q[i] = (int8_t)(r >= 127.0f ? 127.0f : r > -127.0f ? r : r <= -127.0f ? -127.0f : 0.0f);
+        float r = x[i] * inverse;
+        r = r >= 127.0f ? 127.0f : r > -127.0f ? r : r <= -127.0f ? -127.0f : 0.0f;
+        const int whole = (int)r; /* towards zero; what is left is exact, so this is roundf and no call */
+        const float left = r - (float)whole;
+        to->q[i] = (int8_t)(whole + (left >= 0.5f) - (left <= -0.5f));
     }
 }
 

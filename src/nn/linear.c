@@ -213,8 +213,7 @@ typedef struct embedding {
 static void embedding_task(void *arg, int64_t i, int worker) {
     const embedding *op = arg;
     (void)worker;
-    const int64_t D = op->y->cols;
-    memcpy(op->y->data + i * D, op->w->data + op->ids[i] * D, sizeof(float) * (size_t)D);
+    (void)mhla_param_get_rows(op->y->data + i * op->y->cols, op->w, op->ids[i], 1); /* ids were checked */
 }
 
 enum { STRIP = 16 }; /* columns of a task of the backward: each goes through all tokens in their order */

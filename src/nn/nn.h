@@ -95,6 +95,8 @@ mhla_status mhla_param_store(mhla_param *param, mhla_dtype dtype);
  * pieces. And out, as float32 [count, the rest]. MHLA_EINVAL for rows outside. */
 mhla_status mhla_param_set_rows(mhla_param *param, int64_t first, int64_t count, const void *rows, mhla_dtype dtype);
 mhla_status mhla_param_get_rows(float *rows, const mhla_param *param, int64_t first, int64_t count);
+/* MHLA_EINVAL naming the first parameter that has no `data`: "x is stored as q8_0: it cannot be trained". */
+mhla_status mhla_params_need_data(const mhla_params *params, const char *what);
 
 /* Initial values, a function of (seed, the parameter's name) alone. */
 void mhla_init_constant(mhla_param *param, float value);

@@ -94,7 +94,7 @@ const char *mhla_shape_text(char text[96], const int64_t *shape, int dims);
 int mhla_same_shape(const mhla_tensor *a, const mhla_tensor *b);
 
 static inline int mhla_param_trains(const mhla_param *p) {
-    return p && !(p->flags & (MHLA_PARAM_FROZEN | MHLA_PARAM_BUFFER));
+    return p && p->data && !(p->flags & (MHLA_PARAM_FROZEN | MHLA_PARAM_BUFFER));
 }
 
 /* ---- Backward ---- */

@@ -35,6 +35,7 @@ mhla_status mhla_optim_create(mhla_optim **optim, mhla_params *params, const mhl
         return mhla_fail(MHLA_EINVAL, "weight_decay is %g, momentum %g, clip_norm %g", d.weight_decay, d.momentum,
                          d.clip_norm);
     const int count = mhla_params_count(params);
+    MHLA_TRY(mhla_params_need_data(params, "trained"));
     mhla_optim *o = mhla_alloc_zero(sizeof *o);
     if (o == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for an optimiser");
     *o = (mhla_optim){.params = params, .d = d};
@@ -215,6 +216,7 @@ mhla_status mhla_ema_create(mhla_ema **ema, mhla_params *params, double decay, i
     *ema = NULL;
     if (!(decay >= 0.0 && decay < 1.0))
         return mhla_fail(MHLA_EINVAL, "the decay of an EMA is %g: expected 0 to 1", decay);
+    MHLA_TRY(mhla_params_need_data(params, "averaged"));
     const int count = mhla_params_count(params);
     mhla_ema *e = mhla_alloc_zero(sizeof *e);
     if (e == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for an EMA");

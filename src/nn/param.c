@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/numbers.h"
 #include "nn/op.h"
 
 struct mhla_params {
@@ -11,6 +12,7 @@ struct mhla_params {
     int count, capacity;
     int *table; /* [slots] of 1 + index by name, open addressing; slots a power of two, 0 = empty */
     int slots;
+    mhla_dtype storage; /* of matrices that are added */
     mhla_status status;
 };
 
@@ -76,6 +78,15 @@ static mhla_param *add_failed(mhla_params *params, mhla_status status) {
     return NULL;
 }
 
+static int fits(mhla_dtype dtype, const int64_t *shape, int dims) {
+    return dims == 2 && (dtype != MHLA_Q8_0 || shape[1] % 32 == 0);
+}
+static mhla_dtype storage_of(const mhla_params *params, const int64_t *shape, int dims, unsigned flags) {
+    return (flags & MHLA_PARAM_MATRIX) && fits(params->storage, shape, dims) ? params->storage : MHLA_F32;
+}
+
+void mhla_params_set_storage(mhla_params *params, mhla_dtype dtype) { params->storage = dtype; }
+
 mhla_param *mhla_params_add(mhla_params *params, const char *name, const int64_t *shape, int dims, unsigned flags) {
     int64_t count = 1;
     if (dims < 1 || dims > MHLA_MAX_DIMS)
@@ -89,11 +100,16 @@ mhla_param *mhla_params_add(mhla_params *params, const char *name, const int64_t
     const int slot = find_slot(params, name);
     if (params->table[slot]) return add_failed(params, mhla_fail(MHLA_EINVAL, "there are two parameters %s", name));
     mhla_param *p = mhla_alloc_zero(sizeof *p + strlen(name) + 1);
-    if (p) p->data = mhla_alloc_zero((size_t)count * sizeof(float));
-    if (p == NULL || p->data == NULL) {
+    if (p) p->dtype = storage_of(params, shape, dims, flags);
+    if (p && p->dtype != MHLA_F32)
+        (void)mhla_weight_create(&p->packed, p->dtype, shape[0], shape[1]);
+    else if (p)
+        p->data = mhla_alloc_zero((size_t)count * sizeof(float));
+    if (p == NULL || (p->data == NULL && p->packed == NULL)) {
         param_free(p);
         return add_failed(params, mhla_fail(MHLA_ENOMEM, "no memory for parameter %s", name));
     }
+    p->packed_version = p->packed ? 1 : 0;
     char *copy = (char *)(p + 1);
     strcpy(copy, name);
     p->name = copy;
@@ -150,14 +166,15 @@ size_t mhla_params_bytes(const mhla_params *params, int training) {
     for (int i = 0; i < params->count; i++) {
         const mhla_param *p = params->list[i];
         const int packs = p->dims > 1 && p->shape[0] > 1 && p->count / p->shape[0] > 32;
-        n += (size_t)p->count * sizeof(float) * (size_t)(1 + packs + (training && mhla_param_trains(p)));
+        n += p->data ? (size_t)p->count * sizeof(float) * (size_t)(1 + packs + (training && mhla_param_trains(p)))
+                     : mhla_weight_bytes(p->packed);
     }
     return n;
 }
 
 const mhla_weight *mhla_param_pack(mhla_tape *t, mhla_param *p) {
     if (t->status != MHLA_OK || mhla_tape_dry(t)) return NULL;
-    if (p->packed && p->packed_version == p->version) return p->packed;
+    if (p->packed && (p->data == NULL || p->packed_version == p->version)) return p->packed;
     const int64_t N = p->shape[0], K = p->count / N;
     const mhla_status status = p->packed ? mhla_weight_update(p->packed, p->data, MHLA_F32, K)
                                          : mhla_weight_pack(&p->packed, p->data, MHLA_F32, N, K, K);
@@ -169,6 +186,96 @@ const mhla_weight *mhla_param_pack(mhla_tape *t, mhla_param *p) {
     return p->packed;
 }
 
+/* ---- Storage ---- */
+
+static int64_t rows_of(const mhla_param *p) { return p->shape[0]; }
+static int64_t cols_of(const mhla_param *p) { return p->count / p->shape[0]; }
+
+static mhla_status check_rows(const mhla_param *p, int64_t first, int64_t count) {
+    if (first >= 0 && count >= 1 && count <= rows_of(p) && first <= rows_of(p) - count) return MHLA_OK;
+    return mhla_fail(MHLA_EINVAL, "%s has %lld rows: no rows %lld to %lld", p->name, (long long)rows_of(p),
+                     (long long)first, (long long)(first + count - 1));
+}
+
+/* count numbers (of Q8_0: whole blocks) to float32; any alignment. */
+static void widen(float *to, const char *from, mhla_dtype dtype, int64_t count) {
+    if (dtype == MHLA_F32) memcpy(to, from, (size_t)count * sizeof(float));
+    for (int64_t i = 0; dtype == MHLA_BF16 && i < count; i++) {
+        uint16_t h;
+        memcpy(&h, from + 2 * i, sizeof h);
+        to[i] = mhla_bf16_to_float(h);
+    }
+    for (int64_t i = 0; dtype == MHLA_Q8_0 && i < count; i += MHLA_Q8_COUNT) {
+        mhla_q8_block block;
+        memcpy(&block, from + i / MHLA_Q8_COUNT * (int64_t)sizeof block, sizeof block);
+        mhla_q8_widen(to + i, &block);
+    }
+}
+
+mhla_status mhla_param_set_rows(mhla_param *p, int64_t first, int64_t count, const void *rows, mhla_dtype dtype) {
+    MHLA_TRY(check_rows(p, first, count));
+    if ((unsigned)dtype > MHLA_Q8_0 || (dtype == MHLA_Q8_0 && cols_of(p) % MHLA_Q8_COUNT != 0))
+        return mhla_fail(MHLA_EINVAL, "%s: its rows of %lld cannot come as type %d", p->name, (long long)cols_of(p),
+                         (int)dtype);
+    mhla_param_touch(p);
+    if (p->data) {
+        widen(p->data + first * cols_of(p), rows, dtype, count * cols_of(p));
+        return MHLA_OK;
+    }
+    p->packed_version = p->version;
+    return mhla_weight_set_rows(p->packed, first, count, rows, dtype, 0);
+}
+
+mhla_status mhla_param_get_rows(float *rows, const mhla_param *p, int64_t first, int64_t count) {
+    MHLA_TRY(check_rows(p, first, count));
+    if (p->data == NULL) return mhla_weight_get_rows(p->packed, first, count, rows, 0);
+    memcpy(rows, p->data + first * cols_of(p), (size_t)(count * cols_of(p)) * sizeof(float));
+    return MHLA_OK;
+}
+
+mhla_status mhla_params_need_data(const mhla_params *params, const char *what) {
+    for (int i = 0; i < params->count; i++)
+        if (params->list[i]->data == NULL)
+            return mhla_fail(MHLA_EINVAL, "%s is stored as %s: it cannot be %s", params->list[i]->name,
+                             params->list[i]->dtype == MHLA_Q8_0 ? "q8_0" : "bfloat16", what);
+    return MHLA_OK;
+}
+
+mhla_status mhla_param_store(mhla_param *p, mhla_dtype dtype) {
+    if (dtype == p->dtype) return MHLA_OK;
+    if (!(p->flags & MHLA_PARAM_MATRIX) || (unsigned)dtype > MHLA_Q8_0 || !fits(dtype, p->shape, p->dims))
+        return mhla_fail(MHLA_EINVAL, "%s cannot be stored as type %d: %s", p->name, (int)dtype,
+                         p->flags & MHLA_PARAM_MATRIX ? "Q8_0 needs rows of a multiple of 32" : "it is no matrix");
+    const int64_t rows = rows_of(p), cols = cols_of(p);
+    mhla_weight *packed = NULL;
+    float *data = NULL, *row = mhla_alloc((size_t)cols * sizeof(float));
+    mhla_status status = row ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory to store %s", p->name);
+    if (status == MHLA_OK && dtype != MHLA_F32) status = mhla_weight_create(&packed, dtype, rows, cols);
+    if (status == MHLA_OK && dtype == MHLA_F32 && (data = mhla_alloc((size_t)p->count * sizeof(float))) == NULL)
+        status = mhla_fail(MHLA_ENOMEM, "no memory to store %s", p->name);
+    for (int64_t i = 0; i < rows && status == MHLA_OK; i++) {
+        status = mhla_param_get_rows(data ? data + i * cols : row, p, i, 1);
+        if (status == MHLA_OK && packed) status = mhla_weight_set_rows(packed, i, 1, row, MHLA_F32, 0);
+    }
+    mhla_free(row);
+    if (status != MHLA_OK) {
+        mhla_weight_free(packed);
+        mhla_free(data);
+        return status;
+    }
+    mhla_weight_free(p->packed);
+    mhla_free(p->data);
+    mhla_free(p->grad);
+    p->grad = NULL;
+    p->has_grad = 0;
+    p->data = data;
+    p->packed = packed;
+    p->dtype = dtype;
+    mhla_param_touch(p);
+    p->packed_version = packed ? p->version : 0;
+    return MHLA_OK;
+}
+
 /* ---- Initial values ---- */
 
 static mhla_rng init_rng(const mhla_param *p, uint64_t seed) {
@@ -176,20 +283,20 @@ static mhla_rng init_rng(const mhla_param *p, uint64_t seed) {
 }
 
 void mhla_init_constant(mhla_param *p, float value) {
-    if (p == NULL) return;
+    if (p == NULL || p->data == NULL) return;
     for (int64_t i = 0; i < p->count; i++) p->data[i] = value;
     mhla_param_touch(p);
 }
 
 void mhla_init_normal(mhla_param *p, uint64_t seed, double deviation) {
-    if (p == NULL) return;
+    if (p == NULL || p->data == NULL) return;
     mhla_rng r = init_rng(p, seed);
     for (int64_t i = 0; i < p->count; i++) p->data[i] = (float)(deviation * mhla_rng_normal(&r));
     mhla_param_touch(p);
 }
 
 void mhla_init_trunc_normal(mhla_param *p, uint64_t seed, double deviation) {
-    if (p == NULL) return;
+    if (p == NULL || p->data == NULL) return;
     mhla_rng r = init_rng(p, seed);
     for (int64_t i = 0; i < p->count; i++) {
         double x = deviation * mhla_rng_normal(&r);
@@ -200,7 +307,7 @@ void mhla_init_trunc_normal(mhla_param *p, uint64_t seed, double deviation) {
 }
 
 void mhla_init_uniform(mhla_param *p, uint64_t seed, double bound) {
-    if (p == NULL) return;
+    if (p == NULL || p->data == NULL) return;
     mhla_rng r = init_rng(p, seed);
     for (int64_t i = 0; i < p->count; i++) p->data[i] = (float)(bound * (2.0 * (double)mhla_rng_uniform(&r) - 1.0));
     mhla_param_touch(p);

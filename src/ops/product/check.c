@@ -31,11 +31,19 @@ static mhla_status check_sizes(int64_t N, int64_t K) {
     return MHLA_OK;
 }
 
+mhla_status mhla_check_storage(mhla_dtype dtype, int64_t N, int64_t K) {
+    CHECK((unsigned)dtype <= MHLA_Q8_0, "dtype is %d: no such data type", (int)dtype);
+    MHLA_TRY(check_sizes(N, K));
+    CHECK(dtype != MHLA_Q8_0 || K % 32 == 0, "K is %lld: rows of Q8_0 have a multiple of 32", (long long)K);
+    return MHLA_OK;
+}
+
 mhla_status mhla_check_weight_shape(const void *w, mhla_dtype dtype, int64_t N, int64_t K, int64_t *ldw) {
     CHECK(w != NULL, "w is NULL");
-    CHECK((unsigned)dtype <= MHLA_BF16, "dtype is %d: no such data type", (int)dtype);
-    MHLA_TRY(check_sizes(N, K));
-    return check_stride("ldw", ldw, N, K);
+    MHLA_TRY(mhla_check_storage(dtype, N, K));
+    MHLA_TRY(check_stride("ldw", ldw, N, K));
+    CHECK(dtype != MHLA_Q8_0 || *ldw % 32 == 0, "ldw is %lld: rows of Q8_0 have a multiple of 32", (long long)*ldw);
+    return MHLA_OK;
 }
 
 mhla_status mhla_linear_check(mhla_linear_desc *d, const mhla_linear_desc *given, int64_t N, int64_t K) {

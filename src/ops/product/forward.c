@@ -1,7 +1,8 @@
 /* y = epilogue(x W^T), and dx = dy W on the same engine.
  *
  * The sum over K is cut into chunks that depend on K and the data type alone; inside a chunk each element of y is one
- * chain of fused multiply-adds. Rows and columns are cut into tasks, which changes nothing of that: the result does not
+ * chain of fused multiply-adds. Of Q8_0 each block of 32 is a chain, and a chain of fused multiply-adds with their scales
+ * adds them up: one multiplication by d for 32 numbers. Rows and columns are cut into tasks, which changes nothing of that: the result does not
  * depend on threads, on the number of rows, or on where a row stands. */
 #include "core/memory.h"
 #include "core/parallel.h"
@@ -9,7 +10,7 @@
 
 enum {
     CHUNK = 768,         /* of K: the panel and the rows of x stay in L2 */
-    CHUNK_WIDENED = 256, /* where a bfloat16 panel is widened first */
+    CHUNK_WIDENED = 256, /* where a panel is widened first */
     ROWS = 96,           /* of a task: tiles of 6 and of 8 divide it */
     FEW_ROWS = 16,       /* up to here reading the weight is the work */
     AHEAD = 12,          /* rows of x that a task waits for; the others come while it works */
@@ -21,15 +22,16 @@ typedef struct product {
     mhla_linear_desc d;
     float *y;
     const float *x;
-    int pairs;  /* multiplied in bfloat16 */
-    int direct; /* tiles are stored into y at once */
+    int pairs;   /* multiplied in bfloat16 */
+    int widened; /* panels are, to float32, on the way */
+    int direct;  /* tiles are stored into y at once */
     int64_t chunks;
     int rows;     /* of a task */
     int per_task; /* panels */
     int64_t row_blocks, column_blocks;
     int widest;    /* panel */
     char *scratch; /* per worker: sums [rows][columns of a task, or of a panel if there is one chunk]; the rows of x in
-                       bfloat16 [rows][chunk]; a widened panel [chunk][widest] */
+                       bfloat16 [rows][chunk]; a widened panel [chunk][widest] and its scales */
     size_t sums_bytes, rows_bytes, worker_bytes;
 } product;
 
@@ -37,16 +39,17 @@ static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 /* Sizes that are positive, said so that an analyser sees it too. */
 static int64_t positive(int64_t n) { return n > 0 ? n : 1; }
 
-/* First k of chunk c; even, so that no pair is torn. */
+/* First k of chunk c, such that no pair and no block is torn. */
 static int64_t chunk_begin(const product *p, int64_t c) {
-    return c == p->chunks ? p->w->K : c * p->w->K / p->chunks / 2 * 2;
+    const int64_t whole = p->w->dtype == MHLA_Q8_0 ? 32 : 2;
+    return c == p->chunks ? p->w->K : c * p->w->K / p->chunks / whole * whole;
 }
 
 /* Rows of task times panels of task: as much of the weight as half an L2 holds, or, where a chunk of x is to serve
  * several panels, as many columns as their sums allow; then smaller until every thread has several tasks. */
 static void cut(product *p, int threads) {
     const int64_t count = positive(p->w->panels.count), rows = p->d.rows, K = p->w->K;
-    const int64_t panel_bytes = positive((int64_t)p->widest * K * (p->w->dtype == MHLA_F32 ? 4 : 2));
+    const int64_t panel_bytes = positive(mhla_storage_bytes(p->w->dtype, K, p->widest));
     int64_t block = ceil_div(rows, ceil_div(rows, ROWS));
     int64_t panels = (rows <= FEW_ROWS ? 128 << 10 : 512 << 10) / panel_bytes;
     if (rows > FEW_ROWS && p->chunks > 1) panels = COLUMNS / p->widest;
@@ -83,15 +86,15 @@ typedef struct step {
     float *sums;            /* [m][width] */
     const uint16_t *narrow; /* [m][CHUNK] of x */
     const void *b;          /* the panel's part, widened if need be */
+    const float *scales;    /* of Q8_0 */
 } step;
 
 /* Where the chunk's part of panel q lies in the weight; *bytes is how much it is. */
 static const char *panel_at(const product *p, int q, int64_t k, int depth, int64_t *bytes) {
     const mhla_weight *w = p->w;
     const int64_t column = mhla_panel_begin(&w->panels, q), width = mhla_panel_begin(&w->panels, q + 1) - column;
-    const int64_t even = w->dtype == MHLA_F32 ? w->K : (w->K + 1) / 2 * 2, size = w->dtype == MHLA_F32 ? 4 : 2;
-    *bytes = (int64_t)depth * width * size;
-    return (const char *)w->data + (even * column + k * width) * size;
+    *bytes = mhla_storage_bytes(w->dtype, depth, width);
+    return (const char *)w->data + mhla_storage_bytes(w->dtype, w->K, column) + mhla_storage_bytes(w->dtype, k, width);
 }
 
 enum { NEAR = 5, PAGE = 4096 };
@@ -161,6 +164,7 @@ static void multiply(const product *p, const step *s) {
                             : MHLA_STORE_SET,
         .c = s->sums,
         .c_row = width,
+        .scales = s->scales,
         .out = {p->y + s->row * p->d.ldy + column, NULL, p->d.ldy, MHLA_F32},
         .accumulate = p->d.accumulate,
         .prefetch = near,
@@ -215,9 +219,15 @@ static void task(void *arg, int64_t index, int worker) {
             s.next = s.q + 1 < q1 ? s.q + 1 : s.q;
             s.first_panel = s.q == q0;
             s.b = panel_at(p, s.q, s.k, s.depth, &bytes);
-            if (w->dtype == MHLA_BF16 && !p->pairs) {
+            if (p->widened) {
                 const mhla_panels one = mhla_one_panel(&w->panels, s.q);
-                w->kernels->widen_pairs(wide, s.b, s.depth, mhla_panels_width(&one));
+                if (w->dtype == MHLA_Q8_0) {
+                    float *scales = wide + (int64_t)CHUNK_WIDENED * p->widest;
+                    w->kernels->widen_q8(wide, scales, s.b, s.depth, mhla_panels_width(&one));
+                    s.scales = scales;
+                } else {
+                    w->kernels->widen_pairs(wide, s.b, s.depth, mhla_panels_width(&one));
+                }
                 s.b = wide;
             }
             multiply(p, &s);
@@ -226,12 +236,55 @@ static void task(void *arg, int64_t index, int worker) {
     }
 }
 
+/* ---- Few rows of a weight that would be widened: straight from its storage, a panel's whole depth at a time ---- */
+
+/* Panels of one shape, together where one alone has too few chains to keep the multipliers busy. */
+static int panels_together(const product *p, int q, int end) {
+    const int base = p->w->panels.base;
+    if (p->d.rows > 1 || base > 2 || q + 1 >= end) return 1;
+    return base + (q < p->w->panels.extra) == base + (q + 1 < p->w->panels.extra) &&
+                   base + (q < p->w->panels.extra) <= 2
+               ? 2
+               : 1;
+}
+
+static void few_task(void *arg, int64_t index, int worker) {
+    (void)worker;
+    const product *p = arg;
+    const mhla_weight *w = p->w;
+    float sums[MHLA_FEW_PANELS][MHLA_FEW_ROWS * MHLA_WIDEST];
+    const int q0 = (int)index * p->per_task;
+    const int q1 = q0 + p->per_task < w->panels.count ? q0 + p->per_task : w->panels.count;
+    for (int q = q0, together; q < q1; q += together) {
+        const mhla_panels one = mhla_one_panel(&w->panels, q);
+        together = panels_together(p, q, q1);
+        mhla_few g = {.dtype = w->dtype,
+                      .m = (int)p->d.rows,
+                      .vectors = one.vectors,
+                      .panels = together,
+                      .a_row = p->d.ldx,
+                      .c = {sums[0], sums[1]},
+                      .c_row = mhla_panels_width(&one)};
+        const int64_t chunks = w->dtype == MHLA_Q8_0 ? 1 : p->chunks; /* blocks are sums of their own anyway */
+        for (int64_t c = 0; c < chunks; c++) {
+            const int64_t k = chunk_begin(p, c);
+            int64_t bytes;
+            g.k = (int)(chunk_begin(p, chunks == 1 ? p->chunks : c + 1) - k);
+            g.a = p->x + k;
+            g.add = c > 0;
+            for (int i = 0; i < together; i++) g.b[i] = panel_at(p, q + i, k, g.k, &bytes);
+            w->kernels->few(&g);
+        }
+        for (int i = 0; i < together; i++) finish(p, &(step){.m = g.m, .q = q + i, .sums = sums[i]});
+    }
+}
+
 /* Everything about a product but its memory. */
 static product lay_out(const mhla_linear_desc *desc, const mhla_weight *weight) {
     product p = {.w = weight, .d = *desc};
     p.pairs = weight->dtype == MHLA_BF16 && weight->kernels->gemm_bf16 != NULL;
-    const int widened = weight->dtype == MHLA_BF16 && !p.pairs;
-    p.chunks = ceil_div(weight->K, widened ? CHUNK_WIDENED : CHUNK);
+    p.widened = weight->dtype != MHLA_F32 && !p.pairs;
+    p.chunks = ceil_div(weight->K, p.widened ? CHUNK_WIDENED : CHUNK);
     p.widest = (int)positive(mhla_panel_begin(&weight->panels, 1)); /* the first is */
     p.direct = weight->dtype == MHLA_F32 && p.chunks == 1 && !desc->bias && !desc->residual && !desc->pre_activation &&
                desc->activation == MHLA_ACT_NONE;
@@ -241,7 +294,7 @@ static product lay_out(const mhla_linear_desc *desc, const mhla_weight *weight) 
     p.sums_bytes = c.used;
     if (p.pairs) mhla_carve(&c, (size_t)p.rows * CHUNK * sizeof(uint16_t));
     p.rows_bytes = c.used - p.sums_bytes;
-    if (widened) mhla_carve_floats(&c, (int64_t)CHUNK_WIDENED * p.widest);
+    if (p.widened) mhla_carve_floats(&c, (int64_t)(CHUNK_WIDENED + MHLA_GEMM_BLOCKS) * p.widest);
     p.worker_bytes = c.used;
     return p;
 }
@@ -251,6 +304,10 @@ mhla_status mhla_product_run(const mhla_linear_desc *desc, float *y, const float
     const int threads = mhla_context_threads(desc->context);
     p.y = y;
     p.x = x;
+    if (p.widened && desc->rows <= MHLA_FEW_ROWS) {
+        mhla_parallel(desc->context, p.column_blocks, few_task, &p);
+        return MHLA_OK;
+    }
     void *own = NULL;
     if (!p.direct) {
         p.scratch = desc->workspace ? desc->workspace : (own = mhla_alloc(p.worker_bytes * (size_t)threads));
@@ -316,6 +373,8 @@ mhla_status mhla_linear_backward_input(const mhla_linear_desc *desc, float *dx, 
     CHECK(dx != NULL, "dx is NULL");
     CHECK(dy != NULL, "dy is NULL");
     CHECK(weight != NULL, "weight is NULL");
+    if (weight->dtype == MHLA_Q8_0)
+        return mhla_fail(MHLA_ENOTSUP, "a weight of Q8_0 passes no gradient on: use bfloat16 or float32");
     mhla_linear_desc d;
     MHLA_TRY(mhla_linear_check(&d, desc, weight->N, weight->K));
     MHLA_TRY(mhla_product_overlap((mhla_view){"dx", dx, d.rows, weight->K, d.ldx},
@@ -350,6 +409,7 @@ size_t mhla_linear_workspace(const mhla_linear_desc *desc, int64_t N, int64_t K,
     mhla_weight w = {.kernels = mhla_kernels_get(), .dtype = dtype, .N = N, .K = K};
     w.panels = mhla_product_panels(w.kernels, N, dtype);
     size_t most = lay_out(&d, &w).worker_bytes * threads, wide_at;
+    if (dtype == MHLA_Q8_0) return most ? most : 1;
     turning t = {.w = &w};
     size_t bytes = turning_bytes(&t, d.context, &wide_at);
     bytes += lay_out(&d, &t.turned).worker_bytes * threads;

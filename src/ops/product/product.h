@@ -19,9 +19,19 @@ struct mhla_weight {
     mhla_dtype dtype;
     int64_t N, K;
     mhla_panels panels; /* of the N columns of W^T */
-    /* float32: panel p at K * begin(p), [K][width]. bfloat16: at 2 * ceil(K/2) * begin(p), [ceil(K/2)][width][2] */
+    /* Panel p at mhla_storage_bytes(dtype, K, begin(p)). float32: [K][width]; bfloat16: [ceil(K/2)][width][2]; Q8_0:
+     * [K/32] of {float16 d[width]; int8 q[32][width]} */
     void *data;
 };
+
+/* Bytes of `columns` columns of panels, k numbers deep. */
+static inline int64_t mhla_storage_bytes(mhla_dtype dtype, int64_t k, int64_t columns) {
+    return columns * (dtype == MHLA_F32 ? 4 * k : dtype == MHLA_BF16 ? (k + 1) / 2 * 4 : k / 32 * 34);
+}
+/* Bytes of a row of k numbers as callers have it. */
+static inline size_t mhla_row_bytes(mhla_dtype dtype, int64_t k) {
+    return (size_t)(dtype == MHLA_F32 ? 4 * k : dtype == MHLA_BF16 ? 2 * k : k / 32 * 34);
+}
 
 /* The cut of n columns that weights use. */
 mhla_panels mhla_product_panels(const mhla_kernels *kernels, int64_t n, mhla_dtype dtype);
@@ -58,6 +68,7 @@ mhla_status mhla_linear_check(mhla_linear_desc *desc, const mhla_linear_desc *gi
 /* The same plus all that only the forward uses: epilogue and overlaps. */
 mhla_status mhla_linear_check_forward(mhla_linear_desc *desc, const mhla_linear_desc *given, const float *y,
                                       const float *x, int64_t N, int64_t K);
+mhla_status mhla_check_storage(mhla_dtype dtype, int64_t N, int64_t K);
 mhla_status mhla_check_weight_shape(const void *w, mhla_dtype dtype, int64_t N, int64_t K, int64_t *ldw);
 
 static inline double mhla_activation_value(mhla_activation activation, double x) {

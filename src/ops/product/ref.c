@@ -1,14 +1,12 @@
 /* The linear layer by definition: naive, in double, rounded once. */
-#include <string.h>
-
+#include "core/numbers.h"
 #include "ops/product/product.h"
 
 static double element(const void *w, mhla_dtype dtype, int64_t i) {
     if (dtype == MHLA_F32) return (double)((const float *)w)[i];
-    const uint32_t u = (uint32_t)((const uint16_t *)w)[i] << 16;
-    float f;
-    memcpy(&f, &u, sizeof f);
-    return (double)f;
+    if (dtype == MHLA_BF16) return (double)mhla_bf16_to_float(((const uint16_t *)w)[i]);
+    const mhla_q8_block *block = (const mhla_q8_block *)w + i / MHLA_Q8_COUNT;
+    return (double)mhla_half_to_float(block->d) * block->q[i % MHLA_Q8_COUNT];
 }
 
 mhla_status mhla_linear_forward_reference(const mhla_linear_desc *desc, float *y, const float *x, const void *w,
