@@ -345,10 +345,7 @@ static mhla_status merge_all(trainer *t, size_t vocabulary, int64_t min_count) {
 static mhla_status first_pieces(trainer *t, const mhla_tokenizer_training *how) {
     for (int i = 0; i < how->specials; i++) {
         const size_t n = strlen(how->special[i]);
-        size_t at = 0;
-        for (int k; at < n && (k = mhla_utf8_length((const unsigned char *)how->special[i] + at, n - at)) > 0;)
-            at += (size_t)k;
-        if (n == 0 || n > 1024 || at < n)
+        if (n == 0 || n > 1024 || mhla_utf8_broken((const unsigned char *)how->special[i], n) < n)
             return mhla_fail(MHLA_EINVAL, "special token %d is %s: expected 1 to 1024 bytes of UTF-8", i,
                              mhla_quote_bytes(how->special[i], n).text);
         if (mhla_vocabulary_find(&t->pieces, how->special[i], n) >= 0)

@@ -27,22 +27,6 @@ struct mhla_documents {
     int64_t file_count, owned_count;
 };
 
-/* The place of the first byte that is no UTF-8, or size. */
-static size_t broken_at(const unsigned char *text, size_t size) {
-    size_t i = 0;
-    while (i < size) {
-        uint64_t word;
-        if (i + 8 <= size && (memcpy(&word, text + i, 8), (word & 0x8080808080808080u) == 0)) {
-            i += 8;
-            continue;
-        }
-        const int n = mhla_utf8_length(text + i, size - i);
-        if (n == 0) return i;
-        i += (size_t)n;
-    }
-    return size;
-}
-
 static mhla_status no_memory(const char *path) { return mhla_fail(MHLA_ENOMEM, "%s: no memory for its texts", path); }
 
 static mhla_status add(mhla_documents *d, const char *text, size_t bytes, const char *path) {
@@ -69,7 +53,7 @@ static size_t separator(const char *at, const char *end) {
 
 static mhla_status add_plain(mhla_documents *d, const mhla_file *file, const char *path) {
     const char *begin = (const char *)file->data, *end = begin + file->size;
-    const size_t bad = broken_at(file->data, file->size);
+    const size_t bad = mhla_utf8_broken(file->data, file->size);
     if (bad < file->size) return mhla_fail(MHLA_EDATA, "%s: byte %zu is not UTF-8", path, bad);
     const char *first = begin;
     for (const char *at = begin; at < end;) {

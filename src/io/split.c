@@ -271,7 +271,9 @@ static mhla_status spell(mhla_chars *out, const char *expression, size_t bytes) 
     static const char spaces[] =
         "\\t-\\r \\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}"
         "\\x{3000}",
-                      word[] = "\\p{L}\\p{M}\\p{Nd}\\p{Pc}";
+                      word[] =
+                          "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}\\x{24b6}-\\x{24e9}"
+                          "\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{1f169}\\x{1f170}-\\x{1f189}";
     int inside = 0; /* brackets */
     for (size_t i = 0; i < bytes; i++) {
         const char c = expression[i], d = i + 1 < bytes ? expression[i + 1] : 0;

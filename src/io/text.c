@@ -17,6 +17,19 @@ int mhla_utf8_length(const unsigned char *at, size_t size) {
     return length;
 }
 
+size_t mhla_utf8_broken(const unsigned char *text, size_t size) {
+    size_t at = 0;
+    while (at < size) {
+        uint64_t eight;
+        while (at + 8 <= size && (memcpy(&eight, text + at, 8), (eight & 0x8080808080808080u) == 0)) at += 8;
+        if (at == size) break;
+        const int n = mhla_utf8_length(text + at, size - at);
+        if (n == 0) break;
+        at += (size_t)n;
+    }
+    return at;
+}
+
 int mhla_utf8_put(unsigned char to[4], uint32_t code) {
     if (code < 0x80) {
         to[0] = (unsigned char)code;

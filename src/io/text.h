@@ -15,6 +15,8 @@ mhla_quoted mhla_quote_bytes(const char *foreign, size_t size);
 
 /* Bytes of the UTF-8 character at `at` (size of them follow), 0 if there is none. */
 int mhla_utf8_length(const unsigned char *at, size_t size);
+/* The place of the first byte that is no UTF-8, or size. */
+size_t mhla_utf8_broken(const unsigned char *text, size_t size);
 /* Writes a code point as UTF-8 and returns its length. */
 int mhla_utf8_put(unsigned char to[4], uint32_t code);
 

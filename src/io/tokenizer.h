@@ -166,9 +166,10 @@ mhla_status mhla_tokenizer_parse_config(mhla_tokenizer *t, const json_t *tree, i
 
 void mhla_tokenizer_idle_free(mhla_tokenizer *t);
 mhla_status mhla_added_tree_add(mhla_added_tree *tree, const char *content, size_t bytes, int32_t token);
-/* Runs the normalizers; *text and *bytes become what comes out, in one of the buffers or where it was. */
+/* Runs the normalizers; *text and *bytes become what comes out, in one of the buffers or where it was. *first becomes 0 if
+ * the text has lost its beginning: what comes out does not count as the first part then. */
 mhla_status mhla_normalizers_run(const mhla_tokenizer *t, mhla_matcher *m, mhla_chars buffers[2], const char **text,
-                                 size_t *bytes);
+                                 size_t *bytes, int *first);
 
 /* ---- Decoding (tokenizer_decode.c) ---- */
 

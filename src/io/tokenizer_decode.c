@@ -176,9 +176,7 @@ static int byte_token(const char *piece, size_t bytes) {
 }
 
 static int is_valid(const char *text, size_t bytes) {
-    for (size_t i = 0, n; i < bytes; i += n)
-        if ((n = (size_t)mhla_utf8_length((const unsigned char *)text + i, bytes - i)) == 0) return 0;
-    return 1;
+    return mhla_utf8_broken((const unsigned char *)text, bytes) == bytes;
 }
 
 /* Writes what the piece is by itself to `out`; scratch[2] are the caller's. */

@@ -259,12 +259,15 @@ static mhla_status part_words(run *r, const char *text, size_t bytes, int first)
     return split(r, 0, text, bytes, first);
 }
 
-/* Runs the normalizers over text; *text and *bytes become what comes out. */
 mhla_status mhla_normalizers_run(const mhla_tokenizer *t, mhla_matcher *m, mhla_chars buffers[2], const char **text,
-                                 size_t *bytes) {
+                                 size_t *bytes, int *first) {
     int turn = 0;
     for (size_t i = 0; i < t->normalizer_count; i++) {
         int same;
+        size_t n;
+        if (t->normalizers[i].kind == MHLA_NORMALIZE_STRIP && t->normalizers[i].left && *bytes > 0 &&
+            (mhla_char_class(mhla_char_read(*text, &n)) & MHLA_CHAR_SPACE))
+            *first = 0;
         MHLA_TRY(mhla_normalize(&t->normalizers[i], m, &buffers[turn], *text, *bytes, &same));
         if (same) continue;
         *text = buffers[turn].data ? buffers[turn].data : "";
@@ -275,25 +278,11 @@ mhla_status mhla_normalizers_run(const mhla_tokenizer *t, mhla_matcher *m, mhla_
 }
 
 static mhla_status part_raw(run *r, const char *text, size_t bytes, int first) {
-    MHLA_TRY(mhla_normalizers_run(r->t, &r->w->matcher, r->w->normal, &text, &bytes));
+    MHLA_TRY(mhla_normalizers_run(r->t, &r->w->matcher, r->w->normal, &text, &bytes, &first));
     return bytes ? cut_added(r, &r->t->normal, text, bytes, first, part_words) : MHLA_OK;
 }
 
 /* ---- The call ---- */
-
-/* Where the text stops being UTF-8, or its end. */
-static size_t valid_up_to(const char *text, size_t bytes) {
-    size_t at = 0;
-    while (at < bytes) {
-        uint64_t eight;
-        while (at + 8 <= bytes && (memcpy(&eight, text + at, 8), (eight & 0x8080808080808080u) == 0)) at += 8;
-        if (at == bytes) break;
-        const int n = mhla_utf8_length((const unsigned char *)text + at, bytes - at);
-        if (n == 0) break;
-        at += (size_t)n;
-    }
-    return at;
-}
 
 mhla_status mhla_tokenizer_encode(const mhla_tokenizer *tokenizer, mhla_ids *ids, const char *text, size_t bytes,
                                   unsigned flags) {
@@ -301,7 +290,7 @@ mhla_status mhla_tokenizer_encode(const mhla_tokenizer *tokenizer, mhla_ids *ids
         return mhla_fail(MHLA_EINVAL, "tokenizer, ids or text is NULL");
     if (flags & ~(unsigned)(MHLA_ENCODE_SPECIAL | MHLA_ENCODE_PLAIN))
         return mhla_fail(MHLA_EINVAL, "flags are %#x: only MHLA_ENCODE_SPECIAL and MHLA_ENCODE_PLAIN are known", flags);
-    const size_t valid = valid_up_to(text, bytes);
+    const size_t valid = mhla_utf8_broken((const unsigned char *)text, bytes);
     if (valid < bytes)
         return mhla_fail(MHLA_EDATA, "the text is not UTF-8: byte %zu is 0x%02x", valid, (unsigned char)text[valid]);
     run r = {.t = tokenizer, .ids = ids, .flags = flags};

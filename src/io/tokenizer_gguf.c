@@ -82,9 +82,8 @@ static mhla_status read_tokens(mhla_tokenizer *t, const mhla_gguf *file, const c
         if (id >= MHLA_VOCABULARY_IDS || type < MHLA_TYPE_NORMAL || type > MHLA_TYPE_BYTE)
             return mhla_fail(MHLA_EDATA, "%s: token %lld is of type %lld, or one too many", path, (long long)id,
                              (long long)type);
-        for (size_t i = 0, n; i < s->length; i += n)
-            if ((n = (size_t)mhla_utf8_length((const unsigned char *)s->data + i, s->length - i)) == 0)
-                return mhla_fail(MHLA_EDATA, "%s: token %lld is not UTF-8", path, (long long)id);
+        if (mhla_utf8_broken((const unsigned char *)s->data, s->length) < s->length)
+            return mhla_fail(MHLA_EDATA, "%s: token %lld is not UTF-8", path, (long long)id);
         MHLA_TRY(mhla_vocabulary_set(&t->pieces, (int32_t)id, s->data, s->length, path));
         t->types[id] = (unsigned char)type;
     }

@@ -178,9 +178,8 @@ static mhla_status read_piece(mhla_tokenizer *t, model *m, message bytes, const 
     }
     const int32_t id = (int32_t)t->pieces.count;
     if (got < 0 || piece == NULL) return not_a_model(&bytes, name);
-    for (size_t i = 0, n; i < length; i += n)
-        if ((n = (size_t)mhla_utf8_length((const unsigned char *)piece + i, length - i)) == 0)
-            return mhla_fail(MHLA_EDATA, "%s: piece %d is not UTF-8", name, id);
+    if (mhla_utf8_broken((const unsigned char *)piece, length) < length)
+        return mhla_fail(MHLA_EDATA, "%s: piece %d is not UTF-8", name, id);
     if (type < MHLA_TYPE_NORMAL || type > MHLA_TYPE_BYTE)
         return mhla_fail(MHLA_EDATA, "%s: piece %d is of type %llu", name, id, (unsigned long long)type);
     if (type == MHLA_TYPE_UNUSED)
