@@ -158,13 +158,15 @@ static void show_step(const mhla_train_event *e) {
     const int filled = (int)(20.0 * (double)e->step / (double)e->steps);
     for (int i = 0; i < 20; i++) bar[i] = i < filled ? '#' : '.';
     bar[20] = '\0';
+    const int text = isfinite(e->tokens_per_second);
+    const double pace = text ? e->tokens_per_second : e->images_per_second;
+    const char *unit = text ? "tokens/s" : "images/s";
     if (terminal)
-        fprintf(stderr, "\r[%s] %3.0f %%  %s left  %.0f images/s  loss %.4f%s  rate %.2e\033[K", bar,
-                100.0 * (double)e->step / (double)e->steps, left, e->images_per_second, e->loss, accuracy, e->rate);
+        fprintf(stderr, "\r[%s] %3.0f %%  %s left  %.0f %s  loss %.4f%s  rate %.2e\033[K", bar,
+                100.0 * (double)e->step / (double)e->steps, left, pace, unit, e->loss, accuracy, e->rate);
     else
-        fprintf(stderr, "step %lld of %lld, epoch %.2f, %s left, %.0f images/s, loss %.4f,%s rate %.2e\n",
-                (long long)e->step, (long long)e->steps, e->epoch, left, e->images_per_second, e->loss, accuracy,
-                e->rate);
+        fprintf(stderr, "step %lld of %lld, epoch %.2f, %s left, %.0f %s, loss %.4f,%s rate %.2e\n", (long long)e->step,
+                (long long)e->steps, e->epoch, left, pace, unit, e->loss, accuracy, e->rate);
     bar_shown = terminal;
 }
 
@@ -187,8 +189,14 @@ void train_show(void *user, const mhla_train_event *e) {
         break;
     case MHLA_TRAIN_EVALUATED:
         train_clear_bar();
-        fprintf(stderr, "epoch %.4g: test accuracy %.2f %%", e->epoch, 100.0 * e->test_accuracy);
-        if (isfinite(e->ema_accuracy)) fprintf(stderr, ", of the average %.2f %%", 100.0 * e->ema_accuracy);
+        if (isfinite(e->test_bits_per_byte)) {
+            fprintf(stderr, "step %lld: %.4f bits per byte of validation text", (long long)e->step,
+                    e->test_bits_per_byte);
+            if (isfinite(e->ema_bits_per_byte)) fprintf(stderr, ", the average %.4f", e->ema_bits_per_byte);
+        } else {
+            fprintf(stderr, "epoch %.4g: test accuracy %.2f %%", e->epoch, 100.0 * e->test_accuracy);
+            if (isfinite(e->ema_accuracy)) fprintf(stderr, ", of the average %.2f %%", 100.0 * e->ema_accuracy);
+        }
         fprintf(stderr, ", loss %.4f%s\n", e->test_loss, e->best ? ", the best so far" : "");
         break;
     case MHLA_TRAIN_CHECKPOINT: break;

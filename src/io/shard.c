@@ -248,12 +248,12 @@ void mhla_shard_writer_discard(mhla_shard_writer *w) {
 }
 
 mhla_status mhla_shard_fingerprint(unsigned char fingerprint[32], const char *tokenizer) {
-    static const char *const names[] = {"", "/tokenizer.json", "/tokenizer.model"};
+    static const char *const names[] = {"", "/tokenizer.json", "/tokenizer.model", "/tokenizer.gguf"};
     char path[4096], text[65];
     struct stat info;
     mhla_file file;
     int found = 0;
-    for (int i = 0; i < 3 && !found; i++)
+    for (int i = 0; i < 4 && !found; i++)
         found = snprintf(path, sizeof path, "%s%s", tokenizer, names[i]) < (int)sizeof path && stat(path, &info) == 0 &&
                 S_ISREG(info.st_mode);
     if (!found) return mhla_fail(MHLA_EIO, "%s: neither a tokenizer's file nor a folder that has one", tokenizer);

@@ -246,8 +246,8 @@ mhla_status mhla_tokenizer_open(mhla_tokenizer **tokenizer, const char *path) {
     *tokenizer = NULL;
     struct stat info;
     if (stat(path, &info) != 0 || !S_ISDIR(info.st_mode)) return open_file(tokenizer, path);
-    static const char *const names[] = {"tokenizer.json", "tokenizer.model"};
-    for (int i = 0; i < 2; i++) {
+    static const char *const names[] = {"tokenizer.json", "tokenizer.model", "tokenizer.gguf"};
+    for (int i = 0; i < 3; i++) {
         char name[4096];
         const int n = snprintf(name, sizeof name, "%s/%s", path, names[i]);
         if (n > 0 && (size_t)n < sizeof name && is_file(name)) return open_file(tokenizer, name);

@@ -51,7 +51,7 @@ static const mhla_recipe_row own[] = {
 };
 enum { MOST = 192 };
 
-static const mhla_task *const tasks[] = {&mhla_task_images};
+static const mhla_task *const tasks[] = {&mhla_task_images, &mhla_task_text};
 enum { TASKS = sizeof tasks / sizeof *tasks };
 
 /* A table in the making: a name that is there already is not added again. */

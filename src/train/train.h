@@ -66,6 +66,9 @@ mhla_status mhla_checkpoint_read(mhla_trainer *trainer, const char *folder);
  * note() is told what. */
 mhla_status mhla_model_adopt(mhla_model *model, const char *path, void (*note)(void *user, const char *text),
                              void *user);
+/* The same of a language model, from a folder, a run or a GGUF file, whatever the names: where attention is of another kind,
+ * projections of the same shape are kept. */
+mhla_status mhla_lm_adopt(mhla_model *model, const char *path, void (*note)(void *user, const char *text), void *user);
 /* Freezes the parameters that a shell pattern of the array matches; MHLA_EINVAL for one that matches none. */
 mhla_status mhla_params_freeze(mhla_params *params, const json_t *patterns);
 
