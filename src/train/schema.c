@@ -140,10 +140,15 @@ mhla_status mhla_task_find(const mhla_task **task, const char *recipe, const cha
         if (strncmp(settings[i], "task=", 5) == 0) snprintf(w.task, sizeof w.task, "%s", settings[i] + 5);
         if (strncmp(settings[i], "model.model=", 12) == 0) snprintf(w.model, sizeof w.model, "%s", settings[i] + 12);
     }
+    int known = *w.task == '\0';
     for (int i = 0; i < TASKS; i++)
-        if (*w.task ? strcmp(w.task, tasks[i]->name) == 0 : is_one_of(tasks[i]->family->presets, w.model))
+        if (*w.task ? strcmp(w.task, tasks[i]->name) == 0 : is_one_of(tasks[i]->family->presets, w.model)) {
             *task = tasks[i];
-    return MHLA_OK;
+            known = 1;
+        }
+    if (known) return MHLA_OK;
+    return mhla_fail(MHLA_EINVAL, "the task is %s: expected %s or %s", MHLA_QUOTE(w.task), tasks[0]->name,
+                     tasks[1]->name);
 }
 
 mhla_status mhla_recipe_query(int i, mhla_recipe_key *key) {
