@@ -4,7 +4,7 @@
 
 #include "bench.h"
 
-const char *const bench_dtype_names[] = {[MHLA_F32] = "float32", [MHLA_BF16] = "bfloat16"};
+const char *const bench_dtype_names[] = {[MHLA_F32] = "float32", [MHLA_BF16] = "bfloat16", [MHLA_Q8_0] = "q8_0"};
 
 void bench_begin(bench *b) {
     mhla_cpu_info info = {.size = sizeof info};

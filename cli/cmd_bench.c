@@ -39,7 +39,7 @@ static const struct group {
 } groups[] = {
     {"forward", 0, 0, NULL},         {"backward", 0, 1, NULL},       {"causal", 1, 0, NULL},
     {"causal-backward", 1, 1, NULL}, {"layers", 0, 0, bench_layers}, {"decode", 0, 0, bench_decode},
-    {"models", 0, 0, bench_models},
+    {"models", 0, 0, bench_models},  {"lm-340m", 0, 0, bench_lm},
 };
 enum { GROUPS = sizeof groups / sizeof *groups };
 
@@ -56,7 +56,7 @@ static struct {
 static const cli_option options[] = {
     {"compare", CLI_FLAG, &given.compare, NULL, "MHLA beside linear and softmax attention"},
     {"operator", CLI_TEXT, &given.operators, "LIST", "some of mhla,linear,softmax; default: mhla"},
-    {"dtype", CLI_TEXT, &given.dtype, "LIST", "float32, bfloat16 or both with a comma; default: float32"},
+    {"dtype", CLI_TEXT, &given.dtype, "LIST", "some of float32,bfloat16; of lm-340m also q8_0; default: float32"},
     {"batch", CLI_INT, &given.batch, "B", "a shape of your own, or a change to the one named;"},
     {"heads", CLI_INT, &given.heads, "H", "  batch and heads are 1 if not given"},
     {"kv-heads", CLI_INT, &given.kv_heads, "G", "  causal: key/value heads"},
@@ -85,14 +85,16 @@ static const cli_usage usage = {
     .text = "Times the operators and prints how much of this machine's peak they reach. A NAME\n"
             "selects a group, a shape, or with both a shape in a group; none means everything.\n"
             "\n"
-            "Groups: forward, backward, causal, causal-backward, layers, decode, models.\n"
+            "Groups: forward, backward, causal, causal-backward, layers, decode, models; lm-340m, a language\n"
+            "model, only where it is named: it needs gigabytes and minutes.\n"
             "Shapes: deit-t, dit-s-512, wan-480p, lm, dit-xl; causal T2048, T8192, T65536;\n"
-            "rows of layers, decode and models by the names they are printed with.\n"
+            "rows of layers, decode, models and lm-340m (also train-2048, decode-8192, decode-65536) by their names.\n"
             "\n"
             "  mhla bench forward --compare\n"
             "  mhla bench forward backward dit-xl --dtype float32,bfloat16\n"
             "  mhla bench --heads 8 --grid 24x24 --blocks 4x4 --key 96 --value 96\n"
             "  mhla bench causal --tokens 16384 --chunk 128 --heads 4\n"
+            "  mhla bench lm-340m decode-128 --operator mhla,softmax --dtype bfloat16,q8_0\n"
             "  mhla bench --engine forward deit-t\n",
 };
 
@@ -334,7 +336,7 @@ static mhla_status bench_custom(bench *b, const shape *s) {
 static int check_names(const bench *b) {
     for (int i = 0; i < b->names; i++) {
         int known = is_group(b->name[i]) || bench_layers_has(b->name[i]) || bench_decode_has(b->name[i]) ||
-                    bench_models_has(b->name[i]);
+                    bench_models_has(b->name[i]) || bench_lm_has(b->name[i]);
         for (int j = 0; j < SHAPES; j++) known |= strcmp(b->name[i], shapes[j].name) == 0;
         if (!known) return cli_wrong(usage.verb, "\"%s\" is neither a group nor a shape", b->name[i]);
     }
@@ -343,12 +345,12 @@ static int check_names(const bench *b) {
 
 /* The options that are names; -1 or the code to exit with. */
 static int check_options_given(bench *b) {
-    static const char *const short_names[] = {"f32", "bf16"};
+    static const char *const short_names[] = {"f32", "bf16", "q8_0"};
     if (given.operators && !(b->operators = bits_of(given.operators, operator_names, 3)))
         return cli_wrong(usage.verb, "--operator is \"%s\": expected some of mhla,linear,softmax", given.operators);
-    if (given.dtype && !(b->dtypes = bits_of(given.dtype, bench_dtype_names, 2)) &&
-        !(b->dtypes = bits_of(given.dtype, short_names, 2)))
-        return cli_wrong(usage.verb, "--dtype is \"%s\": expected float32, bfloat16 or both with a comma", given.dtype);
+    if (given.dtype && !(b->dtypes = bits_of(given.dtype, bench_dtype_names, 3)) &&
+        !(b->dtypes = bits_of(given.dtype, short_names, 3)))
+        return cli_wrong(usage.verb, "--dtype is \"%s\": expected some of float32,bfloat16,q8_0", given.dtype);
     if (given.denominator && index_of(given.denominator, strlen(given.denominator), denominator_names, 3) < 0)
         return cli_wrong(usage.verb, "--denominator is \"%s\": expected eq4, released or none", given.denominator);
     if (given.feature && index_of(given.feature, strlen(given.feature), feature_names, 3) < 0)

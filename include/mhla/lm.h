@@ -144,6 +144,15 @@ MHLA_API mhla_status mhla_lm_query(const mhla_model *model, mhla_lm_info *info);
 /* The tokenizer beside the model's weights; the model's. NULL and a message if there is none. */
 MHLA_API const mhla_tokenizer *mhla_lm_tokenizer(const mhla_model *model);
 
+/* Keeps the matrices of a model that has not been used yet as "float32", "bfloat16" or "q8_0" from now on, rounding them;
+ * what is not float32 infers only. Rows that q8_0 cannot hold (no multiple of 32) stay as they are. */
+MHLA_API mhla_status mhla_lm_store(mhla_model *model, const char *storage);
+
+/* One step of training on ids [B,T], for measuring and for loops of one's own: *loss (may be NULL) is the mean cross entropy
+ * of each token after those before it; then gradients, clipped to norm 1, and AdamW with this rate, betas .9 and .95,
+ * decay .01. The model keeps the optimiser's state for the next step. */
+MHLA_API mhla_status mhla_lm_step(mhla_model *model, float *loss, const int32_t *ids, int64_t B, int64_t T, double rate);
+
 /* ---- 3. Sequences -------------------------------------------------------------------------------------------------
  *
  * A sequence is what a model remembers of some tokens: summaries of MHLA layers, keys and values of softmax layers, sums
