@@ -1,5 +1,5 @@
 /* Runs that are killed -9 at random moments, or that cannot write any more, go on to the same bytes as one that never
- * stopped. MHLA_TEST_KILLS says how often (8). Everything runs in child processes: a parent that had threads could not
+ * stopped. MHLA_TEST_KILLS says how often (30). Everything runs in child processes: a parent that had threads could not
  * fork them. */
 #include "train_case.h"
 
@@ -27,7 +27,7 @@ static pid_t start(const char *name, rlim_t most) {
     mhla_status status = access(path, F_OK) == 0 ? mhla_trainer_resume(&t, in_root(name)) : MHLA_EIO;
     if (status != MHLA_OK) {
         remove_tree(in_root(name));
-        status = create(&t, name, "checkpoint.steps=2", "train.steps=40", NULL);
+        status = create(&t, name, "checkpoint.steps=1", "train.steps=40", NULL);
     }
     if (status == MHLA_OK) status = mhla_trainer_run(t, NULL, NULL, &finished);
     if (status != MHLA_OK && !most) fprintf(stderr, "%s\n", mhla_message());
@@ -52,15 +52,15 @@ static double now(void) {
 static void killed(void **state) {
     (void)state;
     const char *text = getenv("MHLA_TEST_KILLS");
-    const int kills = text ? atoi(text) : 8;
+    const int kills = text ? atoi(text) : 30;
     rng r = {(uint64_t)time(NULL)};
     const double begin = now();
     assert_int_equal(wait_for(start("straight", 0)), FINISHED);
     duration = now() - begin;
     for (int done = 0, part = 0; done < kills; part++) {
         const pid_t child = start("killed", 0);
-        /* shorter than the way to the end, longer than a step */
-        const double pause = duration * (0.02 + 0.5 * rng_below(&r, 1000) / 1000.0);
+        /* mostly a few steps, each of which ends with a checkpoint, now and then half the way */
+        const double u = rng_below(&r, 1000) / 1000.0, pause = duration * (0.02 + 0.5 * u * u * u);
         nanosleep(&(struct timespec){(time_t)pause, (long)(1e9 * (pause - floor(pause)))}, NULL);
         kill(child, SIGKILL);
         const int how = wait_for(child);
