@@ -19,7 +19,7 @@ static const cli_option options[] = {
     {"state", CLI_TEXT, &state, "FILE", "goes on from FILE if it is there, and writes it at the end"},
     {"append", CLI_FLAG, &append, NULL, "--state: the prompt comes after all that FILE holds, however it begins"},
     {"plain", CLI_FLAG, &plain, NULL, "special tokens spelled in the prompt are text, and none is put in front"},
-    {"ignore-eos", CLI_FLAG, &ignore_eos, NULL, "goes on past the model's token for the end"},
+    {"ignore-eos", CLI_FLAG, &ignore_eos, NULL, "the model's token for the end is never drawn"},
     {"logprobs", CLI_COUNT, &logprobs, "N", "--json: the N likeliest tokens in each place"},
     {"json", CLI_FLAG, &json, NULL, "a line of JSON for each token, each continuation and the figures"},
     SPEAK_OPTIONS,

@@ -260,7 +260,7 @@ typedef struct mhla_generation_desc {
     int stops;
     const int32_t *stop_ids;   /* [stop_id_count] tokens that end it, besides the model's eos */
     int stop_id_count;
-    int ignore_eos;
+    int ignore_eos;            /* the model's eos is never drawn */
     int logprobs;              /* so many likeliest tokens with each piece */
 } mhla_generation_desc;
 

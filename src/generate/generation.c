@@ -1,5 +1,6 @@
 /* Generations: a sequence that goes on by itself. A step reads the pending tokens of all of them in one pass, draws a token
  * for each, turns it into text and holds back what may still become a stop string. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -99,18 +100,19 @@ static mhla_status copy_stop_ids(mhla_generation *g, const mhla_generation_desc 
     return MHLA_OK;
 }
 
-static mhla_status copy_sampling(mhla_generation *g, mhla_sampling sampling) {
+/* ignore_eos: the token for the end is never drawn, rather than drawn and passed over: what would follow it is another
+ * text, and models know it. */
+static mhla_status copy_sampling(mhla_generation *g, mhla_sampling sampling, int32_t never) {
     if (sampling.size == 0) sampling.size = sizeof sampling; /* inside of another structure: its size is known */
     MHLA_TRY(mhla_sampling_check(&g->sampling, &sampling, g->vocabulary));
-    if (g->sampling.biases == 0) {
-        g->sampling.bias = NULL;
-        return MHLA_OK;
-    }
-    const size_t bytes = (size_t)g->sampling.biases * sizeof(mhla_bias);
-    mhla_bias *copy = malloc(bytes);
-    if (copy) memcpy(copy, g->sampling.bias, bytes);
+    const mhla_bias *given = g->sampling.bias;
+    const size_t count = (size_t)g->sampling.biases;
+    mhla_bias *copy = malloc((count + 1) * sizeof *copy);
     g->sampling.bias = copy;
-    return copy ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory for biases");
+    if (copy == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for biases");
+    if (count > 0) memcpy(copy, given, count * sizeof *copy);
+    if (never >= 0) copy[g->sampling.biases++] = (mhla_bias){never, -INFINITY};
+    return MHLA_OK;
 }
 
 /* What is to be read first: the prompt, or the last token again, whose logits nobody kept. */
@@ -136,7 +138,7 @@ static mhla_status fill(mhla_generation *g, const int32_t *prompt, int64_t count
     if (d->logprobs < 0) return mhla_fail(MHLA_EINVAL, "logprobs is %d", d->logprobs);
     g->max_tokens = d->max_tokens;
     g->tops = d->logprobs < g->vocabulary ? d->logprobs : g->vocabulary;
-    MHLA_TRY(copy_sampling(g, d->sampling));
+    MHLA_TRY(copy_sampling(g, d->sampling, d->ignore_eos ? info.eos : -1));
     MHLA_TRY(copy_stops(g, d));
     MHLA_TRY(copy_stop_ids(g, d, info.eos));
     MHLA_TRY(mhla_sampler_init(&g->sampler, g->vocabulary));

@@ -33,7 +33,7 @@ void mhla_sampler_release(mhla_sampler *s) {
 }
 
 mhla_status mhla_sampling_check(mhla_sampling *to, const mhla_sampling *from, int vocabulary) {
-    mhla_sampling s;
+    mhla_sampling s = {0};
     if (from == NULL) return mhla_fail(MHLA_EINVAL, "sampling is NULL");
     MHLA_TRY(mhla_copy_struct(&s, sizeof s, from, "mhla_sampling"));
     const struct {
@@ -273,7 +273,7 @@ static mhla_status check_call(const float *logits, int vocabulary, const int32_t
 
 mhla_status mhla_sample_candidates(const mhla_sampling *sampling, const float *logits, int vocabulary,
                                    const int32_t *recent, int64_t n, mhla_candidate *candidates, int *count) {
-    mhla_sampling p;
+    mhla_sampling p = {0};
     mhla_sampler s;
     int tempered;
     if (count == NULL) return mhla_fail(MHLA_EINVAL, "count is NULL");
@@ -294,7 +294,7 @@ mhla_status mhla_sample_candidates(const mhla_sampling *sampling, const float *l
 
 mhla_status mhla_sample(const mhla_sampling *sampling, const float *logits, int vocabulary, const int32_t *recent,
                         int64_t n, uint64_t draw, int32_t *id) {
-    mhla_sampling p;
+    mhla_sampling p = {0};
     mhla_sampler s;
     MHLA_TRY(check_call(logits, vocabulary, recent, n, id));
     MHLA_TRY(mhla_sampling_check(&p, sampling, vocabulary));

@@ -24,8 +24,8 @@ void mhla_sampler_release(mhla_sampler *s); /* harmless when repeated */
 mhla_status mhla_sampling_check(mhla_sampling *to, const mhla_sampling *from, int vocabulary);
 
 /* As mhla_sample, with checked settings. */
-mhla_status mhla_sampler_draw(mhla_sampler *s, const mhla_sampling *sampling, const float *logits,
-                              const int32_t *recent, int64_t n, uint64_t draw, int32_t *id);
+mhla_status mhla_sampler_draw(mhla_sampler *s, const mhla_sampling *p, const float *logits, const int32_t *recent,
+                              int64_t n, uint64_t draw, int32_t *id);
 
 /* Natural logarithms at temperature 1: that of `id`, and the `tops` likeliest, best first. */
 mhla_status mhla_sampler_logprobs(mhla_sampler *s, const float *logits, int32_t id, float *logprob, int tops,

@@ -54,7 +54,13 @@ static mhla_sequence *new_sequence(int64_t most) {
 }
 
 /* By hand: n tokens after the prompt. */
-static void by_hand(int32_t *ids, int n, const mhla_sampling *sampling) {
+static void by_hand(int32_t *ids, int n, const mhla_sampling *given) {
+    mhla_lm_info info = {.size = sizeof info};
+    ASSERT_OK(mhla_lm_query(model, &info));
+    const mhla_bias never = {info.eos, -INFINITY}; /* ignore_eos */
+    mhla_sampling own = *given, *sampling = &own;
+    own.bias = &never;
+    own.biases = info.eos >= 0;
     mhla_sequence *s = new_sequence(0);
     float *logits = new_poisoned(vocabulary);
     mhla_feed feed = {.size = sizeof feed, .sequence = s, .ids = prompt, .count = PROMPT, .logits = logits};
