@@ -235,6 +235,47 @@ def test_safetensors_library(tmp_path):
     near(mhla.load(tmp_path)(images(model)), model(images(model)) + 1)
 
 
+def timm_names():
+    """Names and shapes of timm 1.0.30's deit_tiny_patch16_224 with 11 classes."""
+    D = 192
+    block = dict(norm1=[(D,), (D,)], attn_qkv=[(3 * D, D), (3 * D,)], attn_proj=[(D, D), (D,)], norm2=[(D,), (D,)],
+                 mlp_fc1=[(4 * D, D), (4 * D,)], mlp_fc2=[(D, 4 * D), (D,)])
+    layers = {"patch_embed.proj": [(D, 3, 16, 16), (D,)]}
+    layers |= {f"blocks.{i}.{name.replace('_', '.')}": shapes for i in range(12) for name, shapes in block.items()}
+    layers |= {"norm": [(D,), (D,)], "head": [(11, D), (11,)]}
+    names = {"cls_token": (1, 1, D), "pos_embed": (1, 197, D)}
+    return names | {f"{name}.{kind}": shape for name, shapes in layers.items() for kind, shape in zip(("weight", "bias"), shapes)}
+
+
+def wave(name, shape):
+    """Weights by a formula, none of them silent."""
+    x = np.sin(0.37 * np.arange(np.prod(shape), dtype=np.float64) + zlib.crc32(name.encode()) % 1000)
+    x = x * (0.05 if len(shape) > 1 else 0.1) + (1.0 if "norm" in name and name.endswith("weight") else 0.0)
+    return x.astype(np.float32).reshape(shape)
+
+
+def test_timm_by_heart(tmp_path):
+    """What timm's tests below check, where there is no timm: its names, and the logits that it gave once."""
+    names = timm_names()
+    assert len(names) == 152
+    ours = mhla.create("deit_tiny", structure="released", attention="softmax", classes=11)
+    assert {name: x.shape for name, x in ours.state_dict().items()} == names  # so timm's load_state_dict takes them
+    (tmp_path / "config.json").write_text(json.dumps({"architecture": "deit_tiny_patch16_224", "num_classes": 11}))
+    save_file({name: wave(name, shape) for name, shape in names.items()}, tmp_path / "model.safetensors")
+    x = np.cos(0.01 * np.arange(3 * 224 * 224, dtype=np.float64)).astype(np.float32).reshape(1, 3, 224, 224)
+    timm = [0.010167, 1.712301, -1.238831, -0.799926, 1.933678, -0.333343, -1.454699, 1.596384, 0.573352, -1.826829, 0.779681]
+    near(mhla.load(tmp_path)(x), np.array([timm], np.float32))
+
+
+def test_pytorch_model_bin(tmp_path):
+    model = mhla.create("deit_nano", **SMALL)
+    model.save(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    torch.save({name: torch.from_numpy(x) for name, x in model.state_dict().items()}, tmp_path / "pytorch_model.bin")
+    x = images(model)
+    near(mhla.load(tmp_path)(x), model(x), 0)
+
+
 def timm_model(**changes):
     timm = pytest.importorskip("timm", exc_type=ImportError)  # also where it lacks torchvision
     torch.manual_seed(0)
