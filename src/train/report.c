@@ -54,17 +54,30 @@ static void write_count(FILE *out, int64_t n) {
     }
 }
 
+/* "81.20 %", or "1.9021", bits per byte */
+static void write_measure(FILE *out, const run *r, double x) {
+    if (r->text)
+        fprintf(out, "%.4f", x);
+    else
+        fprintf(out, "%.2f&nbsp;%%", 100.0 * x);
+}
+
 static void write_accuracies(FILE *out, const run *r) {
-    const mhla_series *test = &r->test_accuracy;
-    if (isfinite(r->best))
-        fprintf(out, "<td><b>%.2f&nbsp;%%</b>%s <span class=\"small\">epoch&nbsp;%.4g</span></td>", 100.0 * r->best,
-                r->best_is_average ? "*" : "", r->best_epoch);
-    else
+    const mhla_series *test = r->text ? &r->test_bits : &r->test_accuracy;
+    if (isfinite(r->best)) {
+        fputs("<td><b>", out);
+        write_measure(out, r, r->best);
+        fprintf(out, "</b>%s <span class=\"small\">epoch&nbsp;%.4g</span></td>", r->best_is_average ? "*" : "",
+                r->best_epoch);
+    } else {
         fputs("<td>-</td>", out);
+    }
+    fputs("<td>", out);
     if (test->count)
-        fprintf(out, "<td>%.2f&nbsp;%%</td><td>", 100.0 * test->y[test->count - 1]);
+        write_measure(out, r, test->y[test->count - 1]);
     else
-        fputs("<td>-</td><td>", out);
+        fputs("-", out);
+    fputs("</td><td>", out);
     write_count(out, r->test_images);
     fputs("</td>", out);
 }
@@ -91,11 +104,20 @@ static void write_row(FILE *out, const run *r, int number) {
 }
 
 static void write_summary(FILE *out, const run *runs, int n) {
-    int average = 0;
+    int average = 0, texts = 0;
+    for (int i = 0; i < n; i++) texts += runs[i].text;
+    const char *unit = texts == n ? "tokens" : texts ? "images or tokens" : "images";
     fputs("<div class=\"wide\" tabindex=\"0\" role=\"region\" aria-label=\"Summary\"><table class=\"summary\">\n"
-          "<thead><tr><th scope=\"col\">run</th><th scope=\"col\">best test accuracy</th><th scope=\"col\">last</th>"
-          "<th scope=\"col\">test images</th><th scope=\"col\">epochs</th><th scope=\"col\">steps</th>"
-          "<th scope=\"col\">images/s</th><th scope=\"col\">parameters</th><th scope=\"col\">attention</th>"
+          "<thead><tr><th scope=\"col\">run</th>",
+          out);
+    fprintf(out,
+            "<th scope=\"col\">best %s</th><th scope=\"col\">last</th><th scope=\"col\">test %s</th>"
+            "<th scope=\"col\">epochs</th><th scope=\"col\">steps</th><th scope=\"col\">%s/s</th>",
+            texts == n ? "bits per byte"
+            : texts    ? "test"
+                       : "test accuracy",
+            unit, unit);
+    fputs("<th scope=\"col\">parameters</th><th scope=\"col\">attention</th>"
           "<th scope=\"col\">model</th><th scope=\"col\">data</th></tr></thead>\n<tbody>\n",
           out);
     for (int i = 0; i < n; i++) {
@@ -103,8 +125,8 @@ static void write_summary(FILE *out, const run *runs, int n) {
         average |= isfinite(runs[i].best) && runs[i].best_is_average;
     }
     fputs("</tbody></table></div>\n", out);
-    fprintf(out, "<p class=\"small\">%simages/s: the median of training, without evaluation.</p>\n",
-            average ? "* of the averaged weights (EMA). " : "");
+    fprintf(out, "<p class=\"small\">%s%s/s: the median of training, without evaluation.</p>\n",
+            average ? "* of the averaged weights (EMA). " : "", unit);
     for (int i = 0; i < n; i++)
         for (int k = 0; k < runs[i].remark_count; k++) {
             fputs("<p class=\"remark\">", out);
@@ -126,21 +148,22 @@ static mhla_status write_curves(FILE *out, const run *runs, int n) {
         size_t series;
         int percent, log_y, smooth;
     } charts[] = {
+        {"Bits per byte of validation text", offsetof(run, test_bits), 0, 0, 0},
         {"Test accuracy", offsetof(run, test_accuracy), 1, 0, 0},
         {"Training loss", offsetof(run, loss), 0, 0, 1},
         {"Test loss", offsetof(run, test_loss), 0, 0, 0},
         {"Training accuracy, of batches", offsetof(run, accuracy), 1, 0, 1},
         {"Learning rate", offsetof(run, rate), 0, 0, 0},
         {"Norm of the gradient", offsetof(run, norm), 0, 1, 1},
-        {"Images per second in training", offsetof(run, speed), 0, 0, 1},
+        {"Images or tokens per second in training", offsetof(run, speed), 0, 0, 1},
     };
     mhla_line lines[2 * MOST_RUNS];
     fputs("<section id=\"curves\"><h2>Curves</h2>\n<div class=\"charts\">\n", out);
     for (size_t c = 0; c < sizeof charts / sizeof *charts; c++) {
         int count = 0;
         for (int i = 0; i < n; i++) set_line(&lines[count++], &runs[i], charts[c].series, i);
-        for (int i = 0; i < n && c == 0; i++) {
-            set_line(&lines[count], &runs[i], offsetof(run, ema_accuracy), i);
+        for (int i = 0; i < n && c < 2; i++) {
+            set_line(&lines[count], &runs[i], c ? offsetof(run, ema_accuracy) : offsetof(run, ema_bits), i);
             lines[count].note = "average";
             lines[count++].dashed = 1;
         }

@@ -22,10 +22,12 @@ typedef struct mhla_report_run {
 
     mhla_series loss, accuracy, rate, norm, speed; /* of the steps */
     mhla_series test_accuracy, test_loss, ema_accuracy;
-    double epochs; /* of the last line; NaN without lines */
+    mhla_series test_bits, ema_bits; /* per byte, of a language model */
+    int text;                        /* it is one: bits per byte, tokens */
+    double epochs;                   /* of the last line; NaN without lines */
     int64_t steps;
-    int64_t test_images; /* of the last test, -1: not told */
-    double best;         /* accuracy, NaN without tests */
+    int64_t test_images; /* of the last test, or its tokens; -1: not told */
+    double best;         /* accuracy, or bits per byte; NaN without tests */
     double best_epoch;
     int best_is_average;
     json_t *classes; /* accuracy of each at the last test that told it */

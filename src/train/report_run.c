@@ -89,14 +89,20 @@ static mhla_status read_step(mhla_report_run *r, const json_t *row, double at) {
     MHLA_TRY(mhla_series_add(&r->accuracy, at, number(row, "accuracy")));
     MHLA_TRY(mhla_series_add(&r->rate, at, number(row, "rate")));
     MHLA_TRY(mhla_series_add(&r->norm, at, number(row, "gradient_norm")));
-    return mhla_series_add(&r->speed, at, number(row, "images_per_second"));
+    const double tokens = number(row, "tokens_per_second");
+    r->text |= isfinite(tokens);
+    return mhla_series_add(&r->speed, at, isfinite(tokens) ? tokens : number(row, "images_per_second"));
 }
 
 static mhla_status read_test(mhla_report_run *r, const json_t *row, double at) {
     MHLA_TRY(mhla_series_add(&r->test_loss, at, number(row, "loss")));
     MHLA_TRY(mhla_series_add(&r->test_accuracy, at, number(row, "accuracy")));
     MHLA_TRY(mhla_series_add(&r->ema_accuracy, at, number(row, "ema_accuracy")));
-    const json_t *images = json_object_get(row, "images");
+    const double bits = number(row, "bits_per_byte");
+    r->text |= isfinite(bits);
+    MHLA_TRY(mhla_series_add(&r->test_bits, at, bits));
+    MHLA_TRY(mhla_series_add(&r->ema_bits, at, number(row, "ema_bits_per_byte")));
+    const json_t *images = json_object_get(row, r->text ? "tokens" : "images");
     if (json_is_integer(images)) r->test_images = json_integer_value(images);
     const json_t *classes = json_object_get(row, "classes");
     if (json_array_size(classes) > 0) {
@@ -120,11 +126,13 @@ static mhla_status read_row(mhla_report_run *r, const json_t *row) {
 
 /* The best of what is left after lines of a run that went back were replaced. */
 static void find_best(mhla_report_run *r) {
-    const mhla_series *lists[] = {&r->test_accuracy, &r->ema_accuracy};
+    const mhla_series *lists[] = {r->text ? &r->test_bits : &r->test_accuracy,
+                                  r->text ? &r->ema_bits : &r->ema_accuracy};
     r->best = NAN;
     for (int k = 0; k < 2; k++)
         for (int64_t i = 0; i < lists[k]->count; i++)
-            if (!(lists[k]->y[i] <= r->best) || (lists[k]->y[i] == r->best && lists[k]->x[i] < r->best_epoch)) {
+            if (!(r->text ? lists[k]->y[i] >= r->best : lists[k]->y[i] <= r->best) ||
+                (lists[k]->y[i] == r->best && lists[k]->x[i] < r->best_epoch)) {
                 r->best = lists[k]->y[i];
                 r->best_epoch = lists[k]->x[i];
                 r->best_is_average = k;
@@ -323,8 +331,8 @@ mhla_status mhla_report_read(mhla_report_run *r, const char *folder) {
 }
 
 void mhla_report_run_free(mhla_report_run *r) {
-    mhla_series *lists[] = {&r->loss,  &r->accuracy,      &r->rate,      &r->norm,
-                            &r->speed, &r->test_accuracy, &r->test_loss, &r->ema_accuracy};
+    mhla_series *lists[] = {&r->loss,          &r->accuracy,  &r->rate,         &r->norm,      &r->speed,
+                            &r->test_accuracy, &r->test_loss, &r->ema_accuracy, &r->test_bits, &r->ema_bits};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) mhla_series_free(lists[i]);
     json_decref(r->recipe);
     json_decref(r->config);
