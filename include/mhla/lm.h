@@ -370,10 +370,10 @@ typedef struct mhla_mqar_desc {
     int width, layers, heads; /* 64, 2, 2 */
     int chunk;             /* of MHLA layers: 16 tokens; as many blocks as the longest sequence needs */
     int conv;              /* width of a causal convolution of q, k, v in MHLA layers; 0 = none */
-    int64_t steps;         /* updates */
-    int64_t tokens;        /* of a batch, about */
-    double rate;           /* at its highest; falls to 0 along a cosine */
-    int64_t tests;         /* sequences of each kind that are tested */
+    int64_t steps;         /* updates, at most: 4000 */
+    int64_t tokens;        /* of a batch, about: 8192 */
+    double rate;           /* at its highest: 0.005; falls to 0 along a cosine */
+    int64_t tests;         /* sequences of each kind that are tested: 250 */
     uint64_t seed;
     const mhla_context *context;
 } mhla_mqar_desc;

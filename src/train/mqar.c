@@ -205,9 +205,9 @@ mhla_status mhla_mqar_run(mhla_mqar_result *result, const mhla_mqar_desc *desc, 
     if (d->layers == 0) d->layers = 2;
     if (d->heads == 0) d->heads = 2;
     if (d->chunk == 0) d->chunk = 16;
-    if (d->steps == 0) d->steps = 2000;
+    if (d->steps == 0) d->steps = 4000;
     if (d->tokens == 0) d->tokens = 8192;
-    if (d->rate == 0.0) d->rate = 3e-3;
+    if (d->rate == 0.0) d->rate = 5e-3;
     if (d->tests == 0) d->tests = 250;
     if (d->layers < 1 || d->layers > MHLA_LM_LAYERS || d->chunk < 1 || d->steps < 1 || d->tokens < 1 ||
         d->tokens > 1 << 24 || d->tests < 1 || !(d->rate > 0.0))
