@@ -274,8 +274,8 @@ void mhla_decoder_free(mhla_decoder *d) {
 /* Appends text to the whole, which loses characters at its ends if a Strip says so. */
 static mhla_status emit(mhla_decoder *d, mhla_chars *out, const char *text, size_t bytes) {
     const mhla_decoder_step *s = &d->t->decoding.whole;
-    if (s->from == NULL) return mhla_chars_append(out, text, bytes);
     const size_t n = s->from_bytes;
+    if (n == 0) return mhla_chars_append(out, text, bytes);
     while (!d->begun && bytes > 0) {
         if (d->stripped == s->start || bytes < n || memcmp(text, s->from, n) != 0) {
             d->begun = 1;
@@ -430,7 +430,7 @@ mhla_status mhla_decoder_finish(mhla_decoder *d, mhla_chars *out) {
 mhla_status mhla_tokenizer_decode(const mhla_tokenizer *tokenizer, mhla_chars *text, const int32_t *ids, int64_t count,
                                   unsigned flags) {
     if (text == NULL || (ids == NULL && count > 0)) return mhla_fail(MHLA_EINVAL, "text or ids is NULL");
-    mhla_decoder *d;
+    mhla_decoder *d = NULL;
     MHLA_TRY(mhla_decoder_create(&d, tokenizer, flags));
     const size_t before = text->count;
     mhla_status status = MHLA_OK;

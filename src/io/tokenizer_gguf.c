@@ -155,6 +155,7 @@ static mhla_status note_types(mhla_tokenizer *t, int bytes, const char *path) {
             const mhla_added a = {.id = (int32_t)id, .content = (char *)piece, .bytes = n, .special = control};
             MHLA_TRY(mhla_tokenizer_add(t, &a, path));
         }
+        if (t->types[id] == MHLA_TYPE_UNKNOWN) t->unk = (int32_t)id;
         char *end = NULL;
         if (bytes && t->types[id] == MHLA_TYPE_BYTE && n == 6 && memcmp(piece, "<0x", 3) == 0) {
             const unsigned long byte = strtoul(piece + 3, &end, 16);

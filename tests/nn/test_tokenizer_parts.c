@@ -3,6 +3,7 @@
 #include <libgen.h>
 #include <utf8proc.h>
 
+#include "io/gguf.h"
 #include "io/tokenizer.h"
 #include "nn/files.h"
 
@@ -324,6 +325,98 @@ static void small_files(void **state) {
     }
 }
 
+/* ---- Vocabularies of GGUF files ---- */
+
+typedef struct vocabulary_case {
+    const char *model, *pre;
+    const char *tokens[24];
+    int32_t types[24];
+    float scores[24];
+    const char *merges[8];
+    int adds_bos;
+} vocabulary_case;
+
+static void write_gguf(const char *path, const vocabulary_case *v) {
+    mhla_gguf_string tokens[24], merges[8], model = {v->model, strlen(v->model)}, pre = {v->pre, strlen(v->pre)};
+    int64_t count = 0, merge_count = 0;
+    for (; count < 24 && v->tokens[count]; count++)
+        tokens[count] = (mhla_gguf_string){v->tokens[count], strlen(v->tokens[count])};
+    for (; merge_count < 8 && v->merges[merge_count]; merge_count++)
+        merges[merge_count] = (mhla_gguf_string){v->merges[merge_count], strlen(v->merges[merge_count])};
+    const uint32_t bos = 1;
+    const unsigned char adds = (unsigned char)v->adds_bos;
+    const mhla_gguf_pair pairs[] = {
+        {"tokenizer.ggml.model", MHLA_GGUF_STRING, 0, 1, NULL, &model},
+        {"tokenizer.ggml.pre", MHLA_GGUF_STRING, 0, 1, NULL, &pre},
+        {"tokenizer.ggml.tokens", MHLA_GGUF_STRING, 1, count, NULL, tokens},
+        {"tokenizer.ggml.token_type", MHLA_GGUF_INT32, 1, count, v->types, NULL},
+        {"tokenizer.ggml.scores", MHLA_GGUF_FLOAT32, 1, count, v->scores, NULL},
+        {"tokenizer.ggml.merges", MHLA_GGUF_STRING, 1, merge_count, NULL, merges},
+        {"tokenizer.ggml.bos_token_id", MHLA_GGUF_UINT32, 0, 1, &bos, NULL},
+        {"tokenizer.ggml.add_bos_token", MHLA_GGUF_BOOL, 0, 1, &adds, NULL},
+    };
+    ASSERT_OK(mhla_gguf_write(path, pairs, sizeof pairs / sizeof *pairs, NULL, 0));
+}
+
+static void of_gguf(const vocabulary_case *v, const char *text, const int32_t *wanted, int64_t count,
+                    const char *back) {
+    const char *path = in_folder("vocabulary.gguf");
+    write_gguf(path, v);
+    mhla_tokenizer *t;
+    mhla_ids ids = {0};
+    mhla_chars decoded = {0};
+    ASSERT_OK(mhla_tokenizer_open(&t, path));
+    ASSERT_OK(mhla_tokenizer_encode(t, &ids, text, strlen(text), MHLA_ENCODE_SPECIAL));
+    for (int64_t i = 0; i < ids.count && i < count; i++)
+        if (ids.data[i] != wanted[i]) fail_msg("%s: id %lld is %d", v->model, (long long)i, ids.data[i]);
+    assert_int_equal(ids.count, count);
+    ASSERT_OK(mhla_tokenizer_decode(t, &decoded, ids.data, ids.count, MHLA_DECODE_SKIP_SPECIAL));
+    assert_int_equal(decoded.count, strlen(back));
+    assert_memory_equal(decoded.data, back, decoded.count);
+    mhla_ids_free(&ids);
+    mhla_chars_free(&decoded);
+    mhla_tokenizer_free(t);
+}
+
+static void gguf_vocabularies(void **state) {
+    (void)state;
+    vocabulary_case llama = {
+        "llama",
+        "default",
+        {"<unk>", "<s>", "</s>", "<0xC3>", "<0xB6>", "\xe2\x96\x81", "l", "o", "w", "lo", "low", "\xe2\x96\x81l", "ow"},
+        {2, 3, 3, 6, 6, 1, 1, 1, 1, 1, 1, 1, 1},
+        {0, 0, 0, 0, 0, -8, -8, -8, -8, -3, -4, -5, -2},
+        {NULL},
+        1};
+    /* "ow" has the best score, then nothing makes "low" of l and ow but the vocabulary itself */
+    of_gguf(&llama, "low lo\xc3\xb6</s>z", (const int32_t[]){1, 5, 10, 5, 9, 3, 4, 2, 5, 0}, 10, "low lo\xc3\xb6 ");
+    vocabulary_case gpt2 = {"gpt2",
+                            "smollm",
+                            {"<|endoftext|>", "<|im_start|>", "l", "o", "w", "\xc4\xa0", "1", "2", "lo", "low", "12",
+                             "\xc4\xa0low",
+                             "\xc4\xa0"
+                             "1"},
+                            {3, 3, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1},
+                            {0},
+                            {"l o", "lo w", "1 2", "\xc4\xa0 low", "\xc4\xa0 1"},
+                            0};
+    of_gguf(&gpt2, "low low 12<|im_start|>", (const int32_t[]){9, 11, 5, 6, 7, 1}, 6, "low low 12"); /* single digits */
+    gpt2.pre = "gpt-2";
+    of_gguf(&gpt2, "low 12", (const int32_t[]){9, 5, 10}, 3, "low 12");
+    mhla_tokenizer *t;
+    gpt2.pre = "newest";
+    write_gguf(in_folder("x.gguf"), &gpt2);
+    ASSERT_FAILS(mhla_tokenizer_open(&t, in_folder("x.gguf")), MHLA_ENOTSUP, "tokenizer.ggml.pre is \"newest\"");
+    gpt2.pre = "gpt-2";
+    gpt2.model = "bert";
+    write_gguf(in_folder("x.gguf"), &gpt2);
+    ASSERT_FAILS(mhla_tokenizer_open(&t, in_folder("x.gguf")), MHLA_ENOTSUP, "tokenizer.ggml.model is \"bert\"");
+    gpt2.model = "gpt2";
+    gpt2.merges[0] = "l x";
+    write_gguf(in_folder("x.gguf"), &gpt2);
+    ASSERT_FAILS(mhla_tokenizer_open(&t, in_folder("x.gguf")), MHLA_EDATA, "merge 0");
+}
+
 static void special_tokens(void **state) {
     (void)state;
     mhla_tokenizer *t;
@@ -584,6 +677,7 @@ int main(void) {
         cmocka_unit_test(small_files), cmocka_unit_test(special_tokens), IN_FOLDER(configs),
         IN_FOLDER(wrong_calls),        cmocka_unit_test(wrong_files),    cmocka_unit_test(hostile_files),
         cmocka_unit_test(no_memory),   cmocka_unit_test(long_words),     IN_FOLDER(training),
+        IN_FOLDER(gguf_vocabularies),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
