@@ -266,7 +266,7 @@ void mhla_corpus_free(mhla_corpus *c) {
     if (c == NULL) return;
     for (int64_t i = 0; i < c->count; i++) mhla_shard_free(c->pieces[i].shard);
     free(c->pieces);
-    mhla_ids_free(&c->ids);
+    free(c->ids.data); /* grown here, not by the calls of lm.h */
     free(c->starts);
     free(c->ends);
     free(c);
