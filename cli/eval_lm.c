@@ -58,11 +58,14 @@ static void questions_progress(void *user, const mhla_choice_event *event) {
     fprintf(stderr, "\r%lld questions\033[K", (long long)event->question + 1);
 }
 
-static mhla_status evaluate(mhla_model *model, row *r, const mhla_documents *documents, const eval_options *o) {
+/* wanted: the storage type that was asked for, or NULL. */
+static mhla_status evaluate(mhla_model *model, row *r, const char *wanted, const mhla_documents *documents,
+                            const eval_options *o) {
     mhla_lm_info info = {.size = sizeof info};
     mhla_status status = mhla_lm_query(model, &info);
     if (status != MHLA_OK) return status;
-    snprintf(r->storage, sizeof r->storage, "%s", info.storage);
+    const int mixed = wanted && strcmp(info.storage, "mixed") == 0; /* some rows do not fit */
+    snprintf(r->storage, sizeof r->storage, "%s", mixed ? wanted : info.storage);
     r->weight_bytes = info.weight_bytes;
     if (documents) status = read_texts(model, r, documents, o);
     if (status == MHLA_OK && o->choices) {
@@ -224,7 +227,8 @@ int eval_language(mhla_model *model, const eval_options *o) {
     }
     if (status == MHLA_OK && o->files) status = mhla_documents_open(&documents, o->data, o->files);
     while (status == MHLA_OK) {
-        status = evaluate(model, &rows[n++], documents, o);
+        status = evaluate(model, &rows[n], eval_storage(o->storage, n), documents, o);
+        n++;
         mhla_model_free(model);
         model = NULL;
         const char *next = status == MHLA_OK ? eval_storage(o->storage, n) : NULL;
