@@ -138,7 +138,6 @@ mhla_status mhla_params_load(mhla_params *params, const mhla_safetensors *file) 
 mhla_status mhla_params_save(const mhla_params *params, const char *path, const float *(*data)(void *user, int i),
                              void *user) {
     const int n = mhla_params_count(params);
-    if (data == NULL) MHLA_TRY(mhla_params_need_data(params, "saved as safetensors"));
     mhla_storable *list = calloc((size_t)n, sizeof *list);
     float **wide = calloc((size_t)n, sizeof *wide); /* of what is not kept as float32 */
     mhla_status status = list && wide ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory for a list of %d tensors", n);

@@ -429,6 +429,56 @@ static void files(void **state) {
     rmdir(folder);
 }
 
+/* Other storage: what bfloat16 rounds is what comes out and is saved; what is not known is refused. */
+static void storage(void **state) {
+    (void)state;
+    char folder[] = "/tmp/mhla_lm_XXXXXX", again[64], path[128];
+    assert_non_null(mkdtemp(folder));
+    snprintf(again, sizeof again, "%s/again", folder);
+    const char *const settings[] = {"vocab_size=24", "hidden_size=32", "intermediate_size=64"};
+    mhla_model *m = create(settings, 3), *kept[2], *back;
+    static const char *const names[] = {"bfloat16", "q8_0"};
+    ASSERT_OK(mhla_model_save(m, folder));
+    for (int k = 0; k < 2; k++) {
+        mhla_open_desc desc = {.size = sizeof desc, .storage = names[k]};
+        mhla_lm_info info = {.size = sizeof info};
+        ASSERT_OK(mhla_model_open_as(&kept[k], folder, &desc));
+        ASSERT_OK(mhla_lm_query(kept[k], &info));
+        assert_string_equal(info.storage, names[k]);
+        assert_true(info.weight_bytes < (size_t)info.parameters * (k ? 3 : 4));
+        const mhla_param *a = mhla_params_at(m->params, 0), *b = mhla_params_at(kept[k]->params, 0);
+        float *row = new_bytes(sizeof(float) * 32);
+        ASSERT_OK(mhla_param_get_rows(row, b, 7, 1));
+        for (int i = 0; i < 32; i++) {
+            const float x = a->data[7 * 32 + i];
+            if (k == 0) assert_true(row[i] == from_bf16(to_bf16(x)));
+            if (k == 1) assert_true(fabsf(row[i] - x) < 5e-4f); /* 0.06 / 127 */
+        }
+        free(row);
+    }
+    ASSERT_OK(mhla_model_save(kept[0], again)); /* as bfloat16, and opened as what it is */
+    ASSERT_OK(mhla_model_open(&back, again));
+    for (int i = 0; i < mhla_params_count(back->params); i++) {
+        const mhla_param *a = mhla_params_at(kept[0]->params, i), *b = mhla_params_at(back->params, i);
+        float *x = new_bytes(sizeof(float) * (size_t)a->count), *y = new_bytes(sizeof(float) * (size_t)a->count);
+        assert_int_equal(a->dtype, b->dtype);
+        ASSERT_OK(mhla_param_get_rows(x, a, 0, a->shape[0]));
+        ASSERT_OK(mhla_param_get_rows(y, b, 0, b->shape[0]));
+        assert_memory_equal(x, y, sizeof(float) * (size_t)a->count);
+        free(x);
+        free(y);
+    }
+    mhla_model_free(back);
+    for (int k = 0; k < 2; k++) mhla_model_free(kept[k]);
+    mhla_model_free(m);
+    for (int k = 0; k < 4; k++) {
+        snprintf(path, sizeof path, "%s/%s", k < 2 ? again : folder, k % 2 ? "config.json" : "model.safetensors");
+        unlink(path);
+    }
+    rmdir(again);
+    rmdir(folder);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients),
@@ -440,6 +490,7 @@ int main(void) {
         cmocka_unit_test(misuse),
         cmocka_unit_test(rotary_tables),
         cmocka_unit_test(files),
+        cmocka_unit_test(storage),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
