@@ -63,7 +63,9 @@ static void print_head(const char *group) {
 static void text_row(const bench_row *r, double multiple) {
     char name[48], best[32], median[32], bytes[32] = "";
     snprintf(name, sizeof name, "%s%s%s%s", r->shape, *r->variant ? " " : "", r->variant,
-             r->dtype == MHLA_BF16 ? " bf16" : "");
+             r->dtype == MHLA_BF16   ? " bf16"
+             : r->dtype == MHLA_Q8_0 ? " q8_0"
+                                     : "");
     if (r->note == NOTE_TOO_LONG) {
         printf("%-22s %-33s %10s %10s\n", name, r->sizes, "-", "-");
         return;
@@ -108,7 +110,9 @@ static void engine_row(const bench_row *r, double multiple) {
     if (r->note == NOTE_TOO_LONG) return;
     const int plain = *r->variant == '\0' || strcmp(r->variant, "mhla") == 0;
     printf("{\"variant\": \"engine%s%s%s\", \"ms\": [", plain ? "" : "-", plain ? "" : r->variant,
-           r->dtype == MHLA_BF16 ? "-bf16" : "");
+           r->dtype == MHLA_BF16   ? "-bf16"
+           : r->dtype == MHLA_Q8_0 ? "-q8_0"
+                                   : "");
     for (int64_t i = 0; i < r->time.count; i++) printf("%s%.6g", i ? ", " : "", 1e3 * multiple * r->time.samples[i]);
     printf("]}\n");
 }

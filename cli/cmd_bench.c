@@ -56,7 +56,7 @@ static struct {
 static const cli_option options[] = {
     {"compare", CLI_FLAG, &given.compare, NULL, "MHLA beside linear and softmax attention"},
     {"operator", CLI_TEXT, &given.operators, "LIST", "some of mhla,linear,softmax; default: mhla"},
-    {"dtype", CLI_TEXT, &given.dtype, "LIST", "some of float32,bfloat16; of lm-340m also q8_0; default: float32"},
+    {"dtype", CLI_TEXT, &given.dtype, "LIST", "some of float32,bfloat16,q8_0 (layers and lm-340m); default: float32"},
     {"batch", CLI_INT, &given.batch, "B", "a shape of your own, or a change to the one named;"},
     {"heads", CLI_INT, &given.heads, "H", "  batch and heads are 1 if not given"},
     {"kv-heads", CLI_INT, &given.kv_heads, "G", "  causal: key/value heads"},

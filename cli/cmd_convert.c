@@ -1,6 +1,6 @@
 /* mhla convert: a checkpoint written with another type, or as other files. */
 #include <errno.h>
-#include <mhla/nn.h>
+#include <mhla/lm.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,7 @@ static const char *dtype, *shard_size;
 static int json;
 
 static const cli_option options[] = {
-    {"dtype", CLI_TEXT, &dtype, "TYPE", "float32, bfloat16 or float16; default: each tensor's own"},
+    {"dtype", CLI_TEXT, &dtype, "TYPE", "float32, bfloat16, float16, or q8_0 (.gguf); default: each tensor's own"},
     {"shard-size", CLI_TEXT, &shard_size, "BYTES", "at most so many bytes of tensors in a file; also 500MB, 5GB"},
     {"json", CLI_FLAG, &json, NULL, "one JSON document instead of text"},
     {0},
@@ -23,7 +23,9 @@ static const cli_usage usage = {
     .text = "Writes the tensors of IN, a safetensors file, an index, a folder with either, a run or\n"
             "a PyTorch checkpoint (.pth, .pt, .bin), under the same names to OUT: one file if OUT\n"
             "ends with .safetensors, else a new folder, with the config.json that lies beside them.\n"
-            "Integers keep their type. A number that is too large for the type is an error.\n",
+            "Integers keep their type. If OUT ends with .gguf, IN is a language model, its vocabulary\n"
+            "goes along, and --dtype is that of its matrices. A number that is too large for the type\n"
+            "is an error.\n",
 };
 
 /* "5000000", "500MB", "5GB": decimal units, as the Python libraries count. 0 if it is none. */
@@ -48,15 +50,18 @@ int cmd_convert(int argc, char **argv) {
     if (count != 2) return cli_wrong(usage.verb, "expected IN and OUT");
     const char *in = argv[0], *out = argv[1];
     mhla_convert_desc desc = {.size = sizeof desc, .dtype = dtype};
-    if (dtype && strcmp(dtype, "float32") != 0 && strcmp(dtype, "bfloat16") != 0 && strcmp(dtype, "float16") != 0)
-        return cli_wrong(usage.verb, "--dtype is \"%s\": expected float32, bfloat16 or float16", dtype);
+    const size_t n = strlen(out);
+    const int gguf = n > 5 && strcmp(out + n - 5, ".gguf") == 0;
+    if (dtype && strcmp(dtype, "float32") != 0 && strcmp(dtype, "bfloat16") != 0 && strcmp(dtype, "float16") != 0 &&
+        !(gguf && strcmp(dtype, "q8_0") == 0))
+        return cli_wrong(usage.verb, "--dtype is \"%s\": expected float32, bfloat16 or float16%s", dtype,
+                         gguf ? ", or q8_0" : " (q8_0 only for OUT.gguf)");
     if (shard_size && (desc.shard_bytes = parse_bytes(shard_size)) == 0)
         return cli_wrong(usage.verb, "--shard-size is \"%s\": expected bytes, such as 5000000 or 500MB", shard_size);
-    const size_t n = strlen(out);
-    if (shard_size && n > 12 && strcmp(out + n - 12, ".safetensors") == 0)
+    if (shard_size && (gguf || (n > 12 && strcmp(out + n - 12, ".safetensors") == 0)))
         return cli_wrong(usage.verb, "--shard-size needs a folder, \"%s\" is one file", out);
     mhla_convert_result result = {.size = sizeof result};
-    const mhla_status status = mhla_convert(out, in, &desc, &result);
+    const mhla_status status = gguf ? mhla_lm_convert(out, in, &desc, &result) : mhla_convert(out, in, &desc, &result);
     if (status != MHLA_OK) return cli_failed(usage.verb, status);
     if (json) {
         json_put_open(NULL, '{');

@@ -19,13 +19,18 @@ static double raise_best(mhla_dtype dtype, double peak) {
     return best[dtype];
 }
 
+/* Q8_0 is widened and multiplied as float32. */
+static mhla_dtype multiplied(mhla_dtype dtype) { return dtype == MHLA_Q8_0 ? MHLA_F32 : dtype; }
+
 double peak_of(mhla_dtype dtype, const mhla_context *context, double seconds) {
+    dtype = multiplied(dtype);
     double peak = mhla_measure_peak(dtype, context, seconds);
     if (peak == 0.0) peak = mhla_measure_peak(MHLA_F32, context, seconds);
     return raise_best(dtype, peak);
 }
 
 double peak_settled(mhla_dtype dtype, const mhla_context *context) {
+    dtype = multiplied(dtype);
     double best = 0.0, second = 0.0;
     for (int i = 0; i < 30 && (i < 4 || second < 0.985 * best); i++) {
         double peak = mhla_measure_peak(dtype, context, 0.04);

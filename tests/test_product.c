@@ -491,7 +491,7 @@ static void bad_input(void **state) {
     REFUSED(mhla_weight_pack(NULL, m, MHLA_F32, 4, 4, 0), "weight");
     REFUSED(mhla_weight_pack(&w, NULL, MHLA_F32, 4, 4, 0), "w is NULL");
     assert_null(w);
-    REFUSED(mhla_weight_pack(&w, m, (mhla_dtype)2, 4, 4, 0), "dtype is 2");
+    REFUSED(mhla_weight_pack(&w, m, (mhla_dtype)3, 4, 4, 0), "dtype is 3");
     REFUSED(mhla_weight_pack(&w, m, MHLA_F32, 0, 4, 0), "N is 0");
     REFUSED(mhla_weight_pack(&w, m, MHLA_F32, 4, -4, 0), "K is -4");
     REFUSED(mhla_weight_pack(&w, m, MHLA_F32, INT64_MAX, 4, 0), "N is");

@@ -105,7 +105,7 @@ static mhla_status check_size(const mhla_lm_config *c, const mhla_gguf *f) {
 /* ---- The tensors ---------------------------------------------------------------------------------------------------- */
 
 /* "model.layers.3.mlp.up_proj.weight" -> "blk.3.ffn_up.weight" */
-static void their_name(char *theirs, size_t size, const char *ours) {
+void mhla_lm_gguf_name(char *theirs, size_t size, const char *ours) {
     static const char *const parts[][2] = {
         {"input_layernorm.weight", "attn_norm.weight"},    {"self_attn.q_proj.weight", "attn_q.weight"},
         {"self_attn.k_proj.weight", "attn_k.weight"},      {"self_attn.v_proj.weight", "attn_v.weight"},
@@ -145,8 +145,8 @@ static mhla_status fill(mhla_param *p, const mhla_gguf_tensor *s, int dims) {
         if (same) {
             const unsigned char *data = s->data + (size_t)from * row_bytes;
             status = mhla_param_set_rows(p, at, n, data, p->dtype);
-        } else if (p->dims == 1) {
-            mhla_gguf_read_rows(p->data, s, 0, 1);
+        } else if (p->data && dims == 0) {
+            mhla_gguf_read_rows(p->data, s, 0, s->rows);
             mhla_param_touch(p);
             break;
         } else {
@@ -158,16 +158,34 @@ static mhla_status fill(mhla_param *p, const mhla_gguf_tensor *s, int dims) {
     return status;
 }
 
-static mhla_status load(mhla_model *m, const mhla_gguf *f, int storage) {
+int mhla_lm_gguf_rank(const mhla_param *p) {
+    int rank = p->dims;
+    while (rank > 2 && p->shape[rank - 1] == 1) rank--;
+    return rank;
+}
+
+/* Our own architecture: config.json is one of its texts, tensors have our names. */
+static mhla_status read_own(mhla_lm_config *c, json_t **tree, const mhla_gguf *f) {
+    char *text = NULL;
+    MHLA_TRY(mhla_gguf_get_text(&text, f, "mhla.config"));
+    if (text == NULL) return mhla_fail(MHLA_EDATA, "%s: no mhla.config", mhla_gguf_path(f));
+    mhla_status status = mhla_json_parse(tree, text, strlen(text), mhla_gguf_path(f));
+    if (status == MHLA_OK) status = mhla_lm_config_read(c, *tree, NULL, mhla_gguf_path(f));
+    free(text);
+    return status;
+}
+
+static mhla_status load(mhla_model *m, const mhla_gguf *f, int storage, int own) {
     const int dims = mhla_lm_config_of(m->lm)->mixer[MHLA_ATTENTION_SOFTMAX].key_dim;
     const int n = mhla_params_count(m->params);
     for (int i = 0; i < n; i++) {
         mhla_param *p = mhla_params_at(m->params, i);
         const mhla_gguf_tensor *s;
         char name[96] = "";
-        their_name(name, sizeof name, p->name);
+        snprintf(name, sizeof name, "%s", p->name);
+        if (!own) mhla_lm_gguf_name(name, sizeof name, p->name);
         MHLA_TRY(mhla_gguf_need_tensor(&s, f, name));
-        MHLA_TRY(mhla_gguf_check_shape(s, p->dims, p->shape));
+        MHLA_TRY(mhla_gguf_check_shape(s, mhla_lm_gguf_rank(p), p->shape));
         if (storage < 0 && (p->flags & MHLA_PARAM_MATRIX) && p->dtype != natural_storage(s))
             MHLA_TRY(mhla_param_store(p, natural_storage(s)));
         MHLA_TRY(fill(p, s, strstr(name, ".attn_q.") || strstr(name, ".attn_k.") ? dims : 0));
@@ -177,7 +195,8 @@ static mhla_status load(mhla_model *m, const mhla_gguf *f, int storage) {
         int known = 0;
         for (int k = 0; k < n && !known; k++) {
             char name[96] = "";
-            their_name(name, sizeof name, mhla_params_at(m->params, k)->name);
+            snprintf(name, sizeof name, "%s", mhla_params_at(m->params, k)->name);
+            if (!own) mhla_lm_gguf_name(name, sizeof name, mhla_params_at(m->params, k)->name);
             known = strcmp(name, mhla_gguf_tensor_at(f, i)->name) == 0;
         }
         if (!known)
@@ -218,17 +237,23 @@ mhla_status mhla_lm_open_gguf(mhla_model **model, const char *path, const mhla_o
     mhla_gguf *f = NULL;
     mhla_model *m = NULL;
     mhla_lm_config config;
+    json_t *tree = NULL;
     int storage;
     *model = NULL;
     if (!locate(file, path)) return MHLA_OK;
     MHLA_TRY(mhla_storage_named(&storage, desc ? desc->storage : NULL));
     MHLA_TRY(mhla_gguf_open(&f, file));
-    mhla_status status = read_config(&config, f);
+    const mhla_gguf_value *architecture = mhla_gguf_find_value(f, "general.architecture");
+    const int own = architecture && architecture->strings && !architecture->array &&
+                    architecture->strings->length == 4 && memcmp(architecture->strings->data, "mhla", 4) == 0;
+    mhla_status status = own ? read_own(&config, &tree, f) : read_config(&config, f);
     if (status == MHLA_OK) status = check_size(&config, f);
-    const mhla_gguf_tensor *first = mhla_gguf_find_tensor(f, "blk.0.ffn_up.weight");
+    const mhla_gguf_tensor *first =
+        mhla_gguf_find_tensor(f, own ? "model.layers.0.mlp.up_proj.weight" : "blk.0.ffn_up.weight");
     const mhla_dtype most = first ? natural_storage(first) : MHLA_F32;
-    if (status == MHLA_OK) status = mhla_lm_make(&m, &config, NULL, storage < 0 ? most : (mhla_dtype)storage);
-    if (status == MHLA_OK) status = load(m, f, storage);
+    if (status == MHLA_OK) status = mhla_lm_make(&m, &config, tree, storage < 0 ? most : (mhla_dtype)storage);
+    if (status == MHLA_OK) status = load(m, f, storage, own);
+    json_decref(tree);
     mhla_gguf_close(f);
     if (status == MHLA_OK && (m->origin = strdup(file)) == NULL) status = mhla_fail(MHLA_ENOMEM, "no memory");
     if (status != MHLA_OK) {
