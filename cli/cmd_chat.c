@@ -132,6 +132,10 @@ static mhla_status answer(speaker *s, talk *t) {
     }
     s->draw_seconds = first > 0.0 ? now_seconds() - first : 0.0;
     if (first > 0.0) printf("\n");
+    if (status == MHLA_OK && mhla_generation_finish(g) == MHLA_FINISH_LENGTH &&
+        (speak_given.tokens == 0 || s->drawn < speak_given.tokens))
+        fprintf(stderr, "mhla %s: the conversation is full after %lld tokens; /reset begins anew (see --beyond)\n",
+                usage.verb, (long long)mhla_sequence_tokens(t->sequence));
     if (status == MHLA_OK) status = say(t, "assistant", text, size);
     if (status == MHLA_OK && speak_given.stats) speak_stats(usage.verb, s, t->sequence, 1);
     mhla_generation_free(g);

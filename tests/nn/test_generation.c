@@ -5,6 +5,7 @@
 #include "files.h"
 #include "generate/stop.h"
 
+static mhla_context *context;
 static mhla_model *model;
 static const mhla_tokenizer *tokenizer;
 static int vocabulary;
@@ -16,7 +17,6 @@ static int make_model(void **state) {
         "It was the best of times, it was the worst of times, it was the age of wisdom, it was the age of "
         "foolishness, it was the epoch of belief, it was the epoch of incredulity. Größe, naïve, 東京.\n";
     const mhla_context_desc one = {.size = sizeof one, .threads = 1};
-    static mhla_context *context;
     ASSERT_OK(mhla_context_create(&context, &one));
     const mhla_tokenizer_training how = {
         .size = sizeof how, .vocabulary = 320, .special = special, .specials = 3, .context = context};
@@ -40,6 +40,7 @@ static int make_model(void **state) {
 
 static int drop_model(void **state) {
     mhla_model_free(model);
+    mhla_context_free(context);
     return remove_folder(state);
 }
 
