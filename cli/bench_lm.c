@@ -11,14 +11,14 @@ typedef enum lm_work { DECODE, PROMPT, TRAIN, BATCH } lm_work;
 
 static const struct lm_shape {
     const char *name;
-    lm_work work;
     int64_t tokens;
+    lm_work work;
     int by_name; /* takes minutes to prepare */
 } shapes[] = {
-    {"decode-128", DECODE, 128, 0},   {"decode-2048", DECODE, 2048, 0},   {"prompt-512", PROMPT, 512, 0},
-    {"prompt-2048", PROMPT, 2048, 0}, {"train-512", TRAIN, 512, 0},       {"train-2048", TRAIN, 2048, 1},
-    {"decode-8192", DECODE, 8192, 1}, {"decode-65536", DECODE, 65536, 1}, {"micro", DECODE, 70, 1},
-    {"batch-8", BATCH, 128, 0},
+    {"decode-128", 128, DECODE, 0},   {"decode-2048", 2048, DECODE, 0},   {"prompt-512", 512, PROMPT, 0},
+    {"prompt-2048", 2048, PROMPT, 0}, {"train-512", 512, TRAIN, 0},       {"train-2048", 2048, TRAIN, 1},
+    {"decode-8192", 8192, DECODE, 1}, {"decode-65536", 65536, DECODE, 1}, {"micro", 70, DECODE, 1},
+    {"batch-8", 128, BATCH, 0},
 };
 enum { SHAPES = sizeof shapes / sizeof *shapes, PIECE = 2048, TOGETHER = 8 };
 

@@ -156,14 +156,14 @@ mhla_status mhla_rules_get(mhla_rules **rules, mhla_reader *r, mhla_beyond beyon
     return MHLA_OK;
 }
 
-void mhla_rules_drop(mhla_reader *r, mhla_rules *x) {
-    if (x == NULL || --x->refs > 0) return;
+void mhla_rules_drop(mhla_reader *r, mhla_rules *rules) {
+    if (rules == NULL || --rules->refs > 0) return;
     for (mhla_rules **at = &r->rules; *at; at = &(*at)->next)
-        if (*at == x) {
-            *at = x->next;
+        if (*at == rules) {
+            *at = rules->next;
             break;
         }
-    rules_free(x);
+    rules_free(rules);
 }
 
 /* ---- The fingerprint ---- */

@@ -54,20 +54,22 @@ void mhla_sequence_free(mhla_sequence *s) {
 }
 
 mhla_status mhla_sequence_make(mhla_sequence **sequence, mhla_reader *r, mhla_beyond beyond, int64_t max_tokens) {
+    mhla_rules *rules;
+    *sequence = NULL;
+    MHLA_TRY(mhla_rules_get(&rules, r, beyond, max_tokens));
     mhla_sequence *s = mhla_alloc_zero(sizeof *s);
-    if (s == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for a sequence");
-    s->reader = r;
-    s->max_tokens = max_tokens;
-    r->sequences++;
-    mhla_status status = mhla_rules_get(&s->rules, r, beyond, max_tokens);
-    if (status == MHLA_OK && (s->layers = mhla_alloc_zero(sizeof *s->layers * (size_t)r->config->layers)) == NULL)
-        status = mhla_fail(MHLA_ENOMEM, "no memory for the layers of a sequence");
-    if (status == MHLA_OK) {
-        *sequence = s;
-        return MHLA_OK;
+    mhla_layer *layers = mhla_alloc_zero(sizeof *layers * (size_t)r->config->layers);
+    if (s == NULL || layers == NULL) {
+        mhla_free(s);
+        mhla_free(layers);
+        mhla_rules_drop(r, rules);
+        mhla_fail(MHLA_ENOMEM, "no memory for a sequence");
+        return MHLA_ENOMEM;
     }
-    mhla_sequence_free(s);
-    return status;
+    *s = (mhla_sequence){.reader = r, .rules = rules, .max_tokens = max_tokens, .layers = layers};
+    r->sequences++;
+    *sequence = s;
+    return MHLA_OK;
 }
 
 static mhla_status make_convs(mhla_sequence *s, int layer) {

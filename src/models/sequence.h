@@ -91,7 +91,7 @@ void mhla_reader_free(mhla_reader *reader); /* NULL is legal */
 mhla_status mhla_reader_positions(mhla_reader *reader, int64_t row, int64_t first, int64_t n);
 /* The rules of a policy, made or found; another reference. */
 mhla_status mhla_rules_get(mhla_rules **rules, mhla_reader *reader, mhla_beyond beyond, int64_t max_tokens);
-void mhla_rules_drop(mhla_reader *reader, mhla_rules *rules);
+void mhla_rules_drop(mhla_reader *reader, mhla_rules *rules); /* NULL is legal */
 /* Of config and weights. Reads all weights the first time. */
 mhla_status mhla_reader_print(uint64_t *print, mhla_reader *reader);
 
