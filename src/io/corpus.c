@@ -288,16 +288,16 @@ static const piece *piece_of(const mhla_corpus *c, int64_t at, int documents) {
     return &c->pieces[low];
 }
 
-int64_t mhla_corpus_start(const mhla_corpus *c, int64_t i) {
-    if (c->count == 0) return c->starts[i];
-    const piece *p = piece_of(c, i, 1);
-    return p->first + mhla_shard_start(p->shard, i - p->first_document);
+int64_t mhla_corpus_start(const mhla_corpus *c, int64_t document) {
+    if (c->count == 0) return c->starts[document];
+    const piece *p = piece_of(c, document, 1);
+    return p->first + mhla_shard_start(p->shard, document - p->first_document);
 }
 
-int64_t mhla_corpus_byte(const mhla_corpus *c, int64_t i) {
-    if (c->count == 0) return c->ends[i];
-    const piece *p = piece_of(c, i, 1);
-    return p->first_byte + mhla_shard_byte(p->shard, i - p->first_document);
+int64_t mhla_corpus_byte(const mhla_corpus *c, int64_t document) {
+    if (c->count == 0) return c->ends[document];
+    const piece *p = piece_of(c, document, 1);
+    return p->first_byte + mhla_shard_byte(p->shard, document - p->first_document);
 }
 
 mhla_status mhla_corpus_read(const mhla_corpus *c, int32_t *ids, int64_t at, int64_t count) {

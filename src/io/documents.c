@@ -69,15 +69,16 @@ static mhla_status add_plain(mhla_documents *d, const mhla_file *file, const cha
     return add(d, first, (size_t)(end - first), path);
 }
 
-static mhla_status keep(mhla_documents *d, char *text, const char *path) {
-    char **more = text ? realloc(d->owned, (size_t)(d->owned_count + 1) * sizeof *more) : NULL;
-    if (more == NULL) {
-        free(text);
-        return no_memory(path);
-    }
+/* A copy that lives as long as the documents; NULL without memory. */
+static char *keep(mhla_documents *d, const char *text, size_t bytes) {
+    char **more = realloc(d->owned, (size_t)(d->owned_count + 1) * sizeof *more);
+    if (more == NULL) return NULL;
     d->owned = more;
-    d->owned[d->owned_count++] = text;
-    return MHLA_OK;
+    char *copy = malloc(bytes + 1);
+    if (copy == NULL) return NULL;
+    memcpy(copy, text, bytes);
+    d->owned[d->owned_count++] = copy;
+    return copy;
 }
 
 static mhla_status add_lines(mhla_documents *d, const mhla_file *file, const char *path) {
@@ -98,10 +99,8 @@ static mhla_status add_lines(mhla_documents *d, const mhla_file *file, const cha
                 status = mhla_fail(MHLA_EDATA, "%s: expected an object with the key \"text\"", name);
             } else {
                 const size_t bytes = json_string_length(text);
-                char *copy = malloc(bytes + 1);
-                if (copy) memcpy(copy, json_string_value(text), bytes);
-                status = keep(d, copy, path);
-                if (status == MHLA_OK) status = add(d, copy, bytes, path);
+                const char *copy = keep(d, json_string_value(text), bytes);
+                status = copy ? add(d, copy, bytes, path) : no_memory(path);
             }
             json_decref(tree);
             MHLA_TRY(status);
