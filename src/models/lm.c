@@ -304,14 +304,14 @@ mhla_status mhla_lm_rope(mhla_lm *m, int i, int64_t rows, const float **cos, con
     return MHLA_OK;
 }
 
-void mhla_lm_rope_rows(const mhla_lm *m, int at, float *cosine, float *sine, int64_t first, int64_t n) {
-    const mhla_lm_mixer *x = m->blocks[at].mixer;
+void mhla_lm_rope_rows(const mhla_lm *m, int i, float *cosine, float *sine, int64_t first, int64_t n) {
+    const mhla_lm_mixer *x = m->blocks[i].mixer;
     const int half = x->rope == MHLA_ROPE_NONE ? 0 : x->rope_dim / 2;
-    for (int64_t i = 0; i < n; i++)
+    for (int64_t row = 0; row < n; row++)
         for (int j = 0; j < half; j++) {
-            const double angle = (double)(first + i) * pow(x->rope_theta, -2.0 * j / x->rope_dim);
-            cosine[i * half + j] = (float)cos(angle);
-            sine[i * half + j] = (float)sin(angle);
+            const double angle = (double)(first + row) * pow(x->rope_theta, -2.0 * j / x->rope_dim);
+            cosine[row * half + j] = (float)cos(angle);
+            sine[row * half + j] = (float)sin(angle);
         }
 }
 

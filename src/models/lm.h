@@ -112,15 +112,15 @@ mhla_param *mhla_lm_output(const mhla_lm *lm);
 
 /* Of layer i: the plan of its attention (MHLA_BEYOND_ERROR), its description to make others of (another policy, no rotary
  * because keys are kept rotated), and its mixing matrix (NULL but for MHLA). The model's. */
-const mhla_plan *mhla_lm_plan(const mhla_lm *lm, int layer);
-void mhla_lm_plan_desc(const mhla_lm *lm, int layer, mhla_plan_desc *desc);
-mhla_param *mhla_lm_mix(const mhla_lm *lm, int layer);
+const mhla_plan *mhla_lm_plan(const mhla_lm *lm, int i);
+void mhla_lm_plan_desc(const mhla_lm *lm, int i, mhla_plan_desc *desc);
+mhla_param *mhla_lm_mix(const mhla_lm *lm, int i);
 
 /* The rotary table of layer i with at least `rows` rows [rows, rope_dim/2], and how many it has; grows by doubling, older
  * tables stay valid. All NULL and 0 where the layer has no rotary. Or rows first .. first+n-1 into the caller's memory,
  * for positions so large that a table would be a waste. */
-mhla_status mhla_lm_rope(mhla_lm *lm, int layer, int64_t rows, const float **cos, const float **sin, int64_t *have);
-void mhla_lm_rope_rows(const mhla_lm *lm, int layer, float *cos, float *sin, int64_t first, int64_t n);
+mhla_status mhla_lm_rope(mhla_lm *lm, int i, int64_t rows, const float **cos, const float **sin, int64_t *have);
+void mhla_lm_rope_rows(const mhla_lm *lm, int i, float *cosine, float *sine, int64_t first, int64_t n);
 
 /* What a layer hands to whoever computes its attention: q [B,T,H*F], k [B,T,G*F], v [B,T,G*V] (perhaps slices: mind ld),
  * after projections, norms of q and k, convolutions and the maps that are no part of the plan; not yet rotated. F is the
@@ -161,7 +161,7 @@ typedef struct mhla_lm_run {
 mhla_tensor *mhla_lm_forward(mhla_tape *t, mhla_lm *lm, const mhla_lm_run *run, const int32_t *ids, int64_t B,
                              int64_t T);
 /* residual (or NULL) + the attention of one layer, of its normed input h [B,T,width]: for tests, for looking into a model. */
-mhla_tensor *mhla_lm_attention(mhla_tape *t, mhla_lm *lm, const mhla_lm_run *run, int layer, mhla_tensor *residual,
+mhla_tensor *mhla_lm_attention(mhla_tape *t, mhla_lm *lm, const mhla_lm_run *run, int i, mhla_tensor *residual,
                                mhla_tensor *h);
 /* hidden [...,width] -> logits [...,vocabulary], all at once: for few rows. */
 mhla_tensor *mhla_lm_logits(mhla_tape *t, mhla_lm *lm, mhla_tensor *hidden);

@@ -73,7 +73,8 @@ static mhla_status preset(settings *s, const char *model, int attention) {
     const struct size *z = NULL;
     for (int i = 0; i < SIZES; i++)
         if (strcmp(model, sizes[i].name) == 0) z = &sizes[i];
-    if (z == NULL) return mhla_fail(MHLA_EINVAL, "\"%.40s\" is no language model: there are lm_micro, lm_nano, lm_340m", model);
+    if (z == NULL)
+        return mhla_fail(MHLA_EINVAL, "\"%.40s\" is no language model: there are lm_micro, lm_nano, lm_340m", model);
     *s = standard(attention);
     snprintf(s->model, sizeof s->model, "%s", z->name);
     s->vocab_size = z->vocabulary;

@@ -100,7 +100,7 @@ static void halves(const features *op, float *z, const float *x) {
 }
 
 static void dpfp(const features *op, float *y, const float *x) {
-    float z[MOST];
+    float z[MOST] = {0};
     const int64_t n = 2 * op->K;
     halves(op, z, x);
     for (int64_t i = 1; i <= NU; i++)
@@ -110,7 +110,7 @@ static void dpfp(const features *op, float *y, const float *x) {
 /* dz[j] += dy_i[j] z[j-i] and dz[j-i] += dy_i[j] z[j]; then through the halves */
 static void dpfp_backward(const features *op, float *dx, const float *dy, const float *y, const float *x) {
     (void)y;
-    float z[MOST], dz[MOST] = {0};
+    float z[MOST] = {0}, dz[MOST] = {0};
     const int64_t n = 2 * op->K;
     halves(op, z, x);
     for (int64_t i = 1; i <= NU; i++)

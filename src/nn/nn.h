@@ -247,7 +247,7 @@ mhla_tensor *mhla_nn_swiglu(mhla_tape *t, mhla_tensor *gate, mhla_tensor *up);
  * over its sum + 1e-4; K dims. */
 mhla_tensor *mhla_nn_hedgehog(mhla_tape *t, int64_t K, mhla_tensor *x);
 mhla_tensor *mhla_nn_dpfp(mhla_tape *t, int64_t K, int released, mhla_tensor *x);
-mhla_tensor *mhla_nn_feature(mhla_tape *t, mhla_feature phi, int64_t K, int norm, mhla_tensor *x);
+mhla_tensor *mhla_nn_feature(mhla_tape *t, mhla_feature kind, int64_t K, int norm, mhla_tensor *x);
 
 /* silu of the causal depthwise convolution of x [B,T,D] along the tokens with w [D,1,W]: y_t = silu(sum_j w[.,j]
  * x_{t-W+1+j}), zeros before the first token. Packed sequences (B = 1; cu_seqlens lives until backward) each begin anew. */
