@@ -236,7 +236,7 @@ mhla_status mhla_lm_open_gguf(mhla_model **model, const char *path, const mhla_o
     char file[PATH];
     mhla_gguf *f = NULL;
     mhla_model *m = NULL;
-    mhla_lm_config config;
+    mhla_lm_config config = {0};
     json_t *tree = NULL;
     int storage;
     *model = NULL;
