@@ -246,7 +246,7 @@ static mhla_status take_tensors(cursor *c, uint64_t count) {
         return wrong(c, 8, "%llu tensors, but %zu bytes are left", (unsigned long long)count, c->size - c->at);
     f->tensors = calloc((size_t)count + 1, sizeof *f->tensors);
     f->tensor_by_name = malloc(((size_t)count + 1) * sizeof *f->tensor_by_name);
-    uint64_t *offsets = malloc(((size_t)count + 1) * sizeof *offsets);
+    uint64_t *offsets = calloc((size_t)count + 1, sizeof *offsets);
     mhla_status status = f->tensors && f->tensor_by_name && offsets ? MHLA_OK : no_memory(f->path);
     c->what = "tensor";
     for (uint64_t i = 0; i < count && status == MHLA_OK; i++) {

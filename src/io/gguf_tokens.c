@@ -100,7 +100,7 @@ static mhla_status put_merges(mhla_gguf_tokens *t, const json_t *list, const cha
         if (a == NULL || b == NULL) return mhla_fail(MHLA_EDATA, "%s: merge %zu is no pair of texts", path, i);
         bytes += strlen(a) + strlen(b) + 2;
     }
-    t->merges = malloc((n + 1) * sizeof *t->merges);
+    t->merges = calloc(n + 1, sizeof *t->merges);
     char *to = t->joined = malloc(bytes);
     if (t->merges == NULL || to == NULL) return no_memory(path);
     json_array_foreach(list, i, row) {

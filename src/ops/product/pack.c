@@ -230,7 +230,7 @@ mhla_status mhla_weight_pack(mhla_weight **weight, const void *w, mhla_dtype dty
     CHECK(weight != NULL, "weight is NULL");
     *weight = NULL;
     MHLA_TRY(mhla_check_weight_shape(w, dtype, N, K, &ldw));
-    mhla_weight *p;
+    mhla_weight *p = NULL;
     if (dtype == MHLA_Q8_0)
         MHLA_TRY(mhla_weight_create(&p, dtype, N, K));
     else
