@@ -1,6 +1,7 @@
 /* Multiple choice by likelihood: the answer whose tokens are likeliest after the question (acc), or likeliest per character
  * (acc_norm). A question's context is read once; each answer goes on from a fork of it. Questions go several at a time, so
  * that short texts still make large products. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -20,8 +21,7 @@ mhla_status mhla_pair_encode(const mhla_tokenizer *tokenizer, int32_t prefix, mh
     mhla_ids both = {0};
     char *text = malloc(n + m + 1);
     if (text == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for a question");
-    memcpy(text, before, n);
-    memcpy(text + n, after, m);
+    snprintf(text, n + m + 1, "%s%s", before, after);
     mhla_status status = mhla_tokenizer_encode(tokenizer, context, text, stripped, 0);
     if (status == MHLA_OK) status = mhla_tokenizer_encode(tokenizer, &both, text, n + m, 0);
     const int64_t from = context->count;
@@ -118,8 +118,7 @@ static mhla_status encode(const examiner *e, asked *a, const char *name) {
         const size_t m = strlen(q->choices[i]);
         char *text = malloc(n + m + 1);
         if (text == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for a choice");
-        memcpy(text, q->delimiter, n);
-        memcpy(text + n, q->choices[i], m + 1);
+        snprintf(text, n + m + 1, "%s%s", q->delimiter, q->choices[i]);
         a->context.count = 0; /* the same for all */
         const mhla_status status =
             mhla_pair_encode(e->tokenizer, e->prefix, &a->context, &a->answers[i].ids, q->context, text);
@@ -164,6 +163,7 @@ static mhla_status read_answers(examiner *e) {
     const mhla_sequence_desc desc = {.size = sizeof desc};
     int all = 0, n = 0;
     for (int i = 0; i < e->count; i++) all += e->group[i].question.count;
+    if (all == 0) return MHLA_OK;
     mhla_feed *feeds = malloc((size_t)all * sizeof *feeds);
     mhla_status status = feeds ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory for %d choices", all);
     for (int i = 0; i < e->count && status == MHLA_OK; i++) {
