@@ -73,7 +73,7 @@ typedef struct mhla_gemm {
     /* NULL, or [k/32][width] for the one panel (SET, ADD): each 32 steps of k are a sum of their own, and C (+)= scale * sum,
      * one after the other */
     const float *scales;
-    mhla_rows out; /* ROWS */
+    mhla_rows out;          /* ROWS */
     const float *row_scale; /* [m] or NULL */
     int accumulate;
     const mhla_prefetch *prefetch; /* [n_prefetch] */
