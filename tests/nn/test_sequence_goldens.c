@@ -97,12 +97,96 @@ static void test_llama(void **state) {
     check_model("llama-hf");
 }
 
+/* SmolLM2-135M-Instruct, if it is here (`mhla data smollm2`, or MHLA_SMOLLM2): all prompts at once, their log-probabilities,
+ * then each continued until the model would end. */
+enum { CASES = 8, GREEDY = 20, LONGEST = 512 };
+
+static mhla_model *open_smollm2(void) {
+    const char *given = getenv("MHLA_SMOLLM2");
+    const char *places[] = {given ? given : "../data/smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+                            "data/smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"};
+    for (int i = 0; i < (given ? 1 : 2); i++) {
+        mhla_model *model;
+        if (access(places[i], R_OK) != 0) continue;
+        ASSERT_OK(mhla_model_open(&model, places[i]));
+        return model;
+    }
+    print_message("[   SKIP   ] no SmolLM2: `mhla data smollm2`, or set MHLA_SMOLLM2\n");
+    skip();
+    return NULL;
+}
+
+static int32_t likeliest(const float *logits, int vocabulary) {
+    int32_t best = 0;
+    for (int32_t i = 0; i < vocabulary; i++)
+        if (logits[i] > logits[best]) best = i;
+    return best;
+}
+
+static void test_smollm2(void **state) {
+    (void)state;
+    char path[512];
+    json_t *tree;
+    ASSERT_OK(mhla_json_load(&tree, golden_path(path, "lm/real/smollm2-135m.json")));
+    mhla_model *model = open_smollm2();
+    const json_t *cases = json_object_get(tree, "cases");
+    const int n = (int)json_array_size(cases) < CASES ? (int)json_array_size(cases) : CASES;
+    static int32_t ids[CASES][LONGEST], targets[CASES][LONGEST];
+    static float logprobs[CASES][LONGEST];
+    mhla_feed feeds[CASES];
+    mhla_lm_info info = {.size = sizeof info};
+    ASSERT_OK(mhla_lm_query(model, &info));
+    float *logits = new_poisoned((int64_t)CASES * info.vocabulary);
+    for (int i = 0; i < n; i++) {
+        const json_t *list = json_object_get(json_array_get(cases, (size_t)i), "ids");
+        const int count = (int)json_array_size(list);
+        assert_true(count <= LONGEST);
+        for (int t = 0; t < count; t++) ids[i][t] = (int32_t)json_integer_value(json_array_get(list, (size_t)t));
+        for (int t = 0; t < count; t++) targets[i][t] = t + 1 < count ? ids[i][t + 1] : -1;
+        feeds[i] = (mhla_feed){.size = sizeof *feeds,
+                               .sequence = new_sequence(model, MHLA_BEYOND_ERROR, 0),
+                               .ids = ids[i],
+                               .count = count,
+                               .targets = targets[i],
+                               .logprobs = logprobs[i],
+                               .logits = logits + (int64_t)i * info.vocabulary};
+    }
+    ASSERT_OK(mhla_lm_feed(model, feeds, n));
+    for (int i = 0; i < n; i++) {
+        const json_t *list = json_object_get(json_array_get(cases, (size_t)i), "token_logprobs");
+        for (int64_t t = 0; t + 1 < feeds[i].count; t++) {
+            const double wanted = json_number_value(json_array_get(list, (size_t)t + 1));
+            if (fabs((double)logprobs[i][t] - wanted) > 2e-3)
+                fail_msg("case %d, token %lld: %g, wanted %g", i, (long long)t, (double)logprobs[i][t], wanted);
+        }
+        ids[i][0] = likeliest(feeds[i].logits, info.vocabulary);
+        feeds[i].count = 1;
+        feeds[i].targets = NULL;
+    }
+    int ended[CASES] = {0}, compared = 0;
+    for (int t = 0; t < GREEDY; t++) {
+        for (int i = 0; i < n; i++) {
+            const json_t *list = json_object_get(json_array_get(cases, (size_t)i), "greedy_ids");
+            ended[i] |= ids[i][0] == info.eos;
+            if (ended[i]) continue;
+            compared++;
+            const int32_t wanted = (int32_t)json_integer_value(json_array_get(list, (size_t)t));
+            if (ids[i][0] != wanted) fail_msg("case %d, token %d is %d: wanted %d", i, t, ids[i][0], wanted);
+        }
+        ASSERT_OK(mhla_lm_feed(model, feeds, n));
+        for (int i = 0; i < n; i++) ids[i][0] = likeliest(feeds[i].logits, info.vocabulary);
+    }
+    assert_true(compared > n * GREEDY / 2);
+    for (int i = 0; i < n; i++) mhla_sequence_free(feeds[i].sequence);
+    free(logits);
+    mhla_model_free(model);
+    json_decref(tree);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_mhla),
-        cmocka_unit_test(test_transformer),
-        cmocka_unit_test(test_linear),
-        cmocka_unit_test(test_llama),
+        cmocka_unit_test(test_mhla),  cmocka_unit_test(test_transformer), cmocka_unit_test(test_linear),
+        cmocka_unit_test(test_llama), cmocka_unit_test(test_smollm2),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
