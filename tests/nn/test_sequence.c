@@ -93,6 +93,27 @@ static void test_long(void **state) {
     mhla_model_free(model);
 }
 
+/* A window forgets: going back behind what is kept starts from the beginning. */
+static void test_window(void **state) {
+    (void)state;
+    mhla_model *model = new_lm(&cases[3], 3);
+    rng r = {5};
+    const int64_t T = 1500, back = 300;
+    int32_t *ids = new_ids(&r, T);
+    float *wanted = parallel_logits(model, MHLA_BEYOND_ERROR, 0, ids, T), *got = new_poisoned((int64_t)20 * VOCABULARY);
+    mhla_sequence *s = new_sequence(model, MHLA_BEYOND_ERROR, 0);
+    for (int64_t t = 0; t < T; t += 100) ASSERT_OK(feed_one(model, s, ids + t, 100, NULL));
+    assert_true(s->layers[0].cache.first > back);
+    ASSERT_OK(mhla_sequence_rollback(s, back));
+    ASSERT_OK(feed_one(model, s, ids + back, 20, got));
+    ASSERT_CLOSE(got, wanted + back * VOCABULARY, (int64_t)20 * VOCABULARY, tolerance, "back to %lld", (long long)back);
+    free(got);
+    free(wanted);
+    free(ids);
+    mhla_sequence_free(s);
+    mhla_model_free(model);
+}
+
 /* Linear layers keep marks: going back some way does not read everything again. */
 static void test_marks(void **state) {
     (void)state;
@@ -302,9 +323,9 @@ static void test_flat(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_splits), cmocka_unit_test(test_long), cmocka_unit_test(test_marks),
-        cmocka_unit_test(test_walks),  cmocka_unit_test(test_many), cmocka_unit_test(test_wanted),
-        cmocka_unit_test(test_flat),
+        cmocka_unit_test(test_splits), cmocka_unit_test(test_long),   cmocka_unit_test(test_marks),
+        cmocka_unit_test(test_walks),  cmocka_unit_test(test_many),   cmocka_unit_test(test_wanted),
+        cmocka_unit_test(test_flat),   cmocka_unit_test(test_window),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
