@@ -23,6 +23,7 @@ typedef struct chars {
 } chars;
 
 static void add(chars *c, const char *bytes, size_t n) {
+    if (n == 0) return; /* nothing may come as NULL */
     if (c->room - c->count < n) {
         const size_t room = 2 * c->room + n + 4096;
         char *data = realloc(c->data, room);
