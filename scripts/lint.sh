@@ -1,5 +1,5 @@
 #!/bin/sh
-# lint.sh: format, include direction, the public header in strict C and C++, scripts, clang-tidy. All of it runs; fails
+# lint.sh: format, include direction, the public headers in strict C and C++, scripts, clang-tidy. All of it runs; fails
 # if anything complained. `make format` mends the first.
 cd "$(dirname "$0")/.." || exit 1
 failed=
@@ -11,8 +11,10 @@ sources() { find src cli tests bench examples python -name '*.[ch]' 2>/dev/null 
 
 format() { clang-format --dry-run --Werror $(sources); }
 header() {
-    cc -std=c11 -pedantic -Wall -Wextra -Werror -fsyntax-only -x c include/mhla/mhla.h &&
-        c++ -std=c++11 -pedantic -Wall -Wextra -Werror -fsyntax-only -x c++ include/mhla/mhla.h
+    for file in include/mhla/*.h; do
+        cc -std=c11 -pedantic -Wall -Wextra -Werror -fsyntax-only -Iinclude -x c "$file" &&
+            c++ -std=c++11 -pedantic -Wall -Wextra -Werror -fsyntax-only -Iinclude -x c++ "$file" || return 1
+    done
 }
 scripts() {
     for script in scripts/*.sh tests/*.sh .ci/run; do

@@ -177,7 +177,8 @@ INLINE void TILE(run)(const int mr, const int nv, const mhla_gemm *g, int row, i
             if (g->scales == NULL) break;
             const int done = g->f.k - left;
             TILE(store_scaled)
-            (c, step, acc, mr, nv, g->scales + (int64_t)(done / TILE_BLOCK) * width, done || g->store == MHLA_STORE_ADD);
+            (c, step, acc, mr, nv, g->scales + (int64_t)(done / TILE_BLOCK) * width,
+             done || g->store == MHLA_STORE_ADD);
             f.a += TILE_BLOCK;
             f.b += TILE_BLOCK * width;
             near.line += near.step * TILE_BLOCK;
