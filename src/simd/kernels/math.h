@@ -57,7 +57,7 @@ INLINE vf vexp2_flush(vf x) {
     p = p * r + 2.402264689e-1f;
     p = p * r + 6.931472057e-1f;
     p = p * r + 1.0f;
-    return p * (vf)(((vi)shifted + 127) << 23); /* the low bits of `shifted` are the integer */
+    return p * (vf)(((vu)shifted + 127u) << 23); /* the low bits of `shifted` are the integer */
 }
 
 /* Phi(x), the normal distribution, to 4e-8: 1/2 + t Q(t^2), t = x cut off at NORMAL_END, where Phi is 1 but for

@@ -43,7 +43,7 @@ INLINE vf exp_down(vf x) {
     p = p * r + 4.99999934e-1f;
     p = p * r + 1.0f;
     p = p * r + 1.0f;
-    return p * (vf)(((vi)shifted << 23) + (127 << 23));
+    return p * (vf)(((vu)shifted << 23) + (127u << 23)); /* unsigned: lanes behind the mask hold anything */
 }
 
 typedef struct span {
