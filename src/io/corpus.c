@@ -4,10 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 
+#include "core/clock.h"
 #include "core/parallel.h"
 #include "core/status.h"
+#include "io/vocabulary.h"
 
 /* ---- Text to tokens ---------------------------------------------------------------------------------------------------- */
 
@@ -68,12 +69,6 @@ mhla_status mhla_documents_encode(const mhla_documents *documents, const mhla_to
 
 /* ---- Making shards ------------------------------------------------------------------------------------------------------- */
 
-static double seconds(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 static mhla_status tell(mhla_shard_info *info, const mhla_shard_head *h, double taken) {
     if (info == NULL) return MHLA_OK;
     const mhla_shard_info full = {info->size, h->documents, h->tokens, h->bytes, h->vocabulary, taken};
@@ -101,7 +96,7 @@ static mhla_status write_document(void *user, const int32_t *ids, int64_t count,
 
 mhla_status mhla_shard_make(const char *path, const char *tokenizer, const char *const *paths, int count,
                             const mhla_context *context, mhla_shard_info *info, mhla_progress_fn progress, void *user) {
-    const double begin = seconds();
+    const double begin = mhla_seconds();
     mhla_tokenizer *t = NULL;
     mhla_documents *documents = NULL;
     mhla_shard_writer *w = NULL;
@@ -116,7 +111,7 @@ mhla_status mhla_shard_make(const char *path, const char *tokenizer, const char 
         mhla_shard_writer_discard(w);
     mhla_documents_free(documents);
     mhla_tokenizer_free(t);
-    return status == MHLA_OK ? tell(info, &h, seconds() - begin) : status;
+    return status == MHLA_OK ? tell(info, &h, mhla_seconds() - begin) : status;
 }
 
 mhla_status mhla_shard_query(const char *path, mhla_shard_info *info) {
@@ -206,15 +201,8 @@ static mhla_status keep_document(void *user, const int32_t *ids, int64_t count, 
         c->starts[h->documents] = h->tokens;
         c->ends[h->documents] = h->bytes;
     }
-    if (c->ids.count + count > c->ids.capacity) {
-        const int64_t capacity = 2 * c->ids.capacity + count + 4096;
-        int32_t *data = realloc(c->ids.data, (size_t)capacity * sizeof *data);
-        if (data == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for %lld tokens", (long long)capacity);
-        c->ids.data = data;
-        c->ids.capacity = capacity;
-    }
-    if (count > 0) memcpy(c->ids.data + c->ids.count, ids, (size_t)count * sizeof *ids);
-    c->ids.count = h->tokens += count;
+    MHLA_TRY(mhla_ids_append(&c->ids, ids, count));
+    h->tokens += count;
     h->bytes += (int64_t)bytes;
     h->documents++;
     c->starts[h->documents] = h->tokens;
@@ -266,7 +254,7 @@ void mhla_corpus_free(mhla_corpus *c) {
     if (c == NULL) return;
     for (int64_t i = 0; i < c->count; i++) mhla_shard_free(c->pieces[i].shard);
     free(c->pieces);
-    free(c->ids.data); /* grown here, not by the calls of lm.h */
+    mhla_ids_free(&c->ids);
     free(c->starts);
     free(c->ends);
     free(c);

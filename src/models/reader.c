@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "core/hash.h"
 #include "core/memory.h"
 #include "core/parallel.h"
 #include "core/status.h"
@@ -173,15 +174,15 @@ static uint64_t print_mixer(uint64_t h, const mhla_lm_mixer *m) {
                              m->rope_dim, m->rope_theta,  m->qkv_bias,       m->out_bias,  m->qk_norm,
                              m->feature,  m->qk_norm_eps, (double)m->window, m->chunk,     m->blocks,
                              m->gate,     m->conv,        m->norm_q,         m->norm_k,    m->norm_features};
-    return mhla_sequence_fold(h, fields, sizeof fields);
+    return mhla_hash_fold(h, fields, sizeof fields);
 }
 
 static uint64_t print_config(const mhla_lm_config *c) {
     const double fields[] = {c->layers, c->vocabulary, c->width, c->hidden, c->norm_eps, c->mlp_bias, c->tied};
-    uint64_t h = mhla_sequence_fold(1, fields, sizeof fields);
+    uint64_t h = mhla_hash_fold(1, fields, sizeof fields);
     for (int i = 0; i < c->layers; i++) {
         const uint64_t kind = c->kind[i];
-        h = print_mixer(mhla_sequence_fold(h, &kind, sizeof kind), &c->mixer[kind]);
+        h = print_mixer(mhla_hash_fold(h, &kind, sizeof kind), &c->mixer[kind]);
     }
     return h;
 }
@@ -197,13 +198,13 @@ static void print_task(void *arg, int64_t i, int worker) {
     const mhla_param *x = mhla_params_at(p->params, (int)i);
     const int64_t N = x->shape[0], K = x->count / N;
     const uint64_t dtype = x->dtype;
-    uint64_t h = mhla_sequence_fold(2, &dtype, sizeof dtype);
+    uint64_t h = mhla_hash_fold(2, &dtype, sizeof dtype);
     if (x->data)
-        h = mhla_sequence_fold(h, x->data, sizeof(float) * (size_t)x->count);
+        h = mhla_hash_fold(h, x->data, sizeof(float) * (size_t)x->count);
     else
         for (int64_t n = 0; n < N; n++) {
             mhla_param_get_rows(p->line[worker], x, n, 1);
-            h = mhla_sequence_fold(h, p->line[worker], sizeof(float) * (size_t)K);
+            h = mhla_hash_fold(h, p->line[worker], sizeof(float) * (size_t)K);
         }
     p->each[i] = h;
 }
@@ -236,7 +237,7 @@ mhla_status mhla_reader_print(uint64_t *print, mhla_reader *r) {
                 return mhla_fail(MHLA_ENOMEM, "no memory for the fingerprint of the weights");
         }
         mhla_parallel(context, count, print_task, &p);
-        r->print = mhla_sequence_fold(print_config(r->config), p.each, sizeof *p.each * (size_t)count);
+        r->print = mhla_hash_fold(print_config(r->config), p.each, sizeof *p.each * (size_t)count);
         r->print_of = versions;
         r->printed = 1;
         mhla_free(memory);

@@ -119,8 +119,6 @@ void mhla_sequence_mark(mhla_sequence *s);
 
 mhla_status mhla_sequence_load_bytes(mhla_sequence **sequence, mhla_model *model, const void *bytes, size_t size,
                                      const char *name);
-/* Over bytes, from h on; parts are multiples of 8 bytes but the last. */
-uint64_t mhla_sequence_fold(uint64_t h, const void *bytes, size_t size);
 
 /* ---- feed.c ---- */
 

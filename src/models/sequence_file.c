@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "core/hash.h"
 #include "core/memory.h"
 #include "core/status.h"
 #include "io/file.h"
@@ -21,18 +22,6 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "saved sequences are l
 enum { VERSION = 1, FIELDS = 9, HEADER = 8 * FIELDS, SUM = 8 };
 enum { AT_VERSION = 1, AT_SIZE, AT_PRINT, AT_BEYOND, AT_MAX, AT_TOKENS, AT_READY, AT_LAYERS };
 static const char magic[8] = {'M', 'H', 'L', 'A', 's', 'e', 'q', 'u'};
-
-uint64_t mhla_sequence_fold(uint64_t h, const void *bytes, size_t size) {
-    const unsigned char *p = bytes;
-    for (; size >= 8; size -= 8, p += 8) {
-        uint64_t w;
-        memcpy(&w, p, 8);
-        h = (h ^ w) * 0x9E3779B97F4A7C15u;
-        h ^= h >> 29;
-    }
-    for (; size > 0; size--, p++) h = (h ^ *p) * 0x100000001b3u;
-    return h;
-}
 
 static size_t round8(size_t n) { return (n + 7) / 8 * 8; }
 
@@ -52,11 +41,11 @@ static void put(output *o, const void *bytes, size_t size) {
         o->error = errno ? errno : EIO;
     /* a word is never cut: the last one is folded with its zeros */
     const size_t whole = size / 8 * 8;
-    o->sum = mhla_sequence_fold(o->sum, bytes, whole);
+    o->sum = mhla_hash_fold(o->sum, bytes, whole);
     if (pad > 0) {
         char last[8] = {0};
         memcpy(last, (const char *)bytes + whole, size - whole);
-        o->sum = mhla_sequence_fold(o->sum, last, sizeof last);
+        o->sum = mhla_hash_fold(o->sum, last, sizeof last);
     }
 }
 static void put_number(output *o, uint64_t x) { put(o, &x, sizeof x); }
@@ -157,7 +146,7 @@ static mhla_status check_header(const input *in, size_t size, mhla_reader *r) {
     if (number_at(p + 8 * AT_SIZE) != size)
         return mhla_fail(MHLA_EDATA, "%s: the file has %zu bytes, and says (byte 16) that it has %llu: truncated?",
                          in->name, size, (unsigned long long)number_at(p + 8 * AT_SIZE));
-    if (number_at(p + size - SUM) != mhla_sequence_fold(0, p, size - SUM))
+    if (number_at(p + size - SUM) != mhla_hash_fold(0, p, size - SUM))
         return mhla_fail(MHLA_EDATA, "%s: the checksum (byte %zu) does not fit: the file was altered", in->name,
                          size - SUM);
     uint64_t print;

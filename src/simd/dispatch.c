@@ -3,9 +3,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "core/clock.h"
 #include "core/memory.h"
 #include "core/parallel.h"
 #include "core/status.h"
@@ -140,12 +140,6 @@ mhla_status mhla_cpu_query(mhla_cpu_info *info) {
 
 /* ---- Ceilings ---- */
 
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 struct ceiling {
     double (*flops)(int64_t iterations);
     int64_t iterations;
@@ -171,10 +165,10 @@ static double best_rate(const mhla_context *context, double seconds, mhla_task_f
                         double work) {
     const int threads = mhla_context_threads(context);
     double rate = 0.0;
-    for (const double end = now() + seconds;;) {
-        const double start = now();
+    for (const double end = mhla_seconds() + seconds;;) {
+        const double start = mhla_seconds();
         mhla_parallel(context, threads, task, c);
-        const double stop = now();
+        const double stop = mhla_seconds();
         if (stop > start && work * threads / (stop - start) > rate) rate = work * threads / (stop - start);
         if (stop >= end) return rate * 1e-9;
     }

@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "core/clock.h"
 #include "core/status.h"
 #include "io/file.h"
 #include "io/vocabulary.h"
@@ -305,7 +305,6 @@ static mhla_status read_file(examiner *e, const char *path) {
 
 mhla_status mhla_lm_choices(mhla_model *model, mhla_choices *result, const char *path, int64_t limit,
                             mhla_choice_fn report, void *user) {
-    struct timespec begin, end;
     mhla_lm_info info = {.size = sizeof info};
     if (model == NULL || result == NULL || path == NULL)
         return mhla_fail(MHLA_EINVAL, "%s is NULL", model == NULL ? "model" : result == NULL ? "result" : "path");
@@ -320,10 +319,9 @@ mhla_status mhla_lm_choices(mhla_model *model, mhla_choices *result, const char 
     e->tokenizer = mhla_lm_tokenizer(model);
     e->longest = info.context ? info.context : INT64_MAX;
     mhla_status status = e->tokenizer ? mhla_lm_prefix(&info, &e->prefix) : MHLA_EINVAL;
-    clock_gettime(CLOCK_MONOTONIC, &begin);
+    const double begin = mhla_seconds();
     if (status == MHLA_OK) status = read_file(e, path);
-    clock_gettime(CLOCK_MONOTONIC, &end);
-    result->seconds = (double)(end.tv_sec - begin.tv_sec) + 1e-9 * (double)(end.tv_nsec - begin.tv_nsec);
+    result->seconds = mhla_seconds() - begin;
     if (status == MHLA_OK && e->number == 0) status = mhla_fail(MHLA_EDATA, "%s: there are no questions", path);
     for (int i = 0; i < e->count; i++) forget(&e->group[i]);
     free(e);

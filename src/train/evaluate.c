@@ -2,9 +2,9 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "core/clock.h"
 #include "core/status.h"
 #include "train/train.h"
 
@@ -22,12 +22,6 @@ mhla_augment mhla_model_augment(const mhla_model *model) {
         a.std[i] = (float)c->deviation[i];
     }
     return a;
-}
-
-static double seconds(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
 /* -log softmax(logits)[label] */
@@ -63,7 +57,7 @@ mhla_status mhla_evaluate(mhla_model *model, mhla_evaluation *result, mhla_datas
         return mhla_fail(MHLA_EINVAL, "the data has %d classes, the model %d", mhla_dataset_classes(data), c->classes);
     int64_t all = mhla_dataset_count(data);
     if (limit > 0 && limit < all) all = limit;
-    const double begin = seconds();
+    const double begin = mhla_seconds();
     double loss = 0.0;
     int64_t done = 0;
     mhla_loader *loader = NULL;
@@ -101,7 +95,7 @@ mhla_status mhla_evaluate(mhla_model *model, mhla_evaluation *result, mhla_datas
         return status;
     }
     result->loss = result->images ? loss / (double)result->images : NAN;
-    result->seconds = seconds() - begin;
+    result->seconds = mhla_seconds() - begin;
     return MHLA_OK;
 }
 

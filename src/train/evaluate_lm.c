@@ -5,8 +5,8 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "core/clock.h"
 #include "core/memory.h"
 #include "core/status.h"
 
@@ -36,12 +36,6 @@ typedef struct evaluation {
     void *user;
     int64_t bytes_before, bytes_all;
 } evaluation;
-
-static double seconds(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 mhla_status mhla_lm_prefix(const mhla_lm_info *info, int32_t *prefix) {
     *prefix = info->bos >= 0 ? info->bos : info->eos;
@@ -203,14 +197,14 @@ mhla_status mhla_lm_perplexity(mhla_model *model, mhla_perplexity *result, const
     if (desc) MHLA_TRY(mhla_copy_struct(&d, sizeof d, desc, "desc"));
     *result = (mhla_perplexity){.size = sizeof *result};
     evaluation e = {.model = model, .result = result, .progress = progress, .user = user};
-    const double begin = seconds();
+    const double begin = mhla_seconds();
     for (int64_t i = 0; i < count; i++) e.bytes_all += (int64_t)bytes[i];
     mhla_status status = prepare(&e, &d);
     for (int64_t i = 0; i < count && status == MHLA_OK && e.limit > 0; i++)
         status = add_document(&e, documents[i], bytes[i], i + 1);
     if (status == MHLA_OK) status = flush(&e);
     if (status == MHLA_OK) status = finish(&e);
-    result->seconds = seconds() - begin;
+    result->seconds = mhla_seconds() - begin;
     if (status == MHLA_OK && progress) progress(user, e.bytes_all, e.bytes_all);
     mhla_free(e.batch.ids);
     mhla_free(e.batch.targets);

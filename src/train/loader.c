@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "core/clock.h"
 #include "core/memory.h"
 #include "core/status.h"
 
@@ -198,12 +198,6 @@ static void work_here(mhla_loader *l, slot *s, int64_t n) {
     s->ready = 1;
 }
 
-static double seconds(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 mhla_status mhla_loader_next(mhla_loader *l, const mhla_batch **batch) {
     *batch = NULL;
     pthread_mutex_lock(&l->lock);
@@ -225,9 +219,9 @@ mhla_status mhla_loader_next(mhla_loader *l, const mhla_batch **batch) {
         if (!s->ready) work_here(l, s, l->first);
         status = s->status;
     } else {
-        const double start = seconds();
+        const double start = mhla_seconds();
         while (!s->ready) pthread_cond_wait(&l->ready, &l->lock);
-        l->waited += seconds() - start;
+        l->waited += mhla_seconds() - start;
         status = s->status;
     }
     if (status == MHLA_OK) {

@@ -4,8 +4,8 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "core/clock.h"
 #include "core/memory.h"
 #include "core/status.h"
 #include "models/lm.h"
@@ -28,12 +28,6 @@ typedef struct recall {
     int32_t *rows, *row_label; /* [tokens] where a query is, and its value */
     int64_t capacity;          /* tokens */
 } recall;
-
-static double seconds(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 /* ---- The model ---- */
 
@@ -213,9 +207,9 @@ mhla_status mhla_mqar_run(mhla_mqar_result *result, const mhla_mqar_desc *desc, 
         d->tokens > 1 << 24 || d->tests < 1 || !(d->rate > 0.0))
         return mhla_fail(MHLA_EINVAL, "layers, chunk, steps, tokens, tests and rate must be positive");
     *result = (mhla_mqar_result){.size = sizeof *result};
-    const double begin = seconds();
+    const double begin = mhla_seconds();
     const mhla_status status = run(&r, result, report, user);
-    result->seconds = seconds() - begin;
+    result->seconds = mhla_seconds() - begin;
     recall_free(&r);
     return status;
 }

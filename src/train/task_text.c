@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 
+#include "core/clock.h"
 #include "core/status.h"
 #include "io/tokenizer_copy.h"
 #include "train/packer.h"
@@ -37,12 +37,6 @@ typedef struct job {
 } job;
 
 enum { MEASURE = 8192 }; /* tokens at a time in evaluation */
-
-static double seconds(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 /* ---- Making ------------------------------------------------------------------------------------------------------------- */
 
@@ -247,7 +241,7 @@ static mhla_status evaluate(mhla_trainer *t, mhla_score *score, json_t *row, mhl
     job *j = t->job;
     const mhla_packer_desc d = describe(t, j, 0);
     mhla_packer *p = NULL;
-    const double begin = seconds();
+    const double begin = mhla_seconds();
     double sum = 0.0;
     int64_t tokens = 0, done = 0;
     if (j->measuring == NULL) MHLA_TRY(mhla_tape_create(&j->measuring, t->context));
@@ -268,7 +262,7 @@ static mhla_status evaluate(mhla_trainer *t, mhla_score *score, json_t *row, mhl
     const double bytes = (double)mhla_packer_bytes(p);
     mhla_packer_free(p);
     MHLA_TRY(status);
-    *score = (mhla_score){sum / (double)(tokens ? tokens : 1), sum / log(2.0) / bytes, seconds() - begin};
+    *score = (mhla_score){sum / (double)(tokens ? tokens : 1), sum / log(2.0) / bytes, mhla_seconds() - begin};
     json_object_set_new(row, "tokens", json_integer(tokens));
     json_object_set_new(row, "bytes", json_integer((int64_t)bytes));
     json_object_set_new(row, "loss", mhla_json_real(score->loss));

@@ -5,20 +5,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "core/clock.h"
 #include "core/status.h"
 #include "io/file.h"
 #include "train/train.h"
 
 enum { PATH = MHLA_RUN_PATH };
-
-static double seconds(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 /* ---- Making ---------------------------------------------------------------------------------------------------------- */
 
@@ -421,7 +415,7 @@ static mhla_status loop(mhla_trainer *t) {
     const int64_t every = mhla_recipe_int(t->recipe, "checkpoint.steps"),
                   lines = mhla_recipe_int(t->recipe, "log.steps");
     const int images = strcmp(t->task->unit, "images") == 0;
-    double pace = 0.0, saved = seconds(); /* pace: seconds of a step, averaged */
+    double pace = 0.0, saved = mhla_seconds(); /* pace: seconds of a step, averaged */
     while (!t->stop) {
         /* Due evaluations come first, also when a run goes on: one may have been interrupted. */
         const int due = evaluation_due(t) && t->evaluated != t->step;
@@ -431,14 +425,14 @@ static mhla_status loop(mhla_trainer *t) {
         }
         if (due && !t->stop) {
             MHLA_TRY(save(t));
-            saved = seconds();
+            saved = mhla_seconds();
         }
         if (t->stop || t->step == t->steps) break;
         mhla_train_event e = event(t, MHLA_TRAIN_STEP);
-        const double begin = seconds();
+        const double begin = mhla_seconds();
         double seen = 0.0;
         MHLA_TRY(step(t, &e, &seen));
-        const double now = seconds();
+        const double now = mhla_seconds();
         pace = pace == 0.0 ? now - begin : 0.95 * pace + 0.05 * (now - begin);
         *(images ? &e.images_per_second : &e.tokens_per_second) = seen / pace;
         e.seconds_left = pace * (double)(t->steps - t->step);
@@ -447,7 +441,7 @@ static mhla_status loop(mhla_trainer *t) {
         if (evaluation_due(t)) continue; /* it ends with a checkpoint */
         if ((every > 0 && t->step % every == 0) || (minutes > 0.0 && now - saved > 60.0 * minutes)) {
             MHLA_TRY(save(t));
-            saved = seconds();
+            saved = mhla_seconds();
         }
     }
     return t->saved == t->step ? MHLA_OK : save(t);

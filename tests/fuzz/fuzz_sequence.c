@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/hash.h"
 #include "models/sequence.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -34,7 +35,7 @@ static void put_right(unsigned char *bytes, size_t size, mhla_reader *r) {
     memcpy(bytes + 8, &version, 8);
     memcpy(bytes + 16, &length, 8);
     memcpy(bytes + 24, &print, 8);
-    const uint64_t sum = mhla_sequence_fold(0, bytes, size - 8);
+    const uint64_t sum = mhla_hash_fold(0, bytes, size - 8);
     memcpy(bytes + size - 8, &sum, 8);
 }
 

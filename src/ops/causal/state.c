@@ -4,6 +4,8 @@
 
 #include <limits.h>
 
+#include "core/hash.h"
+
 /* ---- Summaries ---- */
 
 mhla_summary *mhla_summary_new(const mhla_state *s) {
@@ -83,21 +85,6 @@ void mhla_state_push(mhla_state *s) {
 }
 
 /* ---- Fingerprints ---- */
-
-/* 64-bit FNV-1a over words of eight bytes, with a final stir: fast enough for megabytes, sensitive to every bit. */
-uint64_t mhla_hash(uint64_t seed, const void *bytes, size_t size) {
-    const unsigned char *p = bytes;
-    uint64_t h = seed ^ 0xcbf29ce484222325u;
-    for (; size >= 8; size -= 8, p += 8) {
-        uint64_t w;
-        memcpy(&w, p, 8);
-        h = (h ^ w) * 0x9E3779B97F4A7C15u;
-        h ^= h >> 29;
-    }
-    for (; size > 0; size--, p++) h = (h ^ *p) * 0x100000001b3u;
-    h = (h ^ (h >> 32)) * 0xBF58476D1CE4E5B9u;
-    return h ^ (h >> 29);
-}
 
 static uint32_t float_bits(float f) {
     uint32_t u;

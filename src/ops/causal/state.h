@@ -55,7 +55,6 @@ static inline int64_t mhla_state_position_chunk(const mhla_state *s) { return s-
 /* Chunks that are kept one by one under CLAMP: the window, and as many again that a rollback may need. */
 static inline int64_t mhla_state_keep(const mhla_state *s) { return s->M == 1 ? 0 : 2 * s->M - 3; }
 
-uint64_t mhla_hash(uint64_t seed, const void *bytes, size_t size);
 /* Over saved bytes; for the fuzzer too. */
 uint64_t mhla_state_checksum(const unsigned char *p, size_t size);
 uint64_t mhla_plan_print(const mhla_plan *plan);
