@@ -26,12 +26,7 @@ static int64_t bytes_of(const mhla_storable *t) { return count_of(t) * (int64_t)
 
 static int is_utf8(const char *text) {
     const size_t size = strlen(text);
-    for (size_t i = 0; i < size;) {
-        const int length = mhla_utf8_length((const unsigned char *)text + i, size - i);
-        if (length == 0) return 0;
-        i += (size_t)length;
-    }
-    return 1;
+    return mhla_utf8_broken((const unsigned char *)text, size) == size;
 }
 
 static mhla_status check_tensor(const mhla_storable *t, const char *path) {

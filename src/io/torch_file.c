@@ -284,13 +284,9 @@ static mhla_status copy_name(char **to, const char **name, const mhla_pickle_val
                              const char *path) {
     const size_t n = (size_t)key->number - skip;
     const unsigned char *text = key->text + skip;
-    for (size_t i = 0; i < n;) {
-        const int length = mhla_utf8_length(text + i, n - i);
-        if (length == 0 || text[i] == 0)
-            return mhla_fail(MHLA_EDATA, "%s: %s is no name for a tensor", path,
-                             mhla_quote_bytes((const char *)text, n).text);
-        i += (size_t)length;
-    }
+    if (mhla_utf8_broken(text, n) < n || memchr(text, 0, n))
+        return mhla_fail(MHLA_EDATA, "%s: %s is no name for a tensor", path,
+                         mhla_quote_bytes((const char *)text, n).text);
     memcpy(*to, text, n);
     (*to)[n] = '\0';
     *name = *to;
