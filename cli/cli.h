@@ -75,6 +75,9 @@ int cli_parse(const cli_usage *usage, int argc, char **argv, int *positional);
 int cli_wrong(const char *verb, const char *format, ...) __attribute__((format(printf, 2, 3)));
 int cli_failed(const char *verb, mhla_status status);
 
+/* All of a file, "-" being standard input; malloc'ed. NULL with a message on stderr. */
+char *cli_read_all(const char *verb, const char *path, size_t *size);
+
 /* This program as it was called ("build/mhla"), for commands that the reader may want to type. */
 extern const char *cli_program;
 

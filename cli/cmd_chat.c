@@ -99,8 +99,7 @@ static mhla_status read_turn(speaker *s, talk *t, int32_t *last) {
 static mhla_status answer(speaker *s, talk *t) {
     mhla_generation *g = NULL;
     mhla_piece piece = {.size = sizeof piece};
-    char *text = NULL;
-    size_t size = 0, capacity = 0;
+    mhla_chars text = {0};
     int32_t last;
     double first = 0.0;
     const double begin = now_seconds();
@@ -119,14 +118,7 @@ static mhla_status answer(speaker *s, talk *t) {
         mhla_generation_piece(g, &piece);
         if (first == 0.0) s->first_seconds = (first = now_seconds()) - begin;
         s->drawn += piece.id >= 0;
-        if (capacity - size < piece.bytes) {
-            char *more = realloc(text, capacity = 2 * capacity + piece.bytes + 1024);
-            if (more == NULL) status = MHLA_ENOMEM;
-            if (more == NULL) break;
-            text = more;
-        }
-        if (piece.bytes > 0) memcpy(text + size, piece.text, piece.bytes);
-        size += piece.bytes;
+        status = mhla_chars_append(&text, piece.text, piece.bytes);
         fwrite(piece.text, 1, piece.bytes, stdout);
         fflush(stdout);
     }
@@ -136,10 +128,10 @@ static mhla_status answer(speaker *s, talk *t) {
         (speak_given.tokens == 0 || s->drawn < speak_given.tokens))
         fprintf(stderr, "mhla %s: the conversation is full after %lld tokens; /reset begins anew (see --beyond)\n",
                 usage.verb, (long long)mhla_sequence_tokens(t->sequence));
-    if (status == MHLA_OK) status = say(t, "assistant", text, size);
+    if (status == MHLA_OK) status = say(t, "assistant", text.data, text.count);
     if (status == MHLA_OK && speak_given.stats) speak_stats(usage.verb, s, t->sequence, 1);
     mhla_generation_free(g);
-    free(text);
+    mhla_chars_free(&text);
     return status;
 }
 

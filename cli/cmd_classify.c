@@ -80,19 +80,12 @@ static void done(const mhla_model *model, mhla_status status, const char *name) 
 }
 
 static void classify_stdin(mhla_model *model) {
-    size_t size = 0, capacity = 1 << 16;
-    char *bytes = malloc(capacity);
-    while (bytes) {
-        size += fread(bytes + size, 1, capacity - size, stdin);
-        if (size < capacity || capacity > (size_t)1 << 30) break;
-        char *more = realloc(bytes, capacity *= 2);
-        if (more == NULL) free(bytes);
-        bytes = more;
-    }
+    size_t size;
+    char *bytes = cli_read_all(usage.verb, "-", &size);
     if (bytes)
         done(model, mhla_model_classify_bytes(model, probabilities, bytes, size, "standard input"), "-");
     else
-        done(model, MHLA_ENOMEM, "-");
+        failures++;
     free(bytes);
 }
 

@@ -119,9 +119,10 @@ static mhla_status encode(const speaker *s, reading *r) {
     size_t size = prompt ? strlen(prompt) : 0;
     char *own = NULL;
     if (prompt == NULL) {
-        own = speak_slurp(usage.verb, file ? file : "-", &size);
+        own = cli_read_all(usage.verb, file ? file : "-", &size);
         told = own == NULL;
         if (own == NULL) return MHLA_EIO;
+        if (size > 0 && own[size - 1] == '\n') size--;
     }
     const char *text = prompt ? prompt : own;
     mhla_status status =
@@ -186,20 +187,6 @@ static mhla_status start(speaker *s, continuation *list, mhla_sequence *base, co
     return status;
 }
 
-static mhla_status collect(continuation *c, const mhla_piece *piece) {
-    if (piece->bytes == 0) return MHLA_OK;
-    if (c->text.capacity - c->text.count < piece->bytes) {
-        const size_t more = 2 * c->text.capacity + piece->bytes + 256;
-        char *data = realloc(c->text.data, more);
-        if (data == NULL) return MHLA_ENOMEM;
-        c->text.data = data;
-        c->text.capacity = more;
-    }
-    memcpy(c->text.data + c->text.count, piece->text, piece->bytes);
-    c->text.count += piece->bytes;
-    return MHLA_OK;
-}
-
 static mhla_status take_piece(speaker *s, continuation *c, int64_t index) {
     mhla_piece piece = {.size = sizeof piece};
     mhla_generation_piece(c->generation, &piece);
@@ -211,7 +198,7 @@ static mhla_status take_piece(speaker *s, continuation *c, int64_t index) {
     if (piece.stopped_by) c->stopped_by = piece.stopped_by;
     if (json) json_piece(s, index, &piece);
     if (!json && count == 1) fwrite(piece.text, 1, piece.bytes, stdout);
-    return json || count > 1 ? collect(c, &piece) : MHLA_OK;
+    return json || count > 1 ? mhla_chars_append(&c->text, piece.text, piece.bytes) : MHLA_OK;
 }
 
 static mhla_status run(speaker *s, continuation *list, double begin) {
@@ -323,7 +310,7 @@ int cmd_generate(int argc, char **argv) {
     for (int64_t i = 0; list && i < count; i++) {
         mhla_generation_free(list[i].generation);
         if (list[i].sequence != base) mhla_sequence_free(list[i].sequence);
-        free(list[i].text.data);
+        mhla_chars_free(&list[i].text);
     }
     free(list);
     mhla_sequence_free(base);

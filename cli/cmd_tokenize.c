@@ -37,33 +37,6 @@ static const cli_usage usage = {
             "  mhla tokenize train tokenizer.json texts/     (mhla tokenize train --help)\n",
 };
 
-/* All of a file, or of standard input; malloc'ed. NULL with a message on stderr. */
-static char *read_all(const char *path, size_t *size) {
-    FILE *f = path ? fopen(path, "rb") : stdin;
-    char *bytes = NULL;
-    size_t capacity = 0;
-    int failed = f == NULL;
-    *size = 0;
-    while (!failed && !feof(f)) {
-        if (*size == capacity) {
-            capacity = 2 * capacity + 65536;
-            char *larger = realloc(bytes, capacity);
-            failed = larger == NULL;
-            if (failed) break;
-            bytes = larger;
-        }
-        *size += fread(bytes + *size, 1, capacity - *size, f);
-        failed = ferror(f);
-    }
-    if (failed) {
-        fprintf(stderr, "mhla tokenize: %s: %s\n", path ? path : "standard input", strerror(errno));
-        free(bytes);
-        bytes = NULL;
-    }
-    if (f && path) fclose(f);
-    return bytes;
-}
-
 static void print_ids(const mhla_tokenizer *t, const mhla_ids *ids, const char *name, size_t bytes) {
     if (!json) {
         for (int64_t i = 0; i < ids->count; i++) printf("%s%d", i ? " " : "", ids->data[i]);
@@ -256,7 +229,7 @@ int cmd_tokenize(int argc, char **argv) {
             continue;
         }
         size_t size;
-        char *bytes = read_all(name, &size);
+        char *bytes = cli_read_all(usage.verb, name ? name : "-", &size);
         code = bytes ? one_text(t, name, bytes, size) : CLI_FAILED;
         free(bytes);
     }

@@ -150,3 +150,29 @@ const char *cli_grid_text(char *text, size_t size, int axes, const int *sizes) {
         used += (size_t)snprintf(text + used, size - used, "%s%d", a ? "x" : "", sizes[a]);
     return text;
 }
+
+char *cli_read_all(const char *verb, const char *path, size_t *size) {
+    const int standard = strcmp(path, "-") == 0;
+    FILE *f = standard ? stdin : fopen(path, "rb");
+    size_t capacity = 0;
+    char *bytes = NULL;
+    int failed = f == NULL;
+    *size = 0;
+    while (!failed && !feof(f)) {
+        if (*size == capacity) {
+            char *larger = realloc(bytes, capacity = 2 * capacity + 65536);
+            failed = larger == NULL;
+            if (failed) break;
+            bytes = larger;
+        }
+        *size += fread(bytes + *size, 1, capacity - *size, f);
+        failed = ferror(f);
+    }
+    if (failed) {
+        fprintf(stderr, "mhla %s: %s: %s\n", verb, standard ? "standard input" : path, strerror(errno));
+        free(bytes);
+        bytes = NULL;
+    }
+    if (f && !standard) fclose(f);
+    return bytes;
+}

@@ -120,25 +120,3 @@ void speak_stats(const char *verb, const speaker *s, const mhla_sequence *sequen
     fprintf(stderr, "; first token after %s, state %s, seed %llu\n", text_time(first, sizeof first, s->first_seconds),
             text_bytes(bytes, sizeof bytes, (double)mhla_sequence_bytes(sequence)), (unsigned long long)s->seed);
 }
-
-char *speak_slurp(const char *verb, const char *path, size_t *size) {
-    FILE *f = strcmp(path, "-") == 0 ? stdin : fopen(path, "rb");
-    size_t capacity = 1 << 16;
-    char *text = malloc(capacity);
-    *size = 0;
-    while (f && text) {
-        *size += fread(text + *size, 1, capacity - *size, f);
-        if (*size < capacity) break;
-        char *more = realloc(text, capacity *= 2);
-        if (more == NULL) free(text);
-        text = more;
-    }
-    if (f == NULL || text == NULL || ferror(f)) {
-        fprintf(stderr, "mhla %s: %s: %s\n", verb, path, text ? strerror(errno) : "out of memory");
-        free(text);
-        text = NULL;
-    }
-    if (f && f != stdin) fclose(f);
-    if (text && *size > 0 && text[*size - 1] == '\n') --*size;
-    return text;
-}

@@ -68,7 +68,5 @@ extern volatile sig_atomic_t speak_interrupted;
 void speak_watch(void);
 
 void speak_stats(const char *verb, const speaker *s, const mhla_sequence *sequence, int at_once);
-/* All of a file, "-" being standard input, without the newline at its end; NULL with a message on stderr. */
-char *speak_slurp(const char *verb, const char *path, size_t *size);
 
 #endif

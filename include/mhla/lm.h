@@ -32,6 +32,8 @@ typedef struct mhla_chars {
     char *data;
     size_t count, capacity;
 } mhla_chars;
+MHLA_API mhla_status mhla_ids_append(mhla_ids *ids, const int32_t *data, int64_t count);
+MHLA_API mhla_status mhla_chars_append(mhla_chars *text, const char *data, size_t count);
 MHLA_API void mhla_ids_free(mhla_ids *ids);
 MHLA_API void mhla_chars_free(mhla_chars *text);
 

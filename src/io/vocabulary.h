@@ -7,8 +7,6 @@
 #include <stdint.h>
 
 /* MHLA_ENOMEM leaves the list as it was. */
-mhla_status mhla_ids_append(mhla_ids *ids, const int32_t *data, int64_t count);
-mhla_status mhla_chars_append(mhla_chars *text, const char *data, size_t count);
 /* Room for `more` beyond the count; what is there stays. */
 mhla_status mhla_ids_reserve(mhla_ids *ids, int64_t more);
 mhla_status mhla_chars_reserve(mhla_chars *text, size_t more);
