@@ -132,13 +132,15 @@ typedef struct mhla_lm_info {
     size_t size;
     int vocabulary, width, layers;
     int64_t context;         /* tokens it was trained for: M * chunk, or max_position_embeddings; 0 = no limit known */
-    int32_t bos, eos;        /* -1: none. Of the config, else of the tokenizer */
+    int32_t bos, eos;        /* -1: none. Of the config, else of the tokenizer; eos is the first where there are several */
     const char *attention;   /* "mhla", "softmax", "linear", or "mhla and softmax" of a hybrid */
     const char *storage;     /* of its matrices */
     size_t weight_bytes;     /* that one token reads */
     int64_t parameters;
     int64_t multiply_adds;   /* of one token, mean over a text of `context` tokens */
     size_t state_bytes;      /* that a sequence of `context` tokens takes */
+    const int32_t *ends;     /* [end_count] tokens that end a text when they are drawn, the model's: of generation_config.json, */
+    int end_count;           /* else of config.json (or the GGUF's keys of eos, eot, eom), else the tokenizer's eos */
 } mhla_lm_info;
 /* MHLA_EINVAL if the model is no language model. */
 MHLA_API mhla_status mhla_lm_query(const mhla_model *model, mhla_lm_info *info);
@@ -267,9 +269,9 @@ typedef struct mhla_generation_desc {
     int64_t max_tokens;        /* 0 = until something else ends it */
     const char *const *stop;   /* [stops] texts that end it and are not part of the result */
     int stops;
-    const int32_t *stop_ids;   /* [stop_id_count] tokens that end it, besides the model's eos */
+    const int32_t *stop_ids;   /* [stop_id_count] tokens that end it, besides the model's own */
     int stop_id_count;
-    int ignore_eos;            /* the model's eos is never drawn */
+    int ignore_eos;            /* the model's own tokens for the end are never drawn */
     int logprobs;              /* so many likeliest tokens with each piece */
 } mhla_generation_desc;
 

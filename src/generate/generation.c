@@ -70,11 +70,11 @@ static int32_t special_id(const mhla_generation *g, const char *text) {
     return hidden ? id : -1;
 }
 
-static mhla_status copy_stop_ids(mhla_generation *g, const mhla_generation_desc *d, int32_t eos) {
+static mhla_status copy_stop_ids(mhla_generation *g, const mhla_generation_desc *d, const mhla_lm_info *info) {
     if (d->stop_id_count < 0 || (d->stop_id_count > 0 && d->stop_ids == NULL))
         return mhla_fail(MHLA_EINVAL, "stop_id_count is %d and stop_ids is %s", d->stop_id_count,
                          d->stop_ids ? "given" : "NULL");
-    const size_t most = (size_t)d->stop_id_count + (size_t)d->stops + 1;
+    const size_t most = (size_t)d->stop_id_count + (size_t)d->stops + (size_t)info->end_count + 1;
     g->stop_ids = malloc(most * sizeof *g->stop_ids);
     g->stop_id_of = malloc(most * sizeof *g->stop_id_of);
     if (g->stop_ids == NULL || g->stop_id_of == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for stop tokens");
@@ -92,26 +92,26 @@ static mhla_status copy_stop_ids(mhla_generation *g, const mhla_generation_desc 
         g->stop_id_of[n] = -1;
         g->stop_ids[n++] = d->stop_ids[i];
     }
-    if (eos >= 0 && !d->ignore_eos) {
+    for (int i = 0; i < info->end_count && !d->ignore_eos; i++) {
         g->stop_id_of[n] = -1;
-        g->stop_ids[n++] = eos;
+        g->stop_ids[n++] = info->ends[i];
     }
     g->stop_id_count = n;
     return MHLA_OK;
 }
 
-/* ignore_eos: the token for the end is never drawn, rather than drawn and passed over: what would follow it is another
+/* ignore_eos: tokens for the end are never drawn, rather than drawn and passed over: what would follow them is another
  * text, and models know it. */
-static mhla_status copy_sampling(mhla_generation *g, mhla_sampling sampling, int32_t never) {
+static mhla_status copy_sampling(mhla_generation *g, mhla_sampling sampling, const int32_t *never, int nevers) {
     if (sampling.size == 0) sampling.size = sizeof sampling; /* inside of another structure: its size is known */
     MHLA_TRY(mhla_sampling_check(&g->sampling, &sampling, g->vocabulary));
     const mhla_bias *given = g->sampling.bias;
     const size_t count = (size_t)g->sampling.biases;
-    mhla_bias *copy = malloc((count + 1) * sizeof *copy);
+    mhla_bias *copy = malloc((count + (size_t)nevers + 1) * sizeof *copy);
     g->sampling.bias = copy;
     if (copy == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for biases");
     if (count > 0) memcpy(copy, given, count * sizeof *copy);
-    if (never >= 0) copy[g->sampling.biases++] = (mhla_bias){never, -INFINITY};
+    for (int i = 0; i < nevers; i++) copy[g->sampling.biases++] = (mhla_bias){never[i], -INFINITY};
     return MHLA_OK;
 }
 
@@ -138,9 +138,9 @@ static mhla_status fill(mhla_generation *g, const int32_t *prompt, int64_t count
     if (d->logprobs < 0) return mhla_fail(MHLA_EINVAL, "logprobs is %d", d->logprobs);
     g->max_tokens = d->max_tokens;
     g->tops = d->logprobs < g->vocabulary ? d->logprobs : g->vocabulary;
-    MHLA_TRY(copy_sampling(g, d->sampling, d->ignore_eos ? info.eos : -1));
+    MHLA_TRY(copy_sampling(g, d->sampling, info.ends, d->ignore_eos ? info.end_count : 0));
     MHLA_TRY(copy_stops(g, d));
-    MHLA_TRY(copy_stop_ids(g, d, info.eos));
+    MHLA_TRY(copy_stop_ids(g, d, &info));
     MHLA_TRY(mhla_sampler_init(&g->sampler, g->vocabulary));
     g->logits = mhla_alloc(sizeof *g->logits * (size_t)g->vocabulary);
     g->top = malloc(sizeof *g->top * ((size_t)g->tops + 1));

@@ -14,10 +14,10 @@ static int is_file_name(const char *path) {
     return n > m && strcmp(path + n - m, ".safetensors") == 0;
 }
 
-/* config.json beside the tensors, into path; 0 if there is none. */
-static int find_config(char *path, size_t size, const char *tensors) {
+/* A file beside the tensors, into path; 0 if there is none. */
+static int find_beside(char *path, size_t size, const char *tensors, const char *name) {
     const char *slash = strrchr(tensors, '/');
-    const int n = snprintf(path, size, "%.*sconfig.json", slash ? (int)(slash - tensors) + 1 : 0, tensors);
+    const int n = snprintf(path, size, "%.*s%s", slash ? (int)(slash - tensors) + 1 : 0, tensors, name);
     struct stat info;
     return n > 0 && (size_t)n < size && stat(path, &info) == 0;
 }
@@ -56,7 +56,7 @@ mhla_status mhla_convert(const char *out, const char *in, const mhla_convert_des
     mhla_safetensors *f = NULL;
     mhla_storable *tensors = NULL;
     mhla_pair *pairs = NULL;
-    char config[4096];
+    char config[4096], generation[4096];
     MHLA_TRY(mhla_safetensors_open(&f, in));
     const int64_t count = mhla_safetensors_count(f), pair_count = mhla_safetensors_metadata_count(f);
     mhla_convert_result r = {.size = sizeof r, .tensors = count, .files = 1};
@@ -64,7 +64,10 @@ mhla_status mhla_convert(const char *out, const char *in, const mhla_convert_des
     if (status == MHLA_OK && single) {
         status = mhla_safetensors_write(out, tensors, count, pairs, pair_count);
     } else if (status == MHLA_OK) {
-        const char *also[] = {find_config(config, sizeof config, mhla_safetensors_path(f)) ? config : NULL, NULL};
+        const char *also[3] = {0}, *beside = mhla_safetensors_path(f);
+        int n = 0;
+        if (find_beside(config, sizeof config, beside, "config.json")) also[n++] = config;
+        if (find_beside(generation, sizeof generation, beside, "generation_config.json")) also[n++] = generation;
         status = mhla_safetensors_write_folder(out, tensors, count, pairs, pair_count, d.shard_bytes, also, &r.files);
     }
     for (int64_t i = 0; status == MHLA_OK && i < count; i++) {

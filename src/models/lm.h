@@ -18,7 +18,7 @@
 #include "models/kinds.h"
 #include "nn/nn.h"
 
-enum { MHLA_LM_LAYERS = 256 }; /* at most */
+enum { MHLA_LM_LAYERS = 256, MHLA_LM_ENDS = 32 }; /* at most */
 
 /* Under which names the parameters go: flash-linear-attention's, or Hugging Face's Llama. The same network. */
 enum { MHLA_LM_NAMES_FLA, MHLA_LM_NAMES_HF };
@@ -63,10 +63,12 @@ typedef struct mhla_lm_config {
     int vocabulary, width, hidden;      /* hidden: of the SwiGLU MLP */
     double norm_eps;
     int mlp_bias;
-    int tied;          /* the output matrix is the embedding */
-    int64_t positions; /* max_position_embeddings, 0 = unknown */
-    int32_t bos, eos;  /* -1: none */
-    double deviation;  /* of fresh weights */
+    int tied;                   /* the output matrix is the embedding */
+    int64_t positions;          /* max_position_embeddings, 0 = unknown */
+    int32_t bos, eos;           /* -1: none */
+    int32_t ends[MHLA_LM_ENDS]; /* [end_count] all that end a text, eos perhaps among them; none: eos alone does */
+    int end_count;
+    double deviation; /* of fresh weights */
 } mhla_lm_config;
 
 /* The sizes of a preset ("lm_nano", "lm_340m", ...) with one attention (MHLA_ATTENTION_*) in all layers. */
@@ -83,6 +85,8 @@ mhla_status mhla_lm_from_recipe(mhla_lm_config *c, const mhla_recipe *given, con
  * without memory; who re-saves an opened model keeps the keys of its file instead. */
 mhla_status mhla_lm_config_read(mhla_lm_config *c, const json_t *tree, const mhla_safetensors *file, const char *path);
 json_t *mhla_lm_config_tree(const mhla_lm_config *c);
+/* Tokens that end a text: `key` of an object, a number or a list of them. Nothing changes where it is absent. */
+mhla_status mhla_lm_ends_read(mhla_lm_config *c, const json_t *tree, const char *key, const char *path);
 /* Is this the config.json of a language model? */
 int mhla_lm_config_fits(const json_t *tree);
 

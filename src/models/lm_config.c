@@ -355,10 +355,7 @@ static mhla_status read_key(settings *s, const struct key *k, const json_t *tree
     if (v == NULL) return MHLA_OK;
     switch (k->kind) {
     case INT:
-        if (strcmp(name, "eos_token_id") == 0 && json_is_array(v)) { /* several: the first ends a text, too */
-            *(int *)to = (int)json_integer_value(json_array_get(v, 0));
-            return MHLA_OK;
-        }
+        if (strcmp(name, "eos_token_id") == 0 && json_is_array(v)) return MHLA_OK; /* several: mhla_lm_ends_read */
         return read_int(to, tree, name, k->row.least, k->row.most, path);
     case REAL: return read_real(to, tree, name, k->row.least, k->row.most, path);
     case BOOL: return read_bool(to, tree, name, path);
@@ -502,6 +499,25 @@ static mhla_status check_gla(const json_t *tree, const mhla_safetensors *file, c
                      path, what);
 }
 
+/* One number is the eos; of several the first is. */
+mhla_status mhla_lm_ends_read(mhla_lm_config *c, const json_t *tree, const char *key, const char *path) {
+    const json_t *v = value_of(tree, key);
+    if (v == NULL) return MHLA_OK;
+    const int list = json_is_array(v);
+    const size_t n = list ? json_array_size(v) : 1;
+    if (n > MHLA_LM_ENDS)
+        return mhla_fail(MHLA_EDATA, "%s: \"%s\" has %zu tokens: expected %d at most", path, key, n, MHLA_LM_ENDS);
+    for (size_t i = 0; i < n; i++) {
+        const json_t *x = list ? json_array_get(v, i) : v;
+        const double id = json_is_number(x) ? json_number_value(x) : NAN;
+        if (!(id >= 0 && id < c->vocabulary) || id != floor(id))
+            return mhla_fail(MHLA_EDATA, "%s: \"%s\"[%zu] is no token from 0 to %d", path, key, i, c->vocabulary - 1);
+        c->ends[i] = (int32_t)id;
+    }
+    c->end_count = (int)n;
+    return MHLA_OK;
+}
+
 int mhla_lm_config_fits(const json_t *tree) { return json_is_string(json_object_get(tree, "model_type")); }
 
 mhla_status mhla_lm_config_read(mhla_lm_config *c, const json_t *tree, const mhla_safetensors *file, const char *path) {
@@ -541,7 +557,12 @@ mhla_status mhla_lm_config_read(mhla_lm_config *c, const json_t *tree, const mhl
     const json_t *ours = value_of(tree, "model"); /* the preset that it was made of */
     if (json_is_string(ours)) snprintf(s.model, sizeof s.model, "%.31s", json_string_value(ours));
     const mhla_status status = resolve(c, &s);
-    return status == MHLA_EINVAL ? mhla_fail(MHLA_EDATA, "%s: %s", path, mhla_message()) : status;
+    if (status != MHLA_OK)
+        return status == MHLA_EINVAL ? mhla_fail(MHLA_EDATA, "%s: %s", path, mhla_message()) : status;
+    if (!json_is_array(value_of(tree, "eos_token_id"))) return MHLA_OK;
+    MHLA_TRY(mhla_lm_ends_read(c, tree, "eos_token_id", path));
+    c->eos = c->end_count ? c->ends[0] : -1;
+    return MHLA_OK;
 }
 
 /* ---- config.json: writing -------------------------------------------------------------------------------------------------- */
@@ -598,6 +619,17 @@ static void put_llama(json_t *tree, const mhla_lm_config *c) {
     put(tree, "rms_norm_eps", json_real(c->norm_eps));
 }
 
+/* A list where there are several; the first is the eos. */
+static json_t *ends_tree(const mhla_lm_config *c) {
+    if (c->end_count == 0 || (c->end_count == 1 && c->ends[0] == c->eos))
+        return c->eos < 0 ? json_null() : json_integer(c->eos);
+    json_t *list = json_array();
+    if (c->eos >= 0) json_array_append_new(list, json_integer(c->eos));
+    for (int i = 0; i < c->end_count; i++)
+        if (c->ends[i] != c->eos) json_array_append_new(list, json_integer(c->ends[i]));
+    return list;
+}
+
 json_t *mhla_lm_config_tree(const mhla_lm_config *c) {
     json_t *tree = json_object();
     int base = MHLA_ATTENTION_SOFTMAX;
@@ -635,7 +667,7 @@ json_t *mhla_lm_config_tree(const mhla_lm_config *c) {
     put(tree, "max_position_embeddings", number_or_null(c->positions));
     put(tree, "initializer_range", json_real(c->deviation));
     put(tree, "bos_token_id", c->bos < 0 ? json_null() : json_integer(c->bos));
-    put(tree, "eos_token_id", c->eos < 0 ? json_null() : json_integer(c->eos));
+    put(tree, "eos_token_id", ends_tree(c));
     put(tree, "torch_dtype", json_string("float32"));
     return tree;
 }

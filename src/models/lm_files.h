@@ -10,6 +10,9 @@ mhla_status mhla_storage_named(int *dtype, const char *storage);
 /* mhla_model_of_lm with matrices kept as `storage`. */
 mhla_status mhla_lm_make(mhla_model **model, const mhla_lm_config *config, const json_t *tree, mhla_dtype storage);
 
+/* All tokens that end a text, where there are several: a key of our own beside those of eos, eot and eom. */
+#define MHLA_LM_GGUF_ENDS "mhla.eos_token_ids"
+
 /* A GGUF file, or a folder that has one and no config.json. MHLA_OK and *model NULL if the path is neither. */
 mhla_status mhla_lm_open_gguf(mhla_model **model, const char *path, const mhla_open_desc *desc);
 

@@ -29,6 +29,34 @@ static mhla_status read_architecture(const mhla_gguf *f) {
     return status;
 }
 
+/* What ends a text: our own list, or the end of the text, of a turn, of a message. */
+static mhla_status read_ends(mhla_lm_config *c, const mhla_gguf *f) {
+    static const char *const keys[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
+                                       "tokenizer.ggml.eom_token_id"};
+    const mhla_gguf_value *list;
+    MHLA_TRY(mhla_gguf_get_numbers(&list, f, MHLA_LM_GGUF_ENDS));
+    if (list && list->count > MHLA_LM_ENDS)
+        return mhla_fail(MHLA_EDATA, "%s: %s has %lld tokens: expected %d at most", mhla_gguf_path(f),
+                         MHLA_LM_GGUF_ENDS, (long long)list->count, MHLA_LM_ENDS);
+    const int n = list ? (int)list->count : 3;
+    int count = 0;
+    for (int i = 0; i < n; i++) {
+        int64_t id = -1;
+        if (list)
+            id = mhla_gguf_int_at(list, i);
+        else
+            MHLA_TRY(mhla_gguf_get_int(&id, f, keys[i], -1, 1 << 24));
+        if ((list && id < 0) || id >= c->vocabulary)
+            return mhla_fail(MHLA_EDATA, "%s: %s is %lld: there are %d tokens", mhla_gguf_path(f),
+                             list ? MHLA_LM_GGUF_ENDS : keys[i], (long long)id, c->vocabulary);
+        int known = id < 0;
+        for (int k = 0; k < count; k++) known |= c->ends[k] == id;
+        if (!known) c->ends[count++] = (int32_t)id;
+    }
+    if (list || count) c->end_count = count;
+    return MHLA_OK;
+}
+
 static mhla_status read_config(mhla_lm_config *c, const mhla_gguf *f) {
     int64_t layers = 0, width = 0, hidden = 0, heads = 0, kv = 0, dims = 0, values = 0, turned = 0, positions = 0;
     int64_t bos = -1, eos = -1;
@@ -247,6 +275,7 @@ mhla_status mhla_lm_open_gguf(mhla_model **model, const char *path, const mhla_o
     const int own = architecture && architecture->strings && !architecture->array &&
                     architecture->strings->length == 4 && memcmp(architecture->strings->data, "mhla", 4) == 0;
     mhla_status status = own ? read_own(&config, &tree, f) : read_config(&config, f);
+    if (status == MHLA_OK && (!own || mhla_gguf_find_value(f, MHLA_LM_GGUF_ENDS))) status = read_ends(&config, f);
     if (status == MHLA_OK) status = check_size(&config, f);
     const mhla_gguf_tensor *first =
         mhla_gguf_find_tensor(f, own ? "model.layers.0.mlp.up_proj.weight" : "blk.0.ffn_up.weight");

@@ -9,7 +9,7 @@
 #include "io/text.h"
 #include "models/lm_files.h"
 
-enum { PAIRS = 16 };
+enum { PAIRS = 32 };
 
 typedef struct piece { /* one tensor on its way */
     const mhla_param *p;
@@ -50,6 +50,7 @@ typedef struct head {
     uint32_t numbers[PAIRS];
     float reals[2];
     mhla_gguf_string texts[3];
+    int32_t ends[MHLA_LM_ENDS];
     mhla_gguf_tokens tokens;
 } head;
 
@@ -67,9 +68,38 @@ static void put_real(head *h, const char *key, double x, int place) {
     h->pairs[h->count++] = (mhla_gguf_pair){key, MHLA_GGUF_FLOAT32, 0, 1, &h->reals[place], NULL};
 }
 
+static const mhla_gguf_pair *token_pair(const head *h, const char *key) {
+    for (int64_t i = 0; i < h->tokens.count; i++)
+        if (strcmp(h->tokens.pairs[i].key, key) == 0) return &h->tokens.pairs[i];
+    return NULL;
+}
+
+/* What ends a text: the three keys that others know, as far as they go and the vocabulary has not taken them; and, unless
+ * that is one eos and the same, all of it under a key of our own. */
+static void put_ends(head *h, const mhla_lm_config *c) {
+    static const char *const keys[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
+                                       "tokenizer.ggml.eom_token_id"};
+    const mhla_gguf_pair *eos = token_pair(h, keys[0]);
+    int count = 0, k = 1;
+    if (c->end_count == 0 && c->eos >= 0) h->ends[count++] = c->eos;
+    for (int i = 0; i < c->end_count; i++) h->ends[count++] = c->ends[i];
+    if (count == 0) return;
+    uint32_t said = (uint32_t)(c->eos >= 0 ? c->eos : h->ends[0]);
+    if (eos && eos->kind == MHLA_GGUF_UINT32) memcpy(&said, eos->data, sizeof said);
+    if (eos == NULL) put_int(h, keys[0], said);
+    for (int i = 0; i < count && k < 3; i++) {
+        if (h->ends[i] == (int32_t)said) continue;
+        if (token_pair(h, keys[k]) == NULL) put_int(h, keys[k], h->ends[i]);
+        k++;
+    }
+    if (count > 1 || h->ends[0] != (int32_t)said)
+        h->pairs[h->count++] = (mhla_gguf_pair){MHLA_LM_GGUF_ENDS, MHLA_GGUF_INT32, 1, count, h->ends, NULL};
+}
+
 static mhla_status make_head(head *h, const mhla_model *m, const char *path, int llama, mhla_gguf_type type) {
     const mhla_lm_config *c = mhla_lm_config_of(m->lm);
     const mhla_lm_mixer *a = &c->mixer[MHLA_ATTENTION_SOFTMAX];
+    MHLA_TRY(mhla_gguf_tokens_make(&h->tokens, path, c->vocabulary));
     put_text(h, "general.architecture", llama ? "llama" : "mhla", 0);
     put_int(h, "general.file_type", /* llama.cpp's numbers of what most tensors are */
             type == MHLA_GGUF_F32    ? 0
@@ -92,7 +122,7 @@ static mhla_status make_head(head *h, const mhla_model *m, const char *path, int
     } else {
         put_text(h, "mhla.config", m->config, 1);
     }
-    MHLA_TRY(mhla_gguf_tokens_make(&h->tokens, path, c->vocabulary));
+    put_ends(h, c);
     for (int64_t i = 0; i < h->tokens.count; i++) h->pairs[h->count++] = h->tokens.pairs[i];
     return MHLA_OK;
 }

@@ -49,6 +49,7 @@ struct mhla_model {
     char **class_names; /* [classes], or NULL */
     /* language models */
     mhla_tokenizer *tokenizer;  /* opened when first asked for */
+    int32_t end;                /* the token that ends a text where the config names one or none */
     struct mhla_reader *reader; /* of its sequences (sequence.h), likewise; `release` frees it: mhla_reader_free */
 };
 

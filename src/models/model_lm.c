@@ -2,6 +2,7 @@
  * or of Hugging Face's Llama; the tokenizer beside them; what they cost. GGUF files: lm_gguf.c. */
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/status.h"
 #include "models/lm_files.h"
@@ -84,12 +85,29 @@ static mhla_dtype natural_storage(const mhla_safetensors *file) {
     return 2.0 * bf16 > all ? MHLA_BF16 : MHLA_F32;
 }
 
+/* generation_config.json beside config.json: its tokens for the end count more, as they do in Hugging Face's generate. */
+static mhla_status read_generation(mhla_lm_config *c, const char *config) {
+    char path[4096];
+    const char *slash = strrchr(config, '/');
+    json_t *tree = NULL;
+    const int n =
+        snprintf(path, sizeof path, "%.*sgeneration_config.json", slash ? (int)(slash - config) + 1 : 0, config);
+    if (n >= (int)sizeof path || access(path, F_OK) != 0) return MHLA_OK;
+    MHLA_TRY(mhla_json_load(&tree, path));
+    mhla_status status = json_is_object(tree) ? MHLA_OK : mhla_fail(MHLA_EDATA, "%s: no JSON object", path);
+    if (status == MHLA_OK) status = mhla_lm_ends_read(c, tree, "eos_token_id", path);
+    if (status == MHLA_OK && c->eos < 0 && c->end_count) c->eos = c->ends[0];
+    json_decref(tree);
+    return status;
+}
+
 static mhla_status lm_read(mhla_model **model, const json_t *tree, const mhla_safetensors *file,
                            const mhla_open_desc *desc, const char *path) {
     mhla_lm_config config;
     int storage;
     MHLA_TRY(mhla_storage_named(&storage, desc ? desc->storage : NULL));
     MHLA_TRY(mhla_lm_config_read(&config, tree, file, path));
+    MHLA_TRY(read_generation(&config, path));
     MHLA_TRY(check_size(&config, file));
     return mhla_lm_make(model, &config, tree, storage < 0 ? natural_storage(file) : (mhla_dtype)storage);
 }
@@ -230,6 +248,10 @@ mhla_status mhla_lm_query(const mhla_model *m, mhla_lm_info *info) {
             if (c->eos < 0) full.eos = t.eos;
         }
     }
+    mhla_model *own = (mhla_model *)(uintptr_t)m;
+    own->end = full.eos;
+    full.ends = c->end_count ? c->ends : &m->end;
+    full.end_count = c->end_count ? c->end_count : full.eos >= 0;
     memcpy(info, &full, info->size);
     return MHLA_OK;
 }

@@ -297,6 +297,41 @@ static void ends(void **state) {
     mhla_sequence_free(s);
 }
 
+/* Several tokens end a text, those of generation_config.json: whichever comes first. ignore_eos draws none of them. */
+static void several_ends(void **state) {
+    (void)state;
+    const char *path = in_folder("model/generation_config.json");
+    mhla_model *usual = model;
+    int32_t wanted[N];
+    by_hand(wanted, N, &hot);
+    int k = 3;
+    for (int i = 0; i < k; i++)
+        if (wanted[i] == wanted[k]) i = -1, k++;
+    for (int turn = 0; turn < 3; turn++) { /* the token first, last, and one that does not come before it */
+        char text[128];
+        result r;
+        mhla_generation_desc desc = {.size = sizeof desc, .sampling = hot, .max_tokens = N, .ignore_eos = turn == 2};
+        desc.sampling.bias = &(mhla_bias){0, -INFINITY}; /* as by hand */
+        desc.sampling.biases = 1;
+        snprintf(text, sizeof text, turn ? "{\"eos_token_id\": [319, 318, %d]}" : "{\"eos_token_id\": [%d, 319]}",
+                 (int)wanted[k]);
+        write_file(path, text, strlen(text));
+        ASSERT_OK(mhla_model_open(&model, in_folder("model")));
+        mhla_model_set_context(model, context);
+        mhla_sequence *s = new_sequence(0);
+        run(&r, s, prompt, PROMPT, &desc);
+        assert_int_equal(r.finish, turn == 2 ? MHLA_FINISH_LENGTH : MHLA_FINISH_EOS);
+        assert_int_equal(r.count, turn == 2 ? N : k + 1);
+        for (int i = 0; i < r.count && turn == 2; i++)
+            assert_true(r.ids[i] != 319 && r.ids[i] != 318 && r.ids[i] != wanted[k]);
+        if (turn < 2) decoded(&r, wanted, k);
+        mhla_sequence_free(s);
+        mhla_model_free(model);
+        model = usual;
+    }
+    unlink(path);
+}
+
 /* A sequence that is full ends its own generation; the one beside it goes on; a prompt that does not fit is an error. */
 static void full(void **state) {
     (void)state;
@@ -395,6 +430,7 @@ int main(void) {
         cmocka_unit_test(alone),        cmocka_unit_test(resumed),  cmocka_unit_test(together),
         cmocka_unit_test(stop_strings), cmocka_unit_test(matching), cmocka_unit_test(ends),
         cmocka_unit_test(full),         cmocka_unit_test(logprobs), cmocka_unit_test(refusals),
+        cmocka_unit_test(several_ends),
     };
     return cmocka_run_group_tests(tests, make_model, drop_model);
 }
