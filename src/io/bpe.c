@@ -105,6 +105,8 @@ void mhla_bpe_finish(mhla_bpe *b) {
         b->first[c] = c < 128 || b->byte_level ? mhla_vocabulary_find(&b->symbols, &byte, 1) : NONE;
     }
     b->cuts = !b->byte_level && mhla_vocabulary_find(&b->symbols, space, 3) >= 0;
+    for (int c = 0; c < 256; c++) /* unknown characters that leave nothing make neighbours of any two others */
+        if (b->spare[c] < 0 && b->unk < 0 && !b->late) b->cuts = 0;
     b->cut_other = 1;
     memset(b->cut, 1, sizeof b->cut);
     for (size_t i = 0; b->cuts && b->pairs && i <= b->mask; i++) {

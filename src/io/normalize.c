@@ -41,12 +41,13 @@ static mhla_status lowercase(mhla_chars *out, const char *text, size_t bytes) {
     return MHLA_OK;
 }
 
+static int is_accent(uint32_t code) {
+    return code >= 128 && utf8proc_category((utf8proc_int32_t)code) == UTF8PROC_CATEGORY_MN;
+}
+
 static mhla_status strip_accents(mhla_chars *out, const char *text, size_t bytes) {
-    for (size_t i = 0, n; i < bytes; i += n) {
-        const uint32_t code = mhla_char_read(text + i, &n);
-        if (code < 128 || utf8proc_category((utf8proc_int32_t)code) != UTF8PROC_CATEGORY_MN)
-            MHLA_TRY(mhla_chars_append(out, text + i, n));
-    }
+    for (size_t i = 0, n; i < bytes; i += n)
+        if (!is_accent(mhla_char_read(text + i, &n))) MHLA_TRY(mhla_chars_append(out, text + i, n));
     return MHLA_OK;
 }
 
@@ -160,4 +161,18 @@ mhla_status mhla_normalize(const mhla_normalizer *n, mhla_matcher *m, mhla_chars
     case MHLA_NORMALIZE_SQUEEZE: return squeeze(out, text, bytes);
     }
     return MHLA_OK;
+}
+
+size_t mhla_normalize_first(const mhla_normalizer *n, const char *text, size_t bytes, size_t first) {
+    if (n->kind == MHLA_NORMALIZE_PREPEND) return first && bytes ? first + n->bytes : first;
+    const int strips = n->kind == MHLA_NORMALIZE_STRIP && n->left, accents = n->kind == MHLA_NORMALIZE_STRIP_ACCENTS;
+    if (!strips && !accents) return first;
+    size_t left = first;
+    for (size_t at = 0, length; at < first && at < bytes; at += length) {
+        const uint32_t code = mhla_char_read(text + at, &length);
+        const int goes = accents ? is_accent(code) : (mhla_char_class(code) & MHLA_CHAR_SPACE) != 0;
+        if (!goes && strips) break;
+        if (goes) left -= length < first - at ? length : first - at;
+    }
+    return left;
 }

@@ -29,4 +29,8 @@ void mhla_normalizer_free(mhla_normalizer *n);
 mhla_status mhla_normalize(const mhla_normalizer *n, mhla_matcher *m, mhla_chars *out, const char *text, size_t bytes,
                            int *same);
 
+/* Of text that is about to be normalised `first` bytes in front count as its beginning (a Metaspace may mark what stands
+ * there): how many do afterwards. What is put before the beginning belongs to it, what is stripped there takes it away. */
+size_t mhla_normalize_first(const mhla_normalizer *n, const char *text, size_t bytes, size_t first);
+
 #endif

@@ -102,7 +102,7 @@ mhla_status mhla_tokenizer_add(mhla_tokenizer *t, const mhla_added *token, const
     const char *text = token->content;
     mhla_chars buffers[2] = {{0}};
     mhla_matcher matcher = {0};
-    int first = 1;
+    size_t first = 1;
     if (token->normalized == 1) status = mhla_normalizers_run(t, &matcher, buffers, &text, &a->bytes, &first);
     if (status == MHLA_OK) status = mhla_text_copy(&a->content, text, a->bytes);
     for (int i = 0; i < 2; i++) mhla_chars_free(&buffers[i]);

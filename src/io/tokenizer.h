@@ -166,10 +166,10 @@ mhla_status mhla_tokenizer_parse_config(mhla_tokenizer *t, const json_t *tree, i
 
 void mhla_tokenizer_idle_free(mhla_tokenizer *t);
 mhla_status mhla_added_tree_add(mhla_added_tree *tree, const char *content, size_t bytes, int32_t token);
-/* Runs the normalizers; *text and *bytes become what comes out, in one of the buffers or where it was. *first becomes 0 if
- * the text has lost its beginning: what comes out does not count as the first part then. */
+/* Runs the normalizers; *text and *bytes become what comes out, in one of the buffers or where it was. *first is how
+ * many bytes of it count as the beginning of the text: what is put in front adds to them, what is stripped there takes away. */
 mhla_status mhla_normalizers_run(const mhla_tokenizer *t, mhla_matcher *m, mhla_chars buffers[2], const char **text,
-                                 size_t *bytes, int *first);
+                                 size_t *bytes, size_t *first);
 
 /* ---- Decoding (tokenizer_decode.c) ---- */
 

@@ -75,10 +75,14 @@ static void work_return(encode_work *w, const mhla_tokenizer *t) {
 
 /* ---- Words ---- */
 
-static mhla_status split(run *r, size_t stage, const char *text, size_t bytes, int first);
+/* `first` throughout: how many bytes in front of a part count as the text's beginning. 1: it begins there; 0: it does not;
+ * what was put before the beginning makes it more. */
+static mhla_status split(run *r, size_t stage, const char *text, size_t bytes, size_t first);
+
+static inline size_t first_behind(size_t first, size_t bytes) { return first > bytes ? first - bytes : 0; }
 
 /* `text` with the marks of a Metaspace or ByteLevel in w->marked[stage]. */
-static mhla_status mark(run *r, size_t stage, const char **text, size_t *bytes, int first) {
+static mhla_status mark(run *r, size_t stage, const char **text, size_t *bytes, size_t *first) {
     const mhla_splitter *s = &r->t->splitters[stage];
     mhla_chars *out = &r->w->marked[stage];
     out->count = 0;
@@ -86,9 +90,10 @@ static mhla_status mark(run *r, size_t stage, const char **text, size_t *bytes, 
     const size_t n = *bytes;
     const int there = (n >= s->mark_bytes && memcmp(from, s->mark, s->mark_bytes) == 0) ||
                       (s->mark_spaces && n > 0 && from[0] == ' ');
-    const int prefix = !there && (s->prefix == MHLA_PREFIX_ALWAYS || (s->prefix == MHLA_PREFIX_FIRST && first));
+    const int prefix = !there && (s->prefix == MHLA_PREFIX_ALWAYS || (s->prefix == MHLA_PREFIX_FIRST && *first));
     if (!prefix && !s->mark_spaces) return MHLA_OK;
     if (prefix) MHLA_TRY(mhla_chars_append(out, s->mark, s->mark_bytes));
+    if (prefix && *first) *first += s->mark_bytes;
     for (size_t at = 0; at < n;) {
         const char *space = s->mark_spaces ? memchr(from + at, ' ', n - at) : NULL;
         const size_t end = space ? (size_t)(space - from) : n;
@@ -102,12 +107,12 @@ static mhla_status mark(run *r, size_t stage, const char **text, size_t *bytes, 
 }
 
 /* A part of what a splitter cut, on its way down; empty ones are dropped. */
-static inline mhla_status down(run *r, size_t stage, const char *text, size_t start, size_t end, int first) {
-    return start < end ? split(r, stage + 1, text + start, end - start, first && start == 0) : MHLA_OK;
+static inline mhla_status down(run *r, size_t stage, const char *text, size_t start, size_t end, size_t first) {
+    return start < end ? split(r, stage + 1, text + start, end - start, first_behind(first, start)) : MHLA_OK;
 }
 
 /* Matches and what lies between them, joined as the behaviour says. */
-static mhla_status split_pattern(run *r, size_t stage, const char *text, size_t bytes, int first) {
+static mhla_status split_pattern(run *r, size_t stage, const char *text, size_t bytes, size_t first) {
     const mhla_splitter *s = &r->t->splitters[stage];
     size_t at = 0, held = 0, held_end = 0; /* a part that is not yet handed down: [held, held_end) */
     int held_match = 0, holds = 0;
@@ -144,11 +149,11 @@ static mhla_status split_pattern(run *r, size_t stage, const char *text, size_t 
     return holds ? down(r, stage, text, held, held_end, first) : MHLA_OK;
 }
 
-static mhla_status split(run *r, size_t stage, const char *text, size_t bytes, int first) {
+static mhla_status split(run *r, size_t stage, const char *text, size_t bytes, size_t first) {
     const mhla_tokenizer *t = r->t;
     if (stage == t->splitter_count) return mhla_bpe_encode(&t->bpe, r->w->bpe, r->ids, text, bytes);
     const mhla_splitter *s = &t->splitters[stage];
-    if (s->prefix != MHLA_PREFIX_NEVER || s->mark_spaces) MHLA_TRY(mark(r, stage, &text, &bytes, first));
+    if (s->prefix != MHLA_PREFIX_NEVER || s->mark_spaces) MHLA_TRY(mark(r, stage, &text, &bytes, &first));
     if (!s->splits) return split(r, stage + 1, text, bytes, first);
     const mhla_pattern_kind kind = s->pattern.kind;
     if ((kind != MHLA_PATTERN_GPT2 && kind != MHLA_PATTERN_LLAMA3) || s->behavior != MHLA_SPLIT_ISOLATED)
@@ -225,10 +230,10 @@ static int is_single_word(const char *text, size_t bytes, size_t start, size_t e
     return end == bytes || (mhla_char_class(mhla_char_read(text + end, &n)) & MHLA_CHAR_WORD) == 0;
 }
 
-typedef mhla_status part_fn(run *r, const char *text, size_t bytes, int first);
+typedef mhla_status part_fn(run *r, const char *text, size_t bytes, size_t first);
 
 /* Hands the parts between added tokens to `part`, and writes the tokens' ids. */
-static mhla_status cut_added(run *r, const mhla_added_tree *tree, const char *text, size_t bytes, int first,
+static mhla_status cut_added(run *r, const mhla_added_tree *tree, const char *text, size_t bytes, size_t first,
                              part_fn *part) {
     if (tree->count == 0) return part(r, text, bytes, first);
     size_t done = 0;
@@ -248,27 +253,25 @@ static mhla_status cut_added(run *r, const mhla_added_tree *tree, const char *te
         if (token->rstrip)
             for (size_t n; end < bytes && (mhla_char_class(mhla_char_read(text + end, &n)) & MHLA_CHAR_SPACE);)
                 end += n;
-        if (start > done) MHLA_TRY(part(r, text + done, start - done, first && done == 0));
+        if (start > done) MHLA_TRY(part(r, text + done, start - done, first_behind(first, done)));
         MHLA_TRY(mhla_ids_append(r->ids, &token->id, 1));
         done = end;
     }
-    return done < bytes ? part(r, text + done, bytes - done, first && done == 0) : MHLA_OK;
+    return done < bytes ? part(r, text + done, bytes - done, first_behind(first, done)) : MHLA_OK;
 }
 
-static mhla_status part_words(run *r, const char *text, size_t bytes, int first) {
+static mhla_status part_words(run *r, const char *text, size_t bytes, size_t first) {
     return split(r, 0, text, bytes, first);
 }
 
 mhla_status mhla_normalizers_run(const mhla_tokenizer *t, mhla_matcher *m, mhla_chars buffers[2], const char **text,
-                                 size_t *bytes, int *first) {
+                                 size_t *bytes, size_t *first) {
     int turn = 0;
     for (size_t i = 0; i < t->normalizer_count; i++) {
         int same;
-        size_t n;
-        if (t->normalizers[i].kind == MHLA_NORMALIZE_STRIP && t->normalizers[i].left && *bytes > 0 &&
-            (mhla_char_class(mhla_char_read(*text, &n)) & MHLA_CHAR_SPACE))
-            *first = 0;
-        MHLA_TRY(mhla_normalize(&t->normalizers[i], m, &buffers[turn], *text, *bytes, &same));
+        const mhla_normalizer *x = &t->normalizers[i];
+        *first = mhla_normalize_first(x, *text, *bytes, *first);
+        MHLA_TRY(mhla_normalize(x, m, &buffers[turn], *text, *bytes, &same));
         if (same) continue;
         *text = buffers[turn].data ? buffers[turn].data : "";
         *bytes = buffers[turn].count;
@@ -277,7 +280,7 @@ mhla_status mhla_normalizers_run(const mhla_tokenizer *t, mhla_matcher *m, mhla_
     return MHLA_OK;
 }
 
-static mhla_status part_raw(run *r, const char *text, size_t bytes, int first) {
+static mhla_status part_raw(run *r, const char *text, size_t bytes, size_t first) {
     MHLA_TRY(mhla_normalizers_run(r->t, &r->w->matcher, r->w->normal, &text, &bytes, &first));
     return bytes ? cut_added(r, &r->t->normal, text, bytes, first, part_words) : MHLA_OK;
 }

@@ -105,9 +105,9 @@ static int64_t merge_by_definition(const mhla_bpe *b, int32_t *ids, int64_t coun
     }
 }
 
-/* Letters a .. d, a space mark, and merges drawn at random. */
-static void draw_bpe(mhla_bpe *b, rng *r) {
-    *b = (mhla_bpe){.unk = -1};
+/* Letters a .. d, a space mark, and merges drawn at random. Without `unk` characters that are not known leave nothing. */
+static void draw_bpe(mhla_bpe *b, rng *r, int32_t unk) {
+    *b = (mhla_bpe){.unk = unk};
     memset(b->spare, 0xff, sizeof b->spare);
     static const char *const letters[] = {"a", "b", "c", "d", "\xe2\x96\x81"};
     for (int i = 0; i < 5; i++) ASSERT_OK(mhla_vocabulary_set(&b->symbols, i, letters[i], strlen(letters[i]), "test"));
@@ -134,18 +134,22 @@ static void draw_bpe(mhla_bpe *b, rng *r) {
 
 static void merging(void **state) {
     (void)state;
+    static const uint32_t unknown[] = {'x', 0x2582};
     rng r = {3};
     mhla_bpe_work *work;
     for (int n = 0; n < 40; n++) {
         mhla_bpe b;
         ASSERT_OK(mhla_bpe_work_create(&work)); /* words are cached: one for each vocabulary */
-        draw_bpe(&b, &r);
+        const int vanish = n % 2;
+        draw_bpe(&b, &r, vanish ? -1 : 0);
+        assert_int_equal(b.cuts, !vanish);
         for (int k = 0; k < 30; k++) {
             const int64_t length = 1 + rng_below(&r, k % 3 ? 30 : 150);
             int32_t wanted[200];
-            char text[700];
+            char text[1000];
             size_t bytes = 0;
             for (int64_t i = 0; i < length; i++) {
+                if (vanish && rng_below(&r, 4) == 0) bytes += put_code(text + bytes, RNG_PICK(&r, unknown));
                 wanted[i] = rng_below(&r, k % 3 ? 5 : 4); /* long ones have no place to be cut at */
                 bytes += put_code(text + bytes, wanted[i] == 4 ? 0x2581 : 'a' + (uint32_t)wanted[i]);
             }
@@ -287,6 +291,8 @@ static const struct expected {
      9,
      "l lo e d o t e t 1"},
     {"json/regex", "x worldx world ", {16, 14, 17, 13, 18, 16, 14, 17, 13, 18}, 10, "w o r l d w o r l d"},
+    {"json/prefixes", "91 a", {9, 0, 5, 4, 8}, 5, "x 91 a"}, /* both parts stand at the beginning */
+    {"json/prefixes", "a'z a", {9, 2, 7, 2}, 4, "xa' a"},    /* z leaves nothing: its neighbours meet */
     {"model/bpe",
      "Hello  w\303\266rld <|endoftext|> xyz",
      {1, 31, 3, 0, 24, 41, 0, 47, 0, 46, 20, 54, 47, 0, 54, 0, 41, 0},
