@@ -29,6 +29,19 @@ static mhla_status put(mhla_chars *out, uint32_t code) {
     return mhla_chars_append(out, (const char *)bytes, (size_t)mhla_utf8_put(bytes, code));
 }
 
+/* Capitals of Unicode 15.1 to 17, which the reference library knows and a utf8proc may not yet. */
+static uint32_t to_lower(uint32_t code) {
+    static const struct {
+        uint32_t first, last, to;
+    } newer[] = {{0x1c89, 0x1c89, 0x1c8a},   {0xa7cb, 0xa7cb, 0x264},  {0xa7cc, 0xa7cc, 0xa7cd},
+                 {0xa7ce, 0xa7ce, 0xa7cf},   {0xa7d2, 0xa7d2, 0xa7d3}, {0xa7d4, 0xa7d4, 0xa7d5},
+                 {0xa7da, 0xa7da, 0xa7db},   {0xa7dc, 0xa7dc, 0x19b},  {0x10d50, 0x10d65, 0x10d70},
+                 {0x16ea0, 0x16eb8, 0x16ebb}};
+    for (size_t i = 0; code >= newer->first && i < sizeof newer / sizeof *newer; i++)
+        if (code >= newer[i].first && code <= newer[i].last) return newer[i].to + (code - newer[i].first);
+    return (uint32_t)utf8proc_tolower((utf8proc_int32_t)code);
+}
+
 static mhla_status lowercase(mhla_chars *out, const char *text, size_t bytes) {
     for (size_t i = 0, n; i < bytes; i += n) {
         const uint32_t code = mhla_char_read(text + i, &n);
@@ -36,13 +49,42 @@ static mhla_status lowercase(mhla_chars *out, const char *text, size_t bytes) {
             MHLA_TRY(mhla_chars_append(out, "i\xcc\x87", 3));
             continue;
         }
-        MHLA_TRY(put(out, (uint32_t)utf8proc_tolower((utf8proc_int32_t)code)));
+        MHLA_TRY(put(out, to_lower(code)));
     }
     return MHLA_OK;
 }
 
+/* The reference's tables of marks and decompositions are those of Unicode 9: what is newer stays as it is. Letters inside of
+ * these ranges have neither. */
+static int is_newer(uint32_t code) {
+    static const struct {
+        uint32_t first, last;
+    } newer[] = {{0x7fd, 0x7fd},     {0x898, 0x8d3},     {0x9fe, 0x9fe},     {0xafa, 0xaff},     {0xb55, 0xb55},
+                 {0xc04, 0xc3c},     {0xcf3, 0xd00},     {0xd3b, 0xd3c},     {0xd81, 0xd81},     {0xeba, 0xeba},
+                 {0xece, 0xece},     {0x1715, 0x1715},   {0x180f, 0x180f},   {0x1abf, 0x1ace},   {0x1cf7, 0x1cf7},
+                 {0x1df6, 0x1dfa},   {0x32ff, 0x32ff},   {0xa7f2, 0xa7f4},   {0xa82c, 0xa82c},   {0xa8ff, 0xa8ff},
+                 {0xab69, 0xab69},   {0x10781, 0x107ba}, {0x10d24, 0x10f85}, {0x11070, 0x11074}, {0x110c2, 0x110c2},
+                 {0x11145, 0x11146}, {0x111c9, 0x111c9}, {0x111ce, 0x111cf}, {0x11241, 0x11241}, {0x1133b, 0x1133b},
+                 {0x1145e, 0x1145e}, {0x1182c, 0x11a99}, {0x11d31, 0x11f42}, {0x13440, 0x13455}, {0x16f4f, 0x16f4f},
+                 {0x16f7f, 0x16f87}, {0x16fe4, 0x16ff1}, {0x1cf00, 0x1cf46}, {0x1e030, 0x1e4ef}, {0x1f16c, 0x1f16c},
+                 {0x1fbf0, 0x1fbf9}};
+    size_t low = 0, high = sizeof newer / sizeof *newer;
+    while (low < high) {
+        const size_t middle = (low + high) / 2;
+        if (code > newer[middle].last)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < sizeof newer / sizeof *newer && code >= newer[low].first;
+}
+
+/* Marks of all kinds, those that take room (vowel signs of Indian scripts) and enclose included, as the reference has it. */
 static int is_accent(uint32_t code) {
-    return code >= 128 && utf8proc_category((utf8proc_int32_t)code) == UTF8PROC_CATEGORY_MN;
+    const int category = code >= 0x300 ? utf8proc_category((utf8proc_int32_t)code) : 0;
+    const int mark =
+        category == UTF8PROC_CATEGORY_MN || category == UTF8PROC_CATEGORY_MC || category == UTF8PROC_CATEGORY_ME;
+    return (mark && !is_newer(code)) || code == 0x1cf2 || code == 0x1cf3; /* these two were marks then */
 }
 
 static mhla_status strip_accents(mhla_chars *out, const char *text, size_t bytes) {
@@ -77,7 +119,10 @@ static mhla_status squeeze(mhla_chars *out, const char *text, size_t bytes) {
 
 /* ---- Unicode's normal forms ---- */
 
-static int combining(int32_t code) { return utf8proc_get_property(code)->combining_class; }
+static int combining(int32_t code) {
+    const int class = utf8proc_get_property(code)->combining_class;
+    return class && is_newer((uint32_t)code) ? 0 : class;
+}
 
 /* Marks between two starters in the order of their classes, those of one class as they were. utf8proc's own sort takes
  * quadratic time, so long runs are counted. */
@@ -114,7 +159,8 @@ static mhla_status normal_form(const mhla_normalizer *n, mhla_chars *out, const 
         codes = list;
         if (status != MHLA_OK) break;
         int last = 0;
-        const utf8proc_ssize_t got = utf8proc_decompose_char(code, codes + count, 32, options, &last);
+        const utf8proc_ssize_t got =
+            is_newer((uint32_t)code) ? -1 : utf8proc_decompose_char(code, codes + count, 32, options, &last);
         if (got < 0 || got > 32)
             codes[count++] = code;
         else

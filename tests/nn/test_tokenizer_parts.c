@@ -202,6 +202,35 @@ static void normal_forms(void **state) {
     }
 }
 
+/* What the reference library makes of characters about which versions of Unicode differ. */
+static void versions_of_unicode(void **state) {
+    (void)state;
+    static const mhla_normalizer accents = {.kind = MHLA_NORMALIZE_STRIP_ACCENTS},
+                                 lower = {.kind = MHLA_NORMALIZE_LOWERCASE},
+                                 nfkd = {.kind = MHLA_NORMALIZE_FORM, .compatible = 1};
+    static const struct {
+        const mhla_normalizer *how;
+        uint32_t code, becomes; /* 0: nothing */
+    } known[] = {{&accents, 0x301, 0},       {&accents, 0x93e, 0},       {&accents, 0x489, 0},
+                 {&accents, 0x1cf2, 0},      {&accents, 0x1abf, 0x1abf}, {&accents, 0x10eab, 0x10eab},
+                 {&accents, 0xe9, 0xe9},     {&lower, 0x212a, 'k'},      {&lower, 0x1c89, 0x1c8a},
+                 {&lower, 0xa7dc, 0x19b},    {&lower, 0x10d65, 0x10d85}, {&lower, 0x10d66, 0x10d66},
+                 {&lower, 0x16eb8, 0x16ed3}, {&nfkd, 0xff21, 'A'},       {&nfkd, 0x32ff, 0x32ff},
+                 {&nfkd, 0x1fbf9, 0x1fbf9},  {&nfkd, 0x11938, 0x11938}};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        char text[8], wanted[8];
+        const size_t bytes = put_code(text, known[i].code);
+        const size_t left = known[i].becomes ? put_code(wanted, known[i].becomes) : 0;
+        mhla_chars got = {0};
+        int same;
+        ASSERT_OK(mhla_normalize(known[i].how, NULL, &got, text, bytes, &same));
+        if (same) ASSERT_OK(mhla_chars_append(&got, text, bytes));
+        if (got.count != left || (left && memcmp(got.data, wanted, left) != 0))
+            fail_msg("U+%04X: %zu bytes", (unsigned)known[i].code, got.count);
+        mhla_chars_free(&got);
+    }
+}
+
 /* ---- Small files of every kind ---- */
 
 static const struct expected {
@@ -679,10 +708,19 @@ static void training(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(patterns),    cmocka_unit_test(merging),        cmocka_unit_test(normal_forms),
-        cmocka_unit_test(small_files), cmocka_unit_test(special_tokens), IN_FOLDER(configs),
-        IN_FOLDER(wrong_calls),        cmocka_unit_test(wrong_files),    cmocka_unit_test(hostile_files),
-        cmocka_unit_test(no_memory),   cmocka_unit_test(long_words),     IN_FOLDER(training),
+        cmocka_unit_test(patterns),
+        cmocka_unit_test(merging),
+        cmocka_unit_test(normal_forms),
+        cmocka_unit_test(versions_of_unicode),
+        cmocka_unit_test(small_files),
+        cmocka_unit_test(special_tokens),
+        IN_FOLDER(configs),
+        IN_FOLDER(wrong_calls),
+        cmocka_unit_test(wrong_files),
+        cmocka_unit_test(hostile_files),
+        cmocka_unit_test(no_memory),
+        cmocka_unit_test(long_words),
+        IN_FOLDER(training),
         IN_FOLDER(gguf_vocabularies),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
