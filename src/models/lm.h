@@ -1,6 +1,6 @@
 /* Decoders of text: what a model of this family is (its config), its parameters by name, its forward pass. Attention is
- * chosen per layer: MHLA, softmax (Transformer++, Llama) or linear. lm.c is the paper; lm_config.c reads and writes what
- * can be chosen.
+ * chosen per layer: MHLA, softmax (Transformer++, Llama) or linear. lm.c is the paper; lm_config.c has what can be chosen,
+ * lm_config_file.c reads and writes it.
  *
  *   training      hidden = mhla_lm_forward(t, lm, &run, ids, B, T); loss from hidden and mhla_lm_output(lm), in pieces
  *   inference     the same, with `attend` (and `convolve`) of the run set: whoever keeps states of sequences is handed

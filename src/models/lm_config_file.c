@@ -1,0 +1,383 @@
+/* The config.json of a decoder: keys as flash-linear-attention spells them, or Hugging Face's of Llama and those like it, read
+ * into settings (lm_settings.h); what the tensors beside it say; and every key of a config, written. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/status.h"
+#include "models/lm_settings.h"
+
+/* ---- config.json: reading ------------------------------------------------------------------------------------------------ */
+
+/* NULL where the key is absent or null. */
+static const json_t *value_of(const json_t *tree, const char *name) {
+    const json_t *v = json_object_get(tree, name);
+    return json_is_null(v) ? NULL : v;
+}
+
+/* Numbers may be written 1 or 1.0. */
+static mhla_status read_int(int *to, const json_t *tree, const char *name, double least, double most,
+                            const char *path) {
+    const json_t *v = value_of(tree, name);
+    if (v == NULL) return MHLA_OK;
+    const double x = json_is_number(v) ? json_number_value(v) : NAN;
+    if (!(x >= least && x <= most) || x != floor(x)) {
+        char *text = json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT);
+        const mhla_status status = mhla_fail(MHLA_EDATA, "%s: \"%s\" is %.60s: expected an integer from %.0f to %.0f",
+                                             path, name, text ? text : mhla_json_type_text(v), least, most);
+        free(text);
+        return status;
+    }
+    *to = (int)x;
+    return MHLA_OK;
+}
+
+static mhla_status read_real(double *to, const json_t *tree, const char *name, double least, double most,
+                             const char *path) {
+    const json_t *v = value_of(tree, name);
+    if (v == NULL) return MHLA_OK;
+    const double x = json_is_number(v) ? json_number_value(v) : NAN;
+    if (!(x >= least && x <= most))
+        return mhla_fail(MHLA_EDATA, "%s: \"%s\" is no number from %g to %g", path, name, least, most);
+    *to = x;
+    return MHLA_OK;
+}
+
+static mhla_status read_bool(int *to, const json_t *tree, const char *name, const char *path) {
+    const json_t *v = value_of(tree, name);
+    if (v == NULL) return MHLA_OK;
+    if (!json_is_boolean(v)) return mhla_fail(MHLA_EDATA, "%s: \"%s\" is neither true nor false", path, name);
+    *to = json_is_true(v);
+    return MHLA_OK;
+}
+
+static mhla_status read_key(mhla_lm_settings *s, const mhla_lm_key *k, const json_t *tree, const char *name,
+                            const char *path) {
+    void *to = (char *)s + k->at;
+    const json_t *v = value_of(tree, name);
+    if (v == NULL) return MHLA_OK;
+    switch (k->kind) {
+    case MHLA_LM_INT:
+        if (strcmp(name, "eos_token_id") == 0 && json_is_array(v)) return MHLA_OK; /* several: mhla_lm_ends_read */
+        return read_int(to, tree, name, k->row.least, k->row.most, path);
+    case MHLA_LM_REAL: return read_real(to, tree, name, k->row.least, k->row.most, path);
+    case MHLA_LM_BOOL: return read_bool(to, tree, name, path);
+    case MHLA_LM_CHOICE: {
+        const int i = json_is_string(v) ? mhla_lm_choice(k->row.choices, json_string_value(v)) : -1;
+        if (i < 0)
+            return mhla_fail(MHLA_ENOTSUP, "%s: \"%s\" is \"%.40s\": known are %s", path, name,
+                             json_is_string(v) ? json_string_value(v) : mhla_json_type_text(v), k->row.choices);
+        *(int *)to = i;
+        return MHLA_OK;
+    }
+    case MHLA_LM_TEXT:
+    case MHLA_LM_LAYERS_LIST: break;
+    }
+    return MHLA_OK;
+}
+
+static mhla_status read_keys(mhla_lm_settings *s, const json_t *tree, const char *path) {
+    int n;
+    const mhla_lm_key *keys = mhla_lm_keys(&n);
+    for (int i = 0; i < n; i++)
+        if (strncmp(keys[i].row.name, "attn_", 5) != 0) MHLA_TRY(read_key(s, &keys[i], tree, keys[i].row.name, path));
+    const json_t *attn = value_of(tree, "attn");
+    if (attn == NULL) return MHLA_OK;
+    const json_t *layers = value_of(attn, "layers");
+    if (!json_is_array(layers)) return mhla_fail(MHLA_EDATA, "%s: \"attn\" has no list of \"layers\"", path);
+    for (size_t i = 0; i < json_array_size(layers); i++) {
+        const json_t *v = json_array_get(layers, i);
+        if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) >= s->num_hidden_layers)
+            return mhla_fail(MHLA_EDATA, "%s: attn.layers[%zu] is no layer from 0 to %d", path, i,
+                             s->num_hidden_layers - 1);
+    }
+    mhla_lm_set_layers(s, layers);
+    s->attn.num_heads = s->num_heads;
+    for (int i = 0; i < n; i++)
+        if (strncmp(keys[i].row.name, "attn_", 5) == 0)
+            MHLA_TRY(read_key(s, &keys[i], attn, keys[i].row.name + 5, path));
+    return MHLA_OK;
+}
+
+/* What stands for the network that is computed here, or is not known. */
+static mhla_status refuse(const json_t *tree, const char *path) {
+    static const struct {
+        const char *key, *what;
+    } parts[] = {{"tie_feature_map_qk", "one feature map for q and k"}, {"rope_scaling", "a scaled rotary embedding"}};
+    for (int i = 0; i < 2; i++) {
+        const json_t *v = value_of(tree, parts[i].key);
+        if (v && !json_is_false(v)) {
+            const json_t *type =
+                json_object_get(v, "rope_type") ? json_object_get(v, "rope_type") : json_object_get(v, "type");
+            if (json_is_string(type) && strcmp(json_string_value(type), "default") == 0) continue;
+            return mhla_fail(MHLA_ENOTSUP, "%s: \"%s\": %s is not known here", path, parts[i].key, parts[i].what);
+        }
+    }
+    if (json_is_false(json_object_get(tree, "elementwise_affine")))
+        return mhla_fail(MHLA_ENOTSUP, "%s: \"elementwise_affine\" false: norms without weights are not known here",
+                         path);
+    const json_t *act = value_of(tree, "hidden_act");
+    if (json_is_string(act) && strcmp(json_string_value(act), "swish") != 0 &&
+        strcmp(json_string_value(act), "silu") != 0)
+        return mhla_fail(MHLA_ENOTSUP, "%s: \"hidden_act\" is \"%.40s\": known are swish and silu", path,
+                         json_string_value(act));
+    return MHLA_OK;
+}
+
+/* Llama and those that differ from it in a bias, a norm or a window. */
+static mhla_status read_llama(mhla_lm_settings *s, const json_t *tree, const char *type, const char *path) {
+    *s = mhla_lm_standard(MHLA_ATTENTION_SOFTMAX);
+    s->names = MHLA_LM_NAMES_HF;
+    s->bos_token_id = s->eos_token_id = -1;
+    MHLA_TRY(read_keys(s, tree, path));
+    MHLA_TRY(read_int(&s->num_heads, tree, "num_attention_heads", 1, 256, path));
+    MHLA_TRY(read_int(&s->num_kv_heads, tree, "num_key_value_heads", 1, 256, path));
+    MHLA_TRY(read_real(&s->norm_eps, tree, "rms_norm_eps", 0, 1, path));
+    const json_t *rope = value_of(tree, "rope_parameters"); /* transformers 5 */
+    if (rope) {
+        const char *kind = json_string_value(json_object_get(rope, "rope_type"));
+        if (kind && strcmp(kind, "default") != 0)
+            return mhla_fail(MHLA_ENOTSUP, "%s: \"rope_parameters\": rope_type \"%.40s\" is not known here", path,
+                             kind);
+        MHLA_TRY(read_real(&s->rope_theta, rope, "rope_theta", 1, 1e12, path));
+    }
+    MHLA_TRY(read_bool(&s->qkv_bias, tree, "attention_bias", path));
+    s->out_bias = s->qkv_bias;
+    MHLA_TRY(read_bool(&s->mlp_bias, tree, "mlp_bias", path));
+    if (strcmp(type, "mistral") == 0) MHLA_TRY(read_int(&s->window_size, tree, "sliding_window", 1, 1 << 30, path));
+    if (strncmp(type, "qwen", 4) == 0 && json_is_true(json_object_get(tree, "use_sliding_window")))
+        return mhla_fail(MHLA_ENOTSUP, "%s: \"use_sliding_window\" of some layers is not known here", path);
+    if (strcmp(type, "qwen2") == 0) {
+        s->qkv_bias = 1;
+        s->out_bias = 0;
+    }
+    if (strcmp(type, "qwen3") == 0) {
+        s->qk_norm = 1;
+        s->qk_norm_eps = s->norm_eps;
+    }
+    return MHLA_OK;
+}
+
+static const mhla_stored *find_part(const mhla_safetensors *file, int layer, const char *part) {
+    char name[128];
+    static const char *const places[] = {"attn", "self_attn"};
+    const mhla_stored *s = NULL;
+    for (int i = 0; i < 2 && file && s == NULL; i++) {
+        snprintf(name, sizeof name, "model.layers.%d.%s.%s", layer, places[i], part);
+        s = mhla_safetensors_find(file, name);
+    }
+    return s;
+}
+
+/* What the tensors say: M is the side of the mixing matrix, the names are those that are there, and where config.json
+ * leaves it open, the output matrix is the embedding if there is no other. */
+static mhla_status look(mhla_lm_settings *s, const json_t *tree, const mhla_safetensors *file) {
+    if (file == NULL) return MHLA_OK;
+    for (int i = 0; i < s->num_hidden_layers && i < MHLA_LM_LAYERS; i++) {
+        const mhla_stored *mix = find_part(file, i, "mixing_matrix");
+        if (mix == NULL) continue;
+        if (mix->rank < 2 || mix->shape[0] != mix->shape[1] || mix->shape[0] < 1 || mix->shape[0] > 4096)
+            return mhla_fail(MHLA_EDATA, "%s: tensor %s is no matrix of as many rows as columns", mix->path, mix->name);
+        s->num_blocks = (int)mix->shape[0];
+        break;
+    }
+    if (mhla_safetensors_find(file, "model.embed_tokens.weight")) s->names = MHLA_LM_NAMES_HF;
+    if (mhla_safetensors_find(file, "model.embeddings.weight")) s->names = MHLA_LM_NAMES_FLA;
+    if (value_of(tree, "tie_word_embeddings") == NULL)
+        s->tie_word_embeddings = mhla_safetensors_find(file, "lm_head.weight") == NULL;
+    return MHLA_OK;
+}
+
+/* fla's model_type "gla" holds MHLA, GLA or simple GLA: by the tensors, then by attn_extends, which is "mhla" if absent. */
+static mhla_status check_gla(const json_t *tree, const mhla_safetensors *file, const char *path) {
+    const json_t *extends = value_of(tree, "attn_extends");
+    const char *what = json_is_string(extends) ? json_string_value(extends) : "mhla";
+    for (int i = 0; i < MHLA_LM_LAYERS && file; i++) {
+        if (find_part(file, i, "mixing_matrix")) return MHLA_OK;
+        const mhla_stored *gk = find_part(file, i, "gk_proj.0.weight");
+        if (gk)
+            return mhla_fail(MHLA_ENOTSUP, "%s: tensor %s: gated linear attention (GLA) is not known here", gk->path,
+                             gk->name);
+    }
+    if (strcmp(what, "mhla") == 0) return MHLA_OK;
+    return mhla_fail(MHLA_ENOTSUP, "%s: \"attn_extends\" is \"%.40s\": gated linear attention (GLA) is not known here",
+                     path, what);
+}
+
+/* One number is the eos; of several the first is. */
+mhla_status mhla_lm_ends_read(mhla_lm_config *c, const json_t *tree, const char *key, const char *path) {
+    const json_t *v = value_of(tree, key);
+    if (v == NULL) return MHLA_OK;
+    const int list = json_is_array(v);
+    const size_t n = list ? json_array_size(v) : 1;
+    if (n > MHLA_LM_ENDS)
+        return mhla_fail(MHLA_EDATA, "%s: \"%s\" has %zu tokens: expected %d at most", path, key, n, MHLA_LM_ENDS);
+    for (size_t i = 0; i < n; i++) {
+        const json_t *x = list ? json_array_get(v, i) : v;
+        const double id = json_is_number(x) ? json_number_value(x) : NAN;
+        if (!(id >= 0 && id < c->vocabulary) || id != floor(id))
+            return mhla_fail(MHLA_EDATA, "%s: \"%s\"[%zu] is no token from 0 to %d", path, key, i, c->vocabulary - 1);
+        c->ends[i] = (int32_t)id;
+    }
+    c->end_count = (int)n;
+    return MHLA_OK;
+}
+
+int mhla_lm_config_fits(const json_t *tree) { return json_is_string(json_object_get(tree, "model_type")); }
+
+mhla_status mhla_lm_config_read(mhla_lm_config *c, const json_t *tree, const mhla_safetensors *file, const char *path) {
+    static const struct {
+        const char *type;
+        int attention;
+    } types[] = {{"gla", MHLA_ATTENTION_MHLA},
+                 {"mhla", MHLA_ATTENTION_MHLA},
+                 {"transformer", MHLA_ATTENTION_SOFTMAX},
+                 {"linear_attn", MHLA_ATTENTION_LINEAR}};
+    static const char *const llamas[] = {"llama", "mistral", "qwen2", "qwen3"};
+    const char *type = json_string_value(json_object_get(tree, "model_type"));
+    mhla_lm_settings s;
+    int known = 0;
+    if (type == NULL) return mhla_fail(MHLA_EDATA, "%s: no \"model_type\"", path);
+    MHLA_TRY(refuse(tree, path));
+    for (int i = 0; i < 4 && !known; i++)
+        if (strcmp(type, types[i].type) == 0) {
+            known = 1;
+            if (i == 0) MHLA_TRY(check_gla(tree, file, path));
+            s = mhla_lm_standard(types[i].attention);
+            MHLA_TRY(read_keys(&s, tree, path));
+        }
+    for (int i = 0; i < 4 && !known; i++)
+        if (strcmp(type, llamas[i]) == 0) {
+            known = 1;
+            MHLA_TRY(read_llama(&s, tree, type, path));
+        }
+    if (!known)
+        return mhla_fail(
+            MHLA_ENOTSUP,
+            "%s: model_type \"%.40s\" is not known here: known are gla with MHLA in it, mhla, transformer, "
+            "linear_attn, llama, mistral, qwen2, qwen3",
+            path, type);
+    MHLA_TRY(look(&s, tree, file));
+    snprintf(s.model, sizeof s.model, "%s", type);
+    const json_t *ours = value_of(tree, "model"); /* the preset that it was made of */
+    if (json_is_string(ours)) snprintf(s.model, sizeof s.model, "%.31s", json_string_value(ours));
+    const mhla_status status = mhla_lm_resolve(c, &s);
+    if (status != MHLA_OK)
+        return status == MHLA_EINVAL ? mhla_fail(MHLA_EDATA, "%s: %s", path, mhla_message()) : status;
+    if (!json_is_array(value_of(tree, "eos_token_id"))) return MHLA_OK;
+    MHLA_TRY(mhla_lm_ends_read(c, tree, "eos_token_id", path));
+    c->eos = c->end_count ? c->ends[0] : -1;
+    return MHLA_OK;
+}
+
+/* ---- config.json: writing -------------------------------------------------------------------------------------------------- */
+
+static void put(json_t *tree, const char *name, json_t *value) { json_object_set_new(tree, name, value); }
+static json_t *choice_text(const char *choices, int index) {
+    for (; index > 0; index--) choices = strchr(choices, '|') + 1;
+    return json_stringn(choices, strcspn(choices, "|"));
+}
+static json_t *number_or_null(int64_t x) { return x ? json_integer(x) : json_null(); }
+
+static void put_softmax(json_t *tree, const mhla_lm_mixer *m) {
+    put(tree, "num_heads", json_integer(m->heads));
+    put(tree, "num_kv_heads", json_integer(m->kv_heads));
+    put(tree, "qkv_bias", json_boolean(m->qkv_bias));
+    put(tree, "qk_norm", json_boolean(m->qk_norm));
+    put(tree, "window_size", number_or_null(m->window));
+    put(tree, "rope_theta", json_real(m->rope_theta));
+}
+
+static void put_linear(json_t *tree, const mhla_lm_config *c, int kind) {
+    const mhla_lm_mixer *m = &c->mixer[kind];
+    put(tree, "num_heads", json_integer(m->heads));
+    put(tree, "num_kv_heads", m->kv_heads == m->heads ? json_null() : json_integer(m->kv_heads));
+    put(tree, "expand_k", json_real((double)m->heads * m->key_dim / c->width));
+    put(tree, "expand_v", json_real((double)m->heads * m->value_dim / c->width));
+    put(tree, "feature_map", choice_text(MHLA_LM_FEATURES, m->feature));
+    put(tree, "use_short_conv", json_boolean(m->conv));
+    if (m->conv) put(tree, "conv_size", json_integer(m->conv));
+    if (kind == MHLA_ATTENTION_MHLA) {
+        put(tree, "attn_extends", json_string("mhla"));
+        put(tree, "chunk_size", json_integer(m->chunk));
+        put(tree, "num_blocks", json_integer(m->blocks));
+        put(tree, "use_output_gate", json_boolean(m->gate));
+        put(tree, "rope_theta", json_real(m->rope_theta));
+    } else {
+        put(tree, "norm_q", json_boolean(m->norm_q));
+        put(tree, "norm_k", json_boolean(m->norm_k));
+        put(tree, "norm_feature_map", json_boolean(m->norm_features));
+    }
+}
+
+static void put_llama(json_t *tree, const mhla_lm_config *c) {
+    const mhla_lm_mixer *m = &c->mixer[MHLA_ATTENTION_SOFTMAX];
+    put(tree, "architectures", json_pack("[s]", "LlamaForCausalLM"));
+    put(tree, "model_type",
+        json_string(m->qk_norm                    ? "qwen3"
+                    : m->qkv_bias && !m->out_bias ? "qwen2"
+                    : m->window                   ? "mistral"
+                                                  : "llama"));
+    put(tree, "num_attention_heads", json_integer(m->heads));
+    put(tree, "num_key_value_heads", json_integer(m->kv_heads));
+    put(tree, "head_dim", json_integer(m->key_dim));
+    put(tree, "attention_bias", json_boolean(m->out_bias));
+    put(tree, "mlp_bias", json_boolean(c->mlp_bias));
+    if (m->window) put(tree, "sliding_window", json_integer(m->window));
+    put(tree, "rope_theta", json_real(m->rope_theta));
+    put(tree, "rms_norm_eps", json_real(c->norm_eps));
+}
+
+/* A list where there are several; the first is the eos. */
+static json_t *ends_tree(const mhla_lm_config *c) {
+    if (c->end_count == 0 || (c->end_count == 1 && c->ends[0] == c->eos))
+        return c->eos < 0 ? json_null() : json_integer(c->eos);
+    json_t *list = json_array();
+    if (c->eos >= 0) json_array_append_new(list, json_integer(c->eos));
+    for (int i = 0; i < c->end_count; i++)
+        if (c->ends[i] != c->eos) json_array_append_new(list, json_integer(c->ends[i]));
+    return list;
+}
+
+json_t *mhla_lm_config_tree(const mhla_lm_config *c) {
+    json_t *tree = json_object();
+    int base = MHLA_ATTENTION_SOFTMAX;
+    for (int i = 0; i < c->layers; i++)
+        if (c->kind[i] != MHLA_ATTENTION_SOFTMAX) base = c->kind[i];
+    if (base == MHLA_ATTENTION_SOFTMAX && c->naming == MHLA_LM_NAMES_HF) {
+        put_llama(tree, c);
+    } else if (base == MHLA_ATTENTION_SOFTMAX) {
+        put(tree, "model_type", json_string("transformer"));
+        put_softmax(tree, &c->mixer[base]);
+        put(tree, "head_dim", json_integer(c->mixer[base].key_dim));
+    } else {
+        put(tree, "model_type", json_string(base == MHLA_ATTENTION_MHLA ? "mhla" : "linear_attn"));
+        put_linear(tree, c, base);
+        json_t *layers = json_array();
+        for (int i = 0; i < c->layers; i++)
+            if (c->kind[i] == MHLA_ATTENTION_SOFTMAX) json_array_append_new(layers, json_integer(i));
+        json_t *attn = json_array_size(layers) ? json_object() : json_null();
+        if (json_is_object(attn)) {
+            put_softmax(attn, &c->mixer[MHLA_ATTENTION_SOFTMAX]);
+            json_object_set(attn, "layers", layers);
+        }
+        json_decref(layers);
+        put(tree, "attn", attn);
+    }
+    if (c->naming == MHLA_LM_NAMES_HF) put(tree, "parameter_names", json_string("llama"));
+    put(tree, "model", json_string(c->model));
+    put(tree, "vocab_size", json_integer(c->vocabulary));
+    put(tree, "hidden_size", json_integer(c->width));
+    put(tree, "num_hidden_layers", json_integer(c->layers));
+    put(tree, "intermediate_size", json_integer(c->hidden));
+    put(tree, "hidden_act", json_string(c->naming == MHLA_LM_NAMES_HF ? "silu" : "swish"));
+    put(tree, "norm_eps", json_real(c->norm_eps));
+    put(tree, "tie_word_embeddings", json_boolean(c->tied));
+    put(tree, "max_position_embeddings", number_or_null(c->positions));
+    put(tree, "initializer_range", json_real(c->deviation));
+    put(tree, "bos_token_id", c->bos < 0 ? json_null() : json_integer(c->bos));
+    put(tree, "eos_token_id", ends_tree(c));
+    put(tree, "torch_dtype", json_string("float32"));
+    return tree;
+}
