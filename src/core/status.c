@@ -27,9 +27,11 @@ const char *mhla_version(void) {
 
 mhla_status mhla_fail(mhla_status status, const char *format, ...) {
     va_list args;
+    char text[sizeof message] = ""; /* arguments may be the message before, which is then part of this one */
     va_start(args, format);
-    vsnprintf(message, sizeof message, format, args);
+    vsnprintf(text, sizeof text, format, args);
     va_end(args);
+    memcpy(message, text, sizeof message);
     return status;
 }
 
