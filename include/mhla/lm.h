@@ -119,7 +119,9 @@ MHLA_API mhla_status mhla_shard_query(const char *path, mhla_shard_info *info);
 /* ---- 2. Language models -------------------------------------------------------------------------------------------
  *
  * On the disk: a folder with config.json, model.safetensors (or shards with their index) and the tokenizer's files, as the
- * Python world has them; or one .gguf file. mhla_model_open opens either; mhla_model_open_as says how weights are kept. */
+ * Python world has them; or one .gguf file. mhla_model_open opens either; mhla_model_open_as says how weights are kept.
+ * The rotary embedding of softmax layers may be scaled: config.json's rope_scaling or rope_parameters of the types linear,
+ * llama3, yarn, and longrope with one list of factors; a GGUF's linear, yarn, and rope_freqs.weight. */
 
 typedef struct mhla_open_desc {
     size_t size;

@@ -7,7 +7,6 @@
  *   logits = output(norm(x)) */
 #include "models/lm.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -272,7 +271,7 @@ mhla_status mhla_lm_init(mhla_lm *m, uint64_t seed) {
     return MHLA_OK;
 }
 
-/* ---- Rotary tables: pair j of position t turns by t theta^(-2j/dims) --------------------------------------------------- */
+/* ---- Rotary tables: pair j of position t turns by t theta^(-2j/dims), or less (rope.h) --------------------------------------------------- */
 
 mhla_status mhla_lm_rope(mhla_lm *m, int i, int64_t rows, const float **cos, const float **sin, int64_t *have) {
     const int kind = m->blocks[i].kind;
@@ -287,7 +286,9 @@ mhla_status mhla_lm_rope(mhla_lm *m, int i, int64_t rows, const float **cos, con
         table *t = calloc(1, sizeof *t);
         float *c = mhla_alloc(bytes), *s = mhla_alloc(bytes);
         mhla_status status = t && c && s ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory for a rotary table");
-        if (status == MHLA_OK)
+        if (status == MHLA_OK && x->scaling.kind)
+            mhla_scaling_rows(c, s, &x->scaling, x->rope_theta, x->rope_dim, 0, n);
+        else if (status == MHLA_OK)
             status = mhla_rope_table(c, s, 1, (const int[]){(int)n}, (const int[]){x->rope_dim}, x->rope_theta);
         if (status != MHLA_OK) {
             free(t);
@@ -306,13 +307,8 @@ mhla_status mhla_lm_rope(mhla_lm *m, int i, int64_t rows, const float **cos, con
 
 void mhla_lm_rope_rows(const mhla_lm *m, int i, float *cosine, float *sine, int64_t first, int64_t n) {
     const mhla_lm_mixer *x = m->blocks[i].mixer;
-    const int half = x->rope == MHLA_ROPE_NONE ? 0 : x->rope_dim / 2;
-    for (int64_t row = 0; row < n; row++)
-        for (int j = 0; j < half; j++) {
-            const double angle = (double)(first + row) * pow(x->rope_theta, -2.0 * j / x->rope_dim);
-            cosine[row * half + j] = (float)cos(angle);
-            sine[row * half + j] = (float)sin(angle);
-        }
+    if (x->rope == MHLA_ROPE_NONE) return;
+    mhla_scaling_rows(cosine, sine, &x->scaling, x->rope_theta, x->rope_dim, first, n);
 }
 
 /* ---- Forward: x is [B,T,D] throughout ---------------------------------------------------------------------------------- */

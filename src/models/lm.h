@@ -16,6 +16,7 @@
 #include "io/recipe.h"
 #include "io/safetensors.h"
 #include "models/kinds.h"
+#include "models/rope.h"
 #include "nn/nn.h"
 
 enum { MHLA_LM_LAYERS = 256, MHLA_LM_ENDS = 32 }; /* at most */
@@ -43,6 +44,7 @@ typedef struct mhla_lm_mixer {
     mhla_rope rope;         /* softmax: of q and k; MHLA: of the features */
     int rope_dim;           /* how many dims turn */
     double rope_theta;
+    mhla_scaling scaling; /* softmax */
     int qkv_bias, out_bias;
     int qk_norm; /* softmax: RMS norm of each head of q and k */
     double qk_norm_eps;

@@ -97,6 +97,7 @@ static mhla_status softmax_mixer(mhla_lm_mixer *m, const mhla_lm_settings *s, in
     };
     if (m->key_dim == 0) MHLA_TRY(divide(&m->key_dim, s->hidden_size, m->heads, "hidden_size"));
     m->value_dim = m->rope_dim = m->key_dim;
+    if (!hybrid) m->scaling = s->scaling;
     return MHLA_OK;
 }
 
@@ -292,6 +293,11 @@ static mhla_status check_mixer(const mhla_lm_mixer *m, int kind) {
                          m->key_dim, m->key_dim * expands, m->value_dim);
     if (m->rope != MHLA_ROPE_NONE && (m->rope_dim < 2 || m->rope_dim % 2 != 0 || m->rope_dim > m->key_dim))
         return mhla_fail(MHLA_EINVAL, "rotary embedding needs an even number of dims: a head has %d", m->key_dim);
+    if (m->scaling.kind == MHLA_SCALING_LIST && m->scaling.count != m->rope_dim / 2)
+        return mhla_fail(MHLA_EINVAL, "the rotary embedding is scaled by %d factors: a head has %d pairs",
+                         m->scaling.count, m->rope_dim / 2);
+    if (m->scaling.kind == MHLA_SCALING_YARN && !(m->rope_theta > 1.0))
+        return mhla_fail(MHLA_EINVAL, "rope_theta is %g: yarn needs more than 1", m->rope_theta);
     if (kind == MHLA_ATTENTION_MHLA && (m->chunk < 1 || m->blocks < 1))
         return mhla_fail(MHLA_EINVAL, "chunk_size is %d, num_blocks is %d: both are at least 1", m->chunk, m->blocks);
     return MHLA_OK;

@@ -102,18 +102,10 @@ static mhla_status read_keys(mhla_lm_settings *s, const json_t *tree, const char
 
 /* What stands for the network that is computed here, or is not known. */
 static mhla_status refuse(const json_t *tree, const char *path) {
-    static const struct {
-        const char *key, *what;
-    } parts[] = {{"tie_feature_map_qk", "one feature map for q and k"}, {"rope_scaling", "a scaled rotary embedding"}};
-    for (int i = 0; i < 2; i++) {
-        const json_t *v = value_of(tree, parts[i].key);
-        if (v && !json_is_false(v)) {
-            const json_t *type =
-                json_object_get(v, "rope_type") ? json_object_get(v, "rope_type") : json_object_get(v, "type");
-            if (json_is_string(type) && strcmp(json_string_value(type), "default") == 0) continue;
-            return mhla_fail(MHLA_ENOTSUP, "%s: \"%s\": %s is not known here", path, parts[i].key, parts[i].what);
-        }
-    }
+    const json_t *shared = value_of(tree, "tie_feature_map_qk");
+    if (shared && !json_is_false(shared))
+        return mhla_fail(MHLA_ENOTSUP, "%s: \"tie_feature_map_qk\": one feature map for q and k is not known here",
+                         path);
     if (json_is_false(json_object_get(tree, "elementwise_affine")))
         return mhla_fail(MHLA_ENOTSUP, "%s: \"elementwise_affine\" false: norms without weights are not known here",
                          path);
@@ -122,6 +114,140 @@ static mhla_status refuse(const json_t *tree, const char *path) {
         strcmp(json_string_value(act), "silu") != 0)
         return mhla_fail(MHLA_ENOTSUP, "%s: \"hidden_act\" is \"%.40s\": known are swish and silu", path,
                          json_string_value(act));
+    return MHLA_OK;
+}
+
+/* ---- Scaled rotary embeddings: "rope_scaling", or "rope_parameters" of transformers 5 ---- */
+
+static const json_t *rope_object(const json_t *tree, const char **key) {
+    static const char *const keys[] = {"rope_scaling", "rope_parameters"};
+    for (int i = 0; i < 2; i++) {
+        const json_t *v = value_of(tree, *key = keys[i]);
+        if (v && !json_is_false(v) && !(json_is_object(v) && json_object_size(v) == 0)) return v;
+    }
+    return NULL;
+}
+
+static const char *rope_type(const json_t *rope) {
+    const json_t *type = value_of(rope, "rope_type") ? value_of(rope, "rope_type") : value_of(rope, "type");
+    return type ? json_string_value(type) : "default"; /* NULL: no text */
+}
+
+/* The angles of MHLA's features were never scaled by anybody. */
+static mhla_status refuse_scaling(const json_t *tree, const char *path) {
+    const char *key;
+    const json_t *rope = rope_object(tree, &key);
+    const char *type = rope ? rope_type(rope) : "default";
+    if (type && strcmp(type, "default") == 0) return MHLA_OK;
+    return mhla_fail(MHLA_ENOTSUP, "%s: \"%s\": a scaled rotary embedding is known of softmax attention only", path,
+                     key);
+}
+
+/* A number that must be there. */
+static mhla_status need_real(double *to, const json_t *tree, const char *name, double least, double most,
+                             const char *path) {
+    if (value_of(tree, name) == NULL)
+        return mhla_fail(MHLA_EDATA, "%s: the scaled rotary embedding lacks \"%s\"", path, name);
+    return read_real(to, tree, name, least, most, path);
+}
+
+/* Like a list: the same factors for short texts and long ones. Which of two it is would depend on the length of the whole
+ * text, and keys that were read before would be wrong. */
+static mhla_status read_longrope(mhla_scaling *x, const json_t *rope, double positions, const char *path) {
+    const json_t *shorter = value_of(rope, "short_factor"), *longer = value_of(rope, "long_factor"), *v;
+    size_t i;
+    if (!json_is_array(shorter) || !json_is_array(longer))
+        return mhla_fail(MHLA_EDATA, "%s: longrope has no lists \"short_factor\" and \"long_factor\"", path);
+    if (!json_equal(shorter, longer))
+        return mhla_fail(MHLA_ENOTSUP, "%s: rope_type \"longrope\" with other factors for long texts is not known here",
+                         path);
+    if (json_array_size(shorter) > MHLA_ROPE_PAIRS)
+        return mhla_fail(MHLA_EDATA, "%s: \"short_factor\" has %zu factors: expected %d at most", path,
+                         json_array_size(shorter), MHLA_ROPE_PAIRS);
+    json_array_foreach(shorter, i, v) {
+        const double factor = json_is_number(v) ? json_number_value(v) : NAN;
+        if (!(factor >= 1e-6 && factor <= 1e6))
+            return mhla_fail(MHLA_EDATA, "%s: \"short_factor\"[%zu] is no number from 1e-06 to 1e+06", path, i);
+        x->list[i] = (float)factor;
+    }
+    x->count = (int)json_array_size(shorter);
+    double factor = x->original > 0.0 ? positions / x->original : 1.0;
+    MHLA_TRY(read_real(&factor, rope, "factor", 1e-6, 1e6, path));
+    x->attention = factor > 1.0 && x->original > 1.0 ? sqrt(1.0 + log(factor) / log(x->original)) : 1.0;
+    return read_real(&x->attention, rope, "attention_factor", 1e-6, 1e6, path);
+}
+
+static double mscale(double factor, double weight) { return factor > 1.0 ? 0.1 * weight * log(factor) + 1.0 : 1.0; }
+
+static mhla_status read_yarn(mhla_scaling *x, const json_t *rope, double positions, const char *path) {
+    double all = 0.0, some = 0.0;
+    int rounds = 1;
+    x->factor = x->original > 0.0 ? positions / x->original : 1.0;
+    MHLA_TRY(read_real(&x->factor, rope, "factor", 1e-6, 1e6, path));
+    MHLA_TRY(read_real(&some, rope, "mscale", 0.0, 1e6, path));
+    MHLA_TRY(read_real(&all, rope, "mscale_all_dim", 0.0, 1e6, path));
+    x->attention = some > 0.0 && all > 0.0 ? mscale(x->factor, some) / mscale(x->factor, all) : mscale(x->factor, 1.0);
+    MHLA_TRY(read_real(&x->attention, rope, "attention_factor", 1e-6, 1e6, path));
+    MHLA_TRY(read_real(&x->beta_fast, rope, "beta_fast", 0.0, 1e6, path));
+    MHLA_TRY(read_real(&x->beta_slow, rope, "beta_slow", 0.0, 1e6, path));
+    MHLA_TRY(read_bool(&rounds, rope, "truncate", path));
+    if (x->beta_fast == 0.0) x->beta_fast = 32.0;
+    if (x->beta_slow == 0.0) x->beta_slow = 1.0;
+    x->exact = !rounds;
+    if (x->beta_fast >= x->beta_slow) return MHLA_OK;
+    return mhla_fail(MHLA_EDATA, "%s: \"beta_fast\" is %g, less than \"beta_slow\", %g", path, x->beta_fast,
+                     x->beta_slow);
+}
+
+static mhla_status read_rope(mhla_lm_settings *s, const json_t *tree, const char *path) {
+    static const struct {
+        const char *type;
+        mhla_scaling_kind kind;
+    } types[] = {{"default", MHLA_SCALING_NONE},
+                 {"linear", MHLA_SCALING_LINEAR},
+                 {"llama3", MHLA_SCALING_LLAMA3},
+                 {"yarn", MHLA_SCALING_YARN},
+                 {"longrope", MHLA_SCALING_LIST}};
+    const char *key;
+    const json_t *rope = rope_object(tree, &key);
+    double part = 1.0, positions = s->max_position_embeddings;
+    mhla_scaling x = {.kind = MHLA_SCALING_NONE};
+    MHLA_TRY(read_real(&part, tree, "partial_rotary_factor", 0.0, 1.0, path));
+    if (rope) {
+        const char *type = json_is_object(rope) ? rope_type(rope) : NULL;
+        int known = -1;
+        for (int i = 0; i < 5 && type; i++)
+            if (strcmp(type, types[i].type) == 0) known = i;
+        if (type == NULL) return mhla_fail(MHLA_EDATA, "%s: \"%s\" is no object with a \"rope_type\"", path, key);
+        if (known < 0)
+            return mhla_fail(MHLA_ENOTSUP,
+                             "%s: \"%s\": rope_type \"%.40s\" is not known here: known are linear, llama3, yarn, and "
+                             "longrope with one list of factors",
+                             path, key, type);
+        x.kind = types[known].kind;
+        MHLA_TRY(read_real(&part, rope, "partial_rotary_factor", 0.0, 1.0, path));
+        MHLA_TRY(read_real(&s->rope_theta, rope, "rope_theta", 1, 1e12, path));
+        int original = s->max_position_embeddings;
+        MHLA_TRY(read_int(&original, rope, "original_max_position_embeddings", 1, 1 << 30, path));
+        MHLA_TRY(read_int(&original, tree, "original_max_position_embeddings", 1, 1 << 30, path));
+        x.original = original;
+        if (x.kind == MHLA_SCALING_LINEAR || x.kind == MHLA_SCALING_LLAMA3)
+            MHLA_TRY(need_real(&x.factor, rope, "factor", 1e-6, 1e6, path));
+        if (x.kind == MHLA_SCALING_LLAMA3) {
+            MHLA_TRY(need_real(&x.low, rope, "low_freq_factor", 1e-6, 1e6, path));
+            MHLA_TRY(need_real(&x.high, rope, "high_freq_factor", 1e-6, 1e6, path));
+            if (x.high <= x.low)
+                return mhla_fail(MHLA_EDATA, "%s: \"high_freq_factor\" is %g, no more than \"low_freq_factor\", %g",
+                                 path, x.high, x.low);
+        }
+        if (x.kind == MHLA_SCALING_YARN) MHLA_TRY(read_yarn(&x, rope, positions, path));
+        if (x.kind == MHLA_SCALING_LIST) MHLA_TRY(read_longrope(&x, rope, positions, path));
+    }
+    if (part != 1.0)
+        return mhla_fail(MHLA_ENOTSUP,
+                         "%s: \"partial_rotary_factor\" is %g: a head of which a part turns is not known here", path,
+                         part);
+    s->scaling = x;
     return MHLA_OK;
 }
 
@@ -134,14 +260,7 @@ static mhla_status read_llama(mhla_lm_settings *s, const json_t *tree, const cha
     MHLA_TRY(read_int(&s->num_heads, tree, "num_attention_heads", 1, 256, path));
     MHLA_TRY(read_int(&s->num_kv_heads, tree, "num_key_value_heads", 1, 256, path));
     MHLA_TRY(read_real(&s->norm_eps, tree, "rms_norm_eps", 0, 1, path));
-    const json_t *rope = value_of(tree, "rope_parameters"); /* transformers 5 */
-    if (rope) {
-        const char *kind = json_string_value(json_object_get(rope, "rope_type"));
-        if (kind && strcmp(kind, "default") != 0)
-            return mhla_fail(MHLA_ENOTSUP, "%s: \"rope_parameters\": rope_type \"%.40s\" is not known here", path,
-                             kind);
-        MHLA_TRY(read_real(&s->rope_theta, rope, "rope_theta", 1, 1e12, path));
-    }
+    MHLA_TRY(read_rope(s, tree, path));
     MHLA_TRY(read_bool(&s->qkv_bias, tree, "attention_bias", path));
     s->out_bias = s->qkv_bias;
     MHLA_TRY(read_bool(&s->mlp_bias, tree, "mlp_bias", path));
@@ -246,6 +365,10 @@ mhla_status mhla_lm_config_read(mhla_lm_config *c, const json_t *tree, const mhl
             if (i == 0) MHLA_TRY(check_gla(tree, file, path));
             s = mhla_lm_standard(types[i].attention);
             MHLA_TRY(read_keys(&s, tree, path));
+            if (s.attention == MHLA_ATTENTION_SOFTMAX)
+                MHLA_TRY(read_rope(&s, tree, path));
+            else
+                MHLA_TRY(refuse_scaling(tree, path));
         }
     for (int i = 0; i < 4 && !known; i++)
         if (strcmp(type, llamas[i]) == 0) {
@@ -279,6 +402,35 @@ static json_t *choice_text(const char *choices, int index) {
     return json_stringn(choices, strcspn(choices, "|"));
 }
 static json_t *number_or_null(int64_t x) { return x ? json_integer(x) : json_null(); }
+
+/* NULL: not scaled. A list is written as what transformers calls longrope, the same for short and long texts. */
+static json_t *scaling_tree(const mhla_scaling *s) {
+    json_t *tree = s->kind ? json_object() : NULL, *list;
+    static const char *const names[] = {"default", "linear", "llama3", "yarn", "longrope"};
+    if (s->kind == MHLA_SCALING_NONE) return NULL;
+    put(tree, "rope_type", json_string(names[s->kind]));
+    if (s->kind != MHLA_SCALING_LIST) put(tree, "factor", json_real(s->factor));
+    if (s->kind != MHLA_SCALING_LINEAR)
+        put(tree, "original_max_position_embeddings", json_integer((json_int_t)s->original));
+    if (s->kind == MHLA_SCALING_LLAMA3) {
+        put(tree, "low_freq_factor", json_real(s->low));
+        put(tree, "high_freq_factor", json_real(s->high));
+    }
+    if (s->kind == MHLA_SCALING_YARN) {
+        put(tree, "beta_fast", json_real(s->beta_fast));
+        put(tree, "beta_slow", json_real(s->beta_slow));
+        put(tree, "truncate", json_boolean(!s->exact));
+    }
+    if (s->kind == MHLA_SCALING_LIST) {
+        list = json_array();
+        for (int j = 0; j < s->count; j++) json_array_append_new(list, json_real((double)s->list[j]));
+        put(tree, "short_factor", list);
+        put(tree, "long_factor", json_deep_copy(list));
+    }
+    if (s->kind == MHLA_SCALING_YARN || s->kind == MHLA_SCALING_LIST)
+        put(tree, "attention_factor", json_real(s->attention != 0.0 ? s->attention : 1.0));
+    return tree;
+}
 
 static void put_softmax(json_t *tree, const mhla_lm_mixer *m) {
     put(tree, "num_heads", json_integer(m->heads));
@@ -326,6 +478,7 @@ static void put_llama(json_t *tree, const mhla_lm_config *c) {
     put(tree, "mlp_bias", json_boolean(c->mlp_bias));
     if (m->window) put(tree, "sliding_window", json_integer(m->window));
     put(tree, "rope_theta", json_real(m->rope_theta));
+    if (m->scaling.kind) put(tree, "rope_scaling", scaling_tree(&m->scaling));
     put(tree, "rms_norm_eps", json_real(c->norm_eps));
 }
 
@@ -350,6 +503,7 @@ json_t *mhla_lm_config_tree(const mhla_lm_config *c) {
     } else if (base == MHLA_ATTENTION_SOFTMAX) {
         put(tree, "model_type", json_string("transformer"));
         put_softmax(tree, &c->mixer[base]);
+        if (c->mixer[base].scaling.kind) put(tree, "rope_scaling", scaling_tree(&c->mixer[base].scaling));
         put(tree, "head_dim", json_integer(c->mixer[base].key_dim));
     } else {
         put(tree, "model_type", json_string(base == MHLA_ATTENTION_MHLA ? "mhla" : "linear_attn"));

@@ -1,6 +1,7 @@
 /* A GGUF file of the llama architecture as a language model: its metadata are the config, its tensors have other names, and
  * the rows of q and k lie in the order of interleaved rotary pairs, which is undone here. */
 #include <dirent.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -14,19 +15,95 @@ enum { PATH = 4096, PIECE = 1 << 20 }; /* numbers at a time */
 /* ---- The config ---------------------------------------------------------------------------------------------------- */
 
 static mhla_status read_architecture(const mhla_gguf *f) {
-    char *name = NULL, *scaling = NULL;
+    char *name = NULL;
     mhla_status status = mhla_gguf_get_text(&name, f, "general.architecture");
-    if (status == MHLA_OK) status = mhla_gguf_get_text(&scaling, f, "llama.rope.scaling.type");
     if (status == MHLA_OK && (name == NULL || strcmp(name, "llama") != 0))
         status = mhla_fail(MHLA_ENOTSUP, "%s: general.architecture is \"%.40s\": known is llama", mhla_gguf_path(f),
                            name ? name : "");
-    if (status == MHLA_OK &&
-        ((scaling && strcmp(scaling, "none") != 0) || mhla_gguf_find_tensor(f, "rope_freqs.weight")))
-        status = mhla_fail(MHLA_ENOTSUP, "%s: a scaled rotary embedding (%.40s) is not known here", mhla_gguf_path(f),
-                           scaling ? scaling : "rope_freqs.weight");
     free(name);
-    free(scaling);
     return status;
+}
+
+/* ---- Scaled rotary embeddings, as llama.cpp computes them ---- */
+
+static mhla_status positive(double *to, const mhla_gguf *f, const char *key) {
+    MHLA_TRY(mhla_gguf_get_real(to, f, key));
+    if (*to >= 1e-6 && *to <= 1e12) return MHLA_OK;
+    return mhla_fail(MHLA_EDATA, "%s: %s is %g", mhla_gguf_path(f), key, *to);
+}
+
+static mhla_status read_yarn(mhla_scaling *s, const mhla_gguf *f) {
+    double extension = 1.0, attention = 1.0, weight = 0.0;
+    s->kind = MHLA_SCALING_YARN;
+    s->beta_fast = 32.0;
+    s->beta_slow = 1.0;
+    MHLA_TRY(positive(&s->beta_fast, f, "llama.rope.scaling.yarn_beta_fast"));
+    MHLA_TRY(positive(&s->beta_slow, f, "llama.rope.scaling.yarn_beta_slow"));
+    MHLA_TRY(mhla_gguf_get_real(&extension, f, "llama.rope.scaling.yarn_ext_factor"));
+    MHLA_TRY(mhla_gguf_get_real(&attention, f, "llama.rope.scaling.yarn_attn_factor"));
+    MHLA_TRY(mhla_gguf_get_real(&weight, f, "llama.rope.scaling.yarn_log_multiplier"));
+    if ((extension >= 0.0 && extension != 1.0) || attention != 1.0 || weight != 0.0)
+        return mhla_fail(MHLA_ENOTSUP,
+                         "%s: llama.rope.scaling: yarn_ext_factor %g, yarn_attn_factor %g, yarn_log_multiplier %g are "
+                         "not known here: known are 1, 1, 0",
+                         mhla_gguf_path(f), extension, attention, weight);
+    if (s->beta_fast < s->beta_slow)
+        return mhla_fail(MHLA_EDATA, "%s: llama.rope.scaling.yarn_beta_fast is %g, less than yarn_beta_slow, %g",
+                         mhla_gguf_path(f), s->beta_fast, s->beta_slow);
+    s->attention *= 1.0 + 0.1 * log(s->factor);
+    if (s->attention > 0.0) return MHLA_OK;
+    return mhla_fail(MHLA_EDATA, "%s: llama.rope.scaling.factor is %g", mhla_gguf_path(f), s->factor);
+}
+
+/* rope_freqs.weight: a divisor of each pair's frequency, besides a factor of all. */
+static mhla_status read_list(mhla_scaling *s, const mhla_gguf *f, const mhla_gguf_tensor *list, int64_t pairs) {
+    MHLA_TRY(mhla_gguf_check_shape(list, 1, &pairs));
+    if (s->kind == MHLA_SCALING_YARN)
+        return mhla_fail(MHLA_ENOTSUP, "%s: tensor rope_freqs.weight together with yarn is not known here",
+                         mhla_gguf_path(f));
+    mhla_gguf_read_rows(s->list, list, 0, 1);
+    for (int64_t j = 0; j < pairs; j++) {
+        if (!(s->list[j] >= 1e-6f && s->list[j] <= 1e6f))
+            return mhla_fail(MHLA_EDATA, "%s: tensor rope_freqs.weight: number %lld is %g", mhla_gguf_path(f),
+                             (long long)j, (double)s->list[j]);
+        s->list[j] *= (float)s->factor;
+    }
+    return MHLA_OK;
+}
+
+static mhla_status read_scaling(mhla_scaling *s, const mhla_gguf *f, int64_t positions, int64_t pairs) {
+    char *type = NULL;
+    const mhla_gguf_tensor *list = mhla_gguf_find_tensor(f, "rope_freqs.weight");
+    double factor = 0.0;
+    *s = (mhla_scaling){.original = positions ? (double)positions : 2048.0, .attention = 1.0, .factor = 1.0};
+    if (pairs > MHLA_ROPE_PAIRS) return MHLA_OK;                         /* told by the check of the config */
+    MHLA_TRY(mhla_gguf_get_real(&factor, f, "llama.rope.scale_linear")); /* older */
+    MHLA_TRY(mhla_gguf_get_real(&factor, f, "llama.rope.scaling.factor"));
+    if (factor != 0.0 && !(factor >= 1e-6 && factor <= 1e6))
+        return mhla_fail(MHLA_EDATA, "%s: llama.rope.scaling.factor is %g", mhla_gguf_path(f), factor);
+    MHLA_TRY(positive(&s->original, f, "llama.rope.scaling.original_context_length"));
+    MHLA_TRY(positive(&s->attention, f, "llama.rope.scaling.attn_factor"));
+    MHLA_TRY(mhla_gguf_get_text(&type, f, "llama.rope.scaling.type"));
+    const int none = type && strcmp(type, "none") == 0, yarn = type && strcmp(type, "yarn") == 0;
+    mhla_status status = MHLA_OK;
+    if (type && !none && !yarn && strcmp(type, "linear") != 0)
+        status = mhla_fail(MHLA_ENOTSUP,
+                           "%s: llama.rope.scaling.type is \"%.40s\": known are none, linear and yarn, and the tensor "
+                           "rope_freqs.weight",
+                           mhla_gguf_path(f), type);
+    free(type);
+    if (!none && factor != 0.0) s->factor = factor;
+    if (status == MHLA_OK && yarn) status = read_yarn(s, f);
+    if (status == MHLA_OK && list) status = read_list(s, f, list, pairs);
+    if (status != MHLA_OK || s->kind) return status;
+    if (list || s->attention != 1.0) {
+        s->kind = MHLA_SCALING_LIST;
+        s->count = (int)pairs;
+        for (int64_t j = 0; j < pairs && !list; j++) s->list[j] = (float)s->factor;
+    } else if (s->factor != 1.0) {
+        s->kind = MHLA_SCALING_LINEAR;
+    }
+    return MHLA_OK;
 }
 
 /* What ends a text: our own list, or the end of the text, of a turn, of a message. */
@@ -117,6 +194,7 @@ static mhla_status read_config(mhla_lm_config *c, const mhla_gguf *f) {
         .rope_theta = theta,
         .qk_norm_eps = 1e-5,
     };
+    MHLA_TRY(read_scaling(&c->mixer[MHLA_ATTENTION_SOFTMAX].scaling, f, positions, dims / 2));
     const mhla_status status = mhla_lm_config_check(c);
     return status == MHLA_EINVAL ? mhla_fail(MHLA_EDATA, "%s: %s", mhla_gguf_path(f), mhla_message()) : status;
 }
@@ -220,7 +298,7 @@ static mhla_status load(mhla_model *m, const mhla_gguf *f, int storage, int own)
     }
     if (mhla_gguf_tensor_count(f) == n) return MHLA_OK;
     for (int64_t i = 0; i < mhla_gguf_tensor_count(f); i++) {
-        int known = 0;
+        int known = !own && strcmp(mhla_gguf_tensor_at(f, i)->name, "rope_freqs.weight") == 0;
         for (int k = 0; k < n && !known; k++) {
             char name[96] = "";
             snprintf(name, sizeof name, "%s", mhla_params_at(m->params, k)->name);

@@ -1,5 +1,6 @@
 /* Language models as GGUF files. A Llama (softmax, rotary, no biases) has llama.cpp's names, its q and k with interleaved
  * rotary pairs; every other decoder goes under the architecture "mhla": its own names, and config.json as one text. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,13 +34,27 @@ static mhla_status fill(float *rows, int64_t first, int64_t count, void *arg) {
     return MHLA_OK;
 }
 
+/* rope_freqs.weight: what the rotary frequencies are divided by. */
+static mhla_status fill_divisors(float *rows, int64_t first, int64_t count, void *arg) {
+    const mhla_lm_mixer *m = arg;
+    double divisors[MHLA_ROPE_PAIRS];
+    mhla_scaling_divisors(divisors, &m->scaling, m->rope_theta, m->rope_dim);
+    for (int j = 0; first == 0 && count > 0 && j < m->rope_dim / 2; j++) rows[j] = (float)divisors[j];
+    return MHLA_OK;
+}
+
+static int has_divisors(const mhla_lm_mixer *m) {
+    return m->scaling.kind == MHLA_SCALING_LLAMA3 || m->scaling.kind == MHLA_SCALING_LIST;
+}
+
 static int is_llama(const mhla_lm_config *c) {
     const mhla_lm_mixer *m = &c->mixer[MHLA_ATTENTION_SOFTMAX];
     for (int i = 0; i < c->layers; i++)
         if (c->kind[i] != MHLA_ATTENTION_SOFTMAX) return 0;
     return c->naming == MHLA_LM_NAMES_HF && m->rope == MHLA_ROPE_HALF && m->rope_dim == m->key_dim &&
-           m->key_dim == m->value_dim && !m->qkv_bias && !m->out_bias && !m->qk_norm && !m->window && !m->conv &&
-           !c->mlp_bias;
+           m->key_dim == m->value_dim && !m->scaling.exact &&
+           (m->scaling.kind != MHLA_SCALING_YARN || m->scaling.factor >= 1.0) && !m->qkv_bias && !m->out_bias &&
+           !m->qk_norm && !m->window && !m->conv && !c->mlp_bias;
 }
 
 /* ---- Metadata ---- */
@@ -48,7 +63,7 @@ typedef struct head {
     mhla_gguf_pair pairs[PAIRS + MHLA_GGUF_TOKEN_PAIRS];
     int64_t count;
     uint32_t numbers[PAIRS];
-    float reals[2];
+    float reals[8];
     mhla_gguf_string texts[3];
     int32_t ends[MHLA_LM_ENDS];
     mhla_gguf_tokens tokens;
@@ -72,6 +87,21 @@ static const mhla_gguf_pair *token_pair(const head *h, const char *key) {
     for (int64_t i = 0; i < h->tokens.count; i++)
         if (strcmp(h->tokens.pairs[i].key, key) == 0) return &h->tokens.pairs[i];
     return NULL;
+}
+
+/* llama.cpp multiplies cosines and sines of yarn by 1 + 0.1 log(factor) without being told. */
+static void put_scaling(head *h, const mhla_scaling *s) {
+    const int yarn = s->kind == MHLA_SCALING_YARN;
+    const double attention = (s->attention != 0.0 ? s->attention : 1.0) / (yarn ? 1.0 + 0.1 * log(s->factor) : 1.0);
+    if (yarn || s->kind == MHLA_SCALING_LINEAR) {
+        put_text(h, "llama.rope.scaling.type", yarn ? "yarn" : "linear", 2);
+        put_real(h, "llama.rope.scaling.factor", s->factor, 2);
+    }
+    if (fabs(attention - 1.0) > 1e-7) put_real(h, "llama.rope.scaling.attn_factor", attention, 3);
+    if (!yarn) return;
+    put_int(h, "llama.rope.scaling.original_context_length", (int64_t)s->original);
+    put_real(h, "llama.rope.scaling.yarn_beta_fast", s->beta_fast, 4);
+    put_real(h, "llama.rope.scaling.yarn_beta_slow", s->beta_slow, 5);
 }
 
 /* What ends a text: the three keys that others know, as far as they go and the vocabulary has not taken them; and, unless
@@ -119,6 +149,7 @@ static mhla_status make_head(head *h, const mhla_model *m, const char *path, int
         put_int(h, "llama.vocab_size", c->vocabulary);
         put_real(h, "llama.rope.freq_base", a->rope_theta, 0);
         put_real(h, "llama.attention.layer_norm_rms_epsilon", c->norm_eps, 1);
+        put_scaling(h, &a->scaling);
     } else {
         put_text(h, "mhla.config", m->config, 1);
     }
@@ -134,7 +165,7 @@ static mhla_status write_model(const char *out, const mhla_model *m, const char 
     const mhla_lm_config *c = mhla_lm_config_of(m->lm);
     const int llama = is_llama(c), n = mhla_params_count(m->params);
     piece *pieces = calloc((size_t)n, sizeof *pieces);
-    mhla_gguf_storable *list = calloc((size_t)n, sizeof *list);
+    mhla_gguf_storable *list = calloc((size_t)n + 1, sizeof *list);
     head *h = calloc(1, sizeof *h);
     mhla_status status = pieces && list && h ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory to write %s", out);
     for (int i = 0; i < n && status == MHLA_OK; i++) {
@@ -158,8 +189,19 @@ static mhla_status write_model(const char *out, const mhla_model *m, const char 
         result->bytes += (int64_t)mhla_gguf_row_bytes(list[i].type, cols) * (p->count / cols);
     }
     if (status == MHLA_OK) status = make_head(h, m, path, llama, list[0].type);
-    if (status == MHLA_OK) status = mhla_gguf_write(out, h->pairs, h->count, list, n);
-    result->tensors = n;
+    mhla_lm_mixer softmax = c->mixer[MHLA_ATTENTION_SOFTMAX];
+    const int more = llama && has_divisors(&softmax);
+    if (more && status == MHLA_OK)
+        list[n] = (mhla_gguf_storable){.name = "rope_freqs.weight",
+                                       .rank = 1,
+                                       .shape = {softmax.rope_dim / 2},
+                                       .type = MHLA_GGUF_F32,
+                                       .fill = fill_divisors,
+                                       .arg = &softmax};
+    if (status == MHLA_OK) status = mhla_gguf_write(out, h->pairs, h->count, list, n + more);
+    result->tensors = n + more;
+    result->numbers += more ? softmax.rope_dim / 2 : 0;
+    result->bytes += more ? softmax.rope_dim / 2 * 4 : 0;
     result->files = 1;
     if (h) mhla_gguf_tokens_free(&h->tokens);
     free(h);

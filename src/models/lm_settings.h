@@ -14,6 +14,7 @@ typedef struct mhla_lm_settings {
     int norm_q, norm_k, norm_feature_map;
     int qkv_bias, out_bias, mlp_bias, qk_norm, window_size;
     double qk_norm_eps;
+    mhla_scaling scaling; /* softmax layers but those of attn */
     int tie_word_embeddings, max_position_embeddings, bos_token_id, eos_token_id;
     int names;
     struct {                                  /* the softmax layers of a hybrid */

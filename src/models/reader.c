@@ -174,7 +174,12 @@ static uint64_t print_mixer(uint64_t h, const mhla_lm_mixer *m) {
                              m->rope_dim, m->rope_theta,  m->qkv_bias,       m->out_bias,  m->qk_norm,
                              m->feature,  m->qk_norm_eps, (double)m->window, m->chunk,     m->blocks,
                              m->gate,     m->conv,        m->norm_q,         m->norm_k,    m->norm_features};
-    return mhla_hash_fold(h, fields, sizeof fields);
+    h = mhla_hash_fold(h, fields, sizeof fields);
+    const mhla_scaling *s = &m->scaling;
+    if (s->kind == MHLA_SCALING_NONE) return h;
+    const double scaling[] = {s->kind,      s->factor,    s->original, s->low,       s->high,
+                              s->beta_fast, s->beta_slow, s->exact,    s->attention, s->count};
+    return mhla_hash_fold(mhla_hash_fold(h, scaling, sizeof scaling), s->list, sizeof s->list);
 }
 
 static uint64_t print_config(const mhla_lm_config *c) {

@@ -1,8 +1,9 @@
 /* What files say about a language model besides its weights, from Hugging Face's folders to GGUF and back: the tokens that
- * end a text. */
+ * end a text, and the scaled rotary embedding. */
 #include "files.h"
 #include "io/json.h"
 #include "models/model.h"
+#include "nn/nn.h"
 
 static void put_text(const char *path, const char *text) { write_file(path, text, strlen(text)); }
 
@@ -122,11 +123,300 @@ static void wrong_ends(void **state) {
     }
 }
 
+/* ---- Scaled rotary embeddings ---- */
+
+/* 8 pairs, theta 10000, 256 positions: frequencies and the factor of cosines and sines as transformers 5.22 has them. */
+static const struct scaled {
+    const char *name, *rope;
+    double frequency[8], attention;
+} scaled[] = {
+    {"linear",
+     "{\"rope_type\":\"linear\",\"factor\":4.0}",
+     {0.25, 0.079056941, 0.0250000004, 0.00790569466, 0.00249999994, 0.000790569466, 0.000250000012, 7.90569466e-05},
+     1.0},
+    {"llama3",
+     "{\"rope_type\":\"llama3\",\"factor\":8,\"low_freq_factor\":1.0,\"high_freq_factor\":4.0,"
+     "\"original_max_position_embeddings\":64}",
+     {1.0, 0.244384587, 0.0130422562, 0.00395284733, 0.00124999997, 0.000395284733, 0.000125000006, 3.95284733e-05},
+     1.0},
+    {"yarn",
+     "{\"rope_type\":\"yarn\",\"factor\":4.0,\"original_max_position_embeddings\":64,\"beta_fast\":null}",
+     {1.0, 0.237170815, 0.049999997, 0.00790569466, 0.00249999994, 0.000790569466, 0.000250000012, 7.90569466e-05},
+     1.138629436111989},
+    {"yarn, its own factor for attention",
+     "{\"rope_type\":\"yarn\",\"factor\":4.0,\"original_max_position_embeddings\":64,\"attention_factor\":1.3,"
+     "\"beta_fast\":16,\"beta_slow\":2}",
+     {1.0, 0.197642356, 0.0250000004, 0.00790569466, 0.00249999994, 0.000790569466, 0.000250000012, 7.90569466e-05},
+     1.3},
+    {"yarn, mscale",
+     "{\"rope_type\":\"yarn\",\"factor\":16.0,\"original_max_position_embeddings\":64,\"mscale\":0.707,"
+     "\"mscale_all_dim\":1.0}",
+     {1.0, 0.217406571, 0.0374999978, 0.00197642366, 0.000624999986, 0.000197642366, 6.2500003e-05, 1.97642366e-05},
+     0.9363975061530204},
+    {"yarn, not rounded",
+     "{\"rope_type\":\"yarn\",\"factor\":4.0,\"original_max_position_embeddings\":64,\"truncate\":false}",
+     {1.0, 0.198583528, 0.0255952496, 0.00790569466, 0.00249999994, 0.000790569466, 0.000250000012, 7.90569466e-05},
+     1.138629436111989},
+    {"yarn of all positions",
+     "{\"rope_type\":\"yarn\",\"factor\":2}",
+     {1.0, 0.276699275, 0.075000003, 0.0197642371, 0.00499999989, 0.00158113893, 0.000500000024, 0.000158113893},
+     1.0693147180559945},
+    {"longrope",
+     "{\"rope_type\":\"longrope\",\"short_factor\":[1,1.3,1.6,1.9,2.2,2.5,2.8,3.1],"
+     "\"long_factor\":[1,1.3,1.6,1.9,2.2,2.5,2.8,3.1],\"factor\":4.0,\"original_max_position_embeddings\":64}",
+     {1.0, 0.243252128, 0.0625, 0.016643567, 0.0045454544, 0.00126491114, 0.000357142853, 0.000102008962},
+     1.1547005383792517},
+};
+enum { SCALED = sizeof scaled / sizeof *scaled, POSITIONS = 300 };
+
+static void expect_table(const struct scaled *x, const char *path, const char *what) {
+    mhla_model *m;
+    const float *cosine, *sine;
+    float row[2][8];
+    int64_t have;
+    ASSERT_OK(mhla_model_open(&m, path));
+    ASSERT_OK(mhla_lm_rope(m->lm, 0, POSITIONS, &cosine, &sine, &have));
+    for (int t = 0; t < POSITIONS; t++)
+        for (int j = 0; j < 8; j++) {
+            const double c = x->attention * cos(t * x->frequency[j]), s = x->attention * sin(t * x->frequency[j]);
+            if (!(fabs((double)cosine[t * 8 + j] - c) < 5e-5 && fabs((double)sine[t * 8 + j] - s) < 5e-5))
+                fail_msg("%s, %s: pair %d at %d: %.9g %.9g, expected %.9g %.9g", x->name, what, j, t,
+                         (double)cosine[t * 8 + j], (double)sine[t * 8 + j], c, s);
+        }
+    mhla_lm_rope_rows(m->lm, 0, row[0], row[1], POSITIONS - 1, 1);
+    assert_memory_equal(row[0], cosine + (POSITIONS - 1) * 8, sizeof row[0]);
+    assert_memory_equal(row[1], sine + (POSITIONS - 1) * 8, sizeof row[1]);
+    mhla_model_free(m);
+}
+
+static void write_scaled(const char *rope, int spelling) {
+    char changes[1024];
+    char *copy = strdup(rope), *type = spelling == 1 ? strstr(copy, "rope_type") : NULL;
+    if (type) { /* "type", as it was once called */
+        memmove(type, type + 5, strlen(type + 5) + 1);
+    }
+    snprintf(changes, sizeof changes, "{\"max_position_embeddings\": 256, \"rope_theta\": 10000.0, \"%s\": %s}",
+             spelling == 2 ? "rope_parameters" : "rope_scaling", copy);
+    free(copy);
+    write_model("softmax", changes);
+}
+
+static void scalings(void **state) {
+    (void)state;
+    for (int i = 0; i < SCALED; i++) {
+        mhla_model *m;
+        for (int spelling = 0; spelling < 3; spelling++) {
+            write_scaled(scaled[i].rope, spelling);
+            expect_table(&scaled[i], in_folder("model"), "its folder");
+        }
+        ASSERT_OK(mhla_lm_convert(in_folder("a.gguf"), in_folder("model"), NULL, NULL));
+        expect_table(&scaled[i], in_folder("a.gguf"), "its GGUF");
+        ASSERT_OK(mhla_lm_convert(in_folder("b.gguf"), in_folder("a.gguf"), NULL, NULL));
+        expect_table(&scaled[i], in_folder("b.gguf"), "the GGUF of its GGUF");
+        ASSERT_OK(mhla_model_open(&m, in_folder("b.gguf"))); /* a config.json that is made anew */
+        ASSERT_OK(mhla_model_save(m, in_folder("again")));
+        mhla_model_free(m);
+        expect_table(&scaled[i], in_folder("again"), "the folder of its GGUF");
+    }
+}
+
+/* GGUF files that say it in other ways. */
+static void patch(const char *from, const char *to) {
+    size_t size;
+    char *bytes = read_file(in_folder("a.gguf"), &size), *at = memmem(bytes, size, from, strlen(from));
+    assert_non_null(at);
+    assert_int_equal(strlen(from), strlen(to));
+    memcpy(at, to, strlen(to));
+    write_file(in_folder("b.gguf"), bytes, size);
+    free(bytes);
+}
+
+static void gguf_scalings(void **state) {
+    (void)state;
+    static const struct scaled plain = {
+        "none", "", {1.0, 0.31622776602, 0.1, 0.031622776602, 0.01, 0.0031622776602, 0.001, 0.00031622776602}, 1.0};
+    mhla_model *m;
+    write_scaled(scaled[0].rope, 0);
+    ASSERT_OK(mhla_lm_convert(in_folder("a.gguf"), in_folder("model"), NULL, NULL));
+    patch("llama.rope.scaling.type", "llama.rope.scaling.typo"); /* a factor alone is linear */
+    expect_table(&scaled[0], in_folder("b.gguf"), "no type");
+    write_scaled(scaled[2].rope, 0);
+    ASSERT_OK(mhla_lm_convert(in_folder("a.gguf"), in_folder("model"), NULL, NULL));
+    patch("yarn", "none");
+    expect_table(&plain, in_folder("b.gguf"), "type none");
+    patch("yarn", "yard");
+    ASSERT_FAILS(mhla_model_open(&m, in_folder("b.gguf")), MHLA_ENOTSUP, "llama.rope.scaling.type is \"yard\"");
+    write_scaled(scaled[1].rope, 0);
+    ASSERT_OK(mhla_lm_convert(in_folder("a.gguf"), in_folder("model"), NULL, NULL));
+    patch("rope_freqs.weight", "rope_freqz.weight");
+    ASSERT_FAILS(mhla_model_open(&m, in_folder("b.gguf")), MHLA_ENOTSUP, "tensor rope_freqz.weight");
+}
+
+static void wrong_scalings(void **state) {
+    (void)state;
+    static const struct {
+        const char *rope;
+        mhla_status status;
+        const char *says;
+    } wrong[] = {
+        {"{\"rope_type\":\"dynamic\",\"factor\":2}", MHLA_ENOTSUP, "\"rope_scaling\": rope_type \"dynamic\""},
+        {"{\"rope_type\":\"su\"}", MHLA_ENOTSUP, "\"su\" is not known"},
+        {"{\"rope_type\":7}", MHLA_EDATA, "\"rope_scaling\" is no object with a \"rope_type\""},
+        {"\"yarn\"", MHLA_EDATA, "\"rope_scaling\" is no object"},
+        {"{\"rope_type\":\"linear\"}", MHLA_EDATA, "lacks \"factor\""},
+        {"{\"rope_type\":\"linear\",\"factor\":0}", MHLA_EDATA, "\"factor\""},
+        {"{\"rope_type\":\"llama3\",\"factor\":8,\"low_freq_factor\":1}", MHLA_EDATA, "lacks \"high_freq_factor\""},
+        {"{\"rope_type\":\"llama3\",\"factor\":8,\"low_freq_factor\":4,\"high_freq_factor\":4}", MHLA_EDATA,
+         "\"high_freq_factor\" is 4"},
+        {"{\"rope_type\":\"yarn\",\"factor\":\"4\"}", MHLA_EDATA, "\"factor\""},
+        {"{\"rope_type\":\"yarn\",\"beta_fast\":1,\"beta_slow\":2}", MHLA_EDATA, "\"beta_fast\" is 1"},
+        {"{\"rope_type\":\"yarn\",\"rope_theta\":1}", MHLA_EDATA, "yarn needs more than 1"},
+        {"{\"rope_type\":\"yarn\",\"original_max_position_embeddings\":1.5}", MHLA_EDATA, "original_max_position"},
+        {"{\"rope_type\":\"longrope\",\"short_factor\":[1],\"long_factor\":[2]}", MHLA_ENOTSUP, "long texts"},
+        {"{\"rope_type\":\"longrope\",\"short_factor\":[1]}", MHLA_EDATA, "no lists"},
+        {"{\"rope_type\":\"longrope\",\"short_factor\":[1,0],\"long_factor\":[1,0]}", MHLA_EDATA,
+         "\"short_factor\"[1]"},
+        {"{\"rope_type\":\"longrope\",\"short_factor\":[1,2],\"long_factor\":[1,2]}", MHLA_EDATA,
+         "scaled by 2 factors: a head has 8 pairs"},
+        {"{\"rope_type\":\"default\",\"partial_rotary_factor\":0.5}", MHLA_ENOTSUP, "partial_rotary_factor"},
+    };
+    mhla_model *m;
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        write_scaled(wrong[i].rope, 0);
+        ASSERT_FAILS(mhla_model_open(&m, in_folder("model")), wrong[i].status, wrong[i].says);
+    }
+    write_model("mhla", "{\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}}");
+    ASSERT_FAILS(mhla_model_open(&m, in_folder("model")), MHLA_ENOTSUP, "softmax attention only");
+    write_model("mhla", "{\"rope_scaling\": {\"type\": \"default\"}}");
+    ASSERT_OK(mhla_model_open(&m, in_folder("model")));
+    mhla_model_free(m);
+}
+
+/* Sequences as the whole text at once; a state is of its scaling. */
+static void scaled_sequences(void **state) {
+    (void)state;
+    enum { T = 200, V = 24 };
+    int32_t ids[T];
+    rng r = {3};
+    float *all[3];
+    mhla_model *m;
+    mhla_sequence *s;
+    for (int i = 0; i < T; i++) ids[i] = rng_below(&r, V);
+    write_scaled(scaled[3].rope, 0);
+    ASSERT_OK(mhla_model_open(&m, in_folder("model")));
+    for (int i = 0; i < mhla_params_count(m->params); i++) { /* weights that show what attention does */
+        mhla_param *p = mhla_params_at(m->params, i);
+        for (int64_t k = 0; k < p->count && p->dims > 1; k++) p->data[k] = 0.5f * rng_signed(&r);
+        mhla_param_touch(p);
+    }
+    mhla_tape *t;
+    ASSERT_OK(mhla_tape_create(&t, NULL));
+    mhla_tape_begin(t, MHLA_TAPE_INFER);
+    const mhla_tensor *y = mhla_lm_logits(t, m->lm, mhla_lm_forward(t, m->lm, &(mhla_lm_run){0}, ids, 1, T));
+    ASSERT_OK(mhla_tape_status(t));
+    for (int split = 0; split < 2; split++) {
+        const mhla_sequence_desc desc = {.size = sizeof desc};
+        ASSERT_OK(mhla_sequence_create(&s, m, &desc));
+        all[split] = new_poisoned((int64_t)T * V);
+        for (int at = 0; at < T; at += split ? 25 : 1) {
+            const mhla_feed f = {.size = sizeof f,
+                                 .sequence = s,
+                                 .ids = ids + at,
+                                 .count = split ? 25 : 1,
+                                 .all_logits = all[split] + (size_t)at * V};
+            ASSERT_OK(mhla_lm_feed(m, &f, 1));
+        }
+        for (int i = 0; i < T; i++) ASSERT_CLOSE(all[split] + i * V, y->data + i * y->ld, V, 3e-5, "token %d", i);
+        if (split) ASSERT_OK(mhla_sequence_save(s, in_folder("state")));
+        mhla_sequence_free(s);
+        free(all[split]);
+    }
+    mhla_tape_free(t);
+    ASSERT_OK(mhla_model_save(m, in_folder("again")));
+    mhla_model_free(m);
+    ASSERT_OK(mhla_model_open(&m, in_folder("again")));
+    ASSERT_OK(mhla_sequence_load(&s, m, in_folder("state")));
+    mhla_sequence_free(s);
+    mhla_model_free(m);
+    json_t *tree;
+    ASSERT_OK(mhla_json_load(&tree, in_folder("again/config.json")));
+    json_object_set_new(json_object_get(tree, "rope_scaling"), "factor", json_real(5.0));
+    ASSERT_OK(mhla_json_save(tree, in_folder("again/config.json")));
+    json_decref(tree);
+    ASSERT_OK(mhla_model_open(&m, in_folder("again")));
+    ASSERT_FAILS(mhla_sequence_load(&s, m, in_folder("state")), MHLA_EDATA, "of another model");
+    mhla_model_free(m);
+}
+
+/* Turned by more than an angle, the gradient of q and k is still that of differences. */
+static double loss_of(mhla_tape *t, mhla_model *m, const int32_t *ids, const int32_t *labels, int n) {
+    mhla_tape_begin(t, MHLA_TAPE_RECORD);
+    mhla_tensor *h = mhla_lm_forward(t, m->lm, &(mhla_lm_run){0}, ids, 1, n);
+    mhla_tensor *loss = mhla_nn_cross_entropy(t, mhla_lm_logits(t, m->lm, h), labels, NULL, 0.0f, NULL);
+    ASSERT_OK(mhla_tape_status(t));
+    mhla_params_clear_grads(m->params);
+    ASSERT_OK(mhla_tape_backward(t, loss, 1.0f));
+    return (double)*loss->data;
+}
+
+static void scaled_gradients(void **state) {
+    (void)state;
+    enum { T = 40 };
+    int32_t ids[T + 1];
+    rng r = {3};
+    mhla_model *m;
+    mhla_tape *t;
+    for (int i = 0; i <= T; i++) ids[i] = rng_below(&r, 24);
+    write_scaled("{\"rope_type\":\"yarn\",\"factor\":4.0,\"original_max_position_embeddings\":64,"
+                 "\"attention_factor\":3}",
+                 0);
+    ASSERT_OK(mhla_model_open(&m, in_folder("model")));
+    ASSERT_OK(mhla_tape_create(&t, NULL));
+    for (int i = 0; i < mhla_params_count(m->params); i++) {
+        mhla_param *p = mhla_params_at(m->params, i);
+        for (int64_t k = 0; k < p->count && p->dims > 1; k++) p->data[k] = 0.3f * rng_signed(&r);
+        mhla_param_touch(p);
+    }
+    static const char *const names[] = {"model.layers.0.self_attn.q_proj.weight",
+                                        "model.layers.0.self_attn.k_proj.weight"};
+    for (int i = 0; i < 2; i++) {
+        mhla_param *p = mhla_params_find(m->params, names[i]);
+        assert_non_null(p);
+        loss_of(t, m, ids, ids + 1, T);
+        double size = 0.0, two[2];
+        float *d = new_bytes(sizeof *d * (size_t)p->count), *kept = new_bytes(sizeof *kept * (size_t)p->count);
+        memcpy(d, p->grad, sizeof *d * (size_t)p->count);
+        memcpy(kept, p->data, sizeof *kept * (size_t)p->count);
+        for (int64_t k = 0; k < p->count; k++) size += (double)d[k] * (double)d[k];
+        size = sqrt(size);
+        assert_true(size > 1e-2); /* it matters */
+        for (int side = 0; side < 2; side++) {
+            for (int64_t k = 0; k < p->count; k++)
+                p->data[k] = kept[k] + (float)((side ? -2e-3 : 2e-3) * (double)d[k] / size);
+            mhla_param_touch(p);
+            two[side] = loss_of(t, m, ids, ids + 1, T);
+        }
+        const double found = (two[0] - two[1]) / 4e-3;
+        if (!(fabs(found - size) < 0.01 * size + 1e-4)) fail_msg("%s: %g, by differences %g", names[i], size, found);
+        memcpy(p->data, kept, sizeof *kept * (size_t)p->count);
+        mhla_param_touch(p);
+        free(d);
+        free(kept);
+    }
+    mhla_tape_free(t);
+    mhla_model_free(m);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ends),
         cmocka_unit_test(gguf_ends),
         cmocka_unit_test(wrong_ends),
+        cmocka_unit_test(scalings),
+        cmocka_unit_test(gguf_scalings),
+        cmocka_unit_test(wrong_scalings),
+        cmocka_unit_test(scaled_sequences),
+        cmocka_unit_test(scaled_gradients),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

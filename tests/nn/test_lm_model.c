@@ -252,8 +252,8 @@ static void config_files(void **state) {
         {"{\"model_type\":\"llama\",\"hidden_size\":64,\"num_attention_heads\":4,\"intermediate_size\":8.0,"
          "\"eos_token_id\":[3,5],\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":5e5}}",
          MHLA_OK, ""},
-        {"{\"model_type\":\"llama\",\"hidden_size\":64,\"rope_scaling\":{\"rope_type\":\"llama3\"}}", MHLA_ENOTSUP,
-         "rope_scaling"},
+        {"{\"model_type\":\"llama\",\"hidden_size\":64,\"rope_scaling\":{\"rope_type\":\"llama3\"}}", MHLA_EDATA,
+         "factor"},
         {"{\"model_type\":\"llama\",\"hidden_act\":\"gelu\"}", MHLA_ENOTSUP, "hidden_act"},
         {"{\"model_type\":\"gla\",\"attn_extends\":\"gla\"}", MHLA_ENOTSUP, "GLA"},
         {"{\"model_type\":\"rwkv7\"}", MHLA_ENOTSUP, "rwkv7"},

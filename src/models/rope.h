@@ -1,0 +1,38 @@
+/* Rotary frequencies, and how they are stretched so that a model reads further than it was trained at first. Pair j of dims
+ * turns by theta^(-2j/dims) per token; every scaling divides that by a number for each pair and multiplies cosines and sines
+ * by one number for all. The kinds are those of Hugging Face's rope_scaling; a list also is a GGUF's rope_freqs.weight. */
+#ifndef MHLA_MODELS_ROPE_H
+#define MHLA_MODELS_ROPE_H
+
+#include <stdint.h>
+
+enum { MHLA_ROPE_PAIRS = 512 }; /* at most */
+
+typedef enum mhla_scaling_kind {
+    MHLA_SCALING_NONE,
+    MHLA_SCALING_LINEAR, /* all by factor */
+    MHLA_SCALING_LLAMA3, /* pairs that turn less than `low` times in `original` tokens by factor, more than `high` not */
+    MHLA_SCALING_YARN, /* a ramp over the pairs, from those that turn beta_fast times to those that do beta_slow times */
+    MHLA_SCALING_LIST
+} mhla_scaling_kind;
+
+typedef struct mhla_scaling {
+    mhla_scaling_kind kind;
+    double factor;               /* all but LIST */
+    double original;             /* LLAMA3, YARN: tokens that it was trained for at first */
+    double low, high;            /* LLAMA3 */
+    double beta_fast, beta_slow; /* YARN */
+    int exact;                   /* YARN: the ends of the ramp are not rounded to whole pairs */
+    double attention;            /* of cosines and sines; 0 stands for 1 */
+    int count;                   /* LIST */
+    float list[MHLA_ROPE_PAIRS];
+} mhla_scaling;
+
+/* What the frequencies of pairs 0 .. dims/2-1 are divided by. */
+void mhla_scaling_divisors(double *divisors, const mhla_scaling *s, double theta, int dims);
+
+/* Rows first .. first+n-1 of cosines and sines [n, dims/2]. */
+void mhla_scaling_rows(float *cosine, float *sine, const mhla_scaling *s, double theta, int dims, int64_t first,
+                       int64_t n);
+
+#endif
