@@ -45,6 +45,11 @@ mhla_lm_settings mhla_lm_standard(int attention) {
         .bos_token_id = 1,
         .eos_token_id = 2,
         .attn = {.rope_theta = 10000.0},
+        .linear = {.num_heads = 4,
+                   .feature_map = MHLA_LM_ELEMENTWISE_PRODUCT,
+                   .conv_size = 4,
+                   .expand_k = 1.0,
+                   .expand_v = 1.0},
     };
     return s;
 }
@@ -69,6 +74,7 @@ static mhla_status preset(mhla_lm_settings *s, const char *model, int attention)
     s->bos_token_id = z->bos;
     s->eos_token_id = z->eos;
     s->attn.num_heads = z->softmax_heads;
+    s->linear.num_heads = z->heads;
     return MHLA_OK;
 }
 
@@ -125,6 +131,46 @@ static mhla_status linear_mixer(mhla_lm_mixer *m, const mhla_lm_settings *s) {
     return MHLA_OK;
 }
 
+/* Linear layers have every setting of their own; with those in its place, they are the rule. */
+static mhla_lm_settings of_linear_layers(const mhla_lm_settings *s) {
+    mhla_lm_settings x = *s;
+    x.attention = MHLA_ATTENTION_LINEAR;
+    x.num_heads = s->linear.num_heads;
+    x.num_kv_heads = s->linear.num_kv_heads;
+    x.expand_k = s->linear.expand_k;
+    x.expand_v = s->linear.expand_v;
+    x.feature_map = s->linear.feature_map;
+    x.use_short_conv = s->linear.use_short_conv;
+    x.conv_size = s->linear.conv_size;
+    x.norm_q = s->linear.norm_q;
+    x.norm_k = s->linear.norm_k;
+    x.norm_feature_map = s->linear.norm_feature_map;
+    return x;
+}
+
+/* The attention of each layer, and how many have which: the rule, or one of the two lists. */
+static mhla_status resolve_kinds(mhla_lm_config *c, const mhla_lm_settings *s, int counts[3]) {
+    int listed[2] = {0, 0};
+    if (s->linear.layers.count && s->attention != MHLA_ATTENTION_MHLA)
+        return mhla_fail(
+            MHLA_EINVAL,
+            "linear layers are listed among those of MHLA only: for linear and softmax attention, let linear "
+            "be the rule and list the softmax layers");
+    for (int i = 0; i < c->layers; i++) {
+        const int softmax = s->attn.layers.on[i], linear = s->linear.layers.on[i];
+        if (softmax && linear)
+            return mhla_fail(MHLA_EINVAL, "layer %d is listed both as a softmax and as a linear one", i);
+        const int kind = softmax ? MHLA_ATTENTION_SOFTMAX : linear ? MHLA_ATTENTION_LINEAR : s->attention;
+        c->kind[i] = (unsigned char)kind;
+        counts[kind]++;
+        listed[0] += softmax;
+        listed[1] += linear;
+    }
+    if (listed[0] == s->attn.layers.count && listed[1] == s->linear.layers.count) return MHLA_OK;
+    return mhla_fail(MHLA_EINVAL, "%s names layers beyond the %d that there are",
+                     listed[0] == s->attn.layers.count ? "linear" : "attn", c->layers);
+}
+
 mhla_status mhla_lm_resolve(mhla_lm_config *c, const mhla_lm_settings *s) {
     *c = (mhla_lm_config){
         .naming = s->names,
@@ -142,19 +188,13 @@ mhla_status mhla_lm_resolve(mhla_lm_config *c, const mhla_lm_settings *s) {
     };
     memcpy(c->model, s->model, sizeof c->model);
     if (c->hidden == 0) c->hidden = 256 * (int)(((int64_t)(s->hidden_size * s->hidden_ratio * 2.0 / 3.0) + 255) / 256);
-    int base = 0, hybrid = 0;
-    for (int i = 0; i < c->layers; i++) {
-        const int other = s->attn.count && s->attn.layers[i];
-        c->kind[i] = (unsigned char)(other ? MHLA_ATTENTION_SOFTMAX : s->attention);
-        base += !other;
-        hybrid += other;
-    }
-    if (hybrid != s->attn.count)
-        return mhla_fail(MHLA_EINVAL, "attn names layers beyond the %d that there are", c->layers);
-    if (hybrid) MHLA_TRY(softmax_mixer(&c->mixer[MHLA_ATTENTION_SOFTMAX], s, 1));
-    if (base && s->attention == MHLA_ATTENTION_SOFTMAX)
-        MHLA_TRY(softmax_mixer(&c->mixer[MHLA_ATTENTION_SOFTMAX], s, 0));
-    if (base && s->attention != MHLA_ATTENTION_SOFTMAX) MHLA_TRY(linear_mixer(&c->mixer[s->attention], s));
+    int counts[3] = {0};
+    MHLA_TRY(resolve_kinds(c, s, counts));
+    const mhla_lm_settings linear = s->linear.layers.count ? of_linear_layers(s) : *s;
+    if (counts[MHLA_ATTENTION_SOFTMAX])
+        MHLA_TRY(softmax_mixer(&c->mixer[MHLA_ATTENTION_SOFTMAX], s, s->attention != MHLA_ATTENTION_SOFTMAX));
+    if (counts[MHLA_ATTENTION_MHLA]) MHLA_TRY(linear_mixer(&c->mixer[MHLA_ATTENTION_MHLA], s));
+    if (counts[MHLA_ATTENTION_LINEAR]) MHLA_TRY(linear_mixer(&c->mixer[MHLA_ATTENTION_LINEAR], &linear));
     for (int kind = 0; kind < 3; kind++)
         if (c->mixer[kind].kv_heads == 0) c->mixer[kind].kv_heads = c->mixer[kind].heads;
     return mhla_lm_config_check(c);
@@ -206,7 +246,7 @@ static const mhla_lm_key keys[] = {
     K("bos_token_id", INT, INT, bos_token_id, -1, 1 << 24, NULL, "token that begins a text, -1: none"),
     K("eos_token_id", INT, INT, eos_token_id, -1, 1 << 24, NULL, "token that ends a text, -1: none"),
     K("parameter_names", TEXT, CHOICE, names, 0, 0, "fla|llama", "names of the parameters in files"),
-    K("attn_layers", INTS, LAYERS_LIST, attn, 0, MHLA_LM_LAYERS - 1, NULL,
+    K("attn_layers", INTS, LAYERS_LIST, attn.layers, 0, MHLA_LM_LAYERS - 1, NULL,
       "hybrid: layers that have softmax attention"),
     K("attn_num_heads", INT, INT, attn.num_heads, 1, 256, NULL, "hybrid: their heads"),
     K("attn_num_kv_heads", INT, INT, attn.num_kv_heads, 0, 256, NULL, "hybrid: their heads of keys and values"),
@@ -214,6 +254,18 @@ static const mhla_lm_key keys[] = {
     K("attn_qk_norm", BOOL, BOOL, attn.qk_norm, 0, 0, NULL, "hybrid: RMS norm of their q and k"),
     K("attn_window_size", INT, INT, attn.window_size, 0, 1 << 30, NULL, "hybrid: tokens they see, 0: all"),
     K("attn_rope_theta", REAL, REAL, attn.rope_theta, 1, 1e12, NULL, "hybrid: base of their rotary embedding"),
+    K("linear_layers", INTS, LAYERS_LIST, linear.layers, 0, MHLA_LM_LAYERS - 1, NULL,
+      "hybrid: layers among those of mhla that have linear attention"),
+    K("linear_num_heads", INT, INT, linear.num_heads, 1, 256, NULL, "hybrid: their heads"),
+    K("linear_num_kv_heads", INT, INT, linear.num_kv_heads, 0, 256, NULL, "hybrid: their heads of keys and values"),
+    K("linear_expand_k", REAL, REAL, linear.expand_k, 0.001, 16, NULL, "hybrid: their keys over hidden_size"),
+    K("linear_expand_v", REAL, REAL, linear.expand_v, 0.001, 16, NULL, "hybrid: their values over hidden_size"),
+    K("linear_feature_map", TEXT, CHOICE, linear.feature_map, 0, 0, MHLA_LM_FEATURES, "hybrid: their features"),
+    K("linear_use_short_conv", BOOL, BOOL, linear.use_short_conv, 0, 0, NULL, "hybrid: a convolution of their q, k, v"),
+    K("linear_conv_size", INT, INT, linear.conv_size, 1, 64, NULL, "hybrid: its width"),
+    K("linear_norm_q", BOOL, BOOL, linear.norm_q, 0, 0, NULL, "hybrid: their features of q over their sum"),
+    K("linear_norm_k", BOOL, BOOL, linear.norm_k, 0, 0, NULL, "hybrid: their features of k over their sum"),
+    K("linear_norm_feature_map", BOOL, BOOL, linear.norm_feature_map, 0, 0, NULL, "hybrid: with a denominator"),
 #undef K
 };
 enum { KEYS = sizeof keys / sizeof *keys, FIRST = 2 }; /* the first two choose the preset, the rest change it */
@@ -239,14 +291,13 @@ int mhla_lm_choice(const char *choices, const char *text) {
     return -1;
 }
 
-void mhla_lm_set_layers(mhla_lm_settings *s, const json_t *list) {
-    memset(s->attn.layers, 0, sizeof s->attn.layers);
-    s->attn.count = 0;
+void mhla_lm_set_layers(mhla_lm_layer_list *to, const json_t *list) {
+    memset(to, 0, sizeof *to);
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_int_t at = json_integer_value(json_array_get(list, i));
-        if (at < 0 || at >= MHLA_LM_LAYERS || s->attn.layers[at]) continue; /* rows have checked the first two */
-        s->attn.layers[at] = 1;
-        s->attn.count++;
+        if (at < 0 || at >= MHLA_LM_LAYERS || to->on[at]) continue; /* rows have checked the first two */
+        to->on[at] = 1;
+        to->count++;
     }
 }
 
@@ -258,7 +309,7 @@ static void set_key(mhla_lm_settings *s, const mhla_lm_key *k, const mhla_recipe
     case MHLA_LM_INT: *(int *)to = (int)mhla_recipe_int(given, name); break;
     case MHLA_LM_REAL: *(double *)to = mhla_recipe_real(given, name); break;
     case MHLA_LM_BOOL: *(int *)to = mhla_recipe_bool(given, name); break;
-    case MHLA_LM_LAYERS_LIST: mhla_lm_set_layers(s, mhla_recipe_array(given, name)); break;
+    case MHLA_LM_LAYERS_LIST: mhla_lm_set_layers(to, mhla_recipe_array(given, name)); break;
     }
 }
 

@@ -77,27 +77,37 @@ static mhla_status read_key(mhla_lm_settings *s, const mhla_lm_key *k, const jso
     return MHLA_OK;
 }
 
+/* "attn" or "linear": a list of layers, and settings of theirs alone. */
+static mhla_status read_layers(mhla_lm_settings *s, mhla_lm_layer_list *to, const json_t *tree, const char *name,
+                               const char *path) {
+    const json_t *object = value_of(tree, name), *layers = value_of(object, "layers");
+    const size_t skip = strlen(name) + 1;
+    int n;
+    const mhla_lm_key *keys = mhla_lm_keys(&n);
+    if (object == NULL) return MHLA_OK;
+    if (!json_is_array(layers)) return mhla_fail(MHLA_EDATA, "%s: \"%s\" has no list of \"layers\"", path, name);
+    for (size_t i = 0; i < json_array_size(layers); i++) {
+        const json_t *v = json_array_get(layers, i);
+        if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) >= s->num_hidden_layers)
+            return mhla_fail(MHLA_EDATA, "%s: %s.layers[%zu] is no layer from 0 to %d", path, name, i,
+                             s->num_hidden_layers - 1);
+    }
+    mhla_lm_set_layers(to, layers);
+    for (int i = 0; i < n; i++)
+        if (strncmp(keys[i].row.name, name, skip - 1) == 0 && keys[i].row.name[skip - 1] == '_')
+            MHLA_TRY(read_key(s, &keys[i], object, keys[i].row.name + skip, path));
+    return MHLA_OK;
+}
+
 static mhla_status read_keys(mhla_lm_settings *s, const json_t *tree, const char *path) {
     int n;
     const mhla_lm_key *keys = mhla_lm_keys(&n);
     for (int i = 0; i < n; i++)
-        if (strncmp(keys[i].row.name, "attn_", 5) != 0) MHLA_TRY(read_key(s, &keys[i], tree, keys[i].row.name, path));
-    const json_t *attn = value_of(tree, "attn");
-    if (attn == NULL) return MHLA_OK;
-    const json_t *layers = value_of(attn, "layers");
-    if (!json_is_array(layers)) return mhla_fail(MHLA_EDATA, "%s: \"attn\" has no list of \"layers\"", path);
-    for (size_t i = 0; i < json_array_size(layers); i++) {
-        const json_t *v = json_array_get(layers, i);
-        if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) >= s->num_hidden_layers)
-            return mhla_fail(MHLA_EDATA, "%s: attn.layers[%zu] is no layer from 0 to %d", path, i,
-                             s->num_hidden_layers - 1);
-    }
-    mhla_lm_set_layers(s, layers);
-    s->attn.num_heads = s->num_heads;
-    for (int i = 0; i < n; i++)
-        if (strncmp(keys[i].row.name, "attn_", 5) == 0)
-            MHLA_TRY(read_key(s, &keys[i], attn, keys[i].row.name + 5, path));
-    return MHLA_OK;
+        if (strncmp(keys[i].row.name, "attn_", 5) != 0 && strncmp(keys[i].row.name, "linear_", 7) != 0)
+            MHLA_TRY(read_key(s, &keys[i], tree, keys[i].row.name, path));
+    s->attn.num_heads = s->linear.num_heads = s->num_heads;
+    MHLA_TRY(read_layers(s, &s->attn.layers, tree, "attn", path));
+    return read_layers(s, &s->linear.layers, tree, "linear", path);
 }
 
 /* What stands for the network that is computed here, or is not known. */
@@ -405,9 +415,9 @@ static json_t *number_or_null(int64_t x) { return x ? json_integer(x) : json_nul
 
 /* NULL: not scaled. A list is written as what transformers calls longrope, the same for short and long texts. */
 static json_t *scaling_tree(const mhla_scaling *s) {
-    json_t *tree = s->kind ? json_object() : NULL, *list;
     static const char *const names[] = {"default", "linear", "llama3", "yarn", "longrope"};
     if (s->kind == MHLA_SCALING_NONE) return NULL;
+    json_t *tree = json_object(), *list;
     put(tree, "rope_type", json_string(names[s->kind]));
     if (s->kind != MHLA_SCALING_LIST) put(tree, "factor", json_real(s->factor));
     if (s->kind != MHLA_SCALING_LINEAR)
@@ -493,11 +503,25 @@ static json_t *ends_tree(const mhla_lm_config *c) {
     return list;
 }
 
+/* {"layers": those of a kind}, or NULL: there are none. */
+static json_t *layers_tree(const mhla_lm_config *c, int kind) {
+    json_t *list = json_array(), *tree = json_object();
+    for (int i = 0; i < c->layers; i++)
+        if (c->kind[i] == kind) json_array_append_new(list, json_integer(i));
+    const int some = json_array_size(list) > 0;
+    put(tree, "layers", list);
+    if (some) return tree;
+    json_decref(tree);
+    return NULL;
+}
+
 json_t *mhla_lm_config_tree(const mhla_lm_config *c) {
     json_t *tree = json_object();
-    int base = MHLA_ATTENTION_SOFTMAX;
-    for (int i = 0; i < c->layers; i++)
-        if (c->kind[i] != MHLA_ATTENTION_SOFTMAX) base = c->kind[i];
+    int counts[3] = {0};
+    for (int i = 0; i < c->layers; i++) counts[c->kind[i]]++;
+    const int base = counts[MHLA_ATTENTION_MHLA]     ? MHLA_ATTENTION_MHLA
+                     : counts[MHLA_ATTENTION_LINEAR] ? MHLA_ATTENTION_LINEAR
+                                                     : MHLA_ATTENTION_SOFTMAX;
     if (base == MHLA_ATTENTION_SOFTMAX && c->naming == MHLA_LM_NAMES_HF) {
         put_llama(tree, c);
     } else if (base == MHLA_ATTENTION_SOFTMAX) {
@@ -508,16 +532,12 @@ json_t *mhla_lm_config_tree(const mhla_lm_config *c) {
     } else {
         put(tree, "model_type", json_string(base == MHLA_ATTENTION_MHLA ? "mhla" : "linear_attn"));
         put_linear(tree, c, base);
-        json_t *layers = json_array();
-        for (int i = 0; i < c->layers; i++)
-            if (c->kind[i] == MHLA_ATTENTION_SOFTMAX) json_array_append_new(layers, json_integer(i));
-        json_t *attn = json_array_size(layers) ? json_object() : json_null();
-        if (json_is_object(attn)) {
-            put_softmax(attn, &c->mixer[MHLA_ATTENTION_SOFTMAX]);
-            json_object_set(attn, "layers", layers);
-        }
-        json_decref(layers);
-        put(tree, "attn", attn);
+        json_t *attn = layers_tree(c, MHLA_ATTENTION_SOFTMAX);
+        if (attn) put_softmax(attn, &c->mixer[MHLA_ATTENTION_SOFTMAX]);
+        put(tree, "attn", attn ? attn : json_null());
+        json_t *linear = base == MHLA_ATTENTION_MHLA ? layers_tree(c, MHLA_ATTENTION_LINEAR) : NULL;
+        if (linear) put_linear(linear, c, MHLA_ATTENTION_LINEAR);
+        if (linear) put(tree, "linear", linear);
     }
     if (c->naming == MHLA_LM_NAMES_HF) put(tree, "parameter_names", json_string("llama"));
     put(tree, "model", json_string(c->model));

@@ -9,6 +9,8 @@ mhla info deit_nano classes=10 channels=1 depth=1 --tensors
 mhla info lm_340m num_hidden_layers=2
 mhla info lm_340m attention=softmax num_hidden_layers=1 --json
 mhla info lm_micro attn_layers=1 --tensors
+mhla info lm_micro num_hidden_layers=3 attn_layers=2 linear_layers=1 linear_feature_map=relu --tensors
 mhla info lm_micro num_heads=3
 mhla info lm_micro attention=sofmax
+mhla info lm_micro attention=softmax linear_layers=1
 mhla info lm_milli

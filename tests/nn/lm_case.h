@@ -16,6 +16,7 @@ typedef struct lm_case {
     const char *layers;
     int C, M; /* of MHLA layers */
     int feature, conv;
+    const char *const *settings; /* instead: the config of these, ended by NULL; layers is still what comes of them */
 } lm_case;
 
 /* One thread: such small work is slower with more. */
@@ -25,7 +26,35 @@ static inline mhla_context *single_thread(void) {
     return context;
 }
 
+/* Every layer shows: large weights, mixing weights that are all different. */
+static inline mhla_model *filled(mhla_model *model, uint64_t seed) {
+    rng r = {seed};
+    mhla_model_set_context(model, single_thread());
+    ASSERT_OK(mhla_lm_init(model->lm, seed));
+    for (int i = 0; i < mhla_lm_config_of(model->lm)->layers; i++) {
+        mhla_param *mix = mhla_lm_mix(model->lm, i);
+        for (int64_t j = 0; mix && j < mix->count; j++) mix->data[j] = 0.55f + 0.45f * rng_signed(&r);
+        if (mix) mhla_param_touch(mix);
+    }
+    return model;
+}
+
+static inline mhla_model *new_lm_of(const lm_case *c, uint64_t seed) {
+    const char *all[32] = {"vocab_size=61", "hidden_size=32", "intermediate_size=48", "initializer_range=0.2"};
+    mhla_model *model;
+    int n = 4;
+    for (int i = 0; c->settings[i]; i++) all[n++] = c->settings[i];
+    ASSERT_OK(mhla_model_create(&model, "lm_micro", all, n, seed));
+    const mhla_lm_config *k = mhla_lm_config_of(model->lm);
+    for (int i = 0; i < k->layers; i++)
+        assert_int_equal(k->kind[i], c->layers[i] == 'm'   ? MHLA_ATTENTION_MHLA
+                                     : c->layers[i] == 'l' ? MHLA_ATTENTION_LINEAR
+                                                           : MHLA_ATTENTION_SOFTMAX);
+    return filled(model, seed);
+}
+
 static inline mhla_model *new_lm(const lm_case *c, uint64_t seed) {
+    if (c->settings) return new_lm_of(c, seed);
     mhla_lm_config k;
     memset(&k, 0, sizeof k);
     k.naming = MHLA_LM_NAMES_FLA;
@@ -61,15 +90,7 @@ static inline mhla_model *new_lm(const lm_case *c, uint64_t seed) {
     }
     mhla_model *model;
     ASSERT_OK(mhla_model_of_lm(&model, &k, NULL));
-    mhla_model_set_context(model, single_thread());
-    ASSERT_OK(mhla_lm_init(model->lm, seed));
-    rng r = {seed};
-    for (int i = 0; i < k.layers; i++) { /* weights that are all different */
-        mhla_param *mix = mhla_lm_mix(model->lm, i);
-        for (int64_t j = 0; mix && j < mix->count; j++) mix->data[j] = 0.55f + 0.45f * rng_signed(&r);
-        if (mix) mhla_param_touch(mix);
-    }
-    return model;
+    return filled(model, seed);
 }
 
 static inline int32_t *new_ids(rng *r, int64_t n) {

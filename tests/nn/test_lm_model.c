@@ -13,7 +13,7 @@ static mhla_model *create(const char *const *settings, int n) {
 }
 
 /* Every kind of layer, small; ended by NULL. */
-static const char *const kinds[][8] = {
+static const char *const kinds[][16] = {
     {"num_blocks=4", "chunk_size=4"},
     {"num_blocks=4", "chunk_size=4", "use_output_gate=false", "num_heads=4", "num_kv_heads=2", "feature_map=elu"},
     {"num_blocks=4", "chunk_size=4", "feature_map=hedgehog", "use_short_conv=true", "tie_word_embeddings=false"},
@@ -24,13 +24,17 @@ static const char *const kinds[][8] = {
     {"attention=softmax", "parameter_names=llama", "head_dim=12"},
     {"attention=linear", "norm_q=true", "norm_k=true", "norm_feature_map=true", "feature_map=elu"},
     {"attention=linear"},
+    {"num_blocks=4", "chunk_size=4", "linear_layers=1"},
+    {"num_blocks=4", "chunk_size=4", "num_hidden_layers=4", "attn_layers=0,3", "attn_num_heads=2", "linear_layers=[2]",
+     "linear_num_heads=4", "linear_num_kv_heads=2", "linear_expand_k=0.5", "linear_use_short_conv=true",
+     "linear_conv_size=3", "linear_norm_q=true", "linear_feature_map=elu", "linear_norm_feature_map=true"},
 };
 enum { KINDS = sizeof kinds / sizeof *kinds, B = 2, T = 11, VOCABULARY = 24 };
 
 static mhla_model *small(int kind) {
-    const char *settings[16] = {"vocab_size=24", "hidden_size=16", "intermediate_size=20"};
+    const char *settings[24] = {"vocab_size=24", "hidden_size=16", "intermediate_size=20"};
     int n = 3;
-    for (int i = 0; i < 8 && kinds[kind][i]; i++) settings[n++] = kinds[kind][i];
+    for (int i = 0; i < 16 && kinds[kind][i]; i++) settings[n++] = kinds[kind][i];
     mhla_model *m = create(settings, n);
     rng r = {(uint64_t)kind + 1};
     for (int i = 0; i < mhla_params_count(m->params); i++) { /* nothing silent: no zeros, no ones */
@@ -202,7 +206,8 @@ static void refused(void **state) {
                  {"attention=sofmax", "softmax"},
                  {"atention=softmax", "attention"},
                  {"num_hidden_layers=0", "num_hidden_layers"},
-                 {"attn_layers=7", "beyond"},
+                 {"attn_layers=7", "attn names layers beyond"},
+                 {"linear_layers=0,7", "linear names layers beyond"},
                  {"bos_token_id=512", "512"},
                  {"hidden_size=many", "integer"},
                  {"num_kv_heads=7", "num_kv_heads"},
@@ -242,6 +247,35 @@ static void config_round_trip(void **state) {
     }
 }
 
+/* Three kinds of attention, each with settings of its own. */
+static void mixed(void **state) {
+    (void)state;
+    mhla_model *m = small(KINDS - 1);
+    const mhla_lm_config *c = mhla_lm_config_of(m->lm);
+    static const unsigned char wanted[] = {MHLA_ATTENTION_SOFTMAX, MHLA_ATTENTION_MHLA, MHLA_ATTENTION_LINEAR,
+                                           MHLA_ATTENTION_SOFTMAX};
+    assert_memory_equal(c->kind, wanted, 4);
+    const mhla_lm_mixer *mhla = &c->mixer[MHLA_ATTENTION_MHLA], *linear = &c->mixer[MHLA_ATTENTION_LINEAR];
+    assert_int_equal(mhla->feature, MHLA_LM_RELU);
+    assert_int_equal(mhla->conv, 0);
+    assert_int_equal(mhla->heads, 2);
+    assert_int_equal(mhla->key_dim, 4);
+    assert_int_equal(linear->feature, MHLA_LM_ELU);
+    assert_int_equal(linear->conv, 3);
+    assert_int_equal(linear->heads, 4);
+    assert_int_equal(linear->kv_heads, 2);
+    assert_int_equal(linear->key_dim, 2);
+    assert_int_equal(linear->value_dim, 4);
+    assert_int_equal(linear->rope, MHLA_ROPE_NONE);
+    assert_true(linear->norm_q && !linear->norm_k && linear->norm_features);
+    assert_int_equal(c->mixer[MHLA_ATTENTION_SOFTMAX].heads, 2);
+    mhla_lm_info info = {.size = sizeof info};
+    ASSERT_OK(mhla_lm_query(m, &info));
+    assert_string_equal(info.attention, "mhla, linear and softmax");
+    assert_int_equal(info.context, 16);
+    mhla_model_free(m);
+}
+
 static void config_files(void **state) {
     (void)state;
     static const struct {
@@ -262,6 +296,11 @@ static void config_files(void **state) {
         {"{\"model_type\":\"mhla\",\"num_heads\":3,\"hidden_size\":64}", MHLA_EDATA, "3 heads"},
         {"{\"model_type\":\"mhla\",\"attn\":{\"layers\":[99]}}", MHLA_EDATA, "attn.layers[0]"},
         {"{\"model_type\":\"mhla\",\"attn\":[]}", MHLA_EDATA, "layers"},
+        {"{\"model_type\":\"mhla\",\"linear\":{\"layers\":[-1]}}", MHLA_EDATA, "linear.layers[0]"},
+        {"{\"model_type\":\"mhla\",\"linear\":{\"layers\":[1],\"norm_q\":1}}", MHLA_EDATA, "\"norm_q\""},
+        {"{\"model_type\":\"mhla\",\"linear\":{\"layers\":[1,2]},\"attn\":{\"layers\":[2]}}", MHLA_EDATA,
+         "layer 2 is listed both"},
+        {"{\"model_type\":\"linear_attn\",\"linear\":{\"layers\":[1]}}", MHLA_EDATA, "among those of MHLA only"},
         {"{\"model_type\":\"mhla\",\"tie_word_embeddings\":1}", MHLA_EDATA, "tie_word_embeddings"},
         {"{\"model_type\":\"mhla\",\"feature_map\":\"cosine\"}", MHLA_ENOTSUP, "cosine"},
         {"{\"model_type\":[]}", MHLA_EDATA, "model_type"},
@@ -486,6 +525,7 @@ int main(void) {
         cmocka_unit_test(hook),
         cmocka_unit_test(refused),
         cmocka_unit_test(config_round_trip),
+        cmocka_unit_test(mixed),
         cmocka_unit_test(config_files),
         cmocka_unit_test(misuse),
         cmocka_unit_test(rotary_tables),

@@ -6,19 +6,22 @@
 
 enum { B = 2, T = 40, STEPS = 30 };
 
-static mhla_model *make(const char *attention) {
-    char setting[64];
-    const char *settings[] = {setting};
+static mhla_model *make(const char *const settings[3]) {
     mhla_model *model;
-    snprintf(setting, sizeof setting, "attention=%s", attention);
-    ASSERT_OK(mhla_model_create(&model, "lm_micro", settings, 1, 3));
+    ASSERT_OK(mhla_model_create(&model, "lm_micro", settings, 3, 3));
     return model;
 }
 
 static void learns(void **state) {
     (void)state;
-    static const char *const attentions[] = {"mhla", "softmax", "linear"};
-    for (int a = 0; a < 3; a++) {
+    static const char *const attentions[][3] = {
+        {"attention=mhla", "num_hidden_layers=2", "num_heads=2"},
+        {"attention=softmax", "num_hidden_layers=2", "num_heads=4"},
+        {"attention=linear", "num_hidden_layers=2", "num_heads=2"},
+        {"linear_layers=1", "num_hidden_layers=2", "num_heads=2"},
+        {"linear_layers=2", "num_hidden_layers=3", "attn_layers=0"},
+    };
+    for (int a = 0; a < 5; a++) {
         mhla_model *model = make(attentions[a]);
         mhla_lm_info info = {.size = sizeof info};
         ASSERT_OK(mhla_lm_query(model, &info));
@@ -40,7 +43,7 @@ static void learns(void **state) {
 
 static void other_storage(void **state) {
     (void)state;
-    mhla_model *model = make("mhla");
+    mhla_model *model = make((const char *const[3]){"attention=mhla", "num_heads=2", "num_hidden_layers=2"});
     ASSERT_FAILS(mhla_lm_store(model, "int4"), MHLA_EINVAL, "int4");
     ASSERT_OK(mhla_lm_store(model, "float32"));
     mhla_model_free(model);

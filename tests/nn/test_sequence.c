@@ -6,12 +6,39 @@ static const struct policy {
     int64_t max_tokens;
 } policies[] = {{MHLA_BEYOND_ERROR, 0}, {MHLA_BEYOND_CLAMP, 0}, {MHLA_BEYOND_CHUNK, 150}};
 
+/* Three attentions of one config, each with heads and features of its own. */
+static const char *const two[] = {"num_hidden_layers=3",
+                                  "chunk_size=8",
+                                  "num_blocks=6",
+                                  "linear_layers=1",
+                                  "linear_feature_map=elu",
+                                  "linear_norm_feature_map=true",
+                                  NULL};
+static const char *const three[] = {"num_hidden_layers=5", "chunk_size=8",        "num_blocks=6",
+                                    "num_heads=4",         "num_kv_heads=2",      "attn_layers=1",
+                                    "attn_num_heads=2",    "attn_window_size=11", "linear_layers=0,3",
+                                    "linear_num_heads=2",  "linear_expand_k=0.5", NULL};
+static const char *const convolved[] = {"num_hidden_layers=2",
+                                        "chunk_size=8",
+                                        "num_blocks=6",
+                                        "linear_layers=0",
+                                        "linear_use_short_conv=true",
+                                        "linear_conv_size=3",
+                                        NULL};
+
 static const lm_case cases[] = {
-    {"m", 8, 6, MHLA_LM_RELU, 0},      {"s", 0, 0, 0, 0},
-    {"l", 0, 0, MHLA_LM_ELU, 0},       {"w", 0, 0, 0, 0},
-    {"msl", 8, 6, MHLA_LM_RELU, 0},    {"mwml", 16, 3, MHLA_LM_ELU, 0},
-    {"lm", 8, 6, MHLA_LM_HEDGEHOG, 0}, {"mm", 4, 1, MHLA_LM_IDENTITY, 0},
-    {"ml", 8, 6, MHLA_LM_RELU, 4},
+    {"m", 8, 6, MHLA_LM_RELU, 0, NULL},
+    {"s", 0, 0, 0, 0, NULL},
+    {"l", 0, 0, MHLA_LM_ELU, 0, NULL},
+    {"w", 0, 0, 0, 0, NULL},
+    {"msl", 8, 6, MHLA_LM_RELU, 0, NULL},
+    {"mwml", 16, 3, MHLA_LM_ELU, 0, NULL},
+    {"lm", 8, 6, MHLA_LM_HEDGEHOG, 0, NULL},
+    {"mm", 4, 1, MHLA_LM_IDENTITY, 0, NULL},
+    {"ml", 8, 6, MHLA_LM_RELU, 4, NULL},
+    {"mlm", 8, 6, 0, 0, two},
+    {"lsmlm", 8, 6, 0, 0, three},
+    {"lm", 8, 6, 0, 3, convolved},
 };
 enum { CASES = sizeof cases / sizeof *cases, POLICIES = sizeof policies / sizeof *policies };
 static const double tolerance = 3e-5;
@@ -62,7 +89,7 @@ static void test_splits(void **state) {
 /* Longer than a pass, and than a window's cache. */
 static void test_long(void **state) {
     (void)state;
-    const lm_case c = {"mwl", 64, 32, MHLA_LM_RELU, 0};
+    const lm_case c = {"mwl", 64, 32, MHLA_LM_RELU, 0, NULL};
     mhla_model *model = new_lm(&c, 3);
     rng r = {5};
     const int64_t T = 2000;
@@ -117,7 +144,7 @@ static void test_window(void **state) {
 /* Linear layers keep marks: going back some way does not read everything again. */
 static void test_marks(void **state) {
     (void)state;
-    const lm_case c = {"ls", 0, 0, MHLA_LM_ELU, 0};
+    const lm_case c = {"ls", 0, 0, MHLA_LM_ELU, 0, NULL};
     mhla_model *model = new_lm(&c, 3);
     rng r = {5};
     const int64_t T = 9000;
@@ -303,7 +330,7 @@ static void test_wanted(void **state) {
 /* Under clamp neither memory nor what a state keeps grows, but for the ids. */
 static void test_flat(void **state) {
     (void)state;
-    const lm_case c = {"mm", 8, 4, MHLA_LM_RELU, 0};
+    const lm_case c = {"mm", 8, 4, MHLA_LM_RELU, 0, NULL};
     mhla_model *model = new_lm(&c, 9);
     rng r = {2};
     mhla_sequence *s = new_sequence(model, MHLA_BEYOND_CLAMP, 0);

@@ -3,8 +3,8 @@
 #include "nn/files.h"
 #include "nn/lm_case.h"
 
-static const lm_case hybrid = {"mslw", 8, 6, MHLA_LM_RELU, 0}, other = {"ms", 8, 6, MHLA_LM_RELU, 0};
-static const lm_case convolved = {"ml", 8, 6, MHLA_LM_RELU, 4};
+static const lm_case hybrid = {"mslw", 8, 6, MHLA_LM_RELU, 0, NULL}, other = {"ms", 8, 6, MHLA_LM_RELU, 0, NULL};
+static const lm_case convolved = {"ml", 8, 6, MHLA_LM_RELU, 4, NULL};
 
 static void feed_some(mhla_model *model, mhla_sequence *s, uint64_t seed, int64_t n) {
     rng r = {seed};

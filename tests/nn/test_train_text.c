@@ -127,9 +127,10 @@ static void in_parts(void **state) {
 static void no_leaks(void **state) {
     (void)state;
     enum { T = 90, D = 40 };
-    static const char *const attentions[] = {"attention=mhla", "attention=softmax", "attention=linear"};
+    static const char *const attentions[] = {"attention=mhla", "attention=softmax", "attention=linear",
+                                             "linear_layers=0"};
     const int64_t cu[] = {0, 23, 61, T};
-    for (int a = 0; a < 3; a++) {
+    for (int a = 0; a < 4; a++) {
         mhla_model *m;
         mhla_tape *t;
         int32_t ids[T], labels[T];
