@@ -178,7 +178,7 @@ static mhla_tensor *loss_of(mhla_trainer *t, mhla_tape *tape, const mhla_token_b
     const int dry = b == NULL;
     mhla_lm_run run = {.recompute = mhla_recipe_bool(t->recipe, "train.recompute")};
     int64_t B = n / j->context, T = j->context;
-    if (!dry && b->sequences != (b->tokens + T - 1) / T) { /* some document ends inside of a window */
+    if (!dry && (b->sequences != (b->tokens + T - 1) / T || B * T != n)) { /* a document ends inside of a window */
         int64_t s = 0, count = 0;
         while (b->cu_seqlens[s] < first) s++;
         while (b->cu_seqlens[s + count] < first + n) count++;
@@ -197,9 +197,6 @@ static mhla_tensor *loss_of(mhla_trainer *t, mhla_tape *tape, const mhla_token_b
         run.sequences = count;
         B = 1;
         T = n;
-    } else if (B * T != n) {
-        B = 1;
-        T = n; /* one short window */
     }
     mhla_tensor *hidden = mhla_lm_forward(tape, t->model->lm, &run, dry ? NULL : b->ids + first, B, T);
     return mhla_nn_linear_cross_entropy(tape, mhla_lm_output(t->model->lm), hidden, dry ? NULL : b->labels + first,

@@ -185,6 +185,51 @@ static void adapts(void **state) {
     assert_true(v.first_loss < 0.95 * log(40.0)); /* it has not forgotten everything */
 }
 
+/* A document of many windows, the last one short: each is measured on its own. */
+static void long_document(void **state) {
+    (void)state;
+    enum { N = 500, T = 48 };
+    static const char *const attentions[] = {"model.attention=softmax", "model.attention=mhla"};
+    int32_t stream[N + 2] = {TEXT_BOS};
+    char source[300];
+    mhla_shard_writer *w;
+    const mhla_shard_head head = {.vocabulary = TEXT_VOCABULARY, .bos = TEXT_BOS, .eos = TEXT_EOS};
+    assert_int_equal(mkdir(in_root("long"), 0777), 0);
+    write_text(in_root("long/train.shard"), 40, 1);
+    for (int i = 0; i < N; i++) stream[i + 1] = 2 + (i * i + 3 * i) % 37;
+    stream[N + 1] = TEXT_EOS;
+    ASSERT_OK(mhla_shard_writer_open(&w, in_root("long/validation.shard"), &head));
+    ASSERT_OK(mhla_shard_writer_add(w, stream + 1, N, 2 * N));
+    ASSERT_OK(mhla_shard_writer_commit(w, NULL));
+    snprintf(source, sizeof source, "data.source=%s", in_root("long"));
+    for (int a = 0; a < 2; a++) {
+        mhla_trainer *t;
+        mhla_model *m;
+        mhla_tape *tape;
+        watch seen = {0};
+        double sum = 0.0;
+        ASSERT_OK(create_text(&t, a ? "long-mhla" : "long-softmax", source, attentions[a], "train.ema=0",
+                              "train.rate=0.01", NULL));
+        assert_true(run(t, &seen));
+        mhla_trainer_free(t);
+        ASSERT_OK(mhla_model_open_weights(&m, in_root(a ? "long-mhla/last" : "long-softmax/last"), "raw"));
+        ASSERT_OK(mhla_tape_create(&tape, NULL));
+        for (int at = 0; at < N + 1; at += T) {
+            const int n = N + 1 - at < T ? N + 1 - at : T;
+            mhla_tape_begin(tape, MHLA_TAPE_INFER);
+            const mhla_tensor *mean = mhla_nn_linear_cross_entropy(
+                tape, mhla_lm_output(m->lm), mhla_lm_forward(tape, m->lm, &(mhla_lm_run){0}, stream + at, 1, n),
+                stream + at + 1, 1.0f, NULL);
+            ASSERT_OK(mhla_tape_status(tape));
+            sum += n * (double)mean->data[0];
+        }
+        const double bits = sum / log(2.0) / (2 * N);
+        if (!(fabs(bits - seen.bits) < 1e-5 * bits)) fail_msg("%g bits, by hand %g", seen.bits, bits);
+        mhla_tape_free(tape);
+        mhla_model_free(m);
+    }
+}
+
 static void wrong(void **state) {
     (void)state;
     mhla_trainer *t;
@@ -202,8 +247,8 @@ static void wrong(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(learns),   cmocka_unit_test(goes_on),
-                                       cmocka_unit_test(in_parts), cmocka_unit_test(no_leaks),
-                                       cmocka_unit_test(adapts),   cmocka_unit_test(wrong)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(learns), cmocka_unit_test(goes_on), cmocka_unit_test(in_parts),     cmocka_unit_test(no_leaks),
+        cmocka_unit_test(adapts), cmocka_unit_test(wrong),   cmocka_unit_test(long_document)};
     return cmocka_run_group_tests(tests, set_up_text, tear_down);
 }
