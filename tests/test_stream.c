@@ -147,6 +147,33 @@ static void test_many_states(void **state) {
     free_case(p);
 }
 
+/* As far back as a clamped state goes, and then all the rest in one go, by the parallel form. */
+static void test_far_back(void **state) {
+    (void)state;
+    for (int M = 1; M <= 5; M++)
+        for (int C = 1; C <= 16; C *= 4) {
+            rng r = {(uint64_t)(M * 100 + C)};
+            const causal_options x = {
+                .T = C * 60, .C = C, .K = 8, .V = 12, .H = 2, .G = 1, .batch = 1, .clamp = 1, .M = M, .normed = M % 2};
+            causal_case *p = stream_case(&x, &r);
+            causal_result want = new_result(p, 1), got = new_result(p, 1);
+            run_forward(p, &want, NULL, 1);
+            int64_t first = (int64_t)C * 40;
+            for (int64_t to = first; to >= 0 && first > 0; to -= C) {
+                mhla_state *s = new_state(p);
+                feed_in_pieces(p, s, got.o, 0, 0, (int64_t)C * 40 + 1, &r, 5);
+                first = mhla_state_nearest(s, to); /* 0 once it cannot */
+                ASSERT_OK(mhla_state_rollback(s, first, p->plan, p->mix));
+                ASSERT_OK(feed(p, s, got.o, 0, first, p->T));
+                ASSERT_CLOSE(got.o, want.o, want.no, 2e-5, "M %d, C %d, back to %lld", M, C, (long long)first);
+                mhla_state_free(s);
+            }
+            free_result(&want);
+            free_result(&got);
+            free_case(p);
+        }
+}
+
 static void *saved(const mhla_state *s, size_t *size) {
     *size = mhla_state_save_size(s);
     void *bytes = new_bytes(*size);
@@ -452,9 +479,10 @@ static void test_memory_is_flat(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_any_split), cmocka_unit_test(test_many_states),   cmocka_unit_test(test_fork),
-        cmocka_unit_test(test_rollback),  cmocka_unit_test(test_save_and_load), cmocka_unit_test(test_hostile_bytes),
-        cmocka_unit_test(test_no_memory), cmocka_unit_test(test_bad_input),     cmocka_unit_test(test_memory_is_flat),
+        cmocka_unit_test(test_any_split),      cmocka_unit_test(test_many_states), cmocka_unit_test(test_fork),
+        cmocka_unit_test(test_rollback),       cmocka_unit_test(test_far_back),    cmocka_unit_test(test_save_and_load),
+        cmocka_unit_test(test_hostile_bytes),  cmocka_unit_test(test_no_memory),   cmocka_unit_test(test_bad_input),
+        cmocka_unit_test(test_memory_is_flat),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

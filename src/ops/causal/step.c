@@ -349,6 +349,10 @@ static void prompt_begin(void *arg, mhla_causal_unit *u) {
     }
     int64_t entries, first;
     mhla_causal_list(u->w->run->plan, s->tokens, &entries, &first);
+    if (s->clamp && first < s->lo - 1) { /* far back: the tail reaches to where no chunk to come tells chunks apart */
+        first = s->lo - 1;
+        entries = s->n - first;
+    }
     u->base = u->first0 = first;
     u->entries0 = u->count = entries;
     for (int j = 0; j < s->shape.pieces; j++) {
