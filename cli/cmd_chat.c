@@ -150,6 +150,7 @@ static mhla_status converse(speaker *s, talk *t) {
     const int person = isatty(STDIN_FILENO);
     char *line = NULL;
     size_t room = 0;
+    int64_t number = 0;
     mhla_status result = MHLA_OK, status;
     if (person) fprintf(stderr, "%s. /reset begins anew, /exit ends it.\n", speak_given.model);
     for (;;) {
@@ -160,6 +161,7 @@ static mhla_status converse(speaker *s, talk *t) {
         }
         ssize_t n = getline(&line, &room, stdin);
         if (n < 0 || speak_interrupted) break;
+        number++;
         while (n > 0 && (line[n - 1] == '\n' || line[n - 1] == '\r')) n--;
         line[n] = '\0';
         if (n == 0) continue;
@@ -168,6 +170,15 @@ static mhla_status converse(speaker *s, talk *t) {
             result = begin_anew(s, t);
             if (result != MHLA_OK) break;
             continue;
+        }
+        mhla_ids ids = {0};
+        status = mhla_tokenizer_encode(s->tokenizer, &ids, line, (size_t)n, MHLA_ENCODE_PLAIN);
+        mhla_ids_free(&ids);
+        if (status != MHLA_OK) { /* by its own bytes, not those of the whole conversation */
+            fprintf(stderr, "mhla %s: line %lld: %s\n", usage.verb, (long long)number, mhla_message());
+            if (person) continue;
+            result = status;
+            break;
         }
         const int before = t->count;
         status = say(t, "user", line, (size_t)n);

@@ -129,6 +129,14 @@ static mhla_status encode(const speaker *s, reading *r) {
         mhla_tokenizer_encode(s->tokenizer, &r->whole, text, size, plain ? MHLA_ENCODE_PLAIN : MHLA_ENCODE_SPECIAL);
     if (status == MHLA_OK)
         status = mhla_tokenizer_encode(s->tokenizer, &r->after, text, size, plain ? MHLA_ENCODE_PLAIN : 0);
+    if (status != MHLA_OK) {
+        fprintf(stderr, "mhla %s: %s: %s\n", usage.verb,
+                prompt ? "the prompt"
+                : file ? file
+                       : "standard input",
+                mhla_message());
+        told = 1;
+    }
     free(own);
     return status;
 }
@@ -285,18 +293,32 @@ static mhla_status generate(speaker *s, mhla_sequence **base, continuation *list
     return status;
 }
 
+/* Found before the work, not after it. */
+static int can_be_written(const char *path) {
+    const char *slash = strrchr(path, '/');
+    char folder[4096] = ".";
+    if (slash) snprintf(folder, sizeof folder, "%.*s", slash == path ? 1 : (int)(slash - path), path);
+    return access(folder, W_OK | X_OK) == 0;
+}
+
 int cmd_generate(int argc, char **argv) {
     int code = cli_parse(&usage, argc, argv, NULL);
     if (code >= 0) return code;
     code = speak_check(usage.verb);
     if (code >= 0) return code;
     if (prompt && file) return cli_wrong(usage.verb, "--prompt and --file are both given");
+    if (append && state == NULL) return cli_wrong(usage.verb, "--append is for --state");
+    if (logprobs > 0 && !json) return cli_wrong(usage.verb, "--logprobs is for --json");
     if (count > 4096) return cli_wrong(usage.verb, "--count is %lld: expected 1 to 4096", (long long)count);
     if (logprobs > 1000) return cli_wrong(usage.verb, "--logprobs is %lld: expected 0 to 1000", (long long)logprobs);
     if (prompt == NULL && file == NULL && isatty(STDIN_FILENO)) {
         if (state == NULL || access(state, F_OK) != 0) return cli_wrong(usage.verb, "no prompt is given");
         prompt = ""; /* goes on where the state ends */
         append = 1;
+    }
+    if (state && !can_be_written(state)) {
+        fprintf(stderr, "mhla %s: %s: cannot be written: %s\n", usage.verb, state, strerror(errno));
+        return CLI_FAILED;
     }
     speaker s;
     speak_watch();

@@ -39,9 +39,13 @@ mhla_status mhla_writer_open(mhla_writer *w, const char *path) {
     w->stream = NULL;
     if (snprintf(w->path, sizeof w->path, "%s", path) >= (int)sizeof w->path)
         return mhla_fail(MHLA_EIO, "%.60s...: the path is too long", path);
+    struct stat info;
+    if (stat(w->path, &info) == 0 && !S_ISREG(info.st_mode)) /* it would be replaced: /dev/null by a file, say */
+        return mhla_fail(MHLA_EIO, "%s: not written: %s", w->path,
+                         S_ISDIR(info.st_mode) ? strerror(EISDIR) : "not a regular file");
     snprintf(w->temporary, sizeof w->temporary, "%s.%ld.tmp", w->path, (long)getpid());
     w->stream = fopen(w->temporary, "wbe");
-    if (w->stream == NULL) return mhla_fail(MHLA_EIO, "%s: %s", w->temporary, strerror(errno));
+    if (w->stream == NULL) return mhla_fail(MHLA_EIO, "%s: not written: %s", w->path, strerror(errno));
     return MHLA_OK;
 }
 

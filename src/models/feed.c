@@ -359,38 +359,37 @@ static mhla_status run_pass(mhla_pass *p) {
 
 /* ---- The entry point ---- */
 
-static mhla_status check_feed(const mhla_reader *r, const mhla_feed *f, int64_t index) {
-    const long long i = (long long)index;
+static mhla_status check_feed(const mhla_reader *r, const mhla_feed *f, int64_t index, int64_t count) {
+    char which[40] = ""; /* one alone needs no number */
+    if (count > 1) snprintf(which, sizeof which, "feeds[%lld]: ", (long long)index);
     const int vocabulary = r->config->vocabulary;
     const mhla_sequence *s = f->sequence;
-    if (s == NULL) return mhla_fail(MHLA_EINVAL, "feeds[%lld]: sequence is NULL", i);
-    if (s->reader != r) return mhla_fail(MHLA_EINVAL, "feeds[%lld]: the sequence is of another model", i);
-    if (s->fed) return mhla_fail(MHLA_EINVAL, "feeds[%lld]: its sequence is in the list twice", i);
-    if (f->ids == NULL) return mhla_fail(MHLA_EINVAL, "feeds[%lld]: ids is NULL", i);
+    if (s == NULL) return mhla_fail(MHLA_EINVAL, "%ssequence is NULL", which);
+    if (s->reader != r) return mhla_fail(MHLA_EINVAL, "%sthe sequence is of another model", which);
+    if (s->fed) return mhla_fail(MHLA_EINVAL, "%sits sequence is in the list twice", which);
+    if (f->ids == NULL) return mhla_fail(MHLA_EINVAL, "%sids is NULL", which);
     if (f->count < 1 || f->count > INT32_MAX)
-        return mhla_fail(MHLA_EINVAL, "feeds[%lld]: count is %lld: expected at least 1", i, (long long)f->count);
+        return mhla_fail(MHLA_EINVAL, "%scount is %lld: expected at least 1", which, (long long)f->count);
     if (f->targets && f->logprobs == NULL)
-        return mhla_fail(MHLA_EINVAL, "feeds[%lld]: targets without logprobs to put the result", i);
+        return mhla_fail(MHLA_EINVAL, "%stargets without logprobs to put the result", which);
     for (int64_t k = 0; k < f->count; k++) {
         if (f->ids[k] < 0 || f->ids[k] >= vocabulary)
-            return mhla_fail(MHLA_EINVAL, "feeds[%lld]: ids[%lld] is %d: the vocabulary has %d", i, (long long)k,
-                             f->ids[k], vocabulary);
+            return mhla_fail(MHLA_EINVAL, "%sids[%lld] is %d: the vocabulary has %d", which, (long long)k, f->ids[k],
+                             vocabulary);
         if (f->targets && f->targets[k] >= vocabulary)
-            return mhla_fail(MHLA_EINVAL, "feeds[%lld]: targets[%lld] is %d: the vocabulary has %d", i, (long long)k,
+            return mhla_fail(MHLA_EINVAL, "%stargets[%lld] is %d: the vocabulary has %d", which, (long long)k,
                              f->targets[k], vocabulary);
     }
     if (s->max_tokens > 0 && f->count > s->max_tokens - s->tokens)
-        return mhla_fail(MHLA_ERANGE,
-                         "feeds[%lld]: the sequence has %lld tokens and would get %lld more: it was made for %lld", i,
-                         (long long)s->tokens, (long long)f->count, (long long)s->max_tokens);
+        return mhla_fail(MHLA_ERANGE, "%sthe sequence has %lld tokens and would get %lld more: it was made for %lld",
+                         which, (long long)s->tokens, (long long)f->count, (long long)s->max_tokens);
     if (f->count > s->rules->limit - s->tokens)
-        return mhla_fail(
-            MHLA_ERANGE,
-            "feeds[%lld]: the sequence has %lld tokens and would get %lld more: the model was trained for %lld, "
-            "and no policy (clamp, chunk) says what to do beyond",
-            i, (long long)s->tokens, (long long)f->count, (long long)s->rules->limit);
+        return mhla_fail(MHLA_ERANGE,
+                         "%sthe sequence has %lld tokens and would get %lld more: the model was trained for %lld, "
+                         "and no policy (clamp, chunk) says what to do beyond",
+                         which, (long long)s->tokens, (long long)f->count, (long long)s->rules->limit);
     return s->tokens + f->count > INT32_MAX
-               ? mhla_fail(MHLA_ERANGE, "feeds[%lld]: a sequence has at most %d tokens", i, INT32_MAX)
+               ? mhla_fail(MHLA_ERANGE, "%sa sequence has at most %d tokens", which, INT32_MAX)
                : MHLA_OK;
 }
 
@@ -439,7 +438,7 @@ mhla_status mhla_lm_feed(mhla_model *model, const mhla_feed *feeds, int64_t coun
         *j = (job){.done = 0};
         /* their distance is that of the caller's age of the structure */
         status = mhla_copy_struct(&j->f, sizeof j->f, (const char *)feeds + p->n_jobs * (int64_t)feeds->size, "feed");
-        if (status == MHLA_OK) status = check_feed(r, &j->f, p->n_jobs);
+        if (status == MHLA_OK) status = check_feed(r, &j->f, p->n_jobs, count);
         if (status != MHLA_OK) break;
         j->pending = j->f.sequence->tokens - j->f.sequence->ready;
         j->f.sequence->fed = 1;

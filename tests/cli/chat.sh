@@ -9,6 +9,7 @@ printf 'Hello\n/reset\nHello\n' | $c >a; printf 'Hello\n' | $c >b; cat b b >twic
 printf 'Hello\n' | $c >a; printf 'user: Hello\nassistant:' | mhla generate -m m --threads 1 --tokens 6 --seed 3 >b; cmp a b && echo 'as generate'
 printf 'Hello\nAgain\n' | $c --temperature 0 --tokens 2 --stats 2>&1 >/dev/null | figures | sed 's/N [mun]*s,/TIME,/'
 printf '' | $c; echo "-> $?"
+printf 'Hello\nAga\377in\n' | $c >a; echo "-> $?"; wc -l <a
 printf '%s\n' '{"chat_template": "\n{% frobnicate %}"}' >m/tokenizer_config.json; echo Hello | $c; echo "-> $?"
 echo '{"chat_template": "{{ raise_exception(\"no\") }}"}' >m/tokenizer_config.json; echo Hello | $c; echo "-> $?"
 rm m/tokenizer_config.json; echo Hello | $c; echo "-> $?"

@@ -20,6 +20,7 @@ mhla eval m --choices q.jsonl --limit 1 --json | json | grep questions
 echo '-- refusals'
 mhla eval m; echo "-> $?"
 mhla eval m nothing.txt; echo "-> $?"
+printf '' >empty.txt; mhla eval m empty.txt; echo "-> $?"
 mhla eval m text.txt --window 1; echo "-> $?"
 mhla eval m text.txt --beyond far; echo "-> $?"
 mhla eval m text.txt --storage int3; echo "-> $?"

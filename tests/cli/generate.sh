@@ -58,5 +58,8 @@ $g -p x --beyond chunk; echo "-> $?"
 $g -p x --temperature -1; echo "-> $?"
 $g -p x -n 0; echo "-> $?"
 $g -f missing; echo "-> $?"
+$g -p x --state no/where; echo "-> $?"
+$g -p x --append; echo "-> $?"
+$g -p x --logprobs 2; echo "-> $?"
 printf 'a\377b' >bad; $g -f bad; echo "-> $?"
 rm m/tokenizer.json; $g -p x 2>err; echo "-> $?"; wc -l <err

@@ -32,6 +32,9 @@ mhla tokenize t.json text.txt --text x; echo "-> $?"
 mhla tokenize t.json --decode --json; echo "-> $?"
 mhla tokenize t.json --skip-special; echo "-> $?"
 mhla tokenize t.json --out y.shard; echo "-> $?"
+mkfifo pipe; mhla tokenize t.json --out pipe text.txt; echo "-> $?"; [ -p pipe ] && echo 'still a pipe'
+mhla tokenize t.json --out . text.txt; echo "-> $?"
+mhla tokenize t.json --out no/where text.txt; echo "-> $?"
 ls
 mhla tokenize --help
 mhla tokenize train --help
