@@ -14,13 +14,19 @@ void mhla_set_allocator(void *(*allocate)(size_t bytes), void (*release)(void *m
     release_fn = release ? release : free;
 }
 
-/* Large blocks are walked with strides of many pages: ask for huge ones. Advice only; failing is fine. */
-static void advise(char *memory, size_t bytes) {
+enum { PAGE = 4096, HUGE_PAGE = 2 << 20 };
+
+/* Whole pages of a range. Advice only; failing is fine. */
+static void advise(char *memory, size_t bytes, int advice) {
+    char *begin = (char *)(((uintptr_t)memory + PAGE - 1) & ~(uintptr_t)(PAGE - 1));
+    char *end = (char *)(((uintptr_t)memory + bytes) & ~(uintptr_t)(PAGE - 1));
+    if (end > begin) madvise(begin, (size_t)(end - begin), advice);
+}
+
+/* Large blocks are walked with strides of many pages: ask for huge ones. */
+static void ask_huge(char *memory, size_t bytes) {
 #ifdef MADV_HUGEPAGE
-    const size_t large = (size_t)4 << 20, page = 4096;
-    if (bytes < large) return;
-    char *begin = (char *)(((uintptr_t)memory + page - 1) & ~(uintptr_t)(page - 1));
-    madvise(begin, (bytes - (size_t)(begin - memory)) & ~(page - 1), MADV_HUGEPAGE);
+    if (bytes >= 2 * HUGE_PAGE) advise(memory, bytes, MADV_HUGEPAGE);
 #else
     (void)memory;
     (void)bytes;
@@ -33,7 +39,7 @@ void *mhla_alloc(size_t bytes) {
     if (raw == NULL) return NULL;
     const uintptr_t at = ((uintptr_t)raw + sizeof(void *) + MHLA_ALIGN - 1) & ~(uintptr_t)(MHLA_ALIGN - 1);
     ((void **)at)[-1] = raw;
-    advise((char *)at, bytes);
+    ask_huge((char *)at, bytes);
     return (void *)at;
 }
 
@@ -45,4 +51,52 @@ void *mhla_alloc_zero(size_t bytes) {
 
 void mhla_free(void *memory) {
     if (memory) release_fn(((void **)memory)[-1]);
+}
+
+/* ---- Slabs ---- */
+
+enum { SMALLEST = 64 << 10, LARGEST = 32 << 20 };
+
+struct mhla_slab {
+    mhla_slab *older;
+    char *base;             /* on a huge page's border where it is large */
+    size_t used, size, all; /* all: of this one and the older ones */
+};
+
+static mhla_slab *new_slab(mhla_slab *older, size_t bytes) {
+    size_t size = older ? older->all : SMALLEST;
+    if (size > LARGEST) size = LARGEST;
+    if (size < bytes) size = bytes;
+    if (size > SIZE_MAX / 2) return NULL;
+    const size_t border = size >= HUGE_PAGE ? HUGE_PAGE : MHLA_ALIGN;
+    char *raw = mhla_alloc(sizeof(mhla_slab) + border + size);
+    if (raw == NULL) return NULL;
+    mhla_slab *s = (mhla_slab *)raw;
+    *s = (mhla_slab){.older = older, .size = size, .all = size + (older ? older->all : 0)};
+    s->base = (char *)(((uintptr_t)raw + sizeof *s + border - 1) & ~(uintptr_t)(border - 1));
+    return s;
+}
+
+void *mhla_slab_alloc(mhla_slab **slab, size_t bytes) {
+    if (bytes == 0 || bytes > SIZE_MAX / 4) return NULL;
+    bytes = (bytes + MHLA_ALIGN - 1) / MHLA_ALIGN * MHLA_ALIGN;
+    if (*slab == NULL || (*slab)->size - (*slab)->used < bytes) {
+        mhla_slab *s = new_slab(*slab, bytes);
+        if (s == NULL) return NULL;
+        *slab = s;
+    }
+    void *p = (*slab)->base + (*slab)->used;
+    (*slab)->used += bytes;
+    return p;
+}
+
+void mhla_slab_drop(void *memory, size_t bytes) {
+    if (memory) advise(memory, bytes, MADV_DONTNEED);
+}
+
+void mhla_slab_free(mhla_slab *slab) {
+    for (mhla_slab *older; slab; slab = older) {
+        older = slab->older;
+        mhla_free(slab);
+    }
 }

@@ -15,9 +15,7 @@
 
 /* ---- Parameters, under the names of the published checkpoints ---------------------------------------------------- */
 
-typedef struct layer {
-    mhla_param *w, *b; /* b NULL where there is no bias */
-} layer;
+typedef mhla_layer_params layer; /* w, b; b NULL where there is no bias */
 
 typedef struct feature_map {
     layer first, second; /* [K,K]; which of them there are depends on the map */
@@ -360,13 +358,14 @@ static mhla_tensor *attend(mhla_tape *t, const block *b, mhla_tensor *q, mhla_te
     return mhla_nn_attention(t, plan, &call, b->mix, q, k, v);
 }
 
-/* x + attention(h): q, k, v of every token; the operator; its heads normalised and gated. */
+/* x + attention(h): q, k, v and the gate of every token; the operator; its heads normalised and gated. */
 static mhla_tensor *attention(mhla_tape *t, const block *b, mhla_tensor *x, mhla_tensor *h) {
     const mhla_lm_mixer *m = b->mixer;
     const float eps = (float)b->lm->config.norm_eps;
-    mhla_tensor *q = convolve(t, b, 0, linear(t, b->q, NULL, h));
-    mhla_tensor *k = convolve(t, b, 1, linear(t, b->k, NULL, h));
-    mhla_tensor *v = convolve(t, b, 2, linear(t, b->v, NULL, h));
+    enum { Q, K, V, GATE, PARTS };
+    mhla_tensor *y[PARTS];
+    mhla_nn_linears(t, y, (const layer[PARTS]){b->q, b->k, b->v, b->g}, m->gate ? PARTS : GATE, h);
+    mhla_tensor *q = convolve(t, b, 0, y[Q]), *k = convolve(t, b, 1, y[K]), *v = convolve(t, b, 2, y[V]);
     if (m->qk_norm) {
         q = mhla_nn_rms_norm(t, b->q_norm, (float)m->qk_norm_eps, m->key_dim, q);
         k = mhla_nn_rms_norm(t, b->k_norm, (float)m->qk_norm_eps, m->key_dim, k);
@@ -375,14 +374,16 @@ static mhla_tensor *attention(mhla_tape *t, const block *b, mhla_tensor *x, mhla
     k = features(t, b, &b->map_k, m->norm_k, k);
     mhla_tensor *o = attend(t, b, q, k, v);
     if (m->gate)
-        o = mhla_nn_rms_norm_gated(t, b->norm, eps, m->value_dim, o, linear(t, b->g, NULL, h));
+        o = mhla_nn_rms_norm_gated(t, b->norm, eps, m->value_dim, o, y[GATE]);
     else if (b->norm)
         o = mhla_nn_rms_norm(t, b->norm, eps, m->value_dim, o);
     return linear(t, b->o, x, o);
 }
 
 static mhla_tensor *mlp(mhla_tape *t, const block *b, mhla_tensor *x, mhla_tensor *h) {
-    return linear(t, b->down, x, mhla_nn_swiglu(t, linear(t, b->gate, NULL, h), linear(t, b->up, NULL, h)));
+    mhla_tensor *y[2];
+    mhla_nn_linears(t, y, (const layer[]){b->gate, b->up}, 2, h);
+    return linear(t, b->down, x, mhla_nn_swiglu(t, y[0], y[1]));
 }
 
 static mhla_tensor *decoder_block(mhla_tape *t, const void *arg, mhla_tensor *x) {

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "nn/op.h"
+#include "ops/product/product.h"
 
 typedef struct linear {
     mhla_record r;
@@ -10,6 +11,7 @@ typedef struct linear {
     mhla_activation activation;
     float *pre;   /* [rows,N] before the activation, kept for backward */
     float *alpha; /* [B] drop path's factors, or NULL */
+    int needs;    /* gradients */
 } linear;
 
 static mhla_linear_desc describe(const mhla_tape *t, const mhla_tensor *x, const mhla_tensor *y) {
@@ -39,9 +41,11 @@ static void drop(mhla_tape *t, const linear *op, float *dst, const float *src, c
                      y->shape[0]);
 }
 
-static mhla_tensor *make(mhla_tape *t, mhla_param *w, mhla_param *b, mhla_activation activation, float *alpha,
-                         mhla_tensor *residual, mhla_tensor *x) {
+/* Makes y and the operation, with what backward will need; *d says what is to be computed. */
+static mhla_tensor *begin(mhla_tape *t, const linear *given, linear **made, mhla_linear_desc *d) {
     char text[96];
+    const mhla_param *w = given->w, *b = given->b;
+    const mhla_tensor *x = given->x, *residual = given->residual;
     const int64_t N = w->shape[0], K = w->count / N;
     MHLA_NEED(t, x->cols == K, "%s is %s: its input has rows of %lld", w->name,
               mhla_shape_text(text, w->shape, w->dims), (long long)x->cols);
@@ -55,40 +59,81 @@ static mhla_tensor *make(mhla_tape *t, mhla_param *w, mhla_param *b, mhla_activa
     if (y == NULL) return NULL;
     MHLA_NEED(t, residual == NULL || (residual->rows == y->rows && residual->cols == N),
               "the residual of %s has the shape %s", w->name, mhla_shape_text(text, residual->shape, residual->dims));
-    *op = (linear){.x = x, .y = y, .residual = residual, .w = w, .b = b, .activation = activation, .alpha = alpha};
-    const int needs =
+    *op = *given;
+    op->y = y;
+    op->needs =
         x->needs_grad || mhla_param_trains(w) || mhla_param_trains(b) || (residual != NULL && residual->needs_grad);
-    if (activation != MHLA_ACT_NONE && mhla_tape_keeps(t, needs)) op->pre = mhla_tape_floats(t, y->rows * N);
-    mhla_linear_desc d = describe(t, x, y);
-    d.workspace = mhla_tape_scratch(t, mhla_linear_workspace(&d, N, K, w->dtype));
-    d.bias = b ? b->data : NULL;
-    d.activation = activation;
-    d.residual = residual && !alpha ? residual->data : NULL;
-    d.ldr = d.residual ? residual->ld : 0;
-    d.pre_activation = op->pre;
-    const mhla_weight *packed = mhla_param_pack(t, w);
-    if (packed) {
-        const mhla_status status = mhla_linear_forward(&d, y->data, x->data, packed);
-        if (status != MHLA_OK) return mhla_tape_fail(t, status, "%s: %s", w->name, mhla_message());
+    if (op->activation != MHLA_ACT_NONE && mhla_tape_keeps(t, op->needs)) op->pre = mhla_tape_floats(t, y->rows * N);
+    *d = describe(t, x, y);
+    d->bias = b ? b->data : NULL;
+    d->activation = op->activation;
+    d->residual = residual && !op->alpha ? residual->data : NULL;
+    d->ldr = d->residual ? residual->ld : 0;
+    d->pre_activation = op->pre;
+    *made = op;
+    return y;
+}
+
+/* Layers of one x in one go; y[i] is NULL, all of them, if the tape fails. */
+static void make(mhla_tape *t, mhla_tensor **y, const linear *given, int count) {
+    linear *ops[MHLA_PRODUCTS] = {NULL};
+    mhla_linear_desc d[MHLA_PRODUCTS];
+    float *out[MHLA_PRODUCTS];
+    const mhla_weight *packed[MHLA_PRODUCTS];
+    size_t most = 0;
+    int ready = 1; /* there is something to compute with */
+    for (int i = 0; i < count; i++) y[i] = NULL;
+    for (int i = 0; i < count; i++) {
+        if (begin(t, &given[i], &ops[i], &d[i]) == NULL) return;
+        const size_t bytes = mhla_linear_workspace(&d[i], ops[i]->y->cols, ops[i]->x->cols, ops[i]->w->dtype);
+        if (bytes > most) most = bytes;
+        out[i] = ops[i]->y->data;
     }
-    if (alpha) drop(t, op, y->data, y->data, residual);
-    return mhla_tape_record(t, &op->r, linear_backward, y, needs);
+    d[0].workspace = mhla_tape_scratch(t, most);
+    for (int i = 0; i < count; i++) {
+        packed[i] = mhla_param_pack(t, ops[i]->w);
+        ready &= packed[i] != NULL;
+    }
+    if (ready) {
+        const mhla_status status = mhla_linears_forward(count, d, out, ops[0]->x->data, packed);
+        if (status != MHLA_OK) {
+            mhla_tape_fail(t, status, "%s: %s", ops[0]->w->name, mhla_message());
+            return;
+        }
+    }
+    for (int i = 0; i < count; i++) {
+        if (ops[i]->alpha) drop(t, ops[i], ops[i]->y->data, ops[i]->y->data, ops[i]->residual);
+        y[i] = mhla_tape_record(t, &ops[i]->r, linear_backward, ops[i]->y, ops[i]->needs);
+    }
 }
 
 mhla_tensor *mhla_nn_linear(mhla_tape *t, mhla_param *w, mhla_param *b, mhla_activation activation,
                             mhla_tensor *residual, mhla_tensor *x) {
     MHLA_GIVEN(t, x);
     MHLA_GIVEN(t, w);
-    return make(t, w, b, activation, NULL, residual, x);
+    mhla_tensor *y;
+    make(t, &y, &(linear){.x = x, .residual = residual, .w = w, .b = b, .activation = activation}, 1);
+    return y;
+}
+
+void mhla_nn_linears(mhla_tape *t, mhla_tensor **y, const mhla_layer_params *layers, int count, mhla_tensor *x) {
+    linear given[MHLA_PRODUCTS];
+    for (int i = 0; i < count; i++) {
+        y[i] = NULL;
+        given[i] = (linear){.x = x, .w = layers[i].w, .b = layers[i].b};
+    }
+    if (t->status == MHLA_OK && x) make(t, y, given, count);
 }
 
 mhla_tensor *mhla_nn_linear_drop(mhla_tape *t, float rate, mhla_param *w, mhla_param *b, mhla_tensor *residual,
                                  mhla_tensor *x) {
     MHLA_GIVEN(t, x);
     MHLA_GIVEN(t, w);
-    float *alpha;
-    if (!mhla_tape_drop_path(t, rate, x->shape[0], &alpha)) return NULL;
-    return make(t, w, b, MHLA_ACT_NONE, alpha, residual, x);
+    linear given = {.x = x, .residual = residual, .w = w, .b = b};
+    mhla_tensor *y;
+    if (!mhla_tape_drop_path(t, rate, x->shape[0], &given.alpha)) return NULL;
+    make(t, &y, &given, 1);
+    return y;
 }
 
 /* y = alpha activation(x W^T + b) + residual, alpha = 1 but for drop path:

@@ -57,6 +57,7 @@ typedef struct mhla_param {
     uint64_t version;    /* of data */
     mhla_weight *packed; /* for the linear layer; of packed_version */
     uint64_t packed_version;
+    struct mhla_slab **slab; /* the list's, where packed copies are */
 } mhla_param;
 
 typedef struct mhla_params mhla_params;
@@ -200,6 +201,12 @@ mhla_tensor *mhla_nn_reshape(mhla_tape *t, mhla_tensor *x, const int64_t *shape,
  * multiply to K), b [N] or NULL, residual like y or NULL. */
 mhla_tensor *mhla_nn_linear(mhla_tape *t, mhla_param *w, mhla_param *b, mhla_activation activation,
                             mhla_tensor *residual, mhla_tensor *x);
+
+/* Up to four layers that read the same x, y[i] [...,N_i] = x W_i^T + b_i, computed in one loop over threads. */
+typedef struct mhla_layer_params {
+    mhla_param *w, *b;
+} mhla_layer_params;
+void mhla_nn_linears(mhla_tape *t, mhla_tensor **y, const mhla_layer_params *layers, int count, mhla_tensor *x);
 
 /* residual + drop_path(x W^T + b), the end of a branch, in one go; see drop path below. */
 mhla_tensor *mhla_nn_linear_drop(mhla_tape *t, float rate, mhla_param *w, mhla_param *b, mhla_tensor *residual,

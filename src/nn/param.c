@@ -6,6 +6,7 @@
 
 #include "core/numbers.h"
 #include "nn/op.h"
+#include "ops/product/product.h"
 
 struct mhla_params {
     mhla_param **list; /* [capacity]; handles stay where they are */
@@ -13,6 +14,7 @@ struct mhla_params {
     int *table; /* [slots] of 1 + index by name, open addressing; slots a power of two, 0 = empty */
     int slots;
     mhla_dtype storage; /* of matrices that are added */
+    mhla_slab *slab;    /* packed copies */
     mhla_status status;
 };
 
@@ -32,6 +34,7 @@ static void param_free(mhla_param *p) {
 void mhla_params_free(mhla_params *params) {
     if (params == NULL) return;
     for (int i = 0; i < params->count; i++) param_free(params->list[i]);
+    mhla_slab_free(params->slab);
     mhla_free(params->list);
     mhla_free(params->table);
     mhla_free(params);
@@ -101,8 +104,9 @@ mhla_param *mhla_params_add(mhla_params *params, const char *name, const int64_t
     if (params->table[slot]) return add_failed(params, mhla_fail(MHLA_EINVAL, "there are two parameters %s", name));
     mhla_param *p = mhla_alloc_zero(sizeof *p + strlen(name) + 1);
     if (p) p->dtype = storage_of(params, shape, dims, flags);
+    if (p) p->slab = &params->slab;
     if (p && p->dtype != MHLA_F32)
-        (void)mhla_weight_create(&p->packed, p->dtype, shape[0], shape[1]);
+        (void)mhla_weight_create_in(&p->packed, p->slab, p->dtype, shape[0], shape[1]);
     else if (p)
         p->data = mhla_alloc_zero((size_t)count * sizeof(float));
     if (p == NULL || (p->data == NULL && p->packed == NULL)) {
@@ -176,8 +180,8 @@ const mhla_weight *mhla_param_pack(mhla_tape *t, mhla_param *p) {
     if (t->status != MHLA_OK || mhla_tape_dry(t)) return NULL;
     if (p->packed && (p->data == NULL || p->packed_version == p->version)) return p->packed;
     const int64_t N = p->shape[0], K = p->count / N;
-    const mhla_status status = p->packed ? mhla_weight_update(p->packed, p->data, MHLA_F32, K)
-                                         : mhla_weight_pack(&p->packed, p->data, MHLA_F32, N, K, K);
+    mhla_status status = p->packed ? MHLA_OK : mhla_weight_create_in(&p->packed, p->slab, MHLA_F32, N, K);
+    if (status == MHLA_OK) status = mhla_weight_update(p->packed, p->data, MHLA_F32, K);
     if (status != MHLA_OK) {
         mhla_tape_fail(t, status, "%s: %s", p->name, mhla_message());
         return NULL;
@@ -250,7 +254,7 @@ mhla_status mhla_param_store(mhla_param *p, mhla_dtype dtype) {
     mhla_weight *packed = NULL;
     float *data = NULL, *row = mhla_alloc((size_t)cols * sizeof(float));
     mhla_status status = row ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory to store %s", p->name);
-    if (status == MHLA_OK && dtype != MHLA_F32) status = mhla_weight_create(&packed, dtype, rows, cols);
+    if (status == MHLA_OK && dtype != MHLA_F32) status = mhla_weight_create_in(&packed, p->slab, dtype, rows, cols);
     if (status == MHLA_OK && dtype == MHLA_F32 && (data = mhla_alloc((size_t)p->count * sizeof(float))) == NULL)
         status = mhla_fail(MHLA_ENOMEM, "no memory to store %s", p->name);
     for (int64_t i = 0; i < rows && status == MHLA_OK; i++) {

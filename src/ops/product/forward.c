@@ -299,30 +299,69 @@ static product lay_out(const mhla_linear_desc *desc, const mhla_weight *weight) 
     return p;
 }
 
-mhla_status mhla_product_run(const mhla_linear_desc *desc, float *y, const float *x, const mhla_weight *weight) {
-    product p = lay_out(desc, weight);
-    const int threads = mhla_context_threads(desc->context);
-    p.y = y;
-    p.x = x;
-    if (p.widened && desc->rows <= MHLA_FEW_ROWS) {
-        mhla_parallel(desc->context, p.column_blocks, few_task, &p);
-        return MHLA_OK;
-    }
+/* ---- Running: the tasks of several products are one loop, so that threads wait once for all of them ---- */
+
+typedef struct products {
+    product p[MHLA_PRODUCTS];
+    int64_t first[MHLA_PRODUCTS + 1]; /* task of each */
+    int count;
+} products;
+
+static int is_few(const product *p) { return p->widened && p->d.rows <= MHLA_FEW_ROWS; }
+
+static void products_task(void *arg, int64_t index, int worker) {
+    products *all = arg;
+    int i = 0;
+    while (index >= all->first[i + 1]) i++;
+    (is_few(&all->p[i]) ? few_task : task)(&all->p[i], index - all->first[i], worker);
+}
+
+static mhla_status run(products *all, const mhla_context *context, void *workspace) {
+    const int threads = mhla_context_threads(context);
+    size_t worker_bytes = 0;
     void *own = NULL;
-    if (!p.direct) {
-        p.scratch = desc->workspace ? desc->workspace : (own = mhla_alloc(p.worker_bytes * (size_t)threads));
-        if (p.scratch == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for the tiles of %d threads", threads);
+    for (int i = 0; i < all->count; i++) {
+        const product *p = &all->p[i];
+        all->first[i + 1] = all->first[i] + (is_few(p) ? 1 : p->row_blocks) * p->column_blocks;
+        if (!is_few(p) && !p->direct && p->worker_bytes > worker_bytes) worker_bytes = p->worker_bytes;
     }
-    mhla_parallel(desc->context, p.row_blocks * p.column_blocks, task, &p);
+    if (worker_bytes > 0) {
+        char *scratch = workspace ? workspace : (own = mhla_alloc(worker_bytes * (size_t)threads));
+        if (scratch == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for the tiles of %d threads", threads);
+        for (int i = 0; i < all->count; i++) {
+            all->p[i].scratch = scratch;
+            all->p[i].worker_bytes = worker_bytes;
+        }
+    }
+    mhla_parallel(context, all->first[all->count], products_task, all);
     mhla_free(own);
     return MHLA_OK;
 }
 
+mhla_status mhla_product_run(const mhla_linear_desc *desc, float *y, const float *x, const mhla_weight *weight) {
+    products all = {.count = 1};
+    all.p[0] = lay_out(desc, weight);
+    all.p[0].y = y;
+    all.p[0].x = x;
+    return run(&all, desc->context, desc->workspace);
+}
+
 mhla_status mhla_linear_forward(const mhla_linear_desc *desc, float *y, const float *x, const mhla_weight *weight) {
-    CHECK(weight != NULL, "weight is NULL");
-    mhla_linear_desc d;
-    MHLA_TRY(mhla_linear_check_forward(&d, desc, y, x, weight->N, weight->K));
-    return mhla_product_run(&d, y, x, weight);
+    return mhla_linears_forward(1, desc, &y, x, &weight);
+}
+
+mhla_status mhla_linears_forward(int count, const mhla_linear_desc *descs, float *const *y, const float *x,
+                                 const mhla_weight *const *weights) {
+    products all = {.count = count};
+    for (int i = 0; i < count; i++) {
+        CHECK(weights[i] != NULL, "weight is NULL");
+        mhla_linear_desc d;
+        MHLA_TRY(mhla_linear_check_forward(&d, &descs[i], y[i], x, weights[i]->N, weights[i]->K));
+        all.p[i] = lay_out(&d, weights[i]);
+        all.p[i].y = y[i];
+        all.p[i].x = x;
+    }
+    return run(&all, all.p[0].d.context, all.p[0].d.workspace);
 }
 
 /* ---- y = x W^T:  dx = dy W, the same product with W turned round ---- */

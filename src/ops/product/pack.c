@@ -200,7 +200,7 @@ size_t mhla_weight_bytes(const mhla_weight *weight) { return data_bytes(weight);
 /* ---- Whole weights ---- */
 
 /* A handle whose numbers are not set yet. */
-static mhla_status make(mhla_weight **weight, mhla_dtype dtype, int64_t N, int64_t K) {
+static mhla_status make(mhla_weight **weight, mhla_slab **slab, mhla_dtype dtype, int64_t N, int64_t K) {
     mhla_weight *p = mhla_alloc_zero(sizeof *p);
     if (p == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for a weight");
     p->kernels = mhla_kernels_get();
@@ -208,7 +208,8 @@ static mhla_status make(mhla_weight **weight, mhla_dtype dtype, int64_t N, int64
     p->N = N;
     p->K = K;
     p->panels = mhla_product_panels(p->kernels, N, dtype);
-    p->data = mhla_alloc(data_bytes(p));
+    p->in_slab = slab != NULL;
+    p->data = slab ? mhla_slab_alloc(slab, data_bytes(p)) : mhla_alloc(data_bytes(p));
     if (p->data == NULL) {
         mhla_weight_free(p);
         return mhla_fail(MHLA_ENOMEM, "no memory for a weight of %lld x %lld", (long long)N, (long long)K);
@@ -219,9 +220,13 @@ static mhla_status make(mhla_weight **weight, mhla_dtype dtype, int64_t N, int64
 
 mhla_status mhla_weight_create(mhla_weight **weight, mhla_dtype dtype, int64_t N, int64_t K) {
     CHECK(weight != NULL, "weight is NULL");
+    return mhla_weight_create_in(weight, NULL, dtype, N, K);
+}
+
+mhla_status mhla_weight_create_in(mhla_weight **weight, mhla_slab **slab, mhla_dtype dtype, int64_t N, int64_t K) {
     *weight = NULL;
     MHLA_TRY(mhla_check_storage(dtype, N, K));
-    MHLA_TRY(make(weight, dtype, N, K));
+    MHLA_TRY(make(weight, slab, dtype, N, K));
     memset((*weight)->data, 0, data_bytes(*weight)); /* columns beyond N, too */
     return MHLA_OK;
 }
@@ -234,7 +239,7 @@ mhla_status mhla_weight_pack(mhla_weight **weight, const void *w, mhla_dtype dty
     if (dtype == MHLA_Q8_0)
         MHLA_TRY(mhla_weight_create(&p, dtype, N, K));
     else
-        MHLA_TRY(make(&p, dtype, N, K));
+        MHLA_TRY(make(&p, NULL, dtype, N, K));
     const mhla_status status = fill(p, w, dtype, ldw);
     if (status != MHLA_OK) {
         mhla_weight_free(p);
@@ -246,7 +251,10 @@ mhla_status mhla_weight_pack(mhla_weight **weight, const void *w, mhla_dtype dty
 
 void mhla_weight_free(mhla_weight *weight) {
     if (weight == NULL) return;
-    mhla_free(weight->data);
+    if (weight->in_slab)
+        mhla_slab_drop(weight->data, data_bytes(weight));
+    else
+        mhla_free(weight->data);
     mhla_free(weight);
 }
 

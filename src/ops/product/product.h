@@ -6,6 +6,7 @@
 #include <math.h>
 #include <mhla/mhla.h>
 
+#include "core/memory.h"
 #include "core/status.h"
 #include "simd/kernels.h"
 
@@ -22,7 +23,11 @@ struct mhla_weight {
     /* Panel p at mhla_storage_bytes(dtype, K, begin(p)). float32: [K][width]; bfloat16: [ceil(K/2)][width][2]; Q8_0:
      * [K/32] of {float16 d[width]; int8 q[32][width]} */
     void *data;
+    int in_slab; /* the memory is a slab's */
 };
+
+/* mhla_weight_create, its numbers in a slab, which must outlive it. */
+mhla_status mhla_weight_create_in(mhla_weight **weight, mhla_slab **slab, mhla_dtype dtype, int64_t N, int64_t K);
 
 /* Bytes of `columns` columns of panels, k numbers deep. */
 static inline int64_t mhla_storage_bytes(mhla_dtype dtype, int64_t k, int64_t columns) {
@@ -48,6 +53,12 @@ static inline mhla_panels mhla_one_panel(const mhla_panels *p, int i) {
 
 /* y [rows,N] = epilogue(x [rows,K] W^T), everything checked and strides filled in. */
 mhla_status mhla_product_run(const mhla_linear_desc *desc, float *y, const float *x, const mhla_weight *weight);
+
+/* mhla_linear_forward of the same x for several weights at once: q, k, v and the gate of a token are read by one loop
+ * over threads. Context and workspace are those of the first description; the workspace suffices for each. */
+enum { MHLA_PRODUCTS = 4 };
+mhla_status mhla_linears_forward(int count, const mhla_linear_desc *descs, float *const *y, const float *x,
+                                 const mhla_weight *const *weights);
 
 /* Scratch bytes of the gradient of a weight, everything checked; dw tells whether there is one or only db. */
 size_t mhla_weight_grad_workspace(const mhla_linear_desc *desc, int dw, int64_t N, int64_t K);
