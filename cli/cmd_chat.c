@@ -1,5 +1,5 @@
-/* mhla chat: a conversation by the model's own template. What was said stays in the sequence's state; a turn reads only
- * what is new. */
+/* mhla chat: a conversation by the model's own template. What was said stays in the sequence's state, on the disk if wanted;
+ * a turn reads only what is new. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,10 +7,12 @@
 
 #include "speak.h"
 
-static const char *system_text;
+static const char *system_text, *state;
 
 static const cli_option options[] = {
     {"system", CLI_TEXT, &system_text, "TEXT", "what the model is told about itself before anything else"},
+    {"state", CLI_TEXT, &state, "FILE",
+     "goes on with the conversation in FILE if it is there, and writes it at the end"},
     SPEAK_OPTIONS,
     {0},
 };
@@ -27,7 +29,8 @@ typedef struct talk {
     mhla_message_desc *messages; /* contents are ours */
     int count, capacity;
     mhla_sequence *sequence;
-    int32_t end; /* token that ends a turn besides the model's own, or -1 */
+    int32_t end;  /* token that ends a turn besides the model's own, or -1 */
+    char *system; /* of --system or of --state, or NULL; /reset keeps it */
 } talk;
 
 static mhla_status say(talk *t, const char *role, const char *text, size_t size) {
@@ -47,6 +50,46 @@ static mhla_status say(talk *t, const char *role, const char *text, size_t size)
 
 static void forget(talk *t, int keep) {
     while (t->count > keep) free((char *)t->messages[--t->count].content);
+}
+
+/* ---- The conversation as a note of the sequence: "user 5\nHello\n" for each message ---- */
+
+static const char heading[] = "mhla chat\n";
+
+static mhla_status write_note(const talk *t) {
+    mhla_chars text = {0};
+    mhla_status status = mhla_chars_append(&text, heading, sizeof heading - 1);
+    for (int i = 0; i < t->count && status == MHLA_OK; i++) {
+        char line[64];
+        const size_t size = strlen(t->messages[i].content);
+        const int n = snprintf(line, sizeof line, "%s %zu\n", t->messages[i].role, size);
+        status = mhla_chars_append(&text, line, (size_t)n);
+        if (status == MHLA_OK) status = mhla_chars_append(&text, t->messages[i].content, size);
+        if (status == MHLA_OK) status = mhla_chars_append(&text, "\n", 1);
+    }
+    if (status == MHLA_OK) status = mhla_chars_append(&text, "", 1); /* the zero at its end */
+    if (status == MHLA_OK) status = mhla_sequence_set_note(t->sequence, text.data);
+    mhla_chars_free(&text);
+    return status;
+}
+
+/* 0: it is no such note. */
+static int read_note(talk *t, const char *note) {
+    static const char *const roles[] = {"system", "user", "assistant"};
+    if (strncmp(note, heading, sizeof heading - 1) != 0) return 0;
+    for (const char *at = note + sizeof heading - 1; *at;) {
+        const size_t left = strlen(at), word = strcspn(at, " ");
+        const char *role = NULL;
+        char *end;
+        for (int i = 0; i < 3; i++)
+            if (strlen(roles[i]) == word && strncmp(at, roles[i], word) == 0) role = roles[i];
+        if (role == NULL) return 0;
+        const unsigned long long size = strtoull(at + word, &end, 10);
+        if (*end != '\n' || size >= left || (size_t)(end + 1 - at) + size + 1 > left || end[1 + size] != '\n') return 0;
+        if (say(t, role, end + 1, (size_t)size) != MHLA_OK) return 0;
+        at = end + 2 + size;
+    }
+    return 1;
 }
 
 /* The token that the template puts behind an answer, if it is a special one: models whose config names another end. */
@@ -72,6 +115,14 @@ static mhla_status find_end(const speaker *s, talk *t) {
     return status;
 }
 
+/* How many of ids, `most` at most, the sequence has read. */
+static int64_t in_common(const talk *t, const mhla_ids *ids, int64_t most) {
+    const int32_t *have = mhla_sequence_ids(t->sequence);
+    int64_t n = 0;
+    while (n < mhla_sequence_tokens(t->sequence) && n < most && have[n] == ids->data[n]) n++;
+    return n;
+}
+
 /* The conversation as the template writes it, with the beginning of an answer; what the sequence has of it stays. */
 static mhla_status read_turn(speaker *s, talk *t, int32_t *last) {
     mhla_chars text = {0};
@@ -83,9 +134,7 @@ static mhla_status read_turn(speaker *s, talk *t, int32_t *last) {
         status = MHLA_EDATA;
     }
     if (status == MHLA_OK) {
-        const int32_t *have = mhla_sequence_ids(t->sequence);
-        int64_t n = 0;
-        while (n < mhla_sequence_tokens(t->sequence) && n < ids.count - 1 && have[n] == ids.data[n]) n++;
+        const int64_t n = in_common(t, &ids, ids.count - 1);
         *last = ids.data[ids.count - 1];
         status = mhla_sequence_rollback(t->sequence, n);
         if (status == MHLA_OK) status = speak_read(s, t->sequence, ids.data + n, ids.count - 1 - n);
@@ -141,8 +190,46 @@ static mhla_status begin_anew(speaker *s, talk *t) {
     mhla_sequence_free(t->sequence);
     t->sequence = NULL;
     mhla_status status = mhla_sequence_create(&t->sequence, s->model, &desc);
-    if (status == MHLA_OK && system_text) status = say(t, "system", system_text, strlen(system_text));
+    if (status == MHLA_OK && t->system) status = say(t, "system", t->system, strlen(t->system));
     return status;
+}
+
+/* Goes on with the conversation of --state. 0, or the code to exit with. */
+static int take_over(speaker *s, talk *t) {
+    char tokens[32];
+    const mhla_status status = mhla_sequence_load(&t->sequence, s->model, state);
+    if (status != MHLA_OK) return cli_failed(usage.verb, status);
+    if (!read_note(t, mhla_sequence_note(t->sequence))) {
+        fprintf(stderr, "mhla %s: %s: there is no conversation in it: it may be of mhla generate\n", usage.verb, state);
+        return CLI_FAILED;
+    }
+    const int has = t->count > 0 && strcmp(t->messages[0].role, "system") == 0;
+    if (system_text && (!has || strcmp(t->messages[0].content, system_text) != 0)) {
+        fprintf(stderr, "mhla %s: %s: the conversation in it began %s: without --system it goes on\n", usage.verb,
+                state, has ? "with another --system" : "without --system");
+        return CLI_FAILED;
+    }
+    if (has && (t->system = strdup(t->messages[0].content)) == NULL) return cli_failed(usage.verb, MHLA_ENOMEM);
+    fprintf(stderr, "mhla %s: %s: %d messages, %s tokens taken over\n", usage.verb, state, t->count,
+            text_count(tokens, sizeof tokens, mhla_sequence_tokens(t->sequence)));
+    return 0;
+}
+
+/* Before it is written, the sequence reads what was said as the template writes it: an answer may have been drawn in other
+ * tokens than those of its text, and the next turn would have to go back. What cannot be read so is left as it is. */
+static mhla_status keep(speaker *s, talk *t) {
+    mhla_chars text = {0};
+    mhla_ids ids = {0};
+    if (t->count > 0 && !speak_interrupted &&
+        mhla_chat_render(s->tokenizer, &text, t->messages, t->count, 0) == MHLA_OK &&
+        mhla_tokenizer_encode(s->tokenizer, &ids, text.data, text.count, 0) == MHLA_OK) {
+        const int64_t n = in_common(t, &ids, ids.count);
+        if (mhla_sequence_rollback(t->sequence, n) == MHLA_OK) speak_read(s, t->sequence, ids.data + n, ids.count - n);
+    }
+    mhla_chars_free(&text);
+    mhla_ids_free(&ids);
+    const mhla_status status = write_note(t);
+    return status == MHLA_OK ? mhla_sequence_save(t->sequence, state) : status;
 }
 
 /* Lines until the end. A turn that fails is told and taken back; the conversation goes on where there is someone. */
@@ -210,14 +297,21 @@ int cmd_chat(int argc, char **argv) {
     mhla_status status = speak_open(&s);
     if (status != MHLA_OK) return cli_failed(usage.verb, status);
     status = find_end(&s, &t);
-    if (status == MHLA_OK) status = begin_anew(&s, &t);
-    if (status != MHLA_OK)
-        cli_failed(usage.verb, status);
-    else
+    const int more = state && access(state, F_OK) == 0;
+    if (status == MHLA_OK && !more && system_text && (t.system = strdup(system_text)) == NULL) status = MHLA_ENOMEM;
+    if (status == MHLA_OK && !more) status = begin_anew(&s, &t);
+    if (status == MHLA_OK && !more && state) status = keep(&s, &t); /* who cannot write it is told before he talks */
+    code = status != MHLA_OK ? cli_failed(usage.verb, status) : more ? take_over(&s, &t) : 0;
+    if (code == 0) {
         status = converse(&s, &t);
+        code = status == MHLA_OK ? CLI_OK : CLI_FAILED;
+        status = state && t.sequence ? keep(&s, &t) : MHLA_OK; /* also what was said before a turn that failed */
+        if (status != MHLA_OK) code = cli_failed(usage.verb, status);
+    }
     forget(&t, 0);
     free(t.messages);
+    free(t.system);
     mhla_sequence_free(t.sequence);
     speak_close(&s);
-    return status == MHLA_OK ? CLI_OK : CLI_FAILED;
+    return code;
 }

@@ -195,6 +195,11 @@ MHLA_API mhla_status mhla_sequence_fork(mhla_sequence **copy, const mhla_sequenc
  * had never been read. */
 MHLA_API mhla_status mhla_sequence_rollback(mhla_sequence *sequence, int64_t tokens);
 
+/* A text of the caller's that goes with a sequence, to its forks, its file and back: who said what in a conversation, say.
+ * NULL or "" takes it away; it is copied. The other call gives it, "" where there is none; valid until it changes. */
+MHLA_API mhla_status mhla_sequence_set_note(mhla_sequence *sequence, const char *note);
+MHLA_API const char *mhla_sequence_note(const mhla_sequence *sequence);
+
 /* To a file, written atomically, and back. Loading refuses with MHLA_EDATA what is truncated, altered, or of another
  * model: a state knows a fingerprint of the weights. */
 MHLA_API mhla_status mhla_sequence_save(const mhla_sequence *sequence, const char *path);

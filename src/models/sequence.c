@@ -48,6 +48,7 @@ void mhla_sequence_free(mhla_sequence *s) {
     for (int i = 0; i < s->n_marks; i++) drop_mark(s->marks[i]);
     mhla_free(s->layers);
     mhla_free(s->ids);
+    mhla_free(s->note);
     mhla_rules_drop(s->reader, s->rules);
     s->reader->sequences--;
     mhla_free(s);
@@ -115,7 +116,7 @@ const int32_t *mhla_sequence_ids(const mhla_sequence *s) { return s ? s->ids : N
 
 size_t mhla_sequence_bytes(const mhla_sequence *s) {
     if (s == NULL) return 0;
-    size_t bytes = sizeof *s + sizeof *s->ids * (size_t)s->capacity;
+    size_t bytes = sizeof *s + sizeof *s->ids * (size_t)s->capacity + strlen(mhla_sequence_note(s));
     for (int i = 0; i < s->reader->config->layers; i++) {
         const mhla_lm_mixer *m = mixer_of(s, i);
         const mhla_layer *l = &s->layers[i];
@@ -126,6 +127,19 @@ size_t mhla_sequence_bytes(const mhla_sequence *s) {
     for (int i = 0; i < s->n_marks; i++) bytes += s->marks[i]->bytes;
     return bytes;
 }
+
+mhla_status mhla_sequence_set_note(mhla_sequence *s, const char *note) {
+    if (s == NULL) return mhla_fail(MHLA_EINVAL, "sequence is NULL");
+    const size_t size = note ? strlen(note) + 1 : 0;
+    char *copy = size > 1 ? mhla_alloc(size) : NULL;
+    if (size > 1 && copy == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for a note of %zu bytes", size);
+    if (copy) memcpy(copy, note, size);
+    mhla_free(s->note);
+    s->note = copy;
+    return MHLA_OK;
+}
+
+const char *mhla_sequence_note(const mhla_sequence *s) { return s && s->note ? s->note : ""; }
 
 /* ---- Room ---- */
 
@@ -205,6 +219,7 @@ mhla_status mhla_sequence_fork(mhla_sequence **copy, const mhla_sequence *s) {
     mhla_sequence *t;
     MHLA_TRY(mhla_sequence_make(&t, s->reader, s->rules->beyond, s->max_tokens));
     mhla_status status = mhla_sequence_reserve(t, s->tokens);
+    if (status == MHLA_OK) status = mhla_sequence_set_note(t, s->note);
     for (int i = 0; i < s->reader->config->layers && status == MHLA_OK; i++) {
         status = fork_layer(t, s, i);
         if (status == MHLA_OK) status = make_convs(t, i);

@@ -79,7 +79,8 @@ struct mhla_sequence {
     mhla_layer *layers;
     mhla_mark_at *marks[MHLA_MARKS]; /* ascending */
     int n_marks;
-    int fed; /* by the feed at hand */
+    int fed;    /* by the feed at hand */
+    char *note; /* the caller's, or NULL */
 };
 
 /* ---- reader.c ---- */

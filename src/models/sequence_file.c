@@ -7,6 +7,7 @@
  *   int32 ids [tokens]
  *   for each layer: bytes of its part, and the part: a stream as mhla_state_save makes it, or the first token that a cache
  *   has, how many, keys and values; then what convolutions of q, k, v remember
+ *   if there is a note: its bytes, and the note
  *   checksum of everything before */
 #include <errno.h>
 #include <string.h>
@@ -88,7 +89,8 @@ mhla_status mhla_sequence_save(const mhla_sequence *s, const char *path) {
     const int layers = s->reader->config->layers;
     uint64_t print;
     MHLA_TRY(mhla_reader_print(&print, s->reader));
-    uint64_t size = HEADER + round8(sizeof *s->ids * (size_t)s->tokens) + SUM;
+    const size_t note = strlen(mhla_sequence_note(s));
+    uint64_t size = HEADER + round8(sizeof *s->ids * (size_t)s->tokens) + (note ? 8 + round8(note) : 0) + SUM;
     for (int i = 0; i < layers; i++) size += 8 + part_size(s, i);
     output o = {.sum = 0};
     MHLA_TRY(mhla_writer_open(&o.w, path));
@@ -105,6 +107,8 @@ mhla_status mhla_sequence_save(const mhla_sequence *s, const char *path) {
     put(&o, s->ids, sizeof *s->ids * (size_t)s->tokens);
     mhla_status status = MHLA_OK;
     for (int i = 0; i < layers && status == MHLA_OK; i++) status = put_layer(&o, s, i);
+    if (note) put_number(&o, note);
+    put(&o, mhla_sequence_note(s), note);
     put_number(&o, o.sum);
     if (status == MHLA_OK && o.error) status = mhla_fail(MHLA_EIO, "%s: %s", path, strerror(o.error));
     if (status == MHLA_OK) return mhla_writer_commit(&o.w);
@@ -258,6 +262,18 @@ static mhla_status read_layer(mhla_sequence *s, input *file, int i) {
     return MHLA_OK;
 }
 
+static mhla_status read_note(mhla_sequence *s, input *in) {
+    const unsigned char *p = take(in, 8);
+    const uint64_t size = p ? number_at(p) : 0;
+    const unsigned char *text = p ? take(in, size) : NULL;
+    if (text == NULL || size == 0 || in->at != in->end || memchr(text, 0, (size_t)size))
+        return mhla_fail(MHLA_EDATA, "%s: what stands behind the layers is no note", in->name);
+    if ((s->note = mhla_alloc((size_t)size + 1)) == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for a sequence");
+    memcpy(s->note, text, (size_t)size);
+    s->note[size] = '\0';
+    return MHLA_OK;
+}
+
 mhla_status mhla_sequence_load_bytes(mhla_sequence **sequence, mhla_model *model, const void *bytes, size_t size,
                                      const char *name) {
     *sequence = NULL;
@@ -274,8 +290,7 @@ mhla_status mhla_sequence_load_bytes(mhla_sequence **sequence, mhla_model *model
     mhla_status status = read_ids(s, &in, (int64_t)number_at(in.data + 8 * AT_TOKENS));
     s->ready = (int64_t)number_at(in.data + 8 * AT_READY);
     for (int i = 0; i < r->config->layers && status == MHLA_OK; i++) status = read_layer(s, &in, i);
-    if (status == MHLA_OK && in.at != in.end)
-        status = mhla_fail(MHLA_EDATA, "%s: %zu bytes too many", name, in.end - in.at);
+    if (status == MHLA_OK && in.at != in.end) status = read_note(s, &in);
     if (status != MHLA_OK) {
         mhla_sequence_free(s);
         return status;

@@ -21,6 +21,7 @@ static void test_altered_files(void **state) {
         mhla_sequence *s = new_sequence(model, MHLA_BEYOND_CLAMP, 0), *t;
         feed_some(model, s, 1, 21);
         ASSERT_OK(mhla_sequence_rollback(s, 20)); /* what is to be read again is saved, too */
+        if (c == 0) ASSERT_OK(mhla_sequence_set_note(s, "A note of some length: \xc3\xa9."));
         const char *path = in_folder("saved");
         ASSERT_OK(mhla_sequence_save(s, path));
         assert_int_equal(entries(folder), 1);
@@ -29,6 +30,7 @@ static void test_altered_files(void **state) {
         ASSERT_OK(mhla_sequence_load_bytes(&t, model, bytes, size, "x"));
         assert_int_equal(mhla_sequence_tokens(t), 20);
         assert_memory_equal(mhla_sequence_ids(t), mhla_sequence_ids(s), 80);
+        assert_string_equal(mhla_sequence_note(t), c ? "" : "A note of some length: \xc3\xa9.");
         mhla_sequence_free(t);
         for (size_t n = 0; n < size; n += n < 200 ? 1 : 97)
             ASSERT_FAILS(mhla_sequence_load_bytes(&t, model, bytes, n, "x"), MHLA_EDATA, "x: ");
@@ -78,6 +80,45 @@ static void test_foreign_files(void **state) {
     mhla_model_free(model);
     mhla_model_free(another);
     mhla_model_free(retrained);
+}
+
+/* Notes go along; what is no note behind the layers is refused. */
+static void test_notes(void **state) {
+    (void)state;
+    mhla_model *model = new_lm(&other, 1);
+    mhla_sequence *s = new_sequence(model, MHLA_BEYOND_ERROR, 0), *t;
+    const char *path = in_folder("saved");
+    size_t plain, noted;
+    feed_some(model, s, 1, 9);
+    assert_string_equal(mhla_sequence_note(s), "");
+    ASSERT_OK(mhla_sequence_save(s, path));
+    free(read_file(path, &plain));
+    ASSERT_OK(mhla_sequence_set_note(s, "one"));
+    ASSERT_OK(mhla_sequence_set_note(s, "two words"));
+    ASSERT_OK(mhla_sequence_fork(&t, s));
+    ASSERT_OK(mhla_sequence_set_note(s, NULL));
+    assert_string_equal(mhla_sequence_note(s), "");
+    assert_string_equal(mhla_sequence_note(t), "two words");
+    ASSERT_OK(mhla_sequence_save(t, path));
+    mhla_sequence_free(t);
+    char *bytes = read_file(path, &noted);
+    assert_int_equal(noted, plain + 8 + 16);
+    ASSERT_OK(mhla_sequence_load(&t, model, path));
+    assert_string_equal(mhla_sequence_note(t), "two words");
+    assert_int_equal(mhla_sequence_tokens(t), 9);
+    mhla_sequence_free(t);
+    static const uint64_t sizes[] = {0, 1, 8, 12, 17, 1000, UINT64_MAX}; /* 9 are there */
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        memcpy(bytes + noted - 32, &sizes[i], 8);
+        const uint64_t sum = mhla_hash_fold(0, bytes, noted - 8);
+        memcpy(bytes + noted - 8, &sum, 8);
+        ASSERT_FAILS(mhla_sequence_load_bytes(&t, model, bytes, noted, "x"), MHLA_EDATA, "is no note");
+    }
+    ASSERT_FAILS(mhla_sequence_set_note(NULL, "x"), MHLA_EINVAL, "NULL");
+    free(bytes);
+    unlink(path);
+    mhla_sequence_free(s);
+    mhla_model_free(model);
 }
 
 /* Each allocation of a feed fails once. The sequences are then as before, and go on as if nothing had been. */
@@ -253,6 +294,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_altered_files, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_foreign_files, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(test_notes, make_folder, remove_folder),
         cmocka_unit_test(test_no_memory),
         cmocka_unit_test_setup_teardown(test_no_memory_elsewhere, make_folder, remove_folder),
         cmocka_unit_test(test_allocations),
