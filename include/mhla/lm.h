@@ -374,7 +374,8 @@ typedef struct mhla_choice_event {
 typedef void (*mhla_choice_fn)(void *user, const mhla_choice_event *event);
 
 /* Multiple choice from JSON lines: {"context": "...", "choices": ["...", ...], "gold": 0, "target_delimiter": " "}; also
- * the names that data files use ("query", "question", "answer", "label": see docs). limit: 0 = all. */
+ * the names that data files use ("query", "question", "answer", "label": see docs/evaluation.md); or contexts that one ending
+ * follows: {"contexts": ["...", ...], "ending": "...", "gold": 0}, WinoGrande's sentences with a gap. limit: 0 = all. */
 MHLA_API mhla_status mhla_lm_choices(mhla_model *model, mhla_choices *result, const char *path, int64_t limit,
                                      mhla_choice_fn report, void *user);
 

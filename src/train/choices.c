@@ -1,6 +1,6 @@
 /* Multiple choice by likelihood: the answer whose tokens are likeliest after the question (acc), or likeliest per character
- * (acc_norm). A question's context is read once; each answer goes on from a fork of it. Questions go several at a time, so
- * that short texts still make large products. */
+ * (acc_norm); or the context after which one ending is. A question's context is read once; each answer goes on from a fork of
+ * it. Questions go several at a time, so that short texts still make large products. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -86,7 +86,7 @@ static void forget(asked *a) {
     free(a->answers);
     mhla_ids_free(&a->context);
     mhla_sequence_free(a->base);
-    free(a->question.choices);
+    mhla_question_release(&a->question);
     json_decref(a->row);
     *a = (asked){0};
 }
@@ -108,32 +108,40 @@ static mhla_status lay_out(answer *x, const mhla_ids *context, int64_t skip) {
     return MHLA_OK;
 }
 
+/* Ids of a context, its own or the question's, and of what follows it. */
+static mhla_status encode_answer(const examiner *e, asked *a, int i, const char *name) {
+    const mhla_question *q = &a->question;
+    const char *before = q->ending ? q->choices[i] : q->context, *after = q->ending ? q->ending : q->choices[i];
+    const size_t n = strlen(q->delimiter), m = strlen(after);
+    char *text = malloc(n + m + 1);
+    if (text == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for a choice");
+    snprintf(text, n + m + 1, "%s%s", q->delimiter, after);
+    a->context.count = 0;
+    mhla_status status = mhla_pair_encode(e->tokenizer, e->prefix, &a->context, &a->answers[i].ids, before, text);
+    free(text);
+    if (status != MHLA_OK) return mhla_fail(status, "%s: choice %d: %s", name, i, mhla_message());
+    const int64_t own = a->answers[i].ids.count;
+    if (own > e->longest)
+        return mhla_fail(MHLA_ERANGE, "%s: a choice of %lld tokens: the model reads %lld", name, (long long)own,
+                         (long long)e->longest);
+    a->tokens += own;
+    return MHLA_OK;
+}
+
 static mhla_status encode(const examiner *e, asked *a, const char *name) {
     mhla_question *q = &a->question;
-    const size_t n = strlen(q->delimiter);
     int64_t longest = 0;
     a->answers = calloc((size_t)q->count, sizeof *a->answers);
     if (a->answers == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for %d choices", q->count);
     for (int i = 0; i < q->count; i++) {
-        const size_t m = strlen(q->choices[i]);
-        char *text = malloc(n + m + 1);
-        if (text == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for a choice");
-        snprintf(text, n + m + 1, "%s%s", q->delimiter, q->choices[i]);
-        a->context.count = 0; /* the same for all */
-        const mhla_status status =
-            mhla_pair_encode(e->tokenizer, e->prefix, &a->context, &a->answers[i].ids, q->context, text);
-        free(text);
-        if (status != MHLA_OK) {
-            char why[512];
-            snprintf(why, sizeof why, "%s", mhla_message());
-            return mhla_fail(status, "%s: choice %d: %s", name, i, why);
-        }
+        MHLA_TRY(encode_answer(e, a, i, name));
         if (a->answers[i].ids.count > longest) longest = a->answers[i].ids.count;
-        a->tokens += a->answers[i].ids.count;
+        if (q->ending == NULL) continue;
+        const int64_t cut = a->context.count + a->answers[i].ids.count - 1 - e->longest;
+        MHLA_TRY(lay_out(&a->answers[i], &a->context, cut > 0 ? cut : 0)); /* each with a context of its own */
+        a->tokens += a->context.count;
     }
-    if (longest > e->longest)
-        return mhla_fail(MHLA_ERANGE, "%s: a choice of %lld tokens: the model reads %lld", name, (long long)longest,
-                         (long long)e->longest);
+    if (q->ending) return MHLA_OK;
     const int64_t together = a->context.count + longest - 1;
     a->tokens += a->context.count;
     for (int i = 0; i < q->count; i++) { /* a context that is too long loses its beginning, for each answer its own */

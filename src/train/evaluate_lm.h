@@ -22,8 +22,9 @@ int mhla_window_next(mhla_window *w, int64_t n, int64_t m);
 
 /* Pieces of re.split(r"\s+", text): one more than there are runs of white space. text is UTF-8. */
 int64_t mhla_text_words(const char *text, size_t bytes);
-/* Length of text.rstrip() in bytes; of the text in characters. */
+/* Length of text.rstrip() in bytes; of what text.lstrip() takes away; of the text in characters. */
 size_t mhla_text_stripped(const char *text, size_t bytes);
+size_t mhla_text_leading(const char *text, size_t bytes);
 int64_t mhla_text_characters(const char *text, size_t bytes);
 
 /* ---- Multiple choice ---- */
@@ -32,12 +33,15 @@ enum { MHLA_CHOICES_MOST = 256 };
 
 typedef struct mhla_question {
     const char *context, *delimiter; /* all texts live as long as the JSON that they come from */
-    const char **choices;            /* [count]; free() the array */
+    const char *ending;              /* NULL; else the choices are contexts, and this follows each of them */
+    const char **choices;            /* [count] */
     int count, gold;                 /* gold -1: unknown */
+    json_t *made;                    /* of texts that stand nowhere in the row as they are */
 } mhla_question;
 
 /* What a row of a data file asks. `name` is for messages: file and line. */
 mhla_status mhla_question_read(mhla_question *question, const json_t *row, const char *name);
+void mhla_question_release(mhla_question *question);
 
 /* Ids of a context and of what follows, as the harness makes them: white space at the end of the context moves to the
  * continuation, and the continuation is what encoding both together adds to the context alone. Without a context: the

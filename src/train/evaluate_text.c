@@ -48,6 +48,12 @@ size_t mhla_text_stripped(const char *text, size_t bytes) {
     return end;
 }
 
+size_t mhla_text_leading(const char *text, size_t bytes) {
+    size_t at = 0;
+    for (size_t next = 0; next < bytes && is_space(next_character(text, bytes, &next));) at = next;
+    return at;
+}
+
 int64_t mhla_text_characters(const char *text, size_t bytes) {
     int64_t count = 0;
     for (size_t at = 0; at < bytes; count++) next_character(text, bytes, &at);

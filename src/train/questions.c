@@ -1,6 +1,7 @@
 /* A question with several answers, as data files write it: the keys of the harness's own tasks and of the sets that they
  * come from. */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -94,8 +95,7 @@ static mhla_status read_scores(mhla_question *q, const json_t *scores, const cha
     return MHLA_OK;
 }
 
-static mhla_status read_choices(mhla_question *q, const json_t *row, const char *name) {
-    static const char *const names[] = {"choices", "endings", "options", "target_scores", NULL};
+static mhla_status read_choices(mhla_question *q, const json_t *row, const char *const *names, const char *name) {
     const char *key;
     const json_t *list = find(row, names, &key), *labels = NULL;
     if (list == NULL) return mhla_fail(MHLA_EDATA, "%s: there is no \"choices\"", name);
@@ -115,23 +115,84 @@ static mhla_status read_choices(mhla_question *q, const json_t *row, const char 
     return read_gold(q, row, labels, name);
 }
 
-mhla_status mhla_question_read(mhla_question *q, const json_t *row, const char *name) {
-    static const char *const names[] = {"context", "query", "question", "prompt", "input", "ctx", NULL};
+static json_t *joined(const char *first, size_t n, const char *second) {
+    const size_t size = n + strlen(second) + 1;
+    char *text = malloc(size);
+    if (text == NULL) return NULL;
+    snprintf(text, size, "%.*s%s", (int)n, first, second);
+    json_t *made = json_string(text);
+    free(text);
+    return made;
+}
+
+/* A sentence with a gap and two options, as WinoGrande has them: what stands before the gap with each option is a context,
+ * what stands behind it follows both. */
+static mhla_status read_gap(mhla_question *q, const json_t *row, const char *name) {
+    const char *sentence = "", *option[2] = {"", ""}, *answer = "";
+    MHLA_TRY(mhla_json_get_text(&sentence, row, "sentence", name));
+    MHLA_TRY(mhla_json_get_text(&option[0], row, "option1", name));
+    MHLA_TRY(mhla_json_get_text(&option[1], row, "option2", name));
+    MHLA_TRY(mhla_json_get_text(&answer, row, "answer", name));
+    const char *gap = strchr(sentence, '_');
+    if (gap == NULL) return mhla_fail(MHLA_EDATA, "%s: \"sentence\" has no gap, _", name);
+    if (*answer && strcmp(answer, "1") != 0 && strcmp(answer, "2") != 0)
+        return mhla_fail(MHLA_EDATA, "%s: \"answer\" is %s: expected 1 or 2", name, MHLA_QUOTE(answer));
+    const char *rest = gap + 1 + mhla_text_leading(gap + 1, strlen(gap + 1));
+    q->made = json_array();
+    json_array_append_new(q->made, joined(rest, mhla_text_stripped(rest, strlen(rest)), ""));
+    for (int i = 0; i < 2; i++) json_array_append_new(q->made, joined(sentence, (size_t)(gap - sentence), option[i]));
+    if (json_array_size(q->made) != 3) return mhla_fail(MHLA_ENOMEM, "no memory for a question");
+    q->ending = json_string_value(json_array_get(q->made, 0));
+    if (*q->ending == '\0') return mhla_fail(MHLA_EDATA, "%s: nothing stands behind the gap of \"sentence\"", name);
+    MHLA_TRY(make_room(q, 2, name));
+    for (int i = 0; i < 2; i++) {
+        q->choices[i] = json_string_value(json_array_get(q->made, (size_t)i + 1));
+        MHLA_TRY(check_choice(q->choices[i], i, name));
+    }
+    q->gold = *answer ? *answer - '1' : -1;
+    return MHLA_OK;
+}
+
+static mhla_status read_contexts(mhla_question *q, const json_t *row, const char *name) {
+    static const char *const names[] = {"ending", "continuation", NULL}, *const lists[] = {"contexts", NULL};
     const char *key;
-    *q = (mhla_question){.delimiter = " ", .gold = -1};
-    if (!json_is_object(row))
-        return mhla_fail(MHLA_EDATA, "%s: %s where an object was expected", name, mhla_json_type_text(row));
+    const json_t *ending = find(row, names, &key);
+    if (!json_is_string(ending) || *json_string_value(ending) == '\0')
+        return mhla_fail(MHLA_EDATA, "%s: \"contexts\" without an \"ending\" that follows them, a text", name);
+    q->ending = json_string_value(ending);
+    return read_choices(q, row, lists, name);
+}
+
+/* Usually one context is followed by each choice. */
+static mhla_status read_context(mhla_question *q, const json_t *row, const char *name) {
+    static const char *const names[] = {"context", "query", "question", "prompt", "input", "ctx", NULL};
+    static const char *const lists[] = {"choices", "endings", "options", "target_scores", NULL};
+    const char *key;
     const json_t *context = find(row, names, &key);
     if (context == NULL) return mhla_fail(MHLA_EDATA, "%s: there is no \"context\"", name);
     if (!json_is_string(context))
         return mhla_fail(MHLA_EDATA, "%s: \"%s\" is %s where text was expected", name, key,
                          mhla_json_type_text(context));
     q->context = json_string_value(context);
+    return read_choices(q, row, lists, name);
+}
+
+mhla_status mhla_question_read(mhla_question *q, const json_t *row, const char *name) {
+    *q = (mhla_question){.delimiter = " ", .gold = -1};
+    if (!json_is_object(row))
+        return mhla_fail(MHLA_EDATA, "%s: %s where an object was expected", name, mhla_json_type_text(row));
     MHLA_TRY(mhla_json_get_text(&q->delimiter, row, "target_delimiter", name));
-    const mhla_status status = read_choices(q, row, name);
-    if (status != MHLA_OK) {
-        free(q->choices);
-        q->choices = NULL;
-    }
+    const int gap = json_object_get(row, "sentence") && json_object_get(row, "option1");
+    const mhla_status status = gap                                ? read_gap(q, row, name)
+                               : json_object_get(row, "contexts") ? read_contexts(q, row, name)
+                                                                  : read_context(q, row, name);
+    if (status != MHLA_OK) mhla_question_release(q);
     return status;
+}
+
+void mhla_question_release(mhla_question *q) {
+    free(q->choices);
+    json_decref(q->made);
+    q->choices = NULL;
+    q->made = NULL;
 }

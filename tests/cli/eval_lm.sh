@@ -16,6 +16,7 @@ mhla eval m d --json | json | grep -E '(documents|words|bytes) '
 echo '-- choices'
 printf '{"context": "It was the", "choices": ["age of", "best of times"], "gold": 0}\n{"question": "of", "choices": {"text": ["a", "b"], "label": ["x", "y"]}, "answerKey": "y"}' >q.jsonl
 mhla eval m --choices q.jsonl | figures
+printf '{"contexts": ["It was the", "of"], "ending": "age", "gold": 0}\n{"sentence": "It was _ of times.", "option1": "the best", "option2": "a", "answer": "1"}\n' >w.jsonl; mhla eval m --choices w.jsonl | figures
 mhla eval m --choices q.jsonl --limit 1 --json | json | grep questions
 echo '-- refusals'
 mhla eval m; echo "-> $?"

@@ -216,6 +216,56 @@ static void compare(void *user, const mhla_choice_event *e) {
     assert_int_equal(most(e->normalised, e->choices), integer(c, "pred_norm"));
 }
 
+/* Contexts that an ending follows: each is the only choice of a question of its own. */
+typedef struct likelihoods {
+    double sum[64], normalised[64];
+    int count;
+} likelihoods;
+
+static void gather(void *user, const mhla_choice_event *e) {
+    likelihoods *x = user;
+    for (int i = 0; i < e->choices; i++, x->count++) {
+        x->sum[x->count] = e->loglikelihood[i];
+        x->normalised[x->count] = e->normalised[i];
+    }
+}
+
+static void contexts(void **state) {
+    (void)state;
+    static const char *const one_by_one[] = {
+        "{\"context\": \"The trophy did not fit because the trophy\", \"choices\": [\"was too large.\"]}",
+        "{\"context\": \"The trophy did not fit because the box\", \"choices\": [\"was too large.\"]}",
+        "{\"context\": \"A \", \"choices\": [\"word\"]}",
+        "{\"context\": \"Some other beginning, much longer,\", \"choices\": [\"word\"]}",
+        "{\"context\": \"B\", \"choices\": [\"word\"]}"};
+    static const char *const together[] = {
+        "{\"sentence\": \"The trophy did not fit because _ was too large.\", \"option1\": \"the trophy\", "
+        "\"option2\": \"the box\", \"answer\": \"1\"}",
+        "{\"contexts\": [\"A \", \"Some other beginning, much longer,\", \"B\"], \"ending\": \"word\", \"gold\": 2}"};
+    mhla_model *model = open_model();
+    char path[] = "/tmp/mhla-test-XXXXXX";
+    const int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    close(fd);
+    likelihoods x[2] = {{.count = 0}};
+    mhla_choices result[2] = {{.size = sizeof *result}, {.size = sizeof *result}};
+    for (int k = 0; k < 2; k++) {
+        FILE *file = fopen(path, "w");
+        for (int i = 0; i < (k ? 2 : 5); i++) fprintf(file, "%s\n", k ? together[i] : one_by_one[i]);
+        fclose(file);
+        ASSERT_OK(mhla_lm_choices(model, &result[k], path, 0, gather, &x[k]));
+        assert_int_equal(x[k].count, 5);
+    }
+    for (int i = 0; i < 5; i++) assert_near(x[1].sum[i], x[0].sum[i], 1e-5);
+    /* the harness divides by what the choices are: here the contexts */
+    assert_near(x[1].normalised[0], x[0].sum[0] / 41.0, 1e-5);
+    assert_near(x[1].normalised[4], x[0].sum[4] / 1.0, 1e-5);
+    assert_int_equal(result[1].questions, 2);
+    assert_int_equal(result[1].right, (most(x[1].sum, 2) == 0) + (most(x[1].sum + 2, 3) == 2));
+    unlink(path);
+    mhla_model_free(model);
+}
+
 /* The golden's questions as a data file, so many times that they do not fit into one group, each with the answer that the
  * harness takes for right by its sum. */
 static void choices(void **state) {
@@ -314,8 +364,8 @@ static void echo(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(perplexity), cmocka_unit_test(corpus),  cmocka_unit_test(bad_calls),
-        cmocka_unit_test(pairs),      cmocka_unit_test(choices), cmocka_unit_test(echo),
+        cmocka_unit_test(perplexity), cmocka_unit_test(corpus), cmocka_unit_test(bad_calls), cmocka_unit_test(pairs),
+        cmocka_unit_test(choices),    cmocka_unit_test(echo),   cmocka_unit_test(contexts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -124,7 +124,39 @@ static void questions(void **state) {
         assert_string_equal(q.choices[0], cases[i].first);
         assert_int_equal(q.count, cases[i].count);
         assert_int_equal(q.gold, cases[i].gold);
-        free(q.choices);
+        assert_null(q.ending);
+        mhla_question_release(&q);
+        json_decref(row);
+    }
+}
+
+/* Contexts that one ending follows, in both ways to write them. */
+static void contexts(void **state) {
+    (void)state;
+    static const struct {
+        const char *row, *first, *second, *ending;
+        int gold;
+    } cases[] = {
+        {"{\"contexts\": [\"a b\", \"a c\"], \"ending\": \"d\", \"gold\": 1}", "a b", "a c", "d", 1},
+        {"{\"contexts\": [\"a b\", \"a c\"], \"continuation\": \" d\", \"target_delimiter\": \"\"}", "a b", "a c", " d",
+         -1},
+        {"{\"sentence\": \"It was _  cold _ here. \", \"option1\": \"so\", \"option2\": \"t\\u00f6o\", \"answer\": "
+         "\"2\"}",
+         "It was so", "It was t\xc3\xb6o", "cold _ here.", 1},
+        {"{\"sentence\": \"_ \\u3000x\", \"option1\": \"A\", \"option2\": \"B\", \"answer\": \"1\"}", "A", "B", "x", 0},
+        {"{\"sentence\": \"_x\", \"option1\": \"A\", \"option2\": \"B\", \"answer\": \"\"}", "A", "B", "x", -1},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        json_t *row = parse(cases[i].row);
+        mhla_question q;
+        ASSERT_OK(mhla_question_read(&q, row, "row"));
+        assert_int_equal(q.count, 2);
+        assert_string_equal(q.choices[0], cases[i].first);
+        assert_string_equal(q.choices[1], cases[i].second);
+        assert_string_equal(q.ending, cases[i].ending);
+        assert_string_equal(q.delimiter, i == 1 ? "" : " ");
+        assert_int_equal(q.gold, cases[i].gold);
+        mhla_question_release(&q);
         json_decref(row);
     }
 }
@@ -148,6 +180,13 @@ static void bad_questions(void **state) {
         {"{\"context\": \"Q\", \"choices\": [\"a\", \"b\"], \"gold\": 0.5}", "where an index or the text"},
         {"{\"context\": \"Q\", \"choices\": [\"a\"], \"target_delimiter\": 1}", "target_delimiter"},
         {"{\"context\": \"Q\", \"target_scores\": {\"a\": \"b\"}}", "the score of \"a\""},
+        {"{\"contexts\": [\"a\", \"b\"]}", "\"contexts\" without an \"ending\""},
+        {"{\"contexts\": [\"a\", \"b\"], \"ending\": \"\"}", "\"contexts\" without an \"ending\""},
+        {"{\"contexts\": \"a\", \"ending\": \"b\"}", "\"contexts\" is"},
+        {"{\"sentence\": \"a\", \"option1\": \"b\", \"option2\": \"c\"}", "\"sentence\" has no gap"},
+        {"{\"sentence\": \"a _ \", \"option1\": \"b\", \"option2\": \"c\"}", "nothing stands behind the gap"},
+        {"{\"sentence\": \"_ a\", \"option1\": \"b\", \"option2\": \"c\", \"answer\": \"3\"}", "expected 1 or 2"},
+        {"{\"sentence\": \"_ a\", \"option1\": \"b\"}", "choice 1 is empty"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         json_t *row = parse(cases[i].row);
@@ -161,7 +200,7 @@ static void bad_questions(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(windows_cover), cmocka_unit_test(windows_golden), cmocka_unit_test(words),
-        cmocka_unit_test(questions),     cmocka_unit_test(bad_questions),
+        cmocka_unit_test(questions),     cmocka_unit_test(bad_questions),  cmocka_unit_test(contexts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
