@@ -249,6 +249,7 @@ def llama_call(work, storage, folder):
         print("llama.cpp is left out:", error)
         return None
     path = pathlib.Path(folder) / f"lm-340m-{storage}.gguf"
+    path.parent.mkdir(parents=True, exist_ok=True)
     if not path.exists():
         write_gguf(str(path), storage)
     quiet = L.llama_log_callback(lambda level, text, user: None)

@@ -20,7 +20,7 @@ static const struct lm_shape {
     {"decode-8192", 8192, DECODE, 1}, {"decode-65536", 65536, DECODE, 1}, {"micro", 70, DECODE, 1},
     {"batch-8", 128, BATCH, 0},
 };
-enum { SHAPES = sizeof shapes / sizeof *shapes, PIECE = 2048, TOGETHER = 8 };
+enum { SHAPES = sizeof shapes / sizeof *shapes, PIECE = 2048, TOGETHER = 8, GROWTH = 64 };
 
 int bench_lm_has(const char *shape) {
     for (int i = 0; i < SHAPES; i++)
@@ -30,8 +30,9 @@ int bench_lm_has(const char *shape) {
 
 typedef struct lm_bench {
     mhla_model *model;
-    mhla_sequence *sequence; /* of decoding */
-    mhla_sequence *forks[TOGETHER - 1];
+    mhla_sequence *context;  /* of decoding: what was read before, */
+    mhla_sequence *sequence; /* and up to GROWTH tokens after it, then from the context again */
+    mhla_sequence *forks[TOGETHER];
     int32_t *ids; /* [tokens] */
     int64_t tokens;
     float *logits; /* [vocabulary] */
@@ -50,6 +51,11 @@ static mhla_status read_tokens(lm_bench *w, mhla_sequence *sequence, int64_t fir
 
 static mhla_status decode(void *arg) {
     lm_bench *w = arg;
+    if (w->sequence == NULL || mhla_sequence_tokens(w->sequence) >= w->tokens + GROWTH) {
+        mhla_sequence_free(w->sequence);
+        const mhla_status status = mhla_sequence_fork(&w->sequence, w->context);
+        if (status != MHLA_OK) return status;
+    }
     return read_tokens(w, w->sequence, 0, 1, w->logits);
 }
 
@@ -59,7 +65,7 @@ static mhla_status decode_batch(void *arg) {
     mhla_feed feeds[TOGETHER];
     for (int i = 0; i < TOGETHER; i++)
         feeds[i] = (mhla_feed){.size = sizeof *feeds,
-                               .sequence = i ? w->forks[i - 1] : w->sequence,
+                               .sequence = w->forks[i],
                                .ids = w->ids + i,
                                .count = 1,
                                .logits = w->logits};
@@ -97,17 +103,18 @@ static mhla_status make(lm_bench *w, const struct lm_shape *s, const char *atten
     if (w->ids == NULL || w->logits == NULL) return MHLA_ENOMEM;
     for (int64_t i = 0; i < s->tokens; i++) w->ids[i] = (int32_t)(i * 37 % info->vocabulary);
     if (s->work != DECODE && s->work != BATCH) return MHLA_OK;
-    status = new_sequence(&w->sequence, w->model);
+    status = new_sequence(&w->context, w->model);
     for (int64_t i = 0; i < s->tokens && status == MHLA_OK; i += PIECE)
-        status = read_tokens(w, w->sequence, i, s->tokens - i < PIECE ? s->tokens - i : PIECE, NULL);
-    for (int i = 0; i < TOGETHER - 1 && s->work == BATCH && status == MHLA_OK; i++)
-        status = mhla_sequence_fork(&w->forks[i], w->sequence);
+        status = read_tokens(w, w->context, i, s->tokens - i < PIECE ? s->tokens - i : PIECE, NULL);
+    for (int i = 0; i < TOGETHER && s->work == BATCH && status == MHLA_OK; i++)
+        status = mhla_sequence_fork(&w->forks[i], w->context);
     return status;
 }
 
 static void drop(lm_bench *w) {
-    for (int i = 0; i < TOGETHER - 1; i++) mhla_sequence_free(w->forks[i]);
+    for (int i = 0; i < TOGETHER; i++) mhla_sequence_free(w->forks[i]);
     mhla_sequence_free(w->sequence);
+    mhla_sequence_free(w->context);
     mhla_model_free(w->model);
     free(w->ids);
     free(w->logits);
@@ -132,7 +139,7 @@ static void report(bench *b, const struct lm_shape *s, const char *attention, mh
     const int decoding = s->work == DECODE || s->work == BATCH;
     const double tokens = s->work == DECODE ? 1.0 : s->work == BATCH ? TOGETHER : (double)s->tokens;
     const double bandwidth = b->format == BENCH_ENGINE ? 0.0 : bandwidth_of(b->context, 0.1);
-    const size_t bytes = w->sequence ? mhla_sequence_bytes(w->sequence) : 0;
+    const size_t bytes = w->context ? mhla_sequence_bytes(w->context) : 0;
     const double limit = decoding ? 1e9 * bandwidth * tokens / (double)info->weight_bytes
                                   : 1e9 * t->peak * tokens / flops_of(s, attention, info);
     bench_begin(b);

@@ -5,7 +5,7 @@
 
 #include "ops/softmax/softmax.h"
 
-enum { KEYS = 64, RANGE = 512, MAX_RANGES = 64 };
+enum { KEYS = 64, RANGE = 64, MAX_RANGES = 64 };
 
 /* The buffers of a thread. */
 typedef struct slot {
