@@ -11,7 +11,7 @@
 /* ---- Ids and text ---- */
 
 static const char *text, *out;
-static int decode, pieces, special, plain, skip_special, json;
+static int decode, pieces, special, plain, skip_special, timed, json;
 
 static const cli_option options[] = {
     {"text", CLI_TEXT, &text, "TEXT", "this text instead of files"},
@@ -20,6 +20,7 @@ static const cli_option options[] = {
     {"plain", CLI_FLAG, &plain, NULL, "special tokens that the text spells out are text"},
     {"skip-special", CLI_FLAG, &skip_special, NULL, "with --decode: leave special tokens out"},
     {"pieces", CLI_FLAG, &pieces, NULL, "the pieces as the tokenizer spells them, too"},
+    {"time", CLI_FLAG, &timed, NULL, "how fast one thread is, instead of the ids"},
     {"out", CLI_TEXT, &out, "SHARD", "write the documents of files and folders as a shard for mhla train"},
     {"json", CLI_FLAG, &json, NULL, "one JSON document instead of text"},
     {0},
@@ -65,6 +66,36 @@ static void print_ids(const mhla_tokenizer *t, const mhla_ids *ids, const char *
     json_put_close('}');
 }
 
+/* Encodes for about a second; the best time counts. */
+static mhla_status print_speed(const mhla_tokenizer *t, const char *name, const char *bytes, size_t size,
+                               unsigned flags) {
+    double best = 0.0;
+    mhla_status status = MHLA_OK;
+    mhla_ids ids = {0};
+    for (double begin = now_seconds(), at = begin; at < begin + 1.0 && status == MHLA_OK;) {
+        ids.count = 0;
+        status = mhla_tokenizer_encode(t, &ids, bytes, size, flags);
+        const double end = now_seconds();
+        if (best == 0.0 || end - at < best) best = end - at;
+        at = end;
+    }
+    if (status == MHLA_OK && json) {
+        json_put_open(NULL, '{');
+        if (name) json_put_text("file", name);
+        json_put_int("bytes", (int64_t)size);
+        json_put_int("count", ids.count);
+        json_put_real("seconds", best);
+        json_put_close('}');
+    } else if (status == MHLA_OK) {
+        char length[32], count[32];
+        printf("%s: %s bytes, %s ids, %.1f MB/s\n", name ? name : "text",
+               text_count(length, sizeof length, (int64_t)size), text_count(count, sizeof count, ids.count),
+               best > 0.0 ? 1e-6 * (double)size / best : 0.0);
+    }
+    mhla_ids_free(&ids);
+    return status;
+}
+
 /* Whole numbers between spaces, commas and brackets. 0 with a message where there is something else. */
 static int parse_ids(int32_t **ids, int64_t *count, const char *bytes, size_t size, const char *name) {
     *ids = malloc((size / 2 + 1) * sizeof **ids);
@@ -104,8 +135,8 @@ static int one_text(const mhla_tokenizer *t, const char *name, const char *bytes
     } else {
         mhla_ids ids = {0};
         const unsigned flags = (special ? MHLA_ENCODE_SPECIAL : 0u) | (plain ? MHLA_ENCODE_PLAIN : 0u);
-        status = mhla_tokenizer_encode(t, &ids, bytes, size, flags);
-        if (status == MHLA_OK) print_ids(t, &ids, name, size);
+        status = timed ? print_speed(t, name, bytes, size, flags) : mhla_tokenizer_encode(t, &ids, bytes, size, flags);
+        if (status == MHLA_OK && !timed) print_ids(t, &ids, name, size);
         mhla_ids_free(&ids);
     }
     if (status == MHLA_OK) return CLI_OK;
@@ -210,6 +241,8 @@ int cmd_tokenize(int argc, char **argv) {
     if (code >= 0) return code;
     if (count < 1) return cli_wrong(usage.verb, "expected TOKENIZER");
     if (text && count > 1) return cli_wrong(usage.verb, "--text and files exclude each other");
+    if (timed && (decode || pieces || out))
+        return cli_wrong(usage.verb, "--time goes with --text, --special, --plain and --json only");
     if (decode && (json || out || special || plain || pieces))
         return cli_wrong(usage.verb, "--decode goes with --text and --skip-special only");
     if (skip_special && !decode) return cli_wrong(usage.verb, "--skip-special needs --decode");

@@ -13,6 +13,7 @@ mhla tokenize "$seeds/fuzz_tokenizer_model/fallback" --text 'Hello world'; echo 
 printf 'one\n\f\ntwo\n' >two.txt
 mhla tokenize t.json --out x.shard text.txt two.txt; echo "-> $?"
 mhla tokenize t.json --out x.shard text.txt --json | grep -v seconds
+mhla tokenize t.json text.txt --time | sed 's/[0-9.]* MB/N MB/'
 echo "failures:"
 printf 'abc\377' >bad.txt
 mhla tokenize t.json bad.txt; echo "-> $?"
@@ -31,6 +32,7 @@ mhla tokenize; echo "-> $?"
 mhla tokenize t.json text.txt --text x; echo "-> $?"
 mhla tokenize t.json --decode --json; echo "-> $?"
 mhla tokenize t.json --skip-special; echo "-> $?"
+mhla tokenize t.json --time --pieces; echo "-> $?"
 mhla tokenize t.json --out y.shard; echo "-> $?"
 mkfifo pipe; mhla tokenize t.json --out pipe text.txt; echo "-> $?"; [ -p pipe ] && echo 'still a pipe'
 mhla tokenize t.json --out . text.txt; echo "-> $?"
