@@ -424,6 +424,69 @@ static void same_bits(void) {
     free_layer(&l);
 }
 
+/* Four weights of other types and sizes in one loop, in a slab or not: bit for bit what each alone gives. */
+static void several_at_once(void) {
+    enum { K = 320 };
+    static const int widths[MHLA_PRODUCTS] = {96, 1, 300, 64};
+    static const mhla_dtype types[MHLA_PRODUCTS] = {MHLA_Q8_0, MHLA_F32, MHLA_BF16, MHLA_F32};
+    static const int rows[] = {1, 3, 16, 130};
+    mhla_weight *weights[MHLA_PRODUCTS];
+    mhla_slab *slab = NULL;
+    float *bias = random_floats(300);
+    for (int i = 0; i < MHLA_PRODUCTS; i++) {
+        float *w = random_floats((int64_t)widths[i] * K);
+        if (i % 2)
+            assert_int_equal(mhla_weight_create(&weights[i], types[i], widths[i], K), MHLA_OK);
+        else
+            assert_int_equal(mhla_weight_create_in(&weights[i], &slab, types[i], widths[i], K), MHLA_OK);
+        assert_int_equal(mhla_weight_set_rows(weights[i], 0, widths[i], w, MHLA_F32, K), MHLA_OK);
+        free(w);
+    }
+    for (int r = 0; r < 4; r++) {
+        float *x = random_floats((int64_t)rows[r] * K), *y[MHLA_PRODUCTS], *alone[MHLA_PRODUCTS];
+        mhla_linear_desc d[MHLA_PRODUCTS];
+        for (int i = 0; i < MHLA_PRODUCTS; i++) {
+            d[i] = (mhla_linear_desc){.size = sizeof *d, .rows = rows[r], .bias = i == 2 ? bias : NULL};
+            y[i] = poisoned((int64_t)rows[r] * widths[i]);
+            alone[i] = poisoned((int64_t)rows[r] * widths[i]);
+            assert_int_equal(mhla_linear_forward(&d[i], alone[i], x, weights[i]), MHLA_OK);
+        }
+        for (int count = 1; count <= MHLA_PRODUCTS; count++)
+            assert_int_equal(mhla_linears_forward(count, d, y, x, (const mhla_weight *const *)weights), MHLA_OK);
+        for (int i = 0; i < MHLA_PRODUCTS; i++) {
+            assert_memory_equal(y[i], alone[i], sizeof(float) * (size_t)(rows[r] * widths[i]));
+            free(y[i]);
+            free(alone[i]);
+        }
+        free(x);
+    }
+    for (int i = 0; i < MHLA_PRODUCTS; i++) mhla_weight_free(weights[i]);
+    mhla_slab_free(slab);
+    free(bias);
+}
+
+/* Blocks of a slab are aligned and apart from each other, large ones and those that do not fit into the present one. */
+static void slabs(void **state) {
+    (void)state;
+    static const size_t amounts[] = {1, 100, 70000, 3, 5 << 20, 64, 2 << 20, 9 << 20, 1000};
+    enum { COUNT = sizeof amounts / sizeof *amounts };
+    unsigned char *blocks[COUNT];
+    mhla_slab *slab = NULL;
+    for (int i = 0; i < COUNT; i++) {
+        blocks[i] = mhla_slab_alloc(&slab, amounts[i]);
+        assert_non_null(blocks[i]);
+        assert_int_equal((uintptr_t)blocks[i] % MHLA_ALIGN, 0);
+        memset(blocks[i], i + 1, amounts[i]);
+    }
+    mhla_slab_drop(blocks[4], amounts[4]);
+    for (int i = 0; i < COUNT; i++)
+        for (size_t j = 0; i != 4 && j<amounts[i]; j += amounts[i]> 1 ? amounts[i] - 1 : 1)
+            assert_int_equal(blocks[i][j], i + 1);
+    assert_null(mhla_slab_alloc(&slab, 0));
+    assert_null(mhla_slab_alloc(&slab, SIZE_MAX - 100));
+    mhla_slab_free(slab);
+}
+
 /* A handle goes on working, and with the same bits, when other kernels are chosen. */
 static void handle_keeps_its_kernels(void **state) {
     (void)state;
@@ -614,6 +677,7 @@ static void test_forward_bf16(void **state) { (void)state, for_each_isa(forward_
 static void test_gradients(void **state) { (void)state, for_each_isa(gradients); }
 static void test_activations(void **state) { (void)state, for_each_isa(activations); }
 static void test_same_bits(void **state) { (void)state, for_each_isa(same_bits); }
+static void test_several_at_once(void **state) { (void)state, for_each_isa(several_at_once); }
 static void test_nan_stays(void **state) { (void)state, for_each_isa(nan_stays); }
 
 int main(void) {
@@ -626,6 +690,8 @@ int main(void) {
         cmocka_unit_test(slopes_are_slopes),
         cmocka_unit_test(forward_reference),
         cmocka_unit_test(test_same_bits),
+        cmocka_unit_test(test_several_at_once),
+        cmocka_unit_test(slabs),
         cmocka_unit_test(handle_keeps_its_kernels),
         cmocka_unit_test(test_nan_stays),
         cmocka_unit_test(bad_input),
