@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "core/memory.h"
+#include "core/parallel.h"
 #include "core/status.h"
 
 /* ---- Parameters, under the names of the published checkpoints ---------------------------------------------------- */
@@ -263,9 +264,24 @@ mhla_status mhla_lm_init_param(mhla_lm *m, mhla_param *p, uint64_t seed) {
     return MHLA_OK;
 }
 
+typedef struct init {
+    mhla_lm *lm;
+    uint64_t seed;
+} init;
+
+static void init_task(void *arg, int64_t i, int worker) {
+    const init *x = arg;
+    mhla_param *p = mhla_params_at(x->lm->params, (int)i);
+    (void)worker;
+    if (!(p->flags & MHLA_PARAM_MIX)) (void)mhla_lm_init_param(x->lm, p, x->seed); /* then it does not fail */
+}
+
 mhla_status mhla_lm_init(mhla_lm *m, uint64_t seed) {
-    for (int i = 0; i < mhla_params_count(m->params); i++)
-        MHLA_TRY(mhla_lm_init_param(m, mhla_params_at(m->params, i), seed));
+    const int count = mhla_params_count(m->params);
+    mhla_parallel(NULL, count, init_task, &(init){m, seed});
+    for (int i = 0; i < count; i++)
+        if (mhla_params_at(m->params, i)->flags & MHLA_PARAM_MIX)
+            MHLA_TRY(mhla_lm_init_param(m, mhla_params_at(m->params, i), seed));
     return MHLA_OK;
 }
 
