@@ -114,6 +114,16 @@ static void corpus(void **state) {
     assert_int_equal(p.documents, 1);
     assert_true(p.bytes > 10 && p.bytes < (int64_t)bytes[0]);
     mhla_perplexity_free(&p);
+    /* not all of a long text is looked at for a few tokens of it, but never a part of a character */
+    char wide[600];
+    for (int i = 0; i < 200; i++) memcpy(wide + 3 * i, "\xe4\xb8\xad", 3);
+    const char *one = wide;
+    const size_t long_one = sizeof wide;
+    d = (mhla_perplexity_desc){.size = sizeof d, .window = 32, .limit = 4};
+    ASSERT_OK(mhla_lm_perplexity(model, &p, &one, &long_one, 1, &d, NULL, NULL));
+    assert_int_equal(p.tokens, 4);
+    assert_int_equal(p.bucket, 2); /* a sixteenth of the window */
+    mhla_perplexity_free(&p);
     mhla_model_free(model);
     json_decref(cases);
 }
@@ -313,6 +323,110 @@ static void choices(void **state) {
     json_decref(cases);
 }
 
+/* What the harness does with a question, written out: context and answer but its last token are read, of more than the model
+ * reads the end. */
+typedef struct question_case {
+    mhla_model *model;
+    const mhla_tokenizer *tokenizer;
+    int64_t longest;
+    const char *context;
+    const char *choices[4];
+    int64_t seen;
+} question_case;
+
+static void by_definition(void *user, const mhla_choice_event *e) {
+    question_case *x = user;
+    x->seen++;
+    for (int j = 0; j < e->choices; j++) {
+        char after[256];
+        mhla_ids before = {0}, answer = {0};
+        snprintf(after, sizeof after, " %s", x->choices[j]);
+        ASSERT_OK(mhla_pair_encode(x->tokenizer, 1, &before, &answer, x->context, after));
+        ASSERT_OK(mhla_ids_append(&before, answer.data, answer.count));
+        const int64_t all = before.count - 1, n = all < x->longest ? all : x->longest;
+        float *logprobs = new_poisoned(n);
+        int32_t *best = new_bytes(sizeof *best * (size_t)n);
+        mhla_sequence *sequence;
+        ASSERT_OK(mhla_sequence_create(&sequence, x->model, NULL));
+        const mhla_feed feed = {.size = sizeof feed,
+                                .sequence = sequence,
+                                .ids = before.data + all - n,
+                                .count = n,
+                                .targets = before.data + all - n + 1,
+                                .logprobs = logprobs,
+                                .best = best};
+        ASSERT_OK(mhla_lm_feed(x->model, &feed, 1));
+        double sum = 0.0;
+        int greedy = 1;
+        for (int64_t i = n - answer.count; i < n; i++) {
+            sum += (double)logprobs[i];
+            greedy &= best[i] == before.data[all - n + 1 + i];
+        }
+        assert_near(e->loglikelihood[j], sum, 1e-5);
+        assert_near(e->normalised[j], sum / (double)mhla_text_characters(x->choices[j], strlen(x->choices[j])), 1e-5);
+        assert_int_equal(e->greedy[j], greedy);
+        mhla_sequence_free(sequence);
+        mhla_ids_free(&before);
+        mhla_ids_free(&answer);
+        free(logprobs);
+        free(best);
+    }
+}
+
+static void ask(question_case *x, mhla_choices *result, int count, mhla_status wanted) {
+    char path[] = "/tmp/mhla-test-XXXXXX";
+    const int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    FILE *file = fdopen(fd, "w");
+    json_t *row = json_pack("{s:s, s:[], s:i}", "context", x->context, "choices", "gold", 0);
+    for (int j = 0; j < count; j++) json_array_append_new(json_object_get(row, "choices"), json_string(x->choices[j]));
+    json_dumpf(row, file, JSON_COMPACT);
+    fclose(file);
+    json_decref(row);
+    *result = (mhla_choices){.size = sizeof *result};
+    assert_int_equal(mhla_lm_choices(x->model, result, path, 0, by_definition, x), wanted);
+    unlink(path);
+}
+
+/* Contexts of about as many tokens as the model reads; answers of several tokens, with letters of several bytes. */
+static void long_questions(void **state) {
+    (void)state;
+    mhla_lm_info info = {.size = sizeof info};
+    question_case x = {.model = open_model(), .choices = {"a", "b c d", "\xc3\xa9\xc3\xa9 \xe4\xb8\xad", "a b"}};
+    mhla_choices result;
+    ASSERT_OK(mhla_lm_query(x.model, &info));
+    x.tokenizer = mhla_lm_tokenizer(x.model);
+    x.longest = info.context;
+    char *text = new_bytes((size_t)(2 * x.longest + 40));
+    for (int64_t words = x.longest - 16; words < x.longest + 6; words++) {
+        for (int64_t i = 0; i < words; i++) memcpy(text + 2 * i, i % 3 ? "a " : "b ", 2);
+        text[2 * words - 1] = '\0';
+        x.context = text;
+        ask(&x, &result, 4, MHLA_OK);
+    }
+    assert_int_equal(x.seen, 22);
+    x.context = "a b";
+    x.choices[1] = "a"; /* equal ones: the first counts */
+    ask(&x, &result, 2, MHLA_OK);
+    assert_int_equal(result.right, 1);
+    for (int64_t words = x.longest; words < x.longest + 2;
+         words++) { /* an answer that fits alone, and one that does not */
+        mhla_ids before = {0}, answer = {0};
+        for (int64_t i = 0; i < words; i++) memcpy(text + 2 * i, "a ", 2);
+        text[2 * words - 1] = '\0';
+        x.choices[0] = text;
+        char *after = new_bytes(strlen(text) + 2);
+        sprintf(after, " %s", text);
+        ASSERT_OK(mhla_pair_encode(x.tokenizer, 1, &before, &answer, x.context, after));
+        if (answer.count > x.longest) ask(&x, &result, 1, MHLA_ERANGE);
+        free(after);
+        mhla_ids_free(&before);
+        mhla_ids_free(&answer);
+    }
+    free(text);
+    mhla_model_free(x.model);
+}
+
 /* ---- What a server answers to "echo" with "logprobs" ---- */
 
 static void echo(void **state) {
@@ -364,8 +478,9 @@ static void echo(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(perplexity), cmocka_unit_test(corpus), cmocka_unit_test(bad_calls), cmocka_unit_test(pairs),
-        cmocka_unit_test(choices),    cmocka_unit_test(echo),   cmocka_unit_test(contexts),
+        cmocka_unit_test(perplexity), cmocka_unit_test(corpus),         cmocka_unit_test(bad_calls),
+        cmocka_unit_test(pairs),      cmocka_unit_test(choices),        cmocka_unit_test(echo),
+        cmocka_unit_test(contexts),   cmocka_unit_test(long_questions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

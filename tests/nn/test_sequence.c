@@ -130,10 +130,24 @@ static void test_window(void **state) {
     float *wanted = parallel_logits(model, MHLA_BEYOND_ERROR, 0, ids, T), *got = new_poisoned((int64_t)20 * VOCABULARY);
     mhla_sequence *s = new_sequence(model, MHLA_BEYOND_ERROR, 0);
     for (int64_t t = 0; t < T; t += 100) ASSERT_OK(feed_one(model, s, ids + t, 100, NULL));
-    assert_true(s->layers[0].cache.first > back);
-    ASSERT_OK(mhla_sequence_rollback(s, back));
-    ASSERT_OK(feed_one(model, s, ids + back, 20, got));
-    ASSERT_CLOSE(got, wanted + back * VOCABULARY, (int64_t)20 * VOCABULARY, tolerance, "back to %lld", (long long)back);
+    const int64_t first = s->layers[0].cache.first, window = 20; /* lm_case.h */
+    assert_true(first > back);
+    /* the last place whose window is gone, the first whose window is there; of a fork, which has all that its origin has */
+    for (int64_t to = first + window - 2; to < first + window; to++) {
+        mhla_sequence *fork;
+        ASSERT_OK(mhla_sequence_fork(&fork, s));
+        ASSERT_OK(mhla_sequence_rollback(fork, to));
+        assert_int_equal(fork->ready, to == first + window - 1 ? to : 0);
+        ASSERT_OK(feed_one(model, fork, ids + to, 5, got));
+        ASSERT_CLOSE(got, wanted + to * VOCABULARY, (int64_t)5 * VOCABULARY, tolerance, "back to %lld", (long long)to);
+        mhla_sequence_free(fork);
+    }
+    for (int64_t to = back; to < back + 20; to += 10) { /* what was forgotten is there again */
+        ASSERT_OK(mhla_sequence_rollback(s, to));
+        assert_int_equal(s->ready, to == back ? 0 : to);
+        ASSERT_OK(feed_one(model, s, ids + to, 20, got));
+        ASSERT_CLOSE(got, wanted + to * VOCABULARY, (int64_t)20 * VOCABULARY, tolerance, "back to %lld", (long long)to);
+    }
     free(got);
     free(wanted);
     free(ids);
