@@ -12,10 +12,11 @@ enum { NORMAL = 1, UNKNOWN, CONTROL, USER, UNUSED, BYTE }; /* token_type */
 void mhla_gguf_tokens_free(mhla_gguf_tokens *t) {
     mhla_gguf_close(t->file);
     json_decref(t->tree);
-    json_decref(t->config);
+    mhla_tokenizer_free(t->own);
     free(t->tokens);
     free(t->merges);
     free(t->joined);
+    free(t->pads);
     free(t->scores);
     free(t->types);
     *t = (mhla_gguf_tokens){0};
@@ -89,6 +90,23 @@ static mhla_status put_vocabulary(mhla_gguf_tokens *t, const json_t *model, int6
     return MHLA_OK;
 }
 
+/* Rows of the model's matrix that no token needs, under the names that llama.cpp's converter gives to them. */
+static mhla_status put_pads(mhla_gguf_tokens *t, int64_t vocabulary, const char *path) {
+    enum { ROOM = 32 };
+    int64_t missing = 0;
+    for (int64_t i = 0; i < vocabulary; i++) missing += t->tokens[i].data == NULL;
+    char *to = t->pads = malloc((size_t)missing * ROOM + 1);
+    if (to == NULL) return no_memory(path);
+    for (int64_t i = 0; i < vocabulary; i++) {
+        if (t->tokens[i].data) continue;
+        const int length = snprintf(to, ROOM, "[PAD%lld]", (long long)i);
+        t->tokens[i] = (mhla_gguf_string){to, (size_t)length};
+        t->types[i] = UNUSED;
+        to += ROOM;
+    }
+    return MHLA_OK;
+}
+
 /* "a b" or ["a", "b"], as one text each in t->joined. */
 static mhla_status put_merges(mhla_gguf_tokens *t, const json_t *list, const char *path) {
     const size_t n = json_array_size(list);
@@ -145,29 +163,46 @@ static const char *pattern_name(const json_t *tree) {
     return mentions(pre, "{1,3}") ? "llama-bpe" : mentions(pre, "\\\\p{N}|") ? "qwen2" : "gpt-2";
 }
 
-/* bos, eos, ... of tokenizer_config.json: texts, or objects with "content". */
-static void put_special(mhla_gguf_tokens *t, int64_t vocabulary) {
-    static const char *const keys[4][2] = {{"bos_token", "tokenizer.ggml.bos_token_id"},
-                                           {"eos_token", "tokenizer.ggml.eos_token_id"},
-                                           {"unk_token", "tokenizer.ggml.unknown_token_id"},
-                                           {"pad_token", "tokenizer.ggml.padding_token_id"}};
-    for (int k = 0; k < 4 && t->config; k++) {
-        const json_t *value = json_object_get(t->config, keys[k][0]);
-        const char *text = json_string_value(json_is_object(value) ? json_object_get(value, "content") : value);
-        for (int64_t id = 0; text && id < vocabulary; id++)
-            if (strlen(text) == t->tokens[id].length && memcmp(text, t->tokens[id].data, t->tokens[id].length) == 0) {
-                t->ids[k] = (uint32_t)id;
-                add(t, (mhla_gguf_pair){keys[k][1], MHLA_GGUF_UINT32, 0, 1, &t->ids[k], NULL});
-                break;
-            }
-    }
+static void add_flag(mhla_gguf_tokens *t, const char *key, int place, int value) {
+    t->flags[place] = (uint8_t)(value != 0);
+    add(t, (mhla_gguf_pair){key, MHLA_GGUF_BOOL, 0, 1, &t->flags[place], NULL});
 }
 
-/* Whether the post-processor puts a token in front. */
-static int adds_bos(const mhla_gguf_tokens *t) {
-    const json_t *said = t->config ? json_object_get(t->config, "add_bos_token") : NULL;
-    if (json_is_boolean(said)) return json_is_true(said);
-    return mentions(json_object_get(t->tree, "post_processor"), "SpecialToken");
+/* What stands in front of a text that begins with no space. */
+static mhla_status adds_space(const mhla_tokenizer *own, int *adds) {
+    mhla_ids ids = {0};
+    const mhla_status status = mhla_tokenizer_encode(own, &ids, "x", 1, 0);
+    const char *piece = ids.count > 0 ? mhla_tokenizer_piece(own, ids.data[0]) : NULL;
+    *adds = piece && strncmp(piece, "\xe2\x96\x81", 3) == 0;
+    mhla_ids_free(&ids);
+    return status;
+}
+
+/* Special tokens and the template, as the tokenizer itself has them. */
+static mhla_status put_special(mhla_gguf_tokens *t, int64_t vocabulary, int fallback) {
+    mhla_tokenizer_info info = {.size = sizeof info};
+    MHLA_TRY(mhla_tokenizer_query(t->own, &info));
+    const struct {
+        const char *key;
+        int32_t id;
+    } ids[4] = {{"tokenizer.ggml.bos_token_id", info.bos},
+                {"tokenizer.ggml.eos_token_id", info.eos},
+                {"tokenizer.ggml.unknown_token_id", info.unk},
+                {"tokenizer.ggml.padding_token_id", info.pad}};
+    for (int k = 0; k < 4; k++) {
+        if (ids[k].id < 0 || ids[k].id >= vocabulary) continue;
+        t->ids[k] = (uint32_t)ids[k].id;
+        add(t, (mhla_gguf_pair){ids[k].key, MHLA_GGUF_UINT32, 0, 1, &t->ids[k], NULL});
+    }
+    add_flag(t, "tokenizer.ggml.add_bos_token", 0, info.adds_bos);
+    if (info.adds_eos) add_flag(t, "tokenizer.ggml.add_eos_token", 2, 1);
+    if (fallback) {
+        int space = 1;
+        MHLA_TRY(adds_space(t->own, &space));
+        add_flag(t, "tokenizer.ggml.add_space_prefix", 1, space);
+    }
+    if (info.chat_template) add_text(t, "tokenizer.chat_template", info.chat_template, 2);
+    return MHLA_OK;
 }
 
 static mhla_status from_json(mhla_gguf_tokens *t, const char *path, int64_t vocabulary) {
@@ -184,8 +219,7 @@ static mhla_status from_json(mhla_gguf_tokens *t, const char *path, int64_t voca
     if (t->tokens == NULL || t->types == NULL) return no_memory(path);
     MHLA_TRY(put_vocabulary(t, model, vocabulary, path));
     MHLA_TRY(put_merges(t, merges, path));
-    for (int64_t i = 0; i < vocabulary; i++)
-        if (t->tokens[i].data == NULL) t->tokens[i] = (mhla_gguf_string){"", 0}, t->types[i] = UNUSED;
+    MHLA_TRY(put_pads(t, vocabulary, path));
     const size_t count = json_array_size(merges);
     const int fallback = json_is_true(json_object_get(model, "byte_fallback"));
     add_text(t, "tokenizer.ggml.model", fallback ? "llama" : "gpt2", 0);
@@ -195,17 +229,10 @@ static mhla_status from_json(mhla_gguf_tokens *t, const char *path, int64_t voca
     if (fallback) {
         MHLA_TRY(put_scores(t, model, vocabulary, count, path));
         add(t, (mhla_gguf_pair){"tokenizer.ggml.scores", MHLA_GGUF_FLOAT32, 1, vocabulary, t->scores, NULL});
-        t->flags[1] = 1;
-        add(t, (mhla_gguf_pair){"tokenizer.ggml.add_space_prefix", MHLA_GGUF_BOOL, 0, 1, &t->flags[1], NULL});
     } else {
         add(t, (mhla_gguf_pair){"tokenizer.ggml.merges", MHLA_GGUF_STRING, 1, (int64_t)count, NULL, t->merges});
     }
-    put_special(t, vocabulary);
-    t->flags[0] = (uint8_t)adds_bos(t);
-    add(t, (mhla_gguf_pair){"tokenizer.ggml.add_bos_token", MHLA_GGUF_BOOL, 0, 1, &t->flags[0], NULL});
-    const char *chat = t->config ? json_string_value(json_object_get(t->config, "chat_template")) : NULL;
-    if (chat) add_text(t, "tokenizer.chat_template", chat, 2);
-    return MHLA_OK;
+    return put_special(t, vocabulary, fallback);
 }
 
 mhla_status mhla_gguf_tokens_make(mhla_gguf_tokens *t, const char *path, int64_t vocabulary) {
@@ -213,10 +240,9 @@ mhla_status mhla_gguf_tokens_make(mhla_gguf_tokens *t, const char *path, int64_t
     *t = (mhla_gguf_tokens){0};
     const size_t n = strlen(path);
     if (n > 5 && strcmp(path + n - 5, ".gguf") == 0) return from_gguf(t, path);
-    if (snprintf(file, sizeof file, "%s/tokenizer_config.json", path) < (int)sizeof file && access(file, R_OK) == 0)
-        MHLA_TRY(mhla_json_load(&t->config, file));
     if (snprintf(file, sizeof file, "%s/tokenizer.json", path) >= (int)sizeof file || access(file, R_OK) != 0)
         return MHLA_OK;
+    MHLA_TRY(mhla_tokenizer_open(&t->own, path));
     MHLA_TRY(mhla_json_load(&t->tree, file));
     return from_json(t, file, vocabulary);
 }

@@ -4,6 +4,7 @@
 
 #include "io/gguf.h"
 #include "io/json.h"
+#include "io/tokenizer.h"
 
 enum { MHLA_GGUF_TOKEN_PAIRS = 32 };
 
@@ -11,10 +12,11 @@ typedef struct mhla_gguf_tokens {
     mhla_gguf_pair pairs[MHLA_GGUF_TOKEN_PAIRS];
     int64_t count;
     /* what they point into */
-    mhla_gguf *file;       /* taken as they are from another GGUF, */
-    json_t *tree, *config; /* or made of tokenizer.json and tokenizer_config.json */
+    mhla_gguf *file;     /* taken as they are from another GGUF, */
+    json_t *tree;        /* or made of tokenizer.json, */
+    mhla_tokenizer *own; /* and of what it and the files beside it make */
     mhla_gguf_string *tokens, *merges, texts[4];
-    char *joined;
+    char *joined, *pads;
     float *scores;
     int32_t *types;
     uint32_t ids[4];
