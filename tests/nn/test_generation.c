@@ -243,6 +243,9 @@ static void matching(void **state) {
     static const char *const texts[] = {"ab", "xabc", "\n\n", "aaab", "aab"};
     const mhla_stops stops = {texts, 5};
     rng r = {1};
+    size_t longest = 0; /* of those that end in one place */
+    assert_int_equal(mhla_stops_find(&stops, "xaaab", 5, 0, &longest), 3);
+    assert_int_equal(longest, 1);
     for (int turn = 0; turn < 3000; turn++) {
         char text[24];
         const size_t size = (size_t)rng_below(&r, 24);

@@ -302,6 +302,11 @@ static void refusals(void **state) {
     assert_int_equal(id, 2);
     s.temperature = 1.0;
     s.biases = 0;
+    s.top_k = 1; /* so many survive all the same */
+    s.min_keep = 3;
+    ASSERT_OK(mhla_sample_candidates(&s, logits, 4, recent, 1, got, &count));
+    assert_int_equal(count, 3);
+    s.top_k = s.min_keep = 0;
     logits[2] = NAN;
     TRY(MHLA_EDATA, "token 2 is");
     logits[2] = INFINITY;
