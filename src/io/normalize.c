@@ -9,6 +9,7 @@
 
 void mhla_normalizer_free(mhla_normalizer *n) {
     mhla_pattern_free(&n->pattern);
+    mhla_charsmap_free(&n->map);
     mhla_free(n->content);
     n->content = NULL;
 }
@@ -117,6 +118,69 @@ static mhla_status squeeze(mhla_chars *out, const char *text, size_t bytes) {
     return MHLA_OK;
 }
 
+/* ---- Rules of SentencePiece ---- */
+
+/* Of a short group of characters that are one to the reader the first rule, the shortest, speaks for all of it; else each
+ * character has its own. That is what the reference does. */
+static mhla_status precompiled(const mhla_normalizer *n, mhla_chars *out, const char *text, size_t bytes) {
+    size_t end, length;
+    for (size_t at = 0; at < bytes; at = end) {
+        utf8proc_int32_t state = 0;
+        int32_t code = (int32_t)mhla_char_read(text + at, &length);
+        for (end = at + length; end < bytes; end += length) {
+            const int32_t next = (int32_t)mhla_char_read(text + end, &length);
+            if (utf8proc_grapheme_break_stateful(code, next, &state) && !(next >= 0x1acf && next <= 0x1aeb))
+                break; /* marks of Unicode 17, which the reference knows and a utf8proc may not yet */
+            code = next;
+        }
+        const char *to = end - at < 6 ? mhla_charsmap_find(&n->map, text + at, end - at, 1, &length) : NULL;
+        if (to) {
+            MHLA_TRY(mhla_chars_append(out, to, strlen(to)));
+            continue;
+        }
+        for (size_t i = at; i < end;) {
+            size_t unused;
+            mhla_char_read(text + i, &length);
+            to = mhla_charsmap_find(&n->map, text + i, length, 1, &unused);
+            MHLA_TRY(to ? mhla_chars_append(out, to, strlen(to)) : mhla_chars_append(out, text + i, length));
+            i += length;
+        }
+    }
+    return MHLA_OK;
+}
+
+/* What stands for the beginning of a text, the longest that there is a rule for or one character. */
+static const char *next_rule(const mhla_normalizer *n, const char *text, size_t bytes, size_t *length, size_t *size) {
+    const char *to = mhla_charsmap_find(&n->map, text, bytes, 0, length);
+    if (to == NULL) mhla_char_read(text, length);
+    *size = to ? strlen(to) : *length;
+    return to ? to : text;
+}
+
+static mhla_status sentencepiece(const mhla_normalizer *n, mhla_chars *out, const char *text, size_t bytes) {
+    static const char mark[] = "\xe2\x96\x81";
+    const char *space = n->escape ? mark : " ";
+    const size_t width = n->escape ? 3 : 1;
+    size_t at = 0, length, size;
+    for (; n->squeeze && at < bytes; at += length) { /* none at the beginning */
+        const char *to = next_rule(n, text + at, bytes - at, &length, &size);
+        if (size != 1 || *to != ' ') break;
+    }
+    if (at == bytes) return MHLA_OK;
+    if (n->prefix) MHLA_TRY(mhla_chars_append(out, space, width));
+    int after_space = n->squeeze;
+    for (; at < bytes; at += length) {
+        const char *to = next_rule(n, text + at, bytes - at, &length, &size);
+        while (after_space && size > 0 && *to == ' ') to++, size--;
+        for (size_t i = 0; i < size; i++)
+            MHLA_TRY(to[i] == ' ' ? mhla_chars_append(out, space, width) : mhla_chars_append(out, to + i, 1));
+        if (size > 0) after_space = n->squeeze && to[size - 1] == ' ';
+    }
+    while (n->squeeze && out->count >= width && memcmp(out->data + out->count - width, space, width) == 0)
+        out->count -= width;
+    return MHLA_OK;
+}
+
 /* ---- Unicode's normal forms ---- */
 
 static int combining(int32_t code) {
@@ -204,6 +268,8 @@ mhla_status mhla_normalize(const mhla_normalizer *n, mhla_matcher *m, mhla_chars
     case MHLA_NORMALIZE_LOWERCASE: return lowercase(out, text, bytes);
     case MHLA_NORMALIZE_STRIP: return strip(n, out, text, bytes);
     case MHLA_NORMALIZE_STRIP_ACCENTS: return strip_accents(out, text, bytes);
+    case MHLA_NORMALIZE_PRECOMPILED: return precompiled(n, out, text, bytes);
+    case MHLA_NORMALIZE_SENTENCEPIECE: return sentencepiece(n, out, text, bytes);
     case MHLA_NORMALIZE_SQUEEZE: return squeeze(out, text, bytes);
     }
     return MHLA_OK;

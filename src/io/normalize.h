@@ -2,6 +2,7 @@
 #ifndef MHLA_IO_NORMALIZE_H
 #define MHLA_IO_NORMALIZE_H
 
+#include "io/charsmap.h"
 #include "io/split.h"
 #include "io/vocabulary.h"
 
@@ -12,7 +13,9 @@ typedef enum mhla_normalizer_kind {
     MHLA_NORMALIZE_LOWERCASE,
     MHLA_NORMALIZE_STRIP, /* spaces on the `left`, the `right` */
     MHLA_NORMALIZE_STRIP_ACCENTS,
-    MHLA_NORMALIZE_SQUEEZE /* SentencePiece: no spaces at either end, single ones inside */
+    MHLA_NORMALIZE_SQUEEZE,      /* SentencePiece: no spaces at either end, single ones inside */
+    MHLA_NORMALIZE_PRECOMPILED,  /* by `map`, as the Python library of tokenizers applies it */
+    MHLA_NORMALIZE_SENTENCEPIECE /* by `map`, and spaces: `squeeze`, `prefix`, `escape`, as SentencePiece does */
 } mhla_normalizer_kind;
 
 typedef struct mhla_normalizer {
@@ -21,6 +24,8 @@ typedef struct mhla_normalizer {
     char *content; /* [bytes] */
     size_t bytes;
     int compose, compatible, left, right;
+    mhla_charsmap map;
+    int squeeze, prefix, escape;
 } mhla_normalizer;
 
 void mhla_normalizer_free(mhla_normalizer *n);

@@ -31,6 +31,7 @@ void mhla_tokenizer_free(mhla_tokenizer *t) {
     pthread_mutex_destroy(&t->lock);
     mhla_vocabulary_free(&t->pieces);
     mhla_bpe_free(&t->bpe);
+    mhla_unigram_free(&t->unigram);
     for (size_t i = 0; i < t->added_count; i++) mhla_free(t->added[i].content);
     mhla_free(t->added);
     mhla_free(t->raw.nodes);

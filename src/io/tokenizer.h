@@ -11,6 +11,7 @@
 #include "io/json.h"
 #include "io/normalize.h"
 #include "io/split.h"
+#include "io/unigram.h"
 #include "io/vocabulary.h"
 
 /* ---- Added tokens: found in the text as they are, before anything else ---- */
@@ -99,7 +100,8 @@ enum { MHLA_TYPE_NORMAL = 1, MHLA_TYPE_UNKNOWN, MHLA_TYPE_CONTROL, MHLA_TYPE_USE
 
 struct mhla_tokenizer {
     mhla_vocabulary pieces; /* as the file spells them, added tokens included */
-    mhla_bpe bpe;
+    mhla_bpe bpe;           /* `unk` and `spare` of it are also those of unigram */
+    mhla_unigram unigram;   /* instead of it, where it has scores */
     mhla_added *added;
     size_t added_count, added_capacity;
     mhla_added_tree raw, normal; /* of tokens that are looked for in raw, in normalised text */

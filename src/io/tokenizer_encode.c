@@ -10,6 +10,7 @@
 typedef struct mhla_encode_work {
     struct mhla_encode_work *next;
     mhla_bpe_work *bpe;
+    mhla_unigram_work unigram;
     mhla_matcher matcher;
     mhla_chars normal[2]; /* what normalizers write, in turns */
     mhla_chars *marked;   /* [splitters] what a splitter with a mark writes */
@@ -27,6 +28,7 @@ typedef struct run {
 static void work_free(encode_work *w, size_t splitters) {
     if (w == NULL) return;
     mhla_bpe_work_free(w->bpe);
+    mhla_unigram_work_free(&w->unigram);
     mhla_matcher_free(&w->matcher);
     for (int i = 0; i < 2; i++) mhla_chars_free(&w->normal[i]);
     for (size_t i = 0; w->marked && i < splitters; i++) mhla_chars_free(&w->marked[i]);
@@ -149,9 +151,15 @@ static mhla_status split_pattern(run *r, size_t stage, const char *text, size_t 
     return holds ? down(r, stage, text, held, held_end, first) : MHLA_OK;
 }
 
+static inline mhla_status encode_word(run *r, const char *text, size_t bytes) {
+    const mhla_tokenizer *t = r->t;
+    if (t->unigram.scores == NULL) return mhla_bpe_encode(&t->bpe, r->w->bpe, r->ids, text, bytes);
+    return mhla_unigram_encode(&t->unigram, &r->w->unigram, &t->pieces, t->bpe.unk, t->bpe.spare, r->ids, text, bytes);
+}
+
 static mhla_status split(run *r, size_t stage, const char *text, size_t bytes, size_t first) {
     const mhla_tokenizer *t = r->t;
-    if (stage == t->splitter_count) return mhla_bpe_encode(&t->bpe, r->w->bpe, r->ids, text, bytes);
+    if (stage == t->splitter_count) return encode_word(r, text, bytes);
     const mhla_splitter *s = &t->splitters[stage];
     if (s->prefix != MHLA_PREFIX_NEVER || s->mark_spaces) MHLA_TRY(mark(r, stage, &text, &bytes, &first));
     if (!s->splits) return split(r, stage + 1, text, bytes, first);
@@ -162,7 +170,7 @@ static mhla_status split(run *r, size_t stage, const char *text, size_t bytes, s
     for (size_t at = 0, end; at < bytes; at = end) {
         end = mhla_pattern_end(&s->pattern, text, bytes, at);
         if (last)
-            MHLA_TRY(mhla_bpe_encode(&t->bpe, r->w->bpe, r->ids, text + at, end - at));
+            MHLA_TRY(encode_word(r, text + at, end - at));
         else
             MHLA_TRY(down(r, stage, text, at, end, first));
     }

@@ -76,14 +76,57 @@ static mhla_status read_merges(mhla_tokenizer *t, const json_t *model, const cha
     return status;
 }
 
+static void find_bytes(mhla_tokenizer *t) {
+    for (int c = 0; c < 256; c++) {
+        static const char hex[] = "0123456789ABCDEF";
+        const char piece[] = {'<', '0', 'x', hex[c >> 4], hex[c & 15], '>'};
+        t->bpe.spare[c] = mhla_vocabulary_find(&t->pieces, piece, sizeof piece);
+    }
+}
+
+/* "vocab": [["piece", score], ...], ids in their order. */
+static mhla_status read_unigram(mhla_tokenizer *t, const json_t *model, const char *name) {
+    const json_t *list = NULL, *row;
+    size_t i, all = 0;
+    int fallback = 0;
+    int64_t unk = -1;
+    MHLA_TRY(mhla_json_get_array(&list, model, "vocab", name));
+    const size_t count = json_array_size(list);
+    if (count == 0 || count > MHLA_VOCABULARY_IDS)
+        return mhla_fail(MHLA_EDATA, "%s: \"vocab\" of a unigram model is no list of pieces with their scores", name);
+    json_array_foreach(list, i, row) {
+        const char *piece = json_string_value(json_array_get(row, 0));
+        const json_t *score = json_array_get(row, 1);
+        if (piece == NULL || !json_is_number(score))
+            return mhla_fail(MHLA_EDATA, "%s: \"vocab\": number %zu is no piece with its score", name, i);
+        MHLA_TRY(mhla_vocabulary_set(&t->pieces, (int32_t)i, piece, strlen(piece), name));
+        all += strlen(piece);
+    }
+    MHLA_TRY(mhla_unigram_create(&t->unigram, count, all, name));
+    json_array_foreach(list, i, row) {
+        const char *piece = json_string_value(json_array_get(row, 0));
+        const double score = t->unigram.scores[i] = json_number_value(json_array_get(row, 1));
+        if (score < t->unigram.least) t->unigram.least = score;
+        MHLA_TRY(mhla_unigram_add(&t->unigram, (int32_t)i, piece, strlen(piece), name));
+    }
+    if (!json_is_null(json_object_get(model, "unk_id")))
+        MHLA_TRY(mhla_json_get_int(&unk, model, "unk_id", 0, (int64_t)count - 1, name));
+    t->bpe.unk = (int32_t)unk;
+    MHLA_TRY(mhla_json_get_bool(&fallback, model, "byte_fallback", name));
+    if (fallback) find_bytes(t);
+    return MHLA_OK;
+}
+
 static mhla_status read_model(mhla_tokenizer *t, const json_t *tree, const char *name) {
     const json_t *model = NULL;
     MHLA_TRY(mhla_json_get_object(&model, tree, "model", name));
     if (model == NULL) return mhla_fail(MHLA_EDATA, "%s: \"model\" is missing: is this a tokenizer.json?", name);
     const char *type = "BPE"; /* old files do not say */
     MHLA_TRY(mhla_json_get_text(&type, model, "type", name));
+    if (strcmp(type, "Unigram") == 0) return read_unigram(t, model, name);
     if (strcmp(type, "BPE") != 0)
-        return mhla_fail(MHLA_ENOTSUP, "%s: a model of type %s: only BPE is known", name, MHLA_QUOTE(type));
+        return mhla_fail(MHLA_ENOTSUP, "%s: a model of type %s: only BPE and Unigram are known", name,
+                         MHLA_QUOTE(type));
     static const char *const unknown[] = {"continuing_subword_prefix", "end_of_word_suffix"};
     for (int i = 0; i < 2; i++) {
         const json_t *v = json_object_get(model, unknown[i]);
@@ -107,11 +150,7 @@ static mhla_status read_model(mhla_tokenizer *t, const json_t *tree, const char 
         if (t->bpe.unk < 0)
             return mhla_fail(MHLA_EDATA, "%s: \"unk_token\" %s is not in the vocabulary", name, MHLA_QUOTE(text));
     }
-    for (int c = 0; c < 256 && fallback; c++) {
-        static const char hex[] = "0123456789ABCDEF";
-        const char piece[] = {'<', '0', 'x', hex[c >> 4], hex[c & 15], '>'};
-        t->bpe.spare[c] = mhla_vocabulary_find(&t->pieces, piece, sizeof piece);
-    }
+    if (fallback) find_bytes(t);
     return MHLA_OK;
 }
 
@@ -161,8 +200,14 @@ static mhla_status read_all(mhla_tokenizer *t, const json_t *tree, const char *n
     if (!json_is_object(tree)) return mhla_fail(MHLA_EDATA, "%s: expected an object of JSON", name);
     MHLA_TRY(read_model(t, tree, name));
     MHLA_TRY(mhla_pipeline_read(t, tree, name));
-    t->kind = t->bpe.byte_level ? "bpe, byte level" : t->bpe.spare[0] >= 0 ? "bpe, byte fallback" : "bpe";
-    MHLA_TRY(t->bpe.byte_level ? mhla_byte_level_symbols(t, name) : copy_symbols(t, name));
+    const int unigram = t->unigram.scores != NULL, fallback = t->bpe.spare[0] >= 0;
+    if (unigram && t->bpe.byte_level)
+        return mhla_fail(MHLA_ENOTSUP, "%s: a unigram model behind ByteLevel is not known here", name);
+    t->kind = unigram             ? fallback ? "unigram, byte fallback" : "unigram"
+              : t->bpe.byte_level ? "bpe, byte level"
+              : fallback          ? "bpe, byte fallback"
+                                  : "bpe";
+    if (!unigram) MHLA_TRY(t->bpe.byte_level ? mhla_byte_level_symbols(t, name) : copy_symbols(t, name));
     MHLA_TRY(read_added(t, tree, name)); /* words are not made of these */
     return mhla_tokenizer_finish(t, name);
 }

@@ -1,5 +1,5 @@
-/* SentencePiece's tokenizer.model: a protocol buffer, read by hand as hostile input, and what its BPE does. Models with
- * scores have no list of merges; any two neighbours whose text together is a piece may become it, the highest score first. */
+/* SentencePiece's tokenizer.model: a protocol buffer, read by hand as hostile input, BPE or unigram. A BPE model has scores
+ * and no list of merges; any two neighbours whose text together is a piece may become it, the highest score first. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -161,7 +161,8 @@ typedef struct model {
     size_t score_capacity, type_capacity;
     int64_t type, bos, eos, pad, suffix;
     int64_t dummy_prefix, squeeze, escape;
-    size_t charsmap;
+    int64_t unused; /* a piece of that type, -1 */
+    message charsmap;
 } model;
 
 static mhla_status read_piece(mhla_tokenizer *t, model *m, message bytes, const char *name) {
@@ -182,8 +183,7 @@ static mhla_status read_piece(mhla_tokenizer *t, model *m, message bytes, const 
         return mhla_fail(MHLA_EDATA, "%s: piece %d is not UTF-8", name, id);
     if (type < MHLA_TYPE_NORMAL || type > MHLA_TYPE_BYTE)
         return mhla_fail(MHLA_EDATA, "%s: piece %d is of type %llu", name, id, (unsigned long long)type);
-    if (type == MHLA_TYPE_UNUSED)
-        return mhla_fail(MHLA_ENOTSUP, "%s: piece %d is marked as unused, which is not known here", name, id);
+    if (type == MHLA_TYPE_UNUSED) m->unused = id;
     void *scores = m->scores, *types = t->types;
     MHLA_TRY(mhla_list_grow(&scores, &m->score_capacity, (size_t)id + 1, sizeof *m->scores));
     m->scores = scores;
@@ -200,7 +200,7 @@ static mhla_status read_spec(model *m, message bytes, int trainer, const char *n
     field f;
     int got;
     while ((got = read_field(&bytes, &f)) > 0) {
-        if (!trainer && f.number == 2 && f.wire == 2) m->charsmap = (size_t)(f.bytes.end - f.bytes.at);
+        if (!trainer && f.number == 2 && f.wire == 2) m->charsmap = f.bytes;
         if (f.wire != 0) continue;
         const int32_t value = (int32_t)(uint32_t)f.value; /* ids are int32, -1 for none */
         if (trainer && f.number == 3) m->type = value;
@@ -225,7 +225,7 @@ static mhla_status note_types(mhla_tokenizer *t, const char *name) {
         size_t n;
         const char *piece = mhla_vocabulary_piece(&t->pieces, (int32_t)id, &n);
         if (t->types[id] == MHLA_TYPE_UNKNOWN) t->bpe.unk = (int32_t)id;
-        if (t->types[id] == MHLA_TYPE_USER) {
+        if (t->types[id] == MHLA_TYPE_USER && t->unigram.scores == NULL) {
             const mhla_added a = {.id = (int32_t)id, .content = (char *)piece, .bytes = n, .normalized = 2};
             MHLA_TRY(mhla_tokenizer_add(t, &a, name));
         }
@@ -241,6 +241,57 @@ static mhla_status note_types(mhla_tokenizer *t, const char *name) {
     return MHLA_OK;
 }
 
+/* Normal pieces have scores, those of the user are to win, those of other types are not found in text. */
+static mhla_status add_scores(mhla_tokenizer *t, const model *m, const char *name) {
+    mhla_unigram *u = &t->unigram;
+    size_t n, all = 0;
+    for (size_t id = 0; id < t->pieces.count; id++) {
+        mhla_vocabulary_piece(&t->pieces, (int32_t)id, &n);
+        all += n;
+    }
+    MHLA_TRY(mhla_unigram_create(u, t->pieces.count, all, name));
+    u->sentencepiece = 1;
+    for (size_t id = 0; id < t->pieces.count; id++) {
+        const char *piece = mhla_vocabulary_piece(&t->pieces, (int32_t)id, &n);
+        const float score = m->scores[id];
+        if (t->types[id] != MHLA_TYPE_NORMAL && t->types[id] != MHLA_TYPE_USER) continue;
+        if (isnan(score)) return mhla_fail(MHLA_EDATA, "%s: piece %zu has no number as its score", name, id);
+        u->scores[id] = (double)score;
+        u->user[id] = t->types[id] == MHLA_TYPE_USER;
+        if (!u->user[id] && u->scores[id] < u->least) u->least = u->scores[id];
+        if (!u->user[id] && u->scores[id] > u->most) u->most = u->scores[id];
+        MHLA_TRY(mhla_unigram_add(u, (int32_t)id, piece, n, name));
+    }
+    return MHLA_OK;
+}
+
+/* The rules, and all that is done to spaces, in one go. SentencePiece takes pieces of the user as they are: where a rule would
+ * change one, that is not known here. */
+static mhla_status add_rules(mhla_tokenizer *t, const model *m, const char *name) {
+    mhla_normalizer *n;
+    MHLA_TRY(mhla_tokenizer_new_normalizer(t, &n));
+    n->kind = MHLA_NORMALIZE_SENTENCEPIECE;
+    n->squeeze = m->squeeze != 0;
+    n->prefix = m->dummy_prefix != 0;
+    n->escape = m->escape != 0;
+    if (m->charsmap.at != m->charsmap.end)
+        MHLA_TRY(mhla_charsmap_read(&n->map, m->charsmap.at, (size_t)(m->charsmap.end - m->charsmap.at), name));
+    for (size_t id = 0; id < t->pieces.count; id++) {
+        size_t bytes, length;
+        const char *piece = mhla_vocabulary_piece(&t->pieces, (int32_t)id, &bytes);
+        for (size_t i = 0; i < bytes && t->types[id] == MHLA_TYPE_USER; i++)
+            if (mhla_charsmap_find(&n->map, piece + i, bytes - i, 0, &length))
+                return mhla_fail(MHLA_ENOTSUP,
+                                 "%s: rules of normalisation that change a piece of the user, %s, are not known "
+                                 "here",
+                                 name, mhla_quote_bytes(piece, bytes).text);
+    }
+    t->decoding.kind = MHLA_DECODER_SENTENCEPIECE;
+    t->decoding.dummy_prefix = n->prefix;
+    t->decoding.squeeze = n->squeeze;
+    return MHLA_OK;
+}
+
 static mhla_status read_model(mhla_tokenizer *t, model *m, message bytes, const char *name) {
     field f;
     int got;
@@ -251,17 +302,25 @@ static mhla_status read_model(mhla_tokenizer *t, model *m, message bytes, const 
     if (got < 0) return not_a_model(&bytes, name);
     if (t->pieces.count == 0) return mhla_fail(MHLA_EDATA, "%s: no pieces: is this a SentencePiece model?", name);
     static const char *const types[] = {"", "unigram", "BPE", "word", "character"};
-    if (m->type != 2)
-        return mhla_fail(MHLA_ENOTSUP, "%s: a SentencePiece model of type %s: only BPE is known", name,
+    const int unigram = m->type == 1, rules = m->charsmap.at != m->charsmap.end;
+    if (m->type != 2 && !unigram)
+        return mhla_fail(MHLA_ENOTSUP, "%s: a SentencePiece model of type %s: only unigram and BPE are known", name,
                          m->type >= 1 && m->type <= 4 ? types[m->type] : "unknown");
-    if (m->charsmap)
-        return mhla_fail(MHLA_ENOTSUP,
-                         "%s: a SentencePiece model with rules of normalisation: only \"identity\" is known", name);
+    if (m->unused >= 0 && !unigram)
+        return mhla_fail(MHLA_ENOTSUP, "%s: piece %lld is marked as unused, which is not known of BPE", name,
+                         (long long)m->unused);
     if (m->suffix) return mhla_fail(MHLA_ENOTSUP, "%s: spaces as suffixes are not known here", name);
+    if (unigram) MHLA_TRY(add_scores(t, m, name));
     MHLA_TRY(note_types(t, name));
-    MHLA_TRY(mhla_scores_merges(t, m->scores, t->types, name));
-    MHLA_TRY(mhla_sentencepiece_around(t, m->dummy_prefix != 0, m->squeeze != 0, m->escape != 0));
-    t->kind = t->bpe.spare[0] >= 0 ? "SentencePiece bpe, byte fallback" : "SentencePiece bpe";
+    if (!unigram) MHLA_TRY(mhla_scores_merges(t, m->scores, t->types, name));
+    if (!unigram && !rules)
+        MHLA_TRY(mhla_sentencepiece_around(t, m->dummy_prefix != 0, m->squeeze != 0, m->escape != 0));
+    else
+        MHLA_TRY(add_rules(t, m, name));
+    const int fallback = t->bpe.spare[0] >= 0;
+    t->kind = unigram    ? fallback ? "SentencePiece unigram, byte fallback" : "SentencePiece unigram"
+              : fallback ? "SentencePiece bpe, byte fallback"
+                         : "SentencePiece bpe";
     t->bos = checked_id(t, m->bos);
     t->eos = checked_id(t, m->eos);
     t->pad = checked_id(t, m->pad);
@@ -277,7 +336,7 @@ mhla_status mhla_tokenizer_parse_model(mhla_tokenizer **tokenizer, const unsigne
     if (size == 0) return mhla_fail(MHLA_EDATA, "%s: empty, expected a tokenizer", name);
     mhla_tokenizer *t = NULL;
     MHLA_TRY(mhla_tokenizer_new(&t));
-    model m = {.type = 1, .bos = 1, .eos = 2, .pad = -1, .dummy_prefix = 1, .squeeze = 1, .escape = 1};
+    model m = {.type = 1, .unused = -1, .bos = 1, .eos = 2, .pad = -1, .dummy_prefix = 1, .squeeze = 1, .escape = 1};
     const mhla_status status = read_model(t, &m, (message){bytes, bytes, bytes + size}, name);
     mhla_free(m.scores);
     if (status != MHLA_OK)

@@ -2,6 +2,7 @@
  * with a "type"; a Sequence holds others. */
 #include <string.h>
 
+#include "core/memory.h"
 #include "core/status.h"
 #include "io/text.h"
 #include "io/tokenizer.h"
@@ -43,6 +44,29 @@ static mhla_status read_pattern(mhla_pattern *p, const json_t *part, const char 
 }
 
 /* ---- Normalizers ---- */
+
+/* Base64, as JSON has bytes. An empty one has no rules. */
+static mhla_status read_charsmap(mhla_charsmap *map, const char *text, size_t bytes, const char *name) {
+    static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    size_t n = 0;
+    uint32_t held = 0;
+    int bits = 0;
+    if (bytes == 0) return MHLA_OK;
+    unsigned char *raw = mhla_alloc(bytes);
+    if (raw == NULL) return mhla_fail(MHLA_ENOMEM, "%s: no memory for its rules of normalisation", name);
+    mhla_status status = MHLA_OK;
+    for (size_t i = 0; i < bytes && text[i] != '=' && status == MHLA_OK; i++) {
+        const char *letter = memchr(letters, text[i], 64);
+        if (letter == NULL)
+            status = mhla_fail(MHLA_EDATA, "%s: \"precompiled_charsmap\" is no Base64 at byte %zu", name, i);
+        else
+            held = held << 6 | (uint32_t)(letter - letters), bits += 6;
+        if (bits >= 8) raw[n++] = (unsigned char)(held >> (bits -= 8));
+    }
+    if (status == MHLA_OK) status = mhla_charsmap_read(map, raw, n, name);
+    mhla_free(raw);
+    return status;
+}
 
 static mhla_status read_normalizer(mhla_tokenizer *t, const json_t *part, const char *name) {
     const char *type, *text;
@@ -93,6 +117,11 @@ static mhla_status read_normalizer(mhla_tokenizer *t, const json_t *part, const 
         n->left = n->right = 1;
         MHLA_TRY(mhla_json_get_bool(&n->left, part, "strip_left", name));
         return mhla_json_get_bool(&n->right, part, "strip_right", name);
+    }
+    if (strcmp(type, "Precompiled") == 0) {
+        n->kind = MHLA_NORMALIZE_PRECOMPILED;
+        MHLA_TRY(need_text(&text, &bytes, part, "precompiled_charsmap", name));
+        return read_charsmap(&n->map, text, bytes, name);
     }
     return unknown_part("normalizer", type, name);
 }

@@ -20,7 +20,8 @@ mhla tokenize t.json bad.txt; echo "-> $?"
 mhla tokenize t.json none.txt; echo "-> $?"
 mhla tokenize none.json --text x; echo "-> $?"
 mhla tokenize . --text x; echo "-> $?"
-mhla tokenize "$seeds/fuzz_tokenizer_model/unigram" --text x 2>&1 | sed 's|[^ ]*/||'
+mhla tokenize "$seeds/fuzz_tokenizer_model/unigram_rules" --text 'the ﬁsh' | tr '\n' ' '; echo
+printf '\012\003\012\001a\022\002\030\003' >word; mhla tokenize word --text x; echo "-> $?"
 mhla tokenize text.txt --text x; echo "-> $?"
 echo '1 2 x' | mhla tokenize t.json --decode; echo "-> $?"
 echo '1 2 5000' | mhla tokenize t.json --decode; echo "-> $?"
