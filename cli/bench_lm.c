@@ -64,11 +64,8 @@ static mhla_status decode_batch(void *arg) {
     lm_bench *w = arg;
     mhla_feed feeds[TOGETHER];
     for (int i = 0; i < TOGETHER; i++)
-        feeds[i] = (mhla_feed){.size = sizeof *feeds,
-                               .sequence = w->forks[i],
-                               .ids = w->ids + i,
-                               .count = 1,
-                               .logits = w->logits};
+        feeds[i] = (mhla_feed){
+            .size = sizeof *feeds, .sequence = w->forks[i], .ids = w->ids + i, .count = 1, .logits = w->logits};
     return mhla_lm_feed(w->model, feeds, TOGETHER);
 }
 

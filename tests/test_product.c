@@ -443,19 +443,21 @@ static void several_at_once(void) {
         free(w);
     }
     for (int r = 0; r < 4; r++) {
-        float *x = random_floats((int64_t)rows[r] * K), *y[MHLA_PRODUCTS], *alone[MHLA_PRODUCTS];
-        mhla_linear_desc d[MHLA_PRODUCTS];
+        float *x = random_floats((int64_t)rows[r] * K), *alone[MHLA_PRODUCTS];
+        mhla_product_call calls[MHLA_PRODUCTS];
         for (int i = 0; i < MHLA_PRODUCTS; i++) {
-            d[i] = (mhla_linear_desc){.size = sizeof *d, .rows = rows[r], .bias = i == 2 ? bias : NULL};
-            y[i] = poisoned((int64_t)rows[r] * widths[i]);
+            calls[i] = (mhla_product_call){
+                .desc = {.size = sizeof calls[i].desc, .rows = rows[r], .bias = i == 2 ? bias : NULL},
+                .y = poisoned((int64_t)rows[r] * widths[i]),
+                .weight = weights[i]};
             alone[i] = poisoned((int64_t)rows[r] * widths[i]);
-            assert_int_equal(mhla_linear_forward(&d[i], alone[i], x, weights[i]), MHLA_OK);
+            assert_int_equal(mhla_linear_forward(&calls[i].desc, alone[i], x, weights[i]), MHLA_OK);
         }
         for (int count = 1; count <= MHLA_PRODUCTS; count++)
-            assert_int_equal(mhla_linears_forward(count, d, y, x, (const mhla_weight *const *)weights), MHLA_OK);
+            assert_int_equal(mhla_linears_forward(calls, count, x), MHLA_OK);
         for (int i = 0; i < MHLA_PRODUCTS; i++) {
-            assert_memory_equal(y[i], alone[i], sizeof(float) * (size_t)(rows[r] * widths[i]));
-            free(y[i]);
+            assert_memory_equal(calls[i].y, alone[i], sizeof(float) * (size_t)(rows[r] * widths[i]));
+            free(calls[i].y);
             free(alone[i]);
         }
         free(x);

@@ -47,7 +47,7 @@ static mhla_status read_pattern(mhla_pattern *p, const json_t *part, const char 
 
 /* Base64, as JSON has bytes. An empty one has no rules. */
 static mhla_status read_charsmap(mhla_charsmap *map, const char *text, size_t bytes, const char *name) {
-    static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    static const char letters[65] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     size_t n = 0;
     uint32_t held = 0;
     int bits = 0;
@@ -56,7 +56,7 @@ static mhla_status read_charsmap(mhla_charsmap *map, const char *text, size_t by
     if (raw == NULL) return mhla_fail(MHLA_ENOMEM, "%s: no memory for its rules of normalisation", name);
     mhla_status status = MHLA_OK;
     for (size_t i = 0; i < bytes && text[i] != '=' && status == MHLA_OK; i++) {
-        const char *letter = memchr(letters, text[i], 64);
+        const char *letter = text[i] ? strchr(letters, text[i]) : NULL;
         if (letter == NULL)
             status = mhla_fail(MHLA_EDATA, "%s: \"precompiled_charsmap\" is no Base64 at byte %zu", name, i);
         else

@@ -9,9 +9,9 @@ typedef struct linear {
     mhla_tensor *x, *y, *residual;
     mhla_param *w, *b;
     mhla_activation activation;
+    int needs;    /* gradients */
     float *pre;   /* [rows,N] before the activation, kept for backward */
     float *alpha; /* [B] drop path's factors, or NULL */
-    int needs;    /* gradients */
 } linear;
 
 static mhla_linear_desc describe(const mhla_tape *t, const mhla_tensor *x, const mhla_tensor *y) {
@@ -77,25 +77,23 @@ static mhla_tensor *begin(mhla_tape *t, const linear *given, linear **made, mhla
 /* Layers of one x in one go; y[i] is NULL, all of them, if the tape fails. */
 static void make(mhla_tape *t, mhla_tensor **y, const linear *given, int count) {
     linear *ops[MHLA_PRODUCTS] = {NULL};
-    mhla_linear_desc d[MHLA_PRODUCTS];
-    float *out[MHLA_PRODUCTS];
-    const mhla_weight *packed[MHLA_PRODUCTS];
+    mhla_product_call calls[MHLA_PRODUCTS];
     size_t most = 0;
     int ready = 1; /* there is something to compute with */
     for (int i = 0; i < count; i++) y[i] = NULL;
     for (int i = 0; i < count; i++) {
-        if (begin(t, &given[i], &ops[i], &d[i]) == NULL) return;
-        const size_t bytes = mhla_linear_workspace(&d[i], ops[i]->y->cols, ops[i]->x->cols, ops[i]->w->dtype);
+        if (begin(t, &given[i], &ops[i], &calls[i].desc) == NULL) return;
+        const size_t bytes = mhla_linear_workspace(&calls[i].desc, ops[i]->y->cols, ops[i]->x->cols, ops[i]->w->dtype);
         if (bytes > most) most = bytes;
-        out[i] = ops[i]->y->data;
+        calls[i].y = ops[i]->y->data;
     }
-    d[0].workspace = mhla_tape_scratch(t, most);
+    calls[0].desc.workspace = mhla_tape_scratch(t, most);
     for (int i = 0; i < count; i++) {
-        packed[i] = mhla_param_pack(t, ops[i]->w);
-        ready &= packed[i] != NULL;
+        calls[i].weight = mhla_param_pack(t, ops[i]->w);
+        ready &= calls[i].weight != NULL;
     }
     if (ready) {
-        const mhla_status status = mhla_linears_forward(count, d, out, ops[0]->x->data, packed);
+        const mhla_status status = mhla_linears_forward(calls, count, ops[0]->x->data);
         if (status != MHLA_OK) {
             mhla_tape_fail(t, status, "%s: %s", ops[0]->w->name, mhla_message());
             return;

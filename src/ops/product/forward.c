@@ -347,18 +347,20 @@ mhla_status mhla_product_run(const mhla_linear_desc *desc, float *y, const float
 }
 
 mhla_status mhla_linear_forward(const mhla_linear_desc *desc, float *y, const float *x, const mhla_weight *weight) {
-    return mhla_linears_forward(1, desc, &y, x, &weight);
+    mhla_product_call call = {.y = y, .weight = weight};
+    MHLA_TRY(mhla_copy_struct(&call.desc, sizeof call.desc, desc, "linear_desc"));
+    return mhla_linears_forward(&call, 1, x);
 }
 
-mhla_status mhla_linears_forward(int count, const mhla_linear_desc *descs, float *const *y, const float *x,
-                                 const mhla_weight *const *weights) {
+mhla_status mhla_linears_forward(const mhla_product_call *calls, int count, const float *x) {
     products all = {.count = count};
     for (int i = 0; i < count; i++) {
-        CHECK(weights[i] != NULL, "weight is NULL");
+        const mhla_weight *w = calls[i].weight;
+        CHECK(w != NULL, "weight is NULL");
         mhla_linear_desc d;
-        MHLA_TRY(mhla_linear_check_forward(&d, &descs[i], y[i], x, weights[i]->N, weights[i]->K));
-        all.p[i] = lay_out(&d, weights[i]);
-        all.p[i].y = y[i];
+        MHLA_TRY(mhla_linear_check_forward(&d, &calls[i].desc, calls[i].y, x, w->N, w->K));
+        all.p[i] = lay_out(&d, w);
+        all.p[i].y = calls[i].y;
         all.p[i].x = x;
     }
     return run(&all, all.p[0].d.context, all.p[0].d.workspace);

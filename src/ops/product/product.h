@@ -55,10 +55,14 @@ static inline mhla_panels mhla_one_panel(const mhla_panels *p, int i) {
 mhla_status mhla_product_run(const mhla_linear_desc *desc, float *y, const float *x, const mhla_weight *weight);
 
 /* mhla_linear_forward of the same x for several weights at once: q, k, v and the gate of a token are read by one loop
- * over threads. Context and workspace are those of the first description; the workspace suffices for each. */
+ * over threads. Context and workspace are those of the first; the workspace suffices for each. */
 enum { MHLA_PRODUCTS = 4 };
-mhla_status mhla_linears_forward(int count, const mhla_linear_desc *descs, float *const *y, const float *x,
-                                 const mhla_weight *const *weights);
+typedef struct mhla_product_call {
+    mhla_linear_desc desc;
+    float *y;
+    const mhla_weight *weight;
+} mhla_product_call;
+mhla_status mhla_linears_forward(const mhla_product_call *calls, int count, const float *x);
 
 /* Scratch bytes of the gradient of a weight, everything checked; dw tells whether there is one or only db. */
 size_t mhla_weight_grad_workspace(const mhla_linear_desc *desc, int dw, int64_t N, int64_t K);
