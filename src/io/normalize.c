@@ -32,15 +32,13 @@ static mhla_status put(mhla_chars *out, uint32_t code) {
 
 /* Capitals of Unicode 15.1 to 17, which the reference library knows and a utf8proc may not yet. */
 static uint32_t to_lower(uint32_t code) {
-    static const struct {
-        uint32_t first, last, to;
-    } newer[] = {{0x1c89, 0x1c89, 0x1c8a},   {0xa7cb, 0xa7cb, 0x264},  {0xa7cc, 0xa7cc, 0xa7cd},
-                 {0xa7ce, 0xa7ce, 0xa7cf},   {0xa7d2, 0xa7d2, 0xa7d3}, {0xa7d4, 0xa7d4, 0xa7d5},
-                 {0xa7da, 0xa7da, 0xa7db},   {0xa7dc, 0xa7dc, 0x19b},  {0x10d50, 0x10d65, 0x10d70},
-                 {0x16ea0, 0x16eb8, 0x16ebb}};
-    for (size_t i = 0; code >= newer->first && i < sizeof newer / sizeof *newer; i++)
-        if (code >= newer[i].first && code <= newer[i].last) return newer[i].to + (code - newer[i].first);
-    return (uint32_t)utf8proc_tolower((utf8proc_int32_t)code);
+    static const mhla_char_range newer[] = {
+        {0x1c89, 0x1c89, 0x1c8a},    {0xa7cb, 0xa7cb, 0x264},    {0xa7cc, 0xa7cc, 0xa7cd}, {0xa7ce, 0xa7ce, 0xa7cf},
+        {0xa7d2, 0xa7d2, 0xa7d3},    {0xa7d4, 0xa7d4, 0xa7d5},   {0xa7da, 0xa7da, 0xa7db}, {0xa7dc, 0xa7dc, 0x19b},
+        {0x10d50, 0x10d65, 0x10d70}, {0x16ea0, 0x16eb8, 0x16ebb}};
+    const mhla_char_range *range =
+        code >= newer->first ? mhla_char_find(newer, sizeof newer / sizeof *newer, code) : NULL;
+    return range ? range->value + (code - range->first) : (uint32_t)utf8proc_tolower((utf8proc_int32_t)code);
 }
 
 static mhla_status lowercase(mhla_chars *out, const char *text, size_t bytes) {
@@ -58,26 +56,19 @@ static mhla_status lowercase(mhla_chars *out, const char *text, size_t bytes) {
 /* The reference's tables of marks and decompositions are those of Unicode 9: what is newer stays as it is. Letters inside of
  * these ranges have neither. */
 static int is_newer(uint32_t code) {
-    static const struct {
-        uint32_t first, last;
-    } newer[] = {{0x7fd, 0x7fd},     {0x898, 0x8d3},     {0x9fe, 0x9fe},     {0xafa, 0xaff},     {0xb55, 0xb55},
-                 {0xc04, 0xc3c},     {0xcf3, 0xd00},     {0xd3b, 0xd3c},     {0xd81, 0xd81},     {0xeba, 0xeba},
-                 {0xece, 0xece},     {0x1715, 0x1715},   {0x180f, 0x180f},   {0x1abf, 0x1ace},   {0x1cf7, 0x1cf7},
-                 {0x1df6, 0x1dfa},   {0x32ff, 0x32ff},   {0xa7f2, 0xa7f4},   {0xa82c, 0xa82c},   {0xa8ff, 0xa8ff},
-                 {0xab69, 0xab69},   {0x10781, 0x107ba}, {0x10d24, 0x10f85}, {0x11070, 0x11074}, {0x110c2, 0x110c2},
-                 {0x11145, 0x11146}, {0x111c9, 0x111c9}, {0x111ce, 0x111cf}, {0x11241, 0x11241}, {0x1133b, 0x1133b},
-                 {0x1145e, 0x1145e}, {0x1182c, 0x11a99}, {0x11d31, 0x11f42}, {0x13440, 0x13455}, {0x16f4f, 0x16f4f},
-                 {0x16f7f, 0x16f87}, {0x16fe4, 0x16ff1}, {0x1cf00, 0x1cf46}, {0x1e030, 0x1e4ef}, {0x1f16c, 0x1f16c},
-                 {0x1fbf0, 0x1fbf9}};
-    size_t low = 0, high = sizeof newer / sizeof *newer;
-    while (low < high) {
-        const size_t middle = (low + high) / 2;
-        if (code > newer[middle].last)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low < sizeof newer / sizeof *newer && code >= newer[low].first;
+    static const mhla_char_range newer[] = {
+        {0x7fd, 0x7fd, 1},     {0x898, 0x8d3, 1},     {0x9fe, 0x9fe, 1},     {0xafa, 0xaff, 1},
+        {0xb55, 0xb55, 1},     {0xc04, 0xc3c, 1},     {0xcf3, 0xd00, 1},     {0xd3b, 0xd3c, 1},
+        {0xd81, 0xd81, 1},     {0xeba, 0xeba, 1},     {0xece, 0xece, 1},     {0x1715, 0x1715, 1},
+        {0x180f, 0x180f, 1},   {0x1abf, 0x1ace, 1},   {0x1cf7, 0x1cf7, 1},   {0x1df6, 0x1dfa, 1},
+        {0x32ff, 0x32ff, 1},   {0xa7f2, 0xa7f4, 1},   {0xa82c, 0xa82c, 1},   {0xa8ff, 0xa8ff, 1},
+        {0xab69, 0xab69, 1},   {0x10781, 0x107ba, 1}, {0x10d24, 0x10f85, 1}, {0x11070, 0x11074, 1},
+        {0x110c2, 0x110c2, 1}, {0x11145, 0x11146, 1}, {0x111c9, 0x111c9, 1}, {0x111ce, 0x111cf, 1},
+        {0x11241, 0x11241, 1}, {0x1133b, 0x1133b, 1}, {0x1145e, 0x1145e, 1}, {0x1182c, 0x11a99, 1},
+        {0x11d31, 0x11f42, 1}, {0x13440, 0x13455, 1}, {0x16f4f, 0x16f4f, 1}, {0x16f7f, 0x16f87, 1},
+        {0x16fe4, 0x16ff1, 1}, {0x1cf00, 0x1cf46, 1}, {0x1e030, 0x1e4ef, 1}, {0x1f16c, 0x1f16c, 1},
+        {0x1fbf0, 0x1fbf9, 1}};
+    return mhla_char_find(newer, sizeof newer / sizeof *newer, code) != NULL;
 }
 
 /* Marks of all kinds, those that take room (vowel signs of Indian scripts) and enclose included, as the reference has it. */

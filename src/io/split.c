@@ -33,10 +33,7 @@ static const unsigned char category_class[] = {
 };
 
 /* Letters, numbers and marks of Unicode 15.1 to 17, as far as the reference libraries know them and a utf8proc may not yet. */
-static const struct newer {
-    uint32_t first, last;
-    unsigned char class;
-} newer[] = {
+static const mhla_char_range newer[] = {
     {0x897, 0x897, W},         {0x1c89, 0x1c8a, L | W},   {0xa7cb, 0xa7cd, L | W},   {0xa7da, 0xa7dc, L | W},
     {0x105c0, 0x105f3, L | W}, {0x10d40, 0x10d49, N | W}, {0x10d4a, 0x10d65, L | W}, {0x10d69, 0x10d6d, W},
     {0x10d6f, 0x10d85, L | W}, {0x10ec2, 0x10ec4, L | W}, {0x10efc, 0x10efc, W},     {0x11380, 0x11389, L | W},
@@ -50,16 +47,21 @@ static const struct newer {
     {0x1e5ee, 0x1e5ef, W},     {0x1e5f0, 0x1e5f0, L | W}, {0x1e5f1, 0x1e5fa, N | W}, {0x2ebf0, 0x2ee5d, L | W},
 };
 
-static unsigned newer_class(uint32_t c) {
-    size_t low = 0, high = sizeof newer / sizeof *newer;
+const mhla_char_range *mhla_char_find(const mhla_char_range *ranges, size_t count, uint32_t code) {
+    size_t low = 0, high = count;
     while (low < high) {
         const size_t middle = (low + high) / 2;
-        if (c > newer[middle].last)
+        if (code > ranges[middle].last)
             low = middle + 1;
         else
             high = middle;
     }
-    return low < sizeof newer / sizeof *newer && c >= newer[low].first ? newer[low].class : 0;
+    return low < count && code >= ranges[low].first ? &ranges[low] : NULL;
+}
+
+static unsigned newer_class(uint32_t c) {
+    const mhla_char_range *range = mhla_char_find(newer, sizeof newer / sizeof *newer, c);
+    return range ? range->value : 0;
 }
 
 unsigned mhla_char_class(uint32_t c) {

@@ -18,6 +18,13 @@ enum {
 
 /* Bits of the above of a code point. */
 unsigned mhla_char_class(uint32_t code);
+
+/* What some table says of characters: ranges in ascending order, which do not overlap. */
+typedef struct mhla_char_range {
+    uint32_t first, last, value;
+} mhla_char_range;
+/* The range that a code point is in, or NULL. */
+const mhla_char_range *mhla_char_find(const mhla_char_range *ranges, size_t count, uint32_t code);
 /* The code point at `at`, which is valid UTF-8, and its length. */
 static inline uint32_t mhla_char_read(const char *at, size_t *length) {
     const unsigned char *c = (const unsigned char *)at;

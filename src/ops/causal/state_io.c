@@ -1,6 +1,7 @@
 /* Streaming states: forking, rolling back, and the way to bytes and back. The bytes are the same on every machine:
  * little-endian, float32 in the caller's layout. What is loaded is trusted in nothing but its checksum, and every size
  * follows from the plan and three numbers that are checked first. */
+#include "core/hash.h"
 #include "ops/causal/state.h"
 
 /* ---- Fork and rollback ---- */
@@ -110,16 +111,8 @@ static const unsigned char *get_floats(float *x, const unsigned char *from, int6
     return from;
 }
 
-/* Hash of bytes as a reader of any byte order sees them. */
 uint64_t mhla_state_checksum(const unsigned char *p, size_t size) {
-    uint64_t h = 0x6d686c61u;
-    for (; size >= 8; size -= 8, p += 8) {
-        h = (h ^ get64(p)) * 0x9E3779B97F4A7C15u;
-        h ^= h >> 29;
-    }
-    for (; size > 0; size--, p++) h = (h ^ *p) * 0x100000001b3u;
-    h = (h ^ (h >> 32)) * 0xBF58476D1CE4E5B9u;
-    return h ^ (h >> 29);
+    return mhla_hash_end(mhla_hash_fold(0x6d686c61u, p, size));
 }
 
 /* Floats of one summary, and of everything after the header. */
