@@ -15,13 +15,16 @@ KNOWS = {
     "src/nn": ["src/core", "src/simd", "src/ops"],
     "src/io": ["src/core"],
     "src/models": ["src/core", "src/nn", "src/io"],
-    "src/train": ["src/core", "src/nn", "src/io", "src/models"],
-    "src/generate": ["src/core", "src/nn", "src/io", "src/models"],
+    "src/diffusion": ["src/core"],
+    "src/train": ["src/core", "src/nn", "src/io", "src/diffusion", "src/models"],
+    "src/generate": ["src/core", "src/nn", "src/io", "src/diffusion", "src/models"],
+    "src/analysis": ["src/core", "src/nn", "src/io", "src/models", "src/train"],
     "cli": [],
     "python": [],
     "examples": [],
     "bench": [],
-    "tests": ["src/core", "src/simd", "src/ops", "src/nn", "src/io", "src/models", "src/train", "src/generate"],
+    "tests": ["src/core", "src/simd", "src/ops", "src/nn", "src/io", "src/models", "src/diffusion",
+              "src/train", "src/generate", "src/analysis"],
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 
@@ -46,7 +49,7 @@ def main():
         room = room_of(source.as_posix())
         for number, line in enumerate(source.read_text().splitlines(), 1):
             match = INCLUDE.match(line)
-            if not match or match[2] in ("mhla/mhla.h", "mhla/nn.h", "mhla/lm.h"):
+            if not match or match[2] in ("mhla/mhla.h", "mhla/nn.h", "mhla/lm.h", "mhla/diffusion.h"):
                 continue
             target = target_of(source, match[2])
             if target is None:

@@ -1,0 +1,131 @@
+/* diffusion.h - images out of noise: samplers, sampling with a model, and measures of what comes out. On top of nn.h.
+ *
+ *   1. samplers: from noise to data with any network of the caller's
+ *   2. images from a model
+ *   3. measures: how near two sets of images are
+ *
+ * Manners are those of nn.h: statuses with one sentence in mhla_message(), structures that begin with their size, zero is
+ * always the default, handles belong to the caller. */
+#ifndef MHLA_DIFFUSION_H
+#define MHLA_DIFFUSION_H
+
+#include <mhla/nn.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- 1. Samplers ----------------------------------------------------------------------------------------------
+ *
+ * A sampler knows nothing of models. It says at which times a network is asked, takes the answers, and moves x:
+ *
+ *   for (int i = 0; i < mhla_sampler_steps(s); i++) {
+ *       network(output, x, mhla_sampler_time(s, i));
+ *       mhla_sampler_step(s, i, x, output, noise);
+ *   }
+ *
+ * Every element is treated alone: what happens to one sample does not depend on its neighbours. */
+
+typedef struct mhla_sampler mhla_sampler;
+
+typedef struct mhla_sampler_desc {
+    size_t size;
+    const char *process; /* what the network was trained for: "linear" (default) or "cosine", a diffusion of 1000 noise
+                            levels whose network tells the noise; "flow", whose network tells the velocity noise - data */
+    const char
+        *method; /* "ddpm" (default of diffusions), "ddim"; "euler" (default of flows); "dpm++", "unipc": of both */
+    const char
+        *table; /* flows: which noise levels; NULL: as the library of each method has them, "wan": as Wan's own code */
+    int steps;  /* 0: 250 with ddpm, 50 otherwise */
+    double eta; /* ddim: noise that is added, 0..1 */
+    double shift;      /* flows: towards the noise; 0: 1, no shift */
+    int clip;          /* predicted data is kept within [-1,1] at every step */
+    int learned_sigma; /* the network's answer has twice the channels: noise, then variance (used by ddpm) */
+    int64_t batch, channels, pixels; /* x [batch,channels,pixels]; output the same, or [batch,2*channels,pixels] */
+} mhla_sampler_desc;
+
+MHLA_API mhla_status mhla_sampler_create(mhla_sampler **sampler, const mhla_sampler_desc *desc);
+MHLA_API void mhla_sampler_free(mhla_sampler *sampler);
+
+MHLA_API int mhla_sampler_steps(const mhla_sampler *sampler);
+/* What the network is told at step i: 0 .. 1000, whole numbers for diffusions. */
+MHLA_API double mhla_sampler_time(const mhla_sampler *sampler, int i);
+/* Whether step i wants standard normal noise [batch,channels,pixels]. */
+MHLA_API int mhla_sampler_wants_noise(const mhla_sampler *sampler, int i);
+/* x of step i becomes x of step i+1. Steps are taken in order from 0; step 0 starts anew. MHLA_ERANGE, x untouched, where
+ * the answer has a number that is not finite: the message says the step and the sample. */
+MHLA_API mhla_status mhla_sampler_step(mhla_sampler *sampler, int i, float *x, const float *output, const float *noise);
+/* The data that the last step saw behind the noise [batch,channels,pixels]; valid until the next step. */
+MHLA_API const float *mhla_sampler_predicted(const mhla_sampler *sampler);
+
+/* ---- 2. Images from a model ------------------------------------------------------------------------------------- */
+
+typedef struct mhla_sample_state {
+    size_t size;
+    int step, steps;        /* done, of how many, of this batch */
+    int64_t first, count;   /* the batch: images first .. first+count-1 */
+    int64_t done, all;      /* network evaluations of one image, over all images */
+    const float *x;         /* [count,channels,height,width] as it stands */
+    const float *predicted; /* likewise, what is seen behind the noise */
+} mhla_sample_state;
+/* Returns nonzero to stop. */
+typedef int (*mhla_sample_fn)(void *user, const mhla_sample_state *state);
+
+typedef struct mhla_sample_desc {
+    size_t size;
+    int64_t images;
+    const int32_t *classes; /* [images]; the model's number of classes: the null label, no class */
+    const uint64_t *seeds;  /* [images]: image i is a function of seeds[i], its class and the settings below alone */
+    double guidance;        /* 0: 1, none. Needs a null label in the model */
+    int guided_channels;    /* guidance acts on so many channels, 0: all (facebookresearch's DiT: 3) */
+    const char *method;     /* see mhla_sampler_desc, as the next ones */
+    int steps;
+    double eta, shift;
+    int clip;
+    int height, width; /* 0: as in training; multiples of the patch */
+    int batch;         /* images at a time, 0: by the model's size; changes no bit of the result */
+    mhla_sample_fn report;
+    void *user;
+} mhla_sample_desc;
+
+/* images [desc->images, channels, height, width], values about -1..1. MHLA_EINVAL names the setting that is wrong,
+ * MHLA_ERANGE the step at which a number was not finite; *stopped (may be NULL) is 1 where report asked for the end. */
+MHLA_API mhla_status mhla_model_sample(mhla_model *model, float *images, const mhla_sample_desc *desc, int *stopped);
+
+/* ---- 3. Measures ------------------------------------------------------------------------------------------------
+ *
+ * Two sets of images are compared by the features that a network sees in them: with the 2015 Inception network (its weights
+ * given as a file) this is what is published as FID; with one of our own classifiers it is a Fréchet distance of that name
+ * only. */
+
+typedef struct mhla_measure_desc {
+    size_t size;
+    const char *real,
+        *generated;       /* a dataset ("fashion-mnist", a folder with images, nested or not) or a .npy of images */
+    const char *split;    /* of a dataset: "test" (default), "train" */
+    const char *features; /* a file with Inception's weights, or a model or run of an image classifier */
+    int64_t limit;        /* at most so many images of each, spread over the set; 0: all */
+    int neighbours;       /* of precision and recall; 0: 3 */
+    mhla_progress_fn progress;
+    void *user;
+} mhla_measure_desc;
+
+typedef struct mhla_measures {
+    size_t size;
+    char features[160];      /* "Inception 2015 (2048 features)", or the classifier's name and path */
+    int inception;           /* 1: `distance` may be called FID */
+    int64_t real, generated; /* how many images */
+    int dims;
+    double distance;               /* Fréchet */
+    double score, score_deviation; /* Inception score over 10 parts, of the generated ones */
+    double precision, recall;
+    int labelled;    /* generated images had classes (folders) that the classifier knows */
+    double accuracy; /* share of generated images that the classifier gives the class of; NaN where not labelled */
+} mhla_measures;
+
+MHLA_API mhla_status mhla_measure(mhla_measures *result, const mhla_measure_desc *desc);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
