@@ -26,8 +26,8 @@ void mhla_noising_apply(const mhla_noising *noising, float *xt, const float *x0,
 typedef struct mhla_noising_loss {
     double mse, vb, loss; /* of one sample: mean square, bits per dim, their sum (vb 0 without learned sigma) */
 } mhla_noising_loss;
-/* The loss of one sample with answer output [n] or [2n] and, unless NULL, the gradient of `scale * loss` by output. The
- * variance's term does not reach the noise. */
+/* The loss of one sample with answer output [n] or [2n] and, unless NULL, the gradient of `scale * loss` by output
+ * (written, not added). The variance's term does not reach the noise. */
 mhla_noising_loss mhla_noising_judge(const mhla_noising *noising, float *gradient, double scale, const float *output,
                                      const float *xt, const float *x0, const float *noise, double t, int64_t n);
 

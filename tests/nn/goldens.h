@@ -30,14 +30,22 @@ static inline mhla_safetensors *open_golden(const char *name) {
     return f;
 }
 
-/* The tensor `prefix``name` as float32; free() it. */
+/* The tensor `prefix``name` as float32, whole numbers too; free() it. */
 static inline float *golden(const mhla_safetensors *f, const char *prefix, const char *name) {
     char full[256];
     snprintf(full, sizeof full, "%s%s", prefix, name);
     const mhla_stored *s;
     ASSERT_OK(mhla_safetensors_need(&s, f, full));
     float *x = new_bytes(sizeof(float) * (size_t)(s->count + 1));
-    ASSERT_OK(mhla_stored_read(x, s));
+    if (s->dtype != MHLA_IO_I64) {
+        ASSERT_OK(mhla_stored_read(x, s));
+        return x;
+    }
+    for (int64_t i = 0; i < s->count; i++) {
+        int64_t whole;
+        memcpy(&whole, s->data + sizeof whole * (size_t)i, sizeof whole);
+        x[i] = (float)whole;
+    }
     return x;
 }
 
