@@ -12,7 +12,6 @@
 #include "models/kinds.h"
 #include "nn/nn.h"
 
-enum { MHLA_STRUCTURE_EQUAL, MHLA_STRUCTURE_RELEASED };
 enum { MHLA_NORM_LAYER, MHLA_NORM_RMS };
 
 typedef struct mhla_deit_config {

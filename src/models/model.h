@@ -10,6 +10,7 @@
 #include "io/recipe.h"
 #include "io/safetensors.h"
 #include "models/deit.h"
+#include "models/dit.h"
 #include "models/lm.h"
 #include "nn/optim.h"
 
@@ -31,12 +32,13 @@ typedef struct mhla_family {
     void (*release)(mhla_model *model);
 } mhla_family;
 
-extern const mhla_family mhla_family_deit, mhla_family_lm;
+extern const mhla_family mhla_family_deit, mhla_family_dit, mhla_family_lm;
 
 struct mhla_model {
     const mhla_family *family;
     mhla_params *params; /* the network's */
     mhla_deit *deit;     /* one of these, as the family is; the others are NULL */
+    mhla_dit *dit;
     mhla_lm *lm;
     const mhla_context *context;
     mhla_tape *tape;     /* of inference; made when first needed */
@@ -45,7 +47,7 @@ struct mhla_model {
     char *config;  /* the text of config.json */
     char *origin;  /* the folder or file that it was opened from, or NULL */
     char *weights; /* the file that its weights were read from, or NULL */
-    /* image classifiers */
+    /* image classifiers and diffusion models */
     char **class_names; /* [classes], or NULL */
     /* language models */
     mhla_tokenizer *tokenizer;  /* opened when first asked for */
@@ -53,9 +55,10 @@ struct mhla_model {
     struct mhla_reader *reader; /* of its sequences (sequence.h), likewise; `release` frees it: mhla_reader_free */
 };
 
-/* A model of a network's config. The first takes over the class names (an array of malloc'ed texts, or NULL). The second
+/* A model of a network's config. The first two take over the class names (an array of malloc'ed texts, or NULL). The third
  * keeps `tree` (may be NULL), the config.json that it was read from, as the text to be saved again. Parameters are zeros. */
 mhla_status mhla_model_of_deit(mhla_model **model, const mhla_deit_config *config, char **class_names);
+mhla_status mhla_model_of_dit(mhla_model **model, const mhla_dit_config *config, char **class_names);
 mhla_status mhla_model_of_lm(mhla_model **model, const mhla_lm_config *config, const json_t *tree);
 
 /* MHLA_EINVAL that says what the model is instead, unless it is of this family. */
@@ -66,6 +69,9 @@ mhla_status mhla_model_need(const mhla_model *model, const mhla_family *family);
 mhla_status mhla_model_locate(const char *path, const char *which, char *folder, char *weights, size_t size);
 /* config.json of a folder with an image classifier; *class_names may come back NULL. */
 mhla_status mhla_deit_config_load(mhla_deit_config *config, char ***class_names, const char *folder);
+
+/* The same of a diffusion model; facebookresearch's weights without a config.json are told by their tensors. */
+mhla_status mhla_dit_config_load(mhla_dit_config *config, char ***class_names, const char *folder);
 
 /* Every parameter from the file, which has nothing else. */
 mhla_status mhla_params_load(mhla_params *params, const mhla_safetensors *file);
