@@ -199,3 +199,43 @@ mhla_tensor *mhla_nn_mse(mhla_tape *t, mhla_tensor *x, const float *target) {
     }
     return mhla_tape_record(t, &op->r, squares_backward, y, x->needs_grad);
 }
+
+/* ---- Judged elsewhere ---- */
+
+typedef struct judged {
+    mhla_record r;
+    mhla_tensor *x, *y;
+    const float *dx; /* like x */
+    float factor;
+    mhla_slot slot;
+} judged;
+
+static void judged_grad_task(void *arg, int64_t i, int worker) {
+    const judged *op = arg;
+    (void)worker;
+    const int64_t n = op->x->cols;
+    float *to = op->slot.data + i * op->slot.ld;
+    for (int64_t j = 0; j < n; j++) {
+        const float d = op->factor * op->dx[i * n + j];
+        to[j] = op->slot.add ? to[j] + d : d;
+    }
+}
+
+static void judged_backward(mhla_tape *t, void *arg) {
+    judged *op = arg;
+    op->slot = mhla_tape_grad(t, op->x);
+    if (!op->slot.wanted || mhla_tape_dry(t)) return;
+    op->factor = mhla_tape_arrived(op->y)[0];
+    mhla_tape_run(t, op->x->rows, judged_grad_task, op);
+}
+
+mhla_tensor *mhla_nn_judged(mhla_tape *t, float loss, const float *dx, mhla_tensor *x) {
+    MHLA_GIVEN(t, x);
+    MHLA_NEED(t, dx != NULL || mhla_tape_dry(t), "the gradient is NULL");
+    judged *op = mhla_tape_op(t, sizeof *op);
+    mhla_tensor *y = op ? mhla_tape_tensor(t, MHLA_SHAPE(1)) : NULL;
+    if (y == NULL) return NULL;
+    *op = (judged){.x = x, .y = y, .dx = dx};
+    if (!mhla_tape_dry(t)) y->data[0] = loss;
+    return mhla_tape_record(t, &op->r, judged_backward, y, x->needs_grad);
+}

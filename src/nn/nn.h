@@ -333,5 +333,7 @@ mhla_tensor *mhla_nn_linear_cross_entropy(mhla_tape *t, mhla_param *w, mhla_tens
                                           float scale, float *losses);
 /* Mean of (x - target)^2 over all elements. */
 mhla_tensor *mhla_nn_mse(mhla_tape *t, mhla_tensor *x, const float *target);
+/* A loss of x that the caller has worked out, with its gradient dx, contiguous, like x; that lives until backward. */
+mhla_tensor *mhla_nn_judged(mhla_tape *t, float loss, const float *dx, mhla_tensor *x);
 
 #endif

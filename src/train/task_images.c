@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "core/status.h"
-#include "train/loader.h"
+#include "train/pictures.h"
 #include "train/train.h"
 
 #define INT MHLA_RECIPE_INT
@@ -13,7 +13,7 @@
 
 static const mhla_recipe_row keys[] = {
     {"data.source", TEXT, "fashion-mnist", 0, 0, NULL,
-     "a folder, or what mhla data fetched: fashion-mnist, cifar10-test, text"},
+     "a folder, or what mhla data fetched: fashion-mnist, cifar10-test, emoji, text"},
     {"data.workers", INT, "1", 0, 256, NULL, "threads that read and augment"},
 
     {"train.smoothing", REAL, "0", 0, 0.99, NULL, "of labels"},
@@ -33,66 +33,24 @@ static const mhla_recipe_row keys[] = {
 };
 
 typedef struct job {
-    mhla_dataset *train, *test;
-    mhla_loader *loader;
-    const mhla_batch *batch; /* of the present update */
-    int64_t right;           /* of its pictures */
-    int64_t told[2];         /* broken files of the training and test data that were told */
+    mhla_pictures p;
+    int64_t right; /* of the pictures of the present update */
 } job;
 
 /* ---- Making ---------------------------------------------------------------------------------------------------------- */
 
-static mhla_status open_data(mhla_trainer *t, job *j) {
-    const char *source = mhla_recipe_text(t->recipe, "data.source");
-    char folder[MHLA_RUN_PATH];
-    MHLA_TRY(mhla_data_locate(folder, sizeof folder, source));
-    MHLA_TRY(mhla_dataset_open(&j->train, folder, MHLA_SPLIT_TRAIN));
-    return mhla_dataset_open(&j->test, folder, MHLA_SPLIT_TEST);
-}
-
-/* What the recipe leaves open about the model follows from the data, and is kept in the run's recipe. */
 static mhla_status make_model(mhla_trainer *t, const job *j) {
-    const struct {
-        const char *key;
-        int value;
-    } follow[] = {{"model.classes", mhla_dataset_classes(j->train)},
-                  {"model.channels", mhla_dataset_channels(j->train)}};
-    for (int i = 0; i < 2; i++) {
-        char text[16];
-        snprintf(text, sizeof text, "%d", follow[i].value);
-        if (!mhla_recipe_has(t->recipe, follow[i].key)) MHLA_TRY(mhla_recipe_set(t->recipe, follow[i].key, text));
-    }
     mhla_deit_config c;
+    char **names = NULL;
     MHLA_TRY(mhla_deit_from_recipe(&c, t->recipe, "model."));
-    if (c.classes < mhla_dataset_classes(j->train))
-        return mhla_fail(MHLA_EINVAL, "model.classes is %d, but the data has %d classes", c.classes,
-                         mhla_dataset_classes(j->train));
-    char **names = calloc((size_t)c.classes, sizeof *names);
-    for (int i = 0; names && i < c.classes; i++) {
-        char number[16];
-        const char *name = i < mhla_dataset_classes(j->train) ? mhla_dataset_class_name(j->train, i) : "";
-        snprintf(number, sizeof number, "%d", i);
-        if ((names[i] = strdup(*name ? name : number)) == NULL) {
-            mhla_names_free(names, c.classes);
-            names = NULL;
-        }
-    }
-    if (names == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for %d names", c.classes);
+    MHLA_TRY(mhla_pictures_names(&j->p, &names, c.classes));
     MHLA_TRY(mhla_model_of_deit(&t->model, &c, names));
     return mhla_deit_init(t->model->deit, (uint64_t)mhla_recipe_int(t->recipe, "seed"));
 }
 
 static mhla_status make_loader(mhla_trainer *t, job *j) {
-    static const char *const crops[] = {"none", "random", "pad"};
-    static const mhla_crop kinds[] = {MHLA_CROP_EVAL, MHLA_CROP_RANDOM, MHLA_CROP_PAD};
     const mhla_recipe *r = t->recipe;
     mhla_loader_desc d = {
-        .data = j->train,
-        .batch = (int)mhla_recipe_int(r, "train.batch"),
-        .train = 1,
-        .workers = (int)mhla_recipe_int(r, "data.workers"),
-        .ahead = MHLA_TRAIN_AHEAD,
-        .seed = (uint64_t)mhla_recipe_int(r, "seed"),
         .augment = mhla_model_augment(t->model),
         .mix = {.mixup = mhla_recipe_real(r, "augment.mixup"),
                 .cutmix = mhla_recipe_real(r, "augment.cutmix"),
@@ -100,46 +58,32 @@ static mhla_status make_loader(mhla_trainer *t, job *j) {
                 .smoothing = mhla_recipe_real(r, "train.smoothing")},
         .classes = mhla_deit_config_of(t->model->deit)->classes,
     };
-    for (int i = 0; i < 3; i++)
-        if (strcmp(mhla_recipe_text(r, "augment.crop"), crops[i]) == 0) d.augment.crop = kinds[i];
-    const json_t *scale = mhla_recipe_array(r, "augment.scale");
-    if (json_array_size(scale) != 2)
-        return mhla_fail(MHLA_EINVAL, "augment.scale has %zu numbers: expected 2", json_array_size(scale));
-    for (int i = 0; i < 2; i++) d.augment.scale[i] = json_number_value(json_array_get(scale, (size_t)i));
-    d.augment.pad = (int)mhla_recipe_int(r, "augment.pad");
-    d.augment.flip = (float)mhla_recipe_real(r, "augment.flip");
     d.augment.erase = (float)mhla_recipe_real(r, "augment.erasing");
     MHLA_TRY(mhla_augment_parse(&d.augment, mhla_recipe_text(r, "augment.randaugment")));
     if (d.mix.prob == 0.0) d.mix.mixup = d.mix.cutmix = 0.0;
-    if (d.batch > mhla_dataset_count(j->train))
-        return mhla_fail(MHLA_EINVAL, "train.batch is %d, more than the %lld images of the data", d.batch,
-                         (long long)mhla_dataset_count(j->train));
-    return mhla_loader_create(&j->loader, &d);
+    return mhla_pictures_load(&j->p, r, d);
 }
 
 static mhla_status open_job(mhla_trainer *t) {
     job *j = calloc(1, sizeof *j);
     if (j == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for a trainer");
     t->job = j;
-    MHLA_TRY(open_data(t, j));
+    MHLA_TRY(mhla_pictures_open(&j->p, t->recipe));
     MHLA_TRY(make_model(t, j));
     MHLA_TRY(make_loader(t, j));
-    t->per_epoch = mhla_loader_batches(j->loader);
+    t->per_epoch = mhla_loader_batches(j->p.loader);
     return MHLA_OK;
 }
 
 static void close_job(mhla_trainer *t) {
     job *j = t->job;
-    if (j == NULL) return;
-    mhla_loader_free(j->loader);
-    mhla_dataset_free(j->train);
-    mhla_dataset_free(j->test);
+    if (j) mhla_pictures_close(&j->p);
     free(j);
 }
 
 static mhla_status seek(mhla_trainer *t, int64_t epoch, int64_t batch) {
     const job *j = t->job;
-    return mhla_loader_seek(j->loader, epoch, batch);
+    return mhla_loader_seek(j->p.loader, epoch, batch);
 }
 
 /* ---- A step ------------------------------------------------------------------------------------------------------------ */
@@ -147,7 +91,7 @@ static mhla_status seek(mhla_trainer *t, int64_t epoch, int64_t batch) {
 static mhla_status next(mhla_trainer *t) {
     job *j = t->job;
     j->right = 0;
-    return mhla_loader_next(j->loader, &j->batch);
+    return mhla_loader_next(j->p.loader, &j->p.batch);
 }
 
 static int64_t right_ones(const mhla_tensor *logits, const int *labels) {
@@ -169,18 +113,18 @@ static mhla_tensor *loss(mhla_trainer *t, mhla_tape *tape, int64_t part, int64_t
                                .recompute = mhla_recipe_bool(t->recipe, "train.recompute")};
     const int64_t pixels = (int64_t)c->channels * c->image[0] * c->image[1];
     const int dry = (mhla_tape_mode(tape) & MHLA_TAPE_DRY) != 0;
-    const int64_t all = dry ? mhla_recipe_int(t->recipe, "train.batch") : j->batch->count;
+    const int64_t all = dry ? mhla_recipe_int(t->recipe, "train.batch") : j->p.batch->count;
     const int64_t first = dry ? 0 : part * all / parts; /* a dry run counts the largest part */
     const int64_t rows = dry ? (all + parts - 1) / parts : (part + 1) * all / parts - first;
     *share = (double)rows / (double)all;
     if (rows == 0) return NULL;
     mhla_tape_key(tape, (uint64_t)mhla_recipe_int(t->recipe, "seed"), (uint64_t)t->step, (uint64_t)first);
-    mhla_tensor *x = mhla_nn_input(tape, dry ? NULL : j->batch->images + first * pixels,
+    mhla_tensor *x = mhla_nn_input(tape, dry ? NULL : j->p.batch->images + first * pixels,
                                    MHLA_SHAPE(rows, c->channels, c->image[0], c->image[1]));
     mhla_tensor *logits = mhla_deit_forward(tape, t->model->deit, &run, x);
     mhla_tensor *mean =
-        mhla_nn_cross_entropy(tape, logits, NULL, dry ? NULL : j->batch->targets + first * c->classes, 0.0f, NULL);
-    if (mean && !dry) j->right += right_ones(logits, j->batch->labels + first);
+        mhla_nn_cross_entropy(tape, logits, NULL, dry ? NULL : j->p.batch->targets + first * c->classes, 0.0f, NULL);
+    if (mean && !dry) j->right += right_ones(logits, j->p.batch->labels + first);
     return mean;
 }
 
@@ -188,25 +132,14 @@ static double count(mhla_trainer *t, mhla_train_event *e) {
     const job *j = t->job;
     const int mixed =
         mhla_recipe_real(t->recipe, "augment.mixup") > 0.0 || mhla_recipe_real(t->recipe, "augment.cutmix") > 0.0;
-    e->accuracy = mixed ? NAN : (double)j->right / j->batch->count;
-    return j->batch->count;
+    e->accuracy = mixed ? NAN : (double)j->right / j->p.batch->count;
+    return j->p.batch->count;
 }
 
-/* Pictures that are kept: those of a set whose pictures have one size, and the batches ahead of training and of
- * evaluation. */
 static double data_bytes(const mhla_trainer *t) {
     const job *j = t->job;
     const mhla_deit_config *c = mhla_deit_config_of(t->model->deit);
-    const double pixels = (double)c->channels * c->image[0] * c->image[1];
-    double bytes =
-        sizeof(float) * (pixels + c->classes) * MHLA_TRAIN_AHEAD * (double)mhla_recipe_int(t->recipe, "train.batch");
-    bytes += sizeof(float) * pixels * MHLA_EVALUATE_AHEAD * MHLA_EVALUATE_BATCH;
-    const mhla_dataset *const sets[] = {j->train, j->test};
-    for (int i = 0; i < 2; i++)
-        if (sets[i])
-            bytes += (double)mhla_dataset_count(sets[i]) * mhla_dataset_width(sets[i]) * mhla_dataset_height(sets[i]) *
-                     mhla_dataset_channels(sets[i]);
-    return bytes;
+    return mhla_pictures_bytes(&j->p, t->recipe, (double)c->channels * c->image[0] * c->image[1] + c->classes);
 }
 
 /* ---- Evaluation ---------------------------------------------------------------------------------------------------------- */
@@ -222,7 +155,7 @@ static json_t *per_class(const mhla_evaluation *r) {
 static mhla_status evaluate(mhla_trainer *t, mhla_score *score, json_t *row, mhla_progress_fn progress, void *user) {
     const job *j = t->job;
     mhla_evaluation r = {.size = sizeof r};
-    MHLA_TRY(mhla_evaluate(t->model, &r, j->test, (int)mhla_recipe_int(t->recipe, "data.workers"),
+    MHLA_TRY(mhla_evaluate(t->model, &r, j->p.test, (int)mhla_recipe_int(t->recipe, "data.workers"),
                            mhla_recipe_int(t->recipe, "eval.limit"), &t->stop, progress, user));
     const double images = (double)(r.images > 0 ? r.images : 1);
     *score = (mhla_score){r.loss, (double)r.top1 / images, r.seconds};
@@ -245,38 +178,19 @@ static mhla_status adopt(mhla_trainer *t, const char *path, void (*note)(void *u
     return mhla_model_adopt(t->model, path, note, user);
 }
 
-/* Files that could not be read, of either part of the data, and were not told yet: some show only when they are decoded. */
 static void complain(mhla_trainer *t, void (*note)(mhla_trainer *t, const char *text)) {
-    enum { MOST = 5 };
     job *j = t->job;
-    mhla_dataset *const parts[2] = {j->train, j->test};
-    for (int i = 0; i < 2 && parts[i]; i++) {
-        int64_t count = 0;
-        const char *sentences[100];
-        char text[600];
-        const int64_t kept = mhla_dataset_broken(parts[i], &count, sentences, 100), from = j->told[i];
-        if (count == from) continue;
-        const int64_t to = kept < from + MOST ? kept : from + MOST;
-        snprintf(text, sizeof text, "%lld%s file%s of the %s data could not be read:", (long long)(count - from),
-                 from ? " more" : "", count - from == 1 ? "" : "s", i ? "test" : "training");
-        note(t, text);
-        for (int64_t k = from; k < to; k++) {
-            snprintf(text, sizeof text, "  %s", sentences[k]);
-            note(t, text);
-        }
-        if (count > to) note(t, "  ...");
-        j->told[i] = count;
-    }
+    mhla_pictures_complain(&j->p, t, note);
 }
 
 /* Of the weights that counted as best, as they lie on the disk. */
 static mhla_status finish(mhla_trainer *t) {
     const job *j = t->job;
     mhla_model *best = NULL;
-    if (j->test == NULL) return MHLA_OK;
+    if (j->p.test == NULL) return MHLA_OK;
     MHLA_TRY(mhla_model_open(&best, t->run));
     mhla_model_set_context(best, t->context);
-    const mhla_status status = mhla_samples_take(t->run, t->best_step, best, j->test);
+    const mhla_status status = mhla_samples_take(t->run, t->best_step, best, j->p.test);
     mhla_model_free(best);
     return status;
 }

@@ -1,0 +1,110 @@
+/* What tasks on pictures share; see pictures.h. */
+#include "train/pictures.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/status.h"
+
+mhla_status mhla_pictures_open(mhla_pictures *p, mhla_recipe *recipe) {
+    char folder[MHLA_RUN_PATH];
+    MHLA_TRY(mhla_data_locate(folder, sizeof folder, mhla_recipe_text(recipe, "data.source")));
+    MHLA_TRY(mhla_dataset_open(&p->train, folder, MHLA_SPLIT_TRAIN));
+    MHLA_TRY(mhla_dataset_open(&p->test, folder, MHLA_SPLIT_TEST));
+    const struct {
+        const char *key;
+        int value;
+    } follow[] = {{"model.classes", mhla_dataset_classes(p->train)},
+                  {"model.channels", mhla_dataset_channels(p->train)}};
+    for (int i = 0; i < 2; i++) {
+        char text[16];
+        snprintf(text, sizeof text, "%d", follow[i].value);
+        if (!mhla_recipe_has(recipe, follow[i].key)) MHLA_TRY(mhla_recipe_set(recipe, follow[i].key, text));
+    }
+    return MHLA_OK;
+}
+
+mhla_status mhla_pictures_load(mhla_pictures *p, const mhla_recipe *r, mhla_loader_desc d) {
+    static const struct {
+        const char *name;
+        mhla_crop kind;
+    } crops[] = {
+        {"none", MHLA_CROP_EVAL}, {"random", MHLA_CROP_RANDOM}, {"pad", MHLA_CROP_PAD}, {"centre", MHLA_CROP_CENTRE}};
+    d.data = p->train;
+    d.batch = (int)mhla_recipe_int(r, "train.batch");
+    d.train = 1;
+    d.workers = (int)mhla_recipe_int(r, "data.workers");
+    d.ahead = MHLA_TRAIN_AHEAD;
+    d.seed = (uint64_t)mhla_recipe_int(r, "seed");
+    for (int i = 0; i < 4; i++)
+        if (strcmp(mhla_recipe_text(r, "augment.crop"), crops[i].name) == 0) d.augment.crop = crops[i].kind;
+    const json_t *scale = mhla_recipe_array(r, "augment.scale");
+    if (json_array_size(scale) != 2)
+        return mhla_fail(MHLA_EINVAL, "augment.scale has %zu numbers: expected 2", json_array_size(scale));
+    for (int i = 0; i < 2; i++) d.augment.scale[i] = json_number_value(json_array_get(scale, (size_t)i));
+    d.augment.pad = (int)mhla_recipe_int(r, "augment.pad");
+    d.augment.flip = (float)mhla_recipe_real(r, "augment.flip");
+    if (d.batch > mhla_dataset_count(p->train))
+        return mhla_fail(MHLA_EINVAL, "train.batch is %d, more than the %lld images of the data", d.batch,
+                         (long long)mhla_dataset_count(p->train));
+    return mhla_loader_create(&p->loader, &d);
+}
+
+void mhla_pictures_close(mhla_pictures *p) {
+    mhla_loader_free(p->loader);
+    mhla_dataset_free(p->train);
+    mhla_dataset_free(p->test);
+}
+
+mhla_status mhla_pictures_names(const mhla_pictures *p, char ***out, int classes) {
+    const int known = mhla_dataset_classes(p->train);
+    if (classes < known)
+        return mhla_fail(MHLA_EINVAL, "model.classes is %d, but the data has %d classes", classes, known);
+    char **names = calloc((size_t)classes, sizeof *names);
+    for (int i = 0; names && i < classes; i++) {
+        char number[16];
+        const char *name = i < known ? mhla_dataset_class_name(p->train, i) : "";
+        snprintf(number, sizeof number, "%d", i);
+        if ((names[i] = strdup(*name ? name : number)) == NULL) {
+            mhla_names_free(names, classes);
+            names = NULL;
+        }
+    }
+    *out = names;
+    return names ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory for %d names", classes);
+}
+
+double mhla_pictures_bytes(const mhla_pictures *p, const mhla_recipe *r, double numbers) {
+    double bytes =
+        sizeof(float) * numbers *
+        (MHLA_TRAIN_AHEAD * (double)mhla_recipe_int(r, "train.batch") + MHLA_EVALUATE_AHEAD * MHLA_EVALUATE_BATCH);
+    const mhla_dataset *const sets[] = {p->train, p->test};
+    for (int i = 0; i < 2; i++)
+        if (sets[i])
+            bytes += (double)mhla_dataset_count(sets[i]) * mhla_dataset_width(sets[i]) * mhla_dataset_height(sets[i]) *
+                     mhla_dataset_channels(sets[i]);
+    return bytes;
+}
+
+/* Files of either part of the data that were not told yet: some show only when they are decoded. */
+void mhla_pictures_complain(mhla_pictures *p, mhla_trainer *t, void (*note)(mhla_trainer *t, const char *text)) {
+    enum { MOST = 5 };
+    mhla_dataset *const parts[2] = {p->train, p->test};
+    for (int i = 0; i < 2 && parts[i]; i++) {
+        int64_t count = 0;
+        const char *sentences[100];
+        char text[600];
+        const int64_t kept = mhla_dataset_broken(parts[i], &count, sentences, 100), from = p->told[i];
+        if (count == from) continue;
+        const int64_t to = kept < from + MOST ? kept : from + MOST;
+        snprintf(text, sizeof text, "%lld%s file%s of the %s data could not be read:", (long long)(count - from),
+                 from ? " more" : "", count - from == 1 ? "" : "s", i ? "test" : "training");
+        note(t, text);
+        for (int64_t k = from; k < to; k++) {
+            snprintf(text, sizeof text, "  %s", sentences[k]);
+            note(t, text);
+        }
+        if (count > to) note(t, "  ...");
+        p->told[i] = count;
+    }
+}
