@@ -34,9 +34,12 @@ typedef struct mhla_sampler_desc {
                             levels whose network tells the noise; "flow", whose network tells the velocity noise - data */
     const char
         *method; /* "ddpm" (default of diffusions), "ddim"; "euler" (default of flows); "dpm++", "unipc": of both */
-    const char
-        *table; /* flows: which noise levels; NULL: as the library of each method has them, "wan": as Wan's own code */
-    int steps;  /* 0: 250 with ddpm, 50 otherwise */
+    const char *table; /* which noise levels. Flows: NULL, as the library of each method has them; "wan", as Wan's own code.
+                          Diffusions: as the public DiT code writes them, "250" evenly with both ends, "10,15,20" so many of
+                          each of three sections, "ddim50" by a whole stride; or "solver25", evenly without the least noise.
+                          NULL: "<steps>" with ddpm; "ddim<steps>" with ddim if that divides 1000, otherwise "<steps>";
+                          "solver<steps>" with dpm++ and unipc */
+    int steps;         /* 0: 250 with ddpm, 50 otherwise, or as the table of a diffusion has them */
     double eta; /* ddim: noise that is added, 0..1 */
     double shift;      /* flows: towards the noise; 0: 1, no shift */
     int clip;          /* predicted data is kept within [-1,1] at every step */

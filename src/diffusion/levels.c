@@ -54,6 +54,16 @@ static mhla_status keep_strides(char *keep, const char *respacing, int original)
     return no_respacing(respacing, original, "no whole stride makes exactly so many");
 }
 
+static mhla_status keep_solver(char *keep, const char *respacing, int original) {
+    const char *text = respacing + 6;
+    const int wanted = take_number(&text);
+    if (wanted == 0 || *text || wanted >= original)
+        return no_respacing(respacing, original, "expected solver and a number below that of all levels");
+    const double stride = (double)(original - 1) / wanted;
+    for (int i = 1; i <= wanted; i++) keep[(int)nearbyint(i * stride)] = 1;
+    return MHLA_OK;
+}
+
 static mhla_status keep_sections(char *keep, const char *respacing, int original) {
     int sections = 1, begin = 0;
     for (const char *c = respacing; *c; c++) sections += *c == ',';
@@ -97,7 +107,9 @@ mhla_status mhla_levels_create(mhla_levels *levels, int process, int original, c
     if (status == MHLA_OK && (respacing == NULL || *respacing == '\0'))
         memset(keep, 1, (size_t)original);
     else if (status == MHLA_OK)
-        status = (strncmp(respacing, "ddim", 4) == 0 ? keep_strides : keep_sections)(keep, respacing, original);
+        status = (strncmp(respacing, "ddim", 4) == 0     ? keep_strides
+                  : strncmp(respacing, "solver", 6) == 0 ? keep_solver
+                                                         : keep_sections)(keep, respacing, original);
     int count = 0;
     for (int i = 0; status == MHLA_OK && i < original; i++) count += keep[i];
     if (status == MHLA_OK && (levels->levels = mhla_alloc_zero((size_t)count * sizeof *levels->levels)) == NULL)

@@ -19,7 +19,8 @@ typedef struct mhla_levels {
 } mhla_levels;
 
 /* `process` MHLA_PROCESS_LINEAR or _COSINE with `original` levels, of which `respacing` keeps some: NULL or "" all of them,
- * "250" so many over the whole, "10,15,20" so many of each of three equal sections, "ddim50" every 20th of 1000. MHLA_EINVAL
+ * "250" so many evenly with both ends, "10,15,20" so many of each of three equal sections, "ddim50" every 20th of 1000,
+ * "solver25" so many evenly without the first, for solvers that go from there to no noise at all in one step. MHLA_EINVAL
  * where that cannot be. */
 mhla_status mhla_levels_create(mhla_levels *levels, int process, int original, const char *respacing);
 void mhla_levels_free(mhla_levels *levels); /* harmless when repeated */

@@ -1,6 +1,8 @@
 /* Noise levels, noising and samplers against the published code's numbers. */
 #include "diffusion/levels.h"
 #include "diffusion/noising.h"
+#include "diffusion/sigmas.h"
+#include "diffusion/steps.h"
 #include "nn/goldens.h"
 
 /* ---- Noise levels ---- */
@@ -127,10 +129,121 @@ static void golden_losses(void **state) {
     }
 }
 
+/* ---- Single steps ---- */
+
+static void check_steps(const mhla_safetensors *f, int B, const char *respacing, int clip) {
+    enum { N = 4 * 4 * 4 };
+    float *start = golden(f, "out.", "q_sample"), *output = golden(f, "in.", "model_output"),
+          *t = golden(f, "in.", "t"), *noise = golden(f, "in.", "sample_noise"),
+          *told = golden(f, "out.", "t_for_model");
+    static const char *const names[] = {"p_sample",  "pmv.mean",  "pmv.pred_xstart", "pmv.log_variance",
+                                        "ddim_eta0", "ddim_eta1", "ddim_reverse"};
+    const int kinds = mhla_safetensors_find(f, "out.ddim_reverse") ? 7 : 6;
+    mhla_levels l;
+    ASSERT_OK(mhla_levels_create(&l, MHLA_PROCESS_LINEAR, 1000, respacing));
+    for (int k = 0; k < kinds; k++) {
+        float *want = golden(f, "out.", names[k]);
+        for (int b = 0; b < B; b++) {
+            const mhla_level *level = &l.levels[(int)t[b]];
+            assert_true((double)level->time == (double)told[b]);
+            const float *out = output + 2L * b * N, *z = t[b] > 0.0f ? noise + b * N : NULL;
+            float x[N], data[N];
+            memcpy(x, start + b * N, sizeof x);
+            for (int i = 0; i < N; i++) data[i] = NAN;
+            if (k < 3) mhla_ddpm_step(x, data, out, out + N, k == 0 ? z : NULL, N, level, clip);
+            if (k == 4) mhla_ddim_step(x, data, out, NULL, N, level, 0.0, clip);
+            if (k == 5) mhla_ddim_step(x, data, out, z, N, level, 1.0, clip);
+            if (k == 6) mhla_ddim_reverse(x, data, out, N, level, clip);
+            for (int i = 0; k == 3 && i < N; i++) x[i] = (float)mhla_level_log_variance(level, (double)out[N + i]);
+            /* what is seen, and a clipped step backwards at the first level, are differences, and x is given in float32 only */
+            const double tolerance = k == 6 && clip ? 3e-5 : k == 2 ? 2e-6 : 1e-6;
+            ASSERT_CLOSE(k == 2 ? data : x, want + b * N, N, tolerance, "%s, sample %d", names[k], b);
+        }
+        free(want);
+    }
+    mhla_levels_free(&l);
+    free(start), free(output), free(t), free(noise), free(told);
+}
+
+static void golden_steps(void **state) {
+    (void)state;
+    for (int c = 0; c < STEP_CASES; c++) {
+        char name[64];
+        snprintf(name, sizeof name, "06_diffusion/%s", step_cases[c].name);
+        mhla_safetensors *f = open_golden(name);
+        check_steps(f, step_cases[c].batch, step_cases[c].respacing, step_cases[c].clip);
+        mhla_safetensors_close(f);
+    }
+}
+
+/* ---- Flows, step for step ---- */
+
+static void check_flow(const char *kind, const char *method, const char *table, int steps, int shift) {
+    char name[96];
+    snprintf(name, sizeof name, "generation/sched_%s_n%d_shift%d", kind, steps, shift);
+    mhla_safetensors *f = open_golden(name);
+    enum { N = 2 * 3 * 2 * 2 };
+    const mhla_sampler_desc desc = {.size = sizeof desc,
+                                    .process = "flow",
+                                    .method = method,
+                                    .table = table,
+                                    .steps = steps,
+                                    .shift = shift,
+                                    .batch = 2,
+                                    .channels = 3,
+                                    .pixels = 4};
+    mhla_sampler *s;
+    ASSERT_OK(mhla_sampler_create(&s, &desc));
+    float *x = golden(f, "in.", "sample"), *times = golden(f, "out.", "timesteps"),
+          *sigmas = golden(f, "out.", "sigmas");
+    assert_int_equal(mhla_sampler_steps(s), steps);
+    double sigma[32], time[32];
+    mhla_flow_sigmas(sigma, time,
+                     strcmp(method, "euler") == 0   ? MHLA_FLOW_EULER
+                     : strcmp(method, "dpm++") == 0 ? (table ? MHLA_FLOW_WAN_DPM : MHLA_FLOW_DPM)
+                                                    : (table ? MHLA_FLOW_WAN_UNIPC : MHLA_FLOW_UNIPC),
+                     steps, shift);
+    for (int i = 0; i <= steps; i++)
+        if (sigma[i] != (double)sigmas[i])
+            fail_msg("%s: sigma %d is %.9g, not %.9g", name, i, sigma[i], (double)sigmas[i]);
+    for (int i = 0; i < steps; i++) {
+        if ((float)mhla_sampler_time(s, i) != times[i])
+            fail_msg("%s: time %d is %.9g, not %.9g", name, i, mhla_sampler_time(s, i), (double)times[i]);
+        char key[32];
+        snprintf(key, sizeof key, "model_output.%02d", i);
+        float *output = golden(f, "in.", key);
+        snprintf(key, sizeof key, "sample.%02d", i);
+        float *want = golden(f, "out.", key);
+        assert_false(mhla_sampler_wants_noise(s, i));
+        ASSERT_OK(mhla_sampler_step(s, i, x, output, NULL));
+        ASSERT_CLOSE(x, want, N, 1e-6, "%s, step %d", name, i);
+        free(output), free(want);
+    }
+    free(x), free(times), free(sigmas);
+    mhla_sampler_free(s);
+    mhla_safetensors_close(f);
+}
+
+static void golden_flows(void **state) {
+    (void)state;
+    static const struct {
+        const char *kind, *method, *table;
+    } kinds[] = {{"flow_euler", "euler", NULL},
+                 {"dpmpp_flow", "dpm++", NULL},
+                 {"unipc_flow", "unipc", NULL},
+                 {"wan_unipc", "unipc", "wan"},
+                 {"wan_dpmpp", "dpm++", "wan"}};
+    for (int k = 0; k < 5; k++)
+        for (int c = 0; c < 4; c++)
+            check_flow(kinds[k].kind, kinds[k].method, kinds[k].table, c & 1 ? 20 : 6, c & 2 ? 5 : 3);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(golden_schedules),
         cmocka_unit_test(golden_losses),
+        cmocka_unit_test(golden_steps),
+        cmocka_unit_test(golden_flows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
