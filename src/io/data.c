@@ -2,6 +2,7 @@
  * file is checked by its SHA-256; the folder appears under its name when it is complete, or not at all. */
 #include <dirent.h>
 #include <errno.h>
+#include <ftw.h>
 #include <mhla/nn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +16,7 @@
 #include "io/sha256.h"
 
 static const mhla_data_set *const sets[] = {&mhla_data_fashion_mnist, &mhla_data_cifar10_test, &mhla_data_text,
-                                            &mhla_data_smollm2};
+                                            &mhla_data_smollm2, &mhla_data_emoji};
 
 mhla_status mhla_data_query(int i, mhla_data_info *info) {
     if (i < 0 || (size_t)i >= sizeof sets / sizeof *sets) return mhla_fail(MHLA_ERANGE, "there is no dataset %d", i);
@@ -84,6 +85,7 @@ mhla_status mhla_data_check(const char *name, const char *folder, int *there) {
         mhla_file_unmap(&file);
         MHLA_TRY(status);
     }
+    if (k->check) MHLA_TRY(k->check(folder));
     *there = 1;
     return MHLA_OK;
 }
@@ -97,13 +99,9 @@ mhla_status mhla_data_write(const char *folder, const char *name, const void *by
     return mhla_writer_commit(&w);
 }
 
-static void remove_made(const mhla_data_set *k, const char *folder) {
-    char path[4096];
-    for (const mhla_data_part *p = k->parts; p->name; p++)
-        if (mhla_data_join(path, folder, p->name) == MHLA_OK) unlink(path);
-    if (mhla_data_join(path, folder, "classes.txt") == MHLA_OK) unlink(path);
-    if (mhla_data_join(path, folder, "README.txt") == MHLA_OK) unlink(path);
-    rmdir(folder);
+static int remove_one(const char *path, const struct stat *info, int flag, struct FTW *walk) {
+    (void)info, (void)flag, (void)walk;
+    return remove(path);
 }
 
 mhla_status mhla_data_lay_out(const char *name, const char *source, const char *folder) {
@@ -122,7 +120,7 @@ mhla_status mhla_data_lay_out(const char *name, const char *source, const char *
     if (status == MHLA_OK) status = mhla_data_write(temporary, "README.txt", k->readme, strlen(k->readme));
     if (status == MHLA_OK && rename(temporary, folder) != 0)
         status = mhla_fail(MHLA_EIO, "%s: %s", folder, strerror(errno));
-    if (status != MHLA_OK) remove_made(k, temporary);
+    if (status != MHLA_OK) nftw(temporary, remove_one, 16, FTW_DEPTH | FTW_PHYS);
     return status;
 }
 

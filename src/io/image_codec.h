@@ -12,6 +12,8 @@ typedef struct mhla_source {
 
 /* channels 3: RGB; 0 or 1: what the file has, grey or RGB. */
 mhla_status mhla_png_decode(mhla_image *image, const mhla_source *s, int channels);
+/* RGB over a grey background, where the picture has an alpha channel or transparent colours. */
+mhla_status mhla_png_decode_over(mhla_image *image, const mhla_source *s, uint8_t background);
 mhla_status mhla_jpeg_decode(mhla_image *image, const mhla_source *s, int channels);
 mhla_status mhla_png_probe(int *width, int *height, int *channels, const mhla_source *s);
 mhla_status mhla_jpeg_probe(int *width, int *height, int *channels, const mhla_source *s);

@@ -15,6 +15,7 @@ typedef struct reading {
     png_structp png;
     png_infop info;
     png_bytep *rows;
+    uint8_t *pixels; /* with alpha */
 } reading;
 
 static void on_error(png_structp png, png_const_charp message) {
@@ -36,6 +37,8 @@ static void read_bytes(png_structp png, png_bytep out, size_t count) {
 static void close_reading(reading *r) {
     free(r->rows);
     r->rows = NULL;
+    free(r->pixels);
+    r->pixels = NULL;
     png_destroy_read_struct(&r->png, &r->info, NULL);
 }
 
@@ -77,6 +80,17 @@ mhla_status mhla_png_probe(int *width, int *height, int *channels, const mhla_so
     return MHLA_OK;
 }
 
+/* Rows of `row` bytes into `to`. */
+static mhla_status read_rows(reading *r, uint8_t *to, size_t row) {
+    const size_t height = png_get_image_height(r->png, r->info), width = png_get_rowbytes(r->png, r->info);
+    if (width != row) return mhla_fail(MHLA_EDATA, "%s: broken PNG: rows of %zu bytes", r->source.name, width);
+    r->rows = malloc(height * sizeof *r->rows);
+    if (r->rows == NULL) return mhla_fail(MHLA_ENOMEM, "%s: no memory for its rows", r->source.name);
+    for (size_t y = 0; y < height; y++) r->rows[y] = to + y * row;
+    png_read_image(r->png, r->rows); /* what follows the pixels is not looked at */
+    return MHLA_OK;
+}
+
 mhla_status mhla_png_decode(mhla_image *image, const mhla_source *s, int channels) {
     reading r;
     MHLA_TRY(open_reading(&r, s));
@@ -91,16 +105,36 @@ mhla_status mhla_png_decode(mhla_image *image, const mhla_source *s, int channel
     if (planes == 3) png_set_gray_to_rgb(r.png);
     png_set_interlace_handling(r.png);
     png_read_update_info(r.png, r.info);
+    mhla_status status = mhla_image_reserve(image, (int)png_get_image_width(r.png, r.info),
+                                            (int)png_get_image_height(r.png, r.info), planes);
+    if (status == MHLA_OK) status = read_rows(&r, image->data, (size_t)image->width * (size_t)planes);
+    close_reading(&r);
+    return status;
+}
 
-    const size_t height = png_get_image_height(r.png, r.info), row = png_get_rowbytes(r.png, r.info);
-    mhla_status status = mhla_image_reserve(image, (int)png_get_image_width(r.png, r.info), (int)height, planes);
-    if (status == MHLA_OK && row != (size_t)image->width * (size_t)planes)
-        status = mhla_fail(MHLA_EDATA, "%s: broken PNG: rows of %zu bytes", s->name, row);
-    r.rows = status == MHLA_OK ? malloc(height * sizeof *r.rows) : NULL;
-    if (status == MHLA_OK && r.rows == NULL) status = mhla_fail(MHLA_ENOMEM, "%s: no memory for its rows", s->name);
-    if (status == MHLA_OK) {
-        for (size_t y = 0; y < height; y++) r.rows[y] = image->data + y * row;
-        png_read_image(r.png, r.rows); /* what follows the pixels is not looked at */
+mhla_status mhla_png_decode_over(mhla_image *image, const mhla_source *s, uint8_t background) {
+    reading r;
+    MHLA_TRY(open_reading(&r, s));
+    if (setjmp(png_jmpbuf(r.png))) {
+        close_reading(&r);
+        return mhla_fail(MHLA_EDATA, "%s: broken PNG: %s", s->name, r.message);
+    }
+    png_set_strip_16(r.png);
+    png_set_expand(r.png);
+    png_set_gray_to_rgb(r.png);
+    png_set_add_alpha(r.png, 255, PNG_FILLER_AFTER);
+    png_set_interlace_handling(r.png);
+    png_read_update_info(r.png, r.info);
+    mhla_status status =
+        mhla_image_reserve(image, (int)png_get_image_width(r.png, r.info), (int)png_get_image_height(r.png, r.info), 3);
+    const size_t n = (size_t)image->width * (size_t)image->height;
+    if (status == MHLA_OK && (r.pixels = malloc(4 * n)) == NULL)
+        status = mhla_fail(MHLA_ENOMEM, "%s: no memory for its pixels", s->name);
+    if (status == MHLA_OK) status = read_rows(&r, r.pixels, 4 * (size_t)image->width);
+    for (size_t i = 0; i < n && status == MHLA_OK; i++) {
+        const unsigned alpha = r.pixels[4 * i + 3];
+        for (size_t c = 0; c < 3; c++)
+            image->data[3 * i + c] = (uint8_t)((r.pixels[4 * i + c] * alpha + background * (255 - alpha) + 127) / 255);
     }
     close_reading(&r);
     return status;
