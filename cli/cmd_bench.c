@@ -403,6 +403,8 @@ int cmd_bench(int argc, char **argv) {
     b.context = context;
     if (status == MHLA_OK) status = bench_all(&b, custom() ? &own : NULL);
     code = status == MHLA_OK ? CLI_OK : cli_failed(usage.verb, status);
+    if (status == MHLA_OK && !b.begun)
+        code = cli_wrong(usage.verb, "nothing to measure: no row of what is named has this --dtype and --operator");
     mhla_context_free(context);
     return (status == MHLA_EINVAL || status == MHLA_ERANGE) && custom() ? CLI_USAGE : code;
 }

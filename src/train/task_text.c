@@ -57,7 +57,7 @@ static void find_tokenizer(job *j, const mhla_recipe *r, const char *folder) {
     const size_t n = strlen(init);
     char inner[MHLA_RUN_PATH];
     if (chosen == init && *init && !(n > 5 && strcmp(init + n - 5, ".gguf") == 0) && !has_tokenizer(init)) {
-        snprintf(inner, sizeof inner, "%s/best", init); /* a run */
+        snprintf(inner, sizeof inner, "%.*s/best", MHLA_RUN_PATH - 8, init); /* a run */
         chosen = has_tokenizer(inner) ? inner : "";
     }
     snprintf(j->tokenizer, sizeof j->tokenizer, "%s", chosen);

@@ -30,4 +30,5 @@ try bench --seconds 0
 try bench --json --engine
 try bench forward --grid 4x4 --blocks 5x5
 try bench causal --tokens 100 --chunk 10 --chunks 2
+try bench forward --dtype q8_0
 try demo --fast
