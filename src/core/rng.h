@@ -57,5 +57,7 @@ static inline double mhla_rng_normal(mhla_rng *r) {
     const double u = ((double)mhla_rng_next(r) + 1.0) * 0x1p-32, v = (double)mhla_rng_next(r) * 0x1p-32;
     return sqrt(-2.0 * log(u)) * cos(6.283185307179586 * v);
 }
+/* The first n normal numbers of a stream that is drawn in no other way. */
+void mhla_rng_normals(const mhla_rng *r, float *out, int64_t n);
 
 #endif

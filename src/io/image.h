@@ -45,6 +45,10 @@ mhla_status mhla_image_encode_jpeg(uint8_t **bytes, size_t *size, const mhla_ima
 /* By the path's ending: .png, .jpg, .jpeg. Whole or not at all. */
 mhla_status mhla_image_write(const char *path, const mhla_image *image);
 
+/* n pictures [n,channels,height,width] of -1 .. 1, `columns` in a row, with white gaps between them; one picture has none. */
+mhla_status mhla_image_grid(mhla_image *grid, const float *images, int64_t n, int channels, int height, int width,
+                            int columns);
+
 /* Does the name end like that of a picture we read? */
 int mhla_image_name(const char *name);
 
