@@ -1,7 +1,7 @@
 /* diffusion.h - images out of noise: samplers, sampling with a model, and measures of what comes out. On top of nn.h.
  *
  *   1. samplers: from noise to data with any network of the caller's
- *   2. images from a model
+ *   2. images from a model; pictures as files
  *   3. measures: how near two sets of images are
  *
  * Manners are those of nn.h: statuses with one sentence in mhla_message(), structures that begin with their size, zero is
@@ -95,6 +95,57 @@ typedef struct mhla_sample_desc {
  * MHLA_ERANGE the step at which a number was not finite; *stopped (may be NULL) is 1 where report asked for the end. */
 MHLA_API mhla_status mhla_model_sample(mhla_model *model, float *images, const mhla_sample_desc *desc, int *stopped);
 
+/* *class_ of a name (letters of either size), a number, or "none", the null label. MHLA_EINVAL with the nearest name. */
+MHLA_API mhla_status mhla_model_class_find(const mhla_model *model, const char *name, int *class_);
+
+/* SHA-256 of the model's weights (names, shapes, values), 64 digits and a zero: what tells an image's model from another. */
+MHLA_API mhla_status mhla_model_hash(const mhla_model *model, char text[65]);
+
+/* Pixels of 8 bits, 1 grey or 3 RGB, [height,width,channels]. Start with {.size = sizeof}. */
+typedef struct mhla_picture {
+    size_t size;
+    int width, height, channels;
+    uint8_t *pixels; /* both are freed by mhla_picture_free */
+    char *text;      /* that goes along under the keyword "mhla", or NULL */
+} mhla_picture;
+
+/* One picture of images [n,channels,height,width], `columns` in a row with white gaps between them. A value x becomes
+ * clamp(x/2 + 0.5, 0, 1) * 255, rounded. MHLA_EINVAL where channels are not 1 or 3: latents are no pixels. */
+MHLA_API mhla_status mhla_picture_tile(mhla_picture *picture, const float *images, int64_t n, int channels, int height,
+                                       int width, int columns);
+/* A PNG, whole or not at all; with several frames of one size an animated one, frame i shown for seconds[i], over and over. Who
+ * knows no animation shows the last frame. The text is that of the last. */
+MHLA_API mhla_status mhla_picture_write(const char *path, const mhla_picture *frames, int64_t count,
+                                        const double *seconds);
+/* A PNG or JPEG; of an animated one the picture that stands for it. */
+MHLA_API mhla_status mhla_picture_read(mhla_picture *picture, const char *path);
+MHLA_API void mhla_picture_free(mhla_picture *picture); /* what it holds; harmless when repeated */
+
+/* How a picture was made: the text that `mhla sample` gives it, and makes it again from. */
+typedef struct mhla_sample_record {
+    size_t size;
+    char *model;      /* as it was named to the program; freed, as the two lists, by mhla_sample_record_free */
+    char weights[65]; /* mhla_model_hash */
+    char choice[8];   /* of weights: "raw", "ema", or "" */
+    int64_t images;
+    int32_t *classes;
+    uint64_t *seeds;
+    char method[16];
+    int steps, clip;
+    double eta, shift, guidance;
+    int guided_channels, height, width;
+    int columns;      /* of the grid */
+    int animated;     /* frames, or 0 */
+    char version[32]; /* of the program */
+    char isa[16];     /* whose kernels ran: other ones round otherwise */
+} mhla_sample_record;
+
+/* One JSON object, malloc'ed: free() it. */
+MHLA_API mhla_status mhla_sample_record_write(char **text, const mhla_sample_record *record);
+/* And back; `name` stands in messages. MHLA_EDATA for a text that is not ours or says what cannot be. */
+MHLA_API mhla_status mhla_sample_record_read(mhla_sample_record *record, const char *text, const char *name);
+MHLA_API void mhla_sample_record_free(mhla_sample_record *record);
+
 /* ---- 3. Measures ------------------------------------------------------------------------------------------------
  *
  * Two sets of images are compared by the features that a network sees in them: with the 2015 Inception network (its weights
@@ -122,7 +173,8 @@ typedef struct mhla_measures {
     double distance;               /* Fréchet */
     double score, score_deviation; /* Inception score over 10 parts, of the generated ones */
     double precision, recall;
-    int labelled;    /* generated images had classes (folders) that the classifier knows */
+    int labelled;    /* generated images had classes (folders, by name or, as `mhla sample` has them, "3-Dress", by the number
+                        in front) that the classifier knows */
     double accuracy; /* share of generated images that the classifier gives the class of; NaN where not labelled */
 } mhla_measures;
 

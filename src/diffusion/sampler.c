@@ -190,12 +190,6 @@ static void euler(const mhla_sampler *s, float *x, const float *data, const floa
     }
 }
 
-static int all_finite(const float *x, int64_t n) {
-    int finite = 1;
-    for (int64_t i = 0; i < n; i++) finite &= isfinite(x[i]) != 0;
-    return finite;
-}
-
 mhla_status mhla_sampler_step(mhla_sampler *sampler, int i, float *x, const float *output, const float *noise) {
     mhla_sampler *s = sampler;
     const int steps = s->path.steps, clip = s->desc.clip;
@@ -207,7 +201,7 @@ mhla_status mhla_sampler_step(mhla_sampler *sampler, int i, float *x, const floa
         return mhla_fail(MHLA_EINVAL, "step %d of %d wants noise", i, steps);
     const int64_t answer = s->desc.learned_sigma ? 2 * s->each : s->each;
     for (int64_t b = 0; b < s->desc.batch; b++)
-        if (!all_finite(output + b * answer, answer))
+        if (!mhla_all_finite(output + b * answer, answer))
             return mhla_fail(MHLA_ERANGE, "step %d of %d: the network's answer for sample %lld is not finite", i + 1,
                              steps, (long long)b);
     s->next = i + 1;

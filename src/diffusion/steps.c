@@ -4,6 +4,12 @@
 
 static double clipped(double x, int clip) { return !clip ? x : x < -1.0 ? -1.0 : x > 1.0 ? 1.0 : x; }
 
+int mhla_all_finite(const float *x, int64_t n) {
+    int finite = 1;
+    for (int64_t i = 0; i < n; i++) finite &= isfinite(x[i]) != 0;
+    return finite;
+}
+
 double mhla_level_log_variance(const mhla_level *level, double v) {
     const double share = 0.5 * (v + 1.0);
     return share * log(level->beta) + (1.0 - share) * level->log_variance;

@@ -33,4 +33,6 @@ void mhla_dpm_step(float *x, const float *const seen[2], int64_t n, const mhla_p
 /* UniPC of order 2, B(h) = e^{-h} - 1. `corrected` [n] keeps the corrected sample from one step to the next. */
 void mhla_unipc_step(float *x, float *corrected, const float *const seen[3], int64_t n, const mhla_path *path, int i);
 
+int mhla_all_finite(const float *x, int64_t n);
+
 #endif

@@ -41,6 +41,13 @@ typedef struct mhla_image_text {
 /* *bytes is malloc'ed: free() it. Quality is 1 to 100. */
 mhla_status mhla_image_encode_png(uint8_t **bytes, size_t *size, const mhla_image *image, const mhla_image_text *texts,
                                   int count);
+/* The first text of a PNG under `key` as UTF-8, malloc'ed: free() it; *text is NULL where there is none, or the bytes are no
+ * PNG. MHLA_EDATA, with the byte, for chunks that cannot be. Pixels are not looked at. */
+mhla_status mhla_image_find_text(char **text, const void *bytes, size_t size, const char *key, const char *name);
+/* An animated PNG of frames of one size and kind, frame i shown for milliseconds[i], over and over. Who knows no animation
+ * shows the last frame. */
+mhla_status mhla_image_encode_apng(uint8_t **bytes, size_t *size, const mhla_image *frames, const int *milliseconds,
+                                   int frame_count, const mhla_image_text *texts, int text_count);
 mhla_status mhla_image_encode_jpeg(uint8_t **bytes, size_t *size, const mhla_image *image, int quality);
 /* By the path's ending: .png, .jpg, .jpeg. Whole or not at all. */
 mhla_status mhla_image_write(const char *path, const mhla_image *image);

@@ -1,5 +1,6 @@
 /* Fuzzes the readers of PNG and JPEG: whatever the bytes are, they are refused or become a picture as large as they say, which then
- * goes through a resize. */
+ * goes through a resize. A PNG's text is looked for, and read as what says how a picture was made. */
+#include <mhla/diffusion.h>
 #include <stdlib.h>
 
 #include "io/resize.h"
@@ -16,6 +17,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         const mhla_rect corner = {0, 0, width < 64 ? width : 64, height < 64 ? height : 64};
         if (mhla_image_resize(&small, &image, 7, 5, MHLA_FILTER_BICUBIC, &corner) != MHLA_OK) abort();
     }
+    char *text = NULL;
+    mhla_sample_record record = {.size = sizeof record};
+    if (mhla_image_find_text(&text, data, size, "mhla", "fuzz") != MHLA_OK && text) abort();
+    if (text && mhla_sample_record_read(&record, text, "fuzz") == MHLA_OK && record.images < 1) abort();
+    mhla_sample_record_free(&record);
+    free(text);
     mhla_image_free(&image);
     mhla_image_free(&small);
     return 0;

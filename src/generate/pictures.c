@@ -1,0 +1,99 @@
+/* Pictures of what a model made: pixels of its numbers, tiles of many, files and animations. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/status.h"
+#include "io/file.h"
+#include "io/image.h"
+
+#include <mhla/diffusion.h>
+
+static const char keyword[] = "mhla";
+
+static mhla_status check_size(const void *given, const char *what, size_t size, size_t wanted) {
+    if (given == NULL) return mhla_fail(MHLA_EINVAL, "%s is NULL", what);
+    if (size != wanted) return mhla_fail(MHLA_EINVAL, "%s.size is %zu: set it to sizeof the structure", what, size);
+    return MHLA_OK;
+}
+
+static void take(mhla_picture *picture, mhla_image *image, char *text) {
+    mhla_picture_free(picture);
+    picture->width = image->width;
+    picture->height = image->height;
+    picture->channels = image->channels;
+    picture->pixels = image->data;
+    picture->text = text;
+}
+
+mhla_status mhla_picture_tile(mhla_picture *picture, const float *images, int64_t n, int channels, int height,
+                              int width, int columns) {
+    MHLA_TRY(check_size(picture, "picture", picture ? picture->size : 0, sizeof *picture));
+    if (channels != 1 && channels != 3)
+        return mhla_fail(MHLA_EINVAL, "images of %d channels are no pictures: expected 1 (grey) or 3 (RGB)", channels);
+    if (n < 1 || height < 1 || width < 1 || columns < 1)
+        return mhla_fail(MHLA_EINVAL, "%lld images of %d x %d in %d columns cannot be", (long long)n, width, height,
+                         columns);
+    mhla_image grid = {0};
+    const mhla_status status =
+        mhla_image_grid(&grid, images, n, channels, height, width, n < columns ? (int)n : columns);
+    if (status == MHLA_OK)
+        take(picture, &grid, NULL);
+    else
+        mhla_image_free(&grid);
+    return status;
+}
+
+mhla_status mhla_picture_write(const char *path, const mhla_picture *frames, int64_t count, const double *seconds) {
+    if (count < 1 || count > 100000) return mhla_fail(MHLA_EINVAL, "%s: %lld frames", path, (long long)count);
+    if (count > 1 && seconds == NULL) return mhla_fail(MHLA_EINVAL, "%s: seconds is NULL", path);
+    mhla_image *images = calloc((size_t)count, sizeof *images);
+    int *milliseconds = calloc((size_t)count, sizeof *milliseconds);
+    uint8_t *bytes = NULL;
+    size_t size = 0;
+    mhla_status status = images && milliseconds ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "%s: no memory", path);
+    for (int64_t i = 0; i < count && status == MHLA_OK; i++) {
+        status = check_size(frames, "picture", frames[i].size, sizeof *frames);
+        images[i] = (mhla_image){frames[i].width, frames[i].height, frames[i].channels, frames[i].pixels, 0};
+        if (count > 1)
+            milliseconds[i] = seconds[i] >= 0.0 && seconds[i] < 65.0 ? (int)(1000.0 * seconds[i] + 0.5) : 65000;
+    }
+    if (status == MHLA_OK) {
+        const mhla_image_text text = {keyword, frames[count - 1].text};
+        const int texts = text.text != NULL;
+        status = count == 1 ? mhla_image_encode_png(&bytes, &size, images, &text, texts)
+                            : mhla_image_encode_apng(&bytes, &size, images, milliseconds, (int)count, &text, texts);
+    }
+    free(images);
+    free(milliseconds);
+    mhla_writer w;
+    if (status == MHLA_OK) status = mhla_writer_open(&w, path);
+    if (status == MHLA_OK) {
+        fwrite(bytes, 1, size, w.stream); /* commit asks for errors */
+        status = mhla_writer_commit(&w);
+    }
+    free(bytes);
+    return status;
+}
+
+mhla_status mhla_picture_read(mhla_picture *picture, const char *path) {
+    MHLA_TRY(check_size(picture, "picture", picture ? picture->size : 0, sizeof *picture));
+    mhla_file file;
+    mhla_image image = {0};
+    char *text = NULL;
+    MHLA_TRY(mhla_file_map(&file, path));
+    mhla_status status = mhla_image_decode(&image, file.data, file.size, 0, path);
+    if (status == MHLA_OK) status = mhla_image_find_text(&text, file.data, file.size, keyword, path);
+    mhla_file_unmap(&file);
+    if (status != MHLA_OK) {
+        mhla_image_free(&image);
+        return status;
+    }
+    take(picture, &image, text);
+    return MHLA_OK;
+}
+
+void mhla_picture_free(mhla_picture *picture) {
+    free(picture->pixels);
+    free(picture->text);
+    *picture = (mhla_picture){.size = picture->size};
+}
