@@ -24,8 +24,9 @@ static const cli_usage usage = {
             "what the machine can do at most: its rates of multiply-adds and of reading memory.\n"
             "MHLA_ISA in the environment forces the kernels.\n\n"
             "With MODEL, a folder, a run, a .gguf file or a preset (deit_nano, deit_tiny, deit_small, deit_base,\n"
-            "lm_micro, lm_nano, lm_340m) changed by settings such as attention=softmax: its parameters and\n"
-            "multiply-adds; of a language model also what a token reads and a sequence keeps.\n",
+            "dit_micro, dit_nano, dit_s_2 to dit_xl_8, lm_micro, lm_nano, lm_340m) changed by settings such as\n"
+            "attention=softmax: its parameters and multiply-adds; of a language model also what a token reads and a\n"
+            "sequence keeps.\n",
 };
 
 /* ---- A model ---- */
@@ -88,24 +89,28 @@ static void print_model(const mhla_model *model, const mhla_model_info *info, co
     printf("input       %d x %d x %d, %d classes\n", info->channels, info->height, info->width, info->classes);
     printf("tokens      %lld\n", (long long)info->tokens);
     printf("parameters  %s in %d tensors\n", text_count(count, sizeof count, info->parameters), info->tensors);
-    printf("multiply-adds of an image\n");
+    if (info->trainable != info->parameters)
+        printf("trainable   %s\n", text_count(count, sizeof count, info->trainable));
+    printf("multiply-adds of %s\n", strcmp(info->kind, "diffusion") == 0 ? "one answer" : "an image");
     const int giga = info->multiply_adds >= 100000000;
     const double unit = giga ? 1e9 : 1e6;
     printf("  %8.3f %c  every product, at %lld tokens\n", (double)info->multiply_adds / unit, giga ? 'G' : 'M',
            (long long)info->tokens);
-    printf("  %8.3f %c  as the paper counts: layers alone, without padding\n", (double)info->multiply_adds_paper / unit,
-           giga ? 'G' : 'M');
+    printf("  %8.3f %c  as the paper counts: layers alone%s\n", (double)info->multiply_adds_paper / unit,
+           giga ? 'G' : 'M', strcmp(info->kind, "diffusion") == 0 ? "" : ", without padding");
     print_tensors(model);
 }
 
-static void print_classifier_json(const mhla_model_info *info) {
+static void print_images_json(const mhla_model_info *info) {
     json_put_text("model", info->name);
+    json_put_text("kind", info->kind);
     json_put_int("channels", info->channels);
     json_put_int("height", info->height);
     json_put_int("width", info->width);
     json_put_int("classes", info->classes);
     json_put_int("tokens", info->tokens);
     json_put_int("parameters", info->parameters);
+    json_put_int("trainable", info->trainable);
     json_put_int("tensors", info->tensors);
     json_put_int("multiply_adds", info->multiply_adds);
     json_put_int("multiply_adds_paper", info->multiply_adds_paper);
@@ -117,7 +122,7 @@ static void print_model_json(const mhla_model *model, const mhla_model_info *inf
     if (lm)
         print_lm_json(info, lm);
     else
-        print_classifier_json(info);
+        print_images_json(info);
     if (tensors) json_put_open("names", '{');
     mhla_tensor_info t = {.size = sizeof t};
     for (int i = 0; tensors && mhla_model_tensor(model, i, &t) == MHLA_OK; i++)
@@ -132,7 +137,8 @@ static int info_model(char **argv, int given) {
     mhla_model_info info = {.size = sizeof info};
     mhla_lm_info lm = {.size = sizeof lm};
     const int preset =
-        (strncmp(argv[0], "deit_", 5) == 0 || strncmp(argv[0], "lm_", 3) == 0) && stat(argv[0], &file) != 0;
+        (strncmp(argv[0], "deit_", 5) == 0 || strncmp(argv[0], "dit_", 4) == 0 || strncmp(argv[0], "lm_", 3) == 0) &&
+        stat(argv[0], &file) != 0;
     if (!preset && given > 1) return cli_wrong(usage.verb, "\"%s\" is not expected: only presets are changed", argv[1]);
     mhla_status status = preset ? mhla_model_create(&model, argv[0], (const char *const *)argv + 1, given - 1, 0)
                                 : mhla_model_open(&model, argv[0]);

@@ -146,6 +146,27 @@ MHLA_API mhla_status mhla_sample_record_write(char **text, const mhla_sample_rec
 MHLA_API mhla_status mhla_sample_record_read(mhla_sample_record *record, const char *text, const char *name);
 MHLA_API void mhla_sample_record_free(mhla_sample_record *record);
 
+/* The network alone, for loops of one's own. */
+typedef struct mhla_denoise {
+    size_t size;
+    int64_t count;
+    const float *x;        /* [count,channels,height,width] */
+    const float *times;    /* [count], 0..1000 */
+    const int32_t *labels; /* [count], classes or the null label */
+    int height, width;     /* 0: as in training; multiples of the patch */
+} mhla_denoise;
+
+/* output [count,channels,height,width], of a model with learned sigma [count,2*channels,height,width]: its answer. What comes
+ * out for a sample does not depend on the others, bit by bit. */
+MHLA_API mhla_status mhla_model_denoise(mhla_model *model, float *output, const mhla_denoise *desc);
+/* One step of training towards target, shaped like the answer: *loss (may be NULL) is the mean square; then its gradients and
+ * AdamW with this rate, betas .9 and .999, no decay. The model keeps the optimiser's state for the next step. */
+MHLA_API mhla_status mhla_model_denoise_step(mhla_model *model, float *loss, const mhla_denoise *desc,
+                                             const float *target, double rate);
+/* What one answer of this height and width costs, and how many tokens attention sees; either may be NULL. */
+MHLA_API mhla_status mhla_model_denoise_cost(const mhla_model *model, int64_t *multiply_adds, int64_t *tokens,
+                                             int height, int width);
+
 /* ---- 3. Measures ------------------------------------------------------------------------------------------------
  *
  * Two sets of images are compared by the features that a network sees in them: with the 2015 Inception network (its weights

@@ -27,12 +27,12 @@ extern "C" {
 
 typedef struct mhla_model mhla_model;
 
-/* A fresh model of a preset ("deit_tiny", "deit_small", "deit_base", "deit_nano"; of language models "lm_340m", "lm_nano",
- * "lm_micro"), changed by `count` settings "key=value" with the keys of config.json ("attention=softmax", "classes=10",
- * "num_hidden_layers=12"), weights drawn from `seed`. Of image classifiers:
+/* A fresh model of a preset ("deit_tiny", "deit_small", "deit_base", "deit_nano"; of diffusion models "dit_nano", "dit_micro",
+ * "dit_s_2" and on to "dit_xl_8"; of language models "lm_340m", "lm_nano", "lm_micro"), changed by `count` settings "key=value" with the keys of config.json ("attention=softmax", "classes=10",
+ * "num_hidden_layers=12"), weights drawn from `seed`. Of image classifiers and diffusion models:
  * The key `structure` is applied first whatever its place: "equal" (the default; everything but the attention is the
  * same for all attentions) or "released" (the published models: MHLA's and the linear one as released with the paper,
- * softmax as in timm). */
+ * softmax as in timm and in facebookresearch's DiT). */
 MHLA_API mhla_status mhla_model_create(mhla_model **model, const char *preset, const char *const *settings, int count,
                                        uint64_t seed);
 
@@ -62,6 +62,8 @@ typedef struct mhla_model_info {
     int64_t multiply_adds;       /* of one image, every product, at `tokens` tokens; or of one token of text */
     int64_t multiply_adds_paper; /* linear layers and convolutions only, at the tokens without padding: the paper's count */
     const char *weights;         /* the file that the weights were read from; NULL for a fresh model */
+    const char *kind;            /* "classifier", "diffusion" (diffusion.h), "language" (lm.h) */
+    int64_t trainable;           /* parameters without those that stay as they are (a table of positions) */
 } mhla_model_info;
 
 MHLA_API mhla_status mhla_model_query(const mhla_model *model, mhla_model_info *info);

@@ -1,11 +1,11 @@
 /* What can be chosen about a DeiT: one row per field feeds config.json, the settings of a command line and the `model.`
  * keys of a recipe. Presets say what the fields are when nobody chose. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/status.h"
 #include "models/deit.h"
+#include "models/fields.h"
 
 /* ---- Presets -------------------------------------------------------------------------------------------------- */
 
@@ -79,15 +79,12 @@ mhla_status mhla_deit_preset(mhla_deit_config *c, const char *model, int structu
 
 /* ---- Fields ----------------------------------------------------------------------------------------------------- */
 
-typedef enum field_kind { TEXT, CHOICE, MIX, INT, INT2, REAL, REAL3, BOOL } field_kind;
-
-static const struct field {
-    mhla_recipe_row row;
-    field_kind kind;
-    size_t at;
-} fields[] = {
+static const mhla_field fields[] = {
 #define F(name, type, kind, member, least, most, choices, help)                                                        \
-    { {name, MHLA_RECIPE_##type, NULL, least, most, choices, help}, kind, offsetof(mhla_deit_config, member) }
+    {                                                                                                                  \
+        {name, MHLA_RECIPE_##type, NULL, least, most, choices, help}, MHLA_FIELD_##kind,                               \
+            offsetof(mhla_deit_config, member)                                                                         \
+    }
     F("model", TEXT, TEXT, model, 0, 0, "deit_nano|deit_tiny|deit_small|deit_base", "the preset that sizes come from"),
     F("structure", TEXT, CHOICE, structure, 0, 0, "equal|released",
       "equal: all but the attention alike for all; released: as published"),
@@ -122,126 +119,32 @@ static const struct field {
     F("crop", REAL, REAL, crop, 0.05, 1, NULL, "evaluation: part of the image's side that is seen"),
 #undef F
 };
-enum { FIELDS = sizeof fields / sizeof *fields };
+static const mhla_fields table = {fields, sizeof fields / sizeof *fields, offsetof(mhla_deit_config, channels)};
 
 const mhla_recipe_row *mhla_deit_rows(void) {
-    static mhla_recipe_row rows[FIELDS + 1]; /* the same bytes whoever fills it */
-    for (int i = 0; i < FIELDS; i++) rows[i] = fields[i].row;
+    static mhla_recipe_row rows[MHLA_FIELDS + 1]; /* the same bytes whoever fills it */
+    mhla_fields_rows(rows, &table);
     return rows;
-}
-
-/* The place of text in "a|b|c", or -1. */
-static int choice_index(const char *choices, const char *text) {
-    const size_t n = strlen(text);
-    for (int i = 0; choices; i++) {
-        const char *end = strchr(choices, '|');
-        const size_t length = end ? (size_t)(end - choices) : strlen(choices);
-        if (length == n && strncmp(choices, text, n) == 0) return i;
-        choices = end ? end + 1 : NULL;
-    }
-    return -1;
-}
-
-static void choice_text(char *text, size_t size, const char *choices, int index) {
-    for (; index > 0 && choices; index--) choices = strchr(choices, '|') + 1;
-    snprintf(text, size, "%.*s", (int)strcspn(choices, "|"), choices);
-}
-
-static mhla_status set_numbers(void *to, const struct field *f, const json_t *array, int channels) {
-    const size_t n = json_array_size(array), want = f->kind == INT2 ? 2 : (size_t)channels;
-    if (n != 1 && n != want)
-        return mhla_fail(MHLA_EINVAL, "%s has %zu numbers: expected 1 or %zu", f->row.name, n, want);
-    for (size_t i = 0; i < (f->kind == INT2 ? 2u : 3u); i++) {
-        const json_t *x = json_array_get(array, n == 1 ? 0 : i < n ? i : n - 1);
-        if (f->kind == INT2)
-            ((int *)to)[i] = (int)json_integer_value(x);
-        else
-            ((double *)to)[i] = json_number_value(x);
-    }
-    return MHLA_OK;
-}
-
-static mhla_status set_field(mhla_deit_config *c, const struct field *f, const mhla_recipe *given, const char *key) {
-    void *to = (char *)c + f->at;
-    switch (f->kind) {
-    case TEXT: snprintf(to, sizeof c->model, "%s", mhla_recipe_text(given, key)); break;
-    case CHOICE: *(int *)to = choice_index(f->row.choices, mhla_recipe_text(given, key)); break;
-    case MIX: {
-        mhla_mix_init mix;
-        MHLA_TRY(mhla_mix_from_name(&mix, mhla_recipe_text(given, key)));
-        *(int *)to = (int)mix;
-        break;
-    }
-    case INT: *(int *)to = (int)mhla_recipe_int(given, key); break;
-    case REAL: *(double *)to = mhla_recipe_real(given, key); break;
-    case BOOL: *(int *)to = mhla_recipe_bool(given, key); break;
-    case INT2:
-    case REAL3: return set_numbers(to, f, mhla_recipe_array(given, key), c->channels);
-    }
-    return MHLA_OK;
 }
 
 /* The first three fields choose the preset, the rest change it. */
 mhla_status mhla_deit_from_recipe(mhla_deit_config *c, const mhla_recipe *given, const char *prefix) {
-    char key[64];
     mhla_deit_config first = {.model = "deit_nano"};
-    for (int pass = 0; pass < 2; pass++) {
-        for (int i = pass ? 3 : 0; i < (pass ? FIELDS : 3); i++) {
-            snprintf(key, sizeof key, "%s%s", prefix, fields[i].row.name);
-            if (mhla_recipe_has(given, key)) MHLA_TRY(set_field(pass ? c : &first, &fields[i], given, key));
-        }
-        if (pass == 0) MHLA_TRY(mhla_deit_preset(c, first.model, first.structure, first.attention));
-    }
+    MHLA_TRY(mhla_fields_take(&first, &table, 0, 3, given, prefix));
+    MHLA_TRY(mhla_deit_preset(c, first.model, first.structure, first.attention));
+    MHLA_TRY(mhla_fields_take(c, &table, 3, table.count, given, prefix));
     return mhla_deit_config_check(c);
 }
 
 mhla_status mhla_deit_config_read(mhla_deit_config *c, const json_t *tree, const char *path) {
     mhla_recipe *given = NULL;
-    json_t *copy = json_copy((json_t *)(uintptr_t)tree);
-    char *text = NULL;
-    if (copy) {
-        json_object_del(copy, "class_names"); /* the caller's business */
-        json_object_del(copy, "format");
-        text = json_dumps(copy, JSON_COMPACT);
-    }
-    mhla_status status = text ? mhla_recipe_create(&given, mhla_deit_rows()) : mhla_fail(MHLA_ENOMEM, "no memory");
-    if (status == MHLA_OK) status = mhla_recipe_parse(given, text, strlen(text), 1, path);
+    mhla_status status = mhla_fields_parse(&given, mhla_deit_rows(), tree, path);
     if (status == MHLA_OK) status = mhla_deit_from_recipe(c, given, "");
     mhla_recipe_free(given);
-    free(text);
-    json_decref(copy);
     return status;
 }
 
-json_t *mhla_deit_config_tree(const mhla_deit_config *c) {
-    json_t *tree = json_object();
-    for (int i = 0; i < FIELDS; i++) {
-        const struct field *f = &fields[i];
-        const void *from = (const char *)c + f->at;
-        char text[64];
-        json_t *value = NULL;
-        switch (f->kind) {
-        case TEXT: value = json_string(from); break;
-        case CHOICE:
-            choice_text(text, sizeof text, f->row.choices, *(const int *)from);
-            value = json_string(text);
-            break;
-        case MIX: value = json_string(mhla_mix_name((mhla_mix_init) * (const int *)from)); break;
-        case INT: value = json_integer(*(const int *)from); break;
-        case REAL: value = json_real(*(const double *)from); break;
-        case BOOL: value = json_boolean(*(const int *)from); break;
-        case INT2: value = json_pack("[i,i]", ((const int *)from)[0], ((const int *)from)[1]); break;
-        case REAL3:
-            value = json_array();
-            for (int k = 0; k < c->channels; k++) json_array_append_new(value, json_real(((const double *)from)[k]));
-        }
-        if (json_object_set_new(tree, f->row.name, value) != 0) {
-            json_decref(tree);
-            return NULL;
-        }
-    }
-    return tree;
-}
+json_t *mhla_deit_config_tree(const mhla_deit_config *c) { return mhla_fields_tree(c, &table); }
 
 mhla_status mhla_deit_config_check(const mhla_deit_config *c) {
     for (int a = 0; a < 2; a++) {

@@ -1,5 +1,5 @@
 /* Models of every family as files: config.json and model.safetensors, read and written; and what the public header says of
- * a model. What only one family knows stands in its own file (model_deit.c, model_lm.c). */
+ * a model. What only one family knows stands in its own file (model_deit.c, model_dit.c, model_lm.c). */
 #include "models/model.h"
 
 #include <errno.h>
@@ -12,7 +12,7 @@
 
 enum { PATH = 4096 };
 
-static const mhla_family *const families[] = {&mhla_family_deit, &mhla_family_lm};
+static const mhla_family *const families[] = {&mhla_family_deit, &mhla_family_dit, &mhla_family_lm};
 enum { FAMILIES = sizeof families / sizeof *families };
 
 /* ---- Making ---------------------------------------------------------------------------------------------------- */
@@ -237,6 +237,10 @@ mhla_status mhla_model_query(const mhla_model *m, mhla_model_info *info) {
     };
     if (info->size < sizeof info->size || info->size > sizeof full)
         return mhla_fail(MHLA_EINVAL, "info.size is %zu: set it to sizeof the structure", info->size);
+    for (int i = 0; i < full.tensors; i++) {
+        const mhla_param *p = mhla_params_at(m->params, i);
+        if (!(p->flags & (MHLA_PARAM_FROZEN | MHLA_PARAM_BUFFER))) full.trainable += p->count;
+    }
     m->family->query(m, &full);
     memcpy(info, &full, info->size);
     return MHLA_OK;

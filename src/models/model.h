@@ -70,8 +70,9 @@ mhla_status mhla_model_locate(const char *path, const char *which, char *folder,
 /* config.json of a folder with an image classifier; *class_names may come back NULL. */
 mhla_status mhla_deit_config_load(mhla_deit_config *config, char ***class_names, const char *folder);
 
-/* The same of a diffusion model; facebookresearch's weights without a config.json are told by their tensors. */
-mhla_status mhla_dit_config_load(mhla_dit_config *config, char ***class_names, const char *folder);
+/* What a diffusion model without config.json is, by its tensors: facebookresearch's DiT, or MHLA's as released. MHLA_EDATA
+ * for anything else. */
+mhla_status mhla_dit_config_guess(mhla_dit_config *config, const mhla_safetensors *file);
 
 /* Every parameter from the file, which has nothing else. */
 mhla_status mhla_params_load(mhla_params *params, const mhla_safetensors *file);
@@ -82,7 +83,16 @@ mhla_status mhla_params_save(const mhla_params *params, const char *path, const 
 /* logits [n,classes], in pieces that keep memory small. */
 mhla_status mhla_model_infer(mhla_model *model, float *logits, const float *images, int64_t n);
 
+/* ---- names.c: what models of images share ---- */
+
 char **mhla_names_copy(char *const *names, int count); /* NULL without memory or of NULL */
 void mhla_names_free(char **names, int count);
+/* The array class_names of config.json; *names NULL where there is none. */
+mhla_status mhla_names_read(char ***names, const json_t *list, int classes, const char *path);
+/* The text of config.json, to be freed: a tree, which is taken over, and the names of classes or NULL. */
+char *mhla_config_text(json_t *tree, char *const *names, int classes);
+/* A config.json that asks for far more than the file holds is told before memory for it is taken. What is of a usual size
+ * is left to mhla_params_load, which names the tensor. */
+mhla_status mhla_config_fits(const mhla_safetensors *file, double least);
 
 #endif

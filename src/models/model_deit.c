@@ -11,37 +11,10 @@ enum { PATH = 4096, PIECE = 2048 }; /* tokens at a time for each thread: what li
 
 /* ---- Making ---------------------------------------------------------------------------------------------------- */
 
-void mhla_names_free(char **names, int count) {
-    for (int i = 0; names && i < count; i++) free(names[i]);
-    free(names);
-}
-
-char **mhla_names_copy(char *const *names, int count) {
-    char **copy = names ? calloc((size_t)count, sizeof *copy) : NULL;
-    for (int i = 0; copy && i < count; i++)
-        if ((copy[i] = strdup(names[i])) == NULL) {
-            mhla_names_free(copy, count);
-            return NULL;
-        }
-    return copy;
-}
-
-static char *config_text(const mhla_deit_config *c, char *const *names) {
-    json_t *tree = mhla_deit_config_tree(c);
-    if (tree && names) {
-        json_t *list = json_array();
-        for (int i = 0; i < c->classes; i++) json_array_append_new(list, json_string(names[i]));
-        json_object_set_new(tree, "class_names", list);
-    }
-    char *text = tree ? json_dumps(tree, JSON_INDENT(2)) : NULL;
-    json_decref(tree);
-    return text;
-}
-
 mhla_status mhla_model_of_deit(mhla_model **model, const mhla_deit_config *config, char **class_names) {
     *model = NULL;
     mhla_model *m = calloc(1, sizeof *m);
-    char *text = config_text(config, class_names);
+    char *text = mhla_config_text(mhla_deit_config_tree(config), class_names, config->classes);
     if (m == NULL || text == NULL) {
         free(m);
         free(text);
@@ -108,31 +81,12 @@ static mhla_status read_timm(mhla_deit_config *c, const json_t *tree, const char
     return mhla_deit_config_check(c);
 }
 
-static mhla_status read_names(char ***names, const json_t *list, int classes, const char *path) {
-    *names = NULL;
-    if (list == NULL) return MHLA_OK;
-    if (!json_is_array(list) || json_array_size(list) != (size_t)classes)
-        return mhla_fail(MHLA_EDATA, "%s: class_names is no list of %d texts", path, classes);
-    char **copy = calloc((size_t)classes + 1, sizeof *copy);
-    for (int i = 0; copy && i < classes; i++) {
-        const char *text = json_string_value(json_array_get(list, (size_t)i));
-        copy[i] = text ? strdup(text) : NULL;
-        if (copy[i] == NULL) {
-            mhla_names_free(copy, classes);
-            return mhla_fail(MHLA_EDATA, "%s: class_names[%d] is no text", path, i);
-        }
-    }
-    if (copy == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for %d names", classes);
-    *names = copy;
-    return MHLA_OK;
-}
-
 static mhla_status read_tree(mhla_deit_config *config, char ***class_names, const json_t *tree, const char *path) {
     *class_names = NULL;
     *config = (mhla_deit_config){0};
     MHLA_TRY(json_object_get(tree, "architecture") ? read_timm(config, tree, path)
                                                    : mhla_deit_config_read(config, tree, path));
-    return read_names(class_names, json_object_get(tree, "class_names"), config->classes, path);
+    return mhla_names_read(class_names, json_object_get(tree, "class_names"), config->classes, path);
 }
 
 mhla_status mhla_deit_config_load(mhla_deit_config *config, char ***class_names, const char *folder) {
@@ -147,17 +101,6 @@ mhla_status mhla_deit_config_load(mhla_deit_config *config, char ***class_names,
     return status;
 }
 
-/* A config.json that asks for far more than the file holds is told before memory for it is taken. What is of a usual size
- * is left to mhla_params_load, which names the tensor. */
-static mhla_status check_size(const mhla_deit_config *c, const mhla_safetensors *file) {
-    double held = 0.0;
-    for (int64_t i = 0; i < mhla_safetensors_count(file); i++) held += (double)mhla_safetensors_at(file, i)->count;
-    const double dim = c->dim, least = c->depth * dim * dim * (4.0 + 2.0 * c->mlp_ratio) + c->classes * dim;
-    if (least <= held || least < 0x1p28) return MHLA_OK;
-    return mhla_fail(MHLA_EDATA, "%s: %.0f numbers in all; the model that config.json describes has %.0f or more",
-                     mhla_safetensors_path(file), held, least);
-}
-
 static mhla_status deit_read(mhla_model **model, const json_t *tree, const mhla_safetensors *file,
                              const mhla_open_desc *desc, const char *path) {
     mhla_deit_config config;
@@ -165,7 +108,9 @@ static mhla_status deit_read(mhla_model **model, const json_t *tree, const mhla_
     if (desc && desc->storage && strcmp(desc->storage, "float32") != 0)
         return mhla_fail(MHLA_ENOTSUP, "storage \"%s\": image classifiers are kept as float32", desc->storage);
     MHLA_TRY(read_tree(&config, &names, tree, path));
-    const mhla_status status = check_size(&config, file);
+    const double dim = config.dim,
+                 least = config.depth * dim * dim * (4.0 + 2.0 * config.mlp_ratio) + config.classes * dim;
+    const mhla_status status = mhla_config_fits(file, least);
     if (status == MHLA_OK) return mhla_model_of_deit(model, &config, names);
     mhla_names_free(names, config.classes);
     return status;
@@ -181,6 +126,7 @@ static int deit_fits(const json_t *tree) { return json_object_get(tree, "model_t
 static void deit_query(const mhla_model *m, mhla_model_info *info) {
     const mhla_deit_config *c = mhla_deit_config_of(m->deit);
     info->name = c->model;
+    info->kind = "classifier";
     info->classes = c->classes;
     info->channels = c->channels;
     info->height = c->image[0];
@@ -188,10 +134,6 @@ static void deit_query(const mhla_model *m, mhla_model_info *info) {
     info->tokens = mhla_deit_tokens(c);
     info->multiply_adds = mhla_deit_multiply_adds(c, 0);
     info->multiply_adds_paper = mhla_deit_multiply_adds(c, 1);
-}
-
-const char *mhla_model_class_name(const mhla_model *m, int i) {
-    return m->deit && m->class_names && i >= 0 && i < mhla_deit_config_of(m->deit)->classes ? m->class_names[i] : NULL;
 }
 
 /* ---- Using it --------------------------------------------------------------------------------------------------------- */

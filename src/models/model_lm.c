@@ -193,6 +193,7 @@ static mhla_status lm_load(mhla_model *m, const mhla_safetensors *file) {
 
 static void lm_query(const mhla_model *m, mhla_model_info *info) {
     const mhla_lm_config *c = mhla_lm_config_of(m->lm);
+    info->kind = "language";
     info->name = c->model;
     info->tokens = mhla_lm_context(c);
     info->multiply_adds = mhla_lm_multiply_adds(c, info->tokens ? info->tokens : 1);

@@ -228,6 +228,8 @@ mhla_tensor *mhla_nn_embedding(mhla_tape *t, mhla_param *w, const int32_t *ids, 
 mhla_tensor *mhla_nn_pad_image(mhla_tape *t, int top, int bottom, int left, int right, mhla_tensor *x);
 /* Images x [B,C,H,W] -> tokens [B, H/p*W/p, D]: the convolution with w [D,C,p,p], b [D] or NULL, stride p. */
 mhla_tensor *mhla_nn_patch_embed(mhla_tape *t, mhla_param *w, mhla_param *b, mhla_tensor *x);
+/* Tokens x [B, H*W, p*p*C], a patch's numbers by row, column, channel -> images [B,C,H*p,W*p]. */
+mhla_tensor *mhla_nn_unpatch(mhla_tape *t, int p, int64_t H, int64_t W, mhla_tensor *x);
 
 /* Depthwise convolution of a token grid x [B,H*W,C] with w [C,1,k,k], k odd, zero padding k/2, b [C] or NULL, plus
  * residual like x or NULL (x itself makes a CPE). 3x3 and 5x5 are fast. */
@@ -263,6 +265,8 @@ mhla_tensor *mhla_nn_short_conv(mhla_tape *t, mhla_param *w, const int64_t *cu_s
 
 /* adaLN: x [B,T,D] * (1 + scale [B,D]) + shift [B,D]; and x + gate [B,D] * z. The vectors may be slices. */
 mhla_tensor *mhla_nn_modulate(mhla_tape *t, mhla_tensor *shift, mhla_tensor *scale, mhla_tensor *x);
+/* modulate(layer_norm(x)) in one go, the norm without weight and bias. */
+mhla_tensor *mhla_nn_modulated_norm(mhla_tape *t, float eps, mhla_tensor *shift, mhla_tensor *scale, mhla_tensor *x);
 mhla_tensor *mhla_nn_gate_add(mhla_tape *t, mhla_tensor *x, mhla_tensor *gate, mhla_tensor *z);
 
 /* x [B,T,D] + p [1,T,D] (or [T,D]). */

@@ -1,4 +1,4 @@
-/* Layer norm and RMS norm, plain and gated: one kernel (simd/kernels/layers.c) over parts of the rows. */
+/* Layer norm and RMS norm, plain, gated and modulated: one kernel (simd/kernels/layers.c) over parts of the rows. */
 #include <string.h>
 
 #include "nn/op.h"
@@ -126,4 +126,116 @@ mhla_tensor *mhla_nn_rms_norm_gated(mhla_tape *t, mhla_param *w, float eps, int6
     MHLA_GIVEN(t, x);
     MHLA_GIVEN(t, gate);
     return make(t, w, NULL, eps, 0, group, x, gate);
+}
+
+/* ---- adaLN: y = (x - mean) rstd (1 + scale) + shift, weight and bias of each sample's own ---- */
+
+typedef struct modulated {
+    mhla_record r;
+    const mhla_kernels *kernels;
+    mhla_tensor *x, *shift, *scale, *y; /* x, y [B,T,D]; shift, scale [B,D] */
+    mhla_norm n;                        /* of one sample */
+    int64_t parts;                      /* of a sample's rows */
+    float *w;                           /* [B,D] 1 + scale */
+    float *partial;                     /* [B][parts][2][D]: dscale, dshift of each part */
+    mhla_slot dst;
+} modulated;
+
+static mhla_norm rows_of_sample(const modulated *op, int64_t task) {
+    mhla_norm n = op->n;
+    const int64_t b = task / op->parts, part = task % op->parts;
+    const int64_t from = part * n.rows / op->parts, at = b * n.rows + from;
+    n.rows = (part + 1) * n.rows / op->parts - from;
+    n.x += at * n.ldx;
+    if (n.mean) n.mean += at;
+    if (n.rstd) n.rstd += at;
+    n.y += at * n.ldy;
+    if (n.dy) n.dy += at * n.lddy;
+    if (n.dx) n.dx += at * n.lddx;
+    n.w = op->w + b * n.group;
+    n.b = op->shift->data + b * op->shift->ld;
+    return n;
+}
+
+static void modulated_task(void *arg, int64_t task, int worker) {
+    const modulated *op = arg;
+    (void)worker;
+    const mhla_norm n = rows_of_sample(op, task);
+    op->kernels->norm_forward(&n);
+}
+
+static void modulated_backward_task(void *arg, int64_t task, int worker) {
+    const modulated *op = arg;
+    (void)worker;
+    mhla_norm n = rows_of_sample(op, task);
+    float *sums = op->partial + task * 2 * n.group;
+    memset(sums, 0, sizeof(float) * 2 * (size_t)n.group);
+    n.dw = sums;
+    n.db = sums + n.group;
+    op->kernels->norm_backward(&n);
+}
+
+/* dscale or dshift of sample b: its parts in their order. */
+static void modulated_sum_task(void *arg, int64_t b, int worker) {
+    const modulated *op = arg;
+    (void)worker;
+    const int64_t D = op->n.group;
+    float *dst = op->dst.data + b * op->dst.ld;
+    if (!op->dst.add) memset(dst, 0, sizeof(float) * (size_t)D);
+    op->kernels->column_sums(dst, op->partial + b * op->parts * 2 * D, 2 * D, NULL, 0, op->parts, D);
+}
+
+static void modulated_backward(mhla_tape *t, void *p) {
+    modulated *op = p;
+    mhla_norm *n = &op->n;
+    const int64_t B = op->x->shape[0], D = n->group;
+    n->dy = mhla_tape_arrived(op->y);
+    n->lddy = op->y->ld;
+    op->partial = mhla_tape_scratch(t, sizeof(float) * 2 * (size_t)(B * op->parts * D));
+    const mhla_slot dx = mhla_tape_grad(t, op->x);
+    n->dx = dx.data;
+    n->lddx = dx.ld;
+    n->add = dx.add;
+    mhla_tape_run(t, B * op->parts, modulated_backward_task, op);
+    for (int shift = 0; shift < 2; shift++) {
+        op->dst = mhla_tape_grad(t, shift ? op->shift : op->scale);
+        if (op->dst.wanted) mhla_tape_run(t, B, modulated_sum_task, op);
+        op->partial += D;
+    }
+}
+
+mhla_tensor *mhla_nn_modulated_norm(mhla_tape *t, float eps, mhla_tensor *shift, mhla_tensor *scale, mhla_tensor *x) {
+    MHLA_GIVEN(t, x);
+    MHLA_GIVEN(t, shift);
+    MHLA_GIVEN(t, scale);
+    const int64_t B = x->shape[0], D = x->cols;
+    MHLA_NEED(t, x->dims == 3 && D <= INT32_MAX, "a tensor of %d axes where [B, T, D] is expected", x->dims);
+    MHLA_NEED(t, shift->rows == B && shift->cols == D && scale->rows == B && scale->cols == D,
+              "a shift of %lld x %lld and a scale of %lld x %lld where %lld x %lld are expected",
+              (long long)shift->rows, (long long)shift->cols, (long long)scale->rows, (long long)scale->cols,
+              (long long)B, (long long)D);
+    modulated *op = mhla_tape_op(t, sizeof *op);
+    mhla_tensor *y = op ? mhla_tape_tensor(t, x->shape, x->dims) : NULL;
+    float *w = y ? mhla_tape_floats(t, B * D) : NULL;
+    if (w == NULL) return NULL;
+    *op = (modulated){.kernels = t->kernels, .x = x, .shift = shift, .scale = scale, .y = y, .w = w};
+    op->n = (mhla_norm){.rows = x->shape[1],
+                        .cols = (int)D,
+                        .group = (int)D,
+                        .centred = 1,
+                        .eps = eps,
+                        .x = x->data,
+                        .ldx = x->ld,
+                        .y = y->data,
+                        .ldy = y->ld};
+    op->parts = mhla_part_count(x->shape[1], LEAST_ROWS);
+    const int needs = x->needs_grad || shift->needs_grad || scale->needs_grad;
+    if (mhla_tape_keeps(t, needs)) {
+        op->n.mean = mhla_tape_floats(t, x->rows);
+        op->n.rstd = mhla_tape_floats(t, x->rows);
+    }
+    for (int64_t b = 0; b < B && !mhla_tape_dry(t); b++)
+        for (int64_t j = 0; j < D; j++) w[b * D + j] = 1.0f + scale->data[b * scale->ld + j];
+    mhla_tape_run(t, B * op->parts, modulated_task, op);
+    return mhla_tape_record(t, &op->r, modulated_backward, y, needs);
 }

@@ -1,0 +1,465 @@
+/* DiT: a noisy image is cut into patches, a stack of transformer blocks, told how noisy it is and what it shows, lets them
+ * look at each other, and each patch answers with the noise in it (or the velocity). With MHLA for attention this is the
+ * generator of the paper; linear and softmax attention stand in the same place. One file, from the parameters to the answer;
+ * dit_config.c has the choices.
+ *
+ *   x = patches + position,  c = silu(time + label)
+ *   shift1, scale1, gate1, shift2, scale2, gate2 = linear(c)                                        adaLN-Zero
+ *   x = x + gate1 attention(norm(x) (1 + scale1) + shift1),  x = x + gate2 mlp(norm(x) (1 + scale2) + shift2)    depth times
+ *   answer = image(linear(norm(x) (1 + scale) + shift)) */
+#include "models/dit.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/status.h"
+#include "nn/op.h"
+
+enum { FREQUENCIES = 256 };     /* numbers that a time becomes */
+static const float EPS = 1e-6f; /* of the norms */
+
+/* ---- Parameters, under the names of the published checkpoints ---------------------------------------------------- */
+
+typedef struct layer {
+    mhla_param *w, *b; /* b NULL where there is no bias */
+} layer;
+
+typedef struct block {
+    layer inner;        /* the attention's own norm */
+    layer qkv, out;     /* [3D,D], [D,D] */
+    layer gate;         /* [D,D] */
+    mhla_param *g_norm; /* [K] */
+    mhla_param *q_norm, *k_norm;
+    layer lepe;      /* [D,1,3,3] */
+    mhla_param *mix; /* [M,M,1,1]: how much query block i takes from block b */
+    layer fc1, fc2;  /* [4D,D], [D,4D] */
+    layer ada;       /* [6D,D] */
+    layer cpe;       /* [D,1,3,3] */
+} block;
+
+/* What belongs to a size of image: made when first seen, kept as long as the model. */
+typedef struct grid {
+    struct grid *next;
+    int H, W; /* patches */
+    mhla_plan *plan;
+    mhla_params *own; /* holds `position` where it is not the checkpoint's */
+    mhla_param *position;
+    int32_t *order; /* [2][T]: token of each place of the list of blocks; place of each token. Folded CPE only */
+} grid;
+
+struct mhla_dit {
+    mhla_dit_config config;
+    mhla_params *params;
+    grid *grids;
+    mhla_param *pos_embed;
+    layer patch, time0, time2, final, final_ada;
+    mhla_param *labels; /* [classes + 1, D] */
+    block *blocks;      /* [depth] */
+};
+
+static layer add_linear(mhla_params *ps, int64_t N, int64_t K, int bias, const char *name) {
+    layer l = {.w = mhla_params_addf(ps, MHLA_SHAPE(N, K), MHLA_PARAM_DECAY, "%s.weight", name)};
+    if (bias) l.b = mhla_params_addf(ps, MHLA_SHAPE(N), 0, "%s.bias", name);
+    return l;
+}
+
+static layer add_depthwise(mhla_params *ps, int64_t D, int k, const char *name) {
+    return (layer){mhla_params_addf(ps, MHLA_SHAPE(D, 1, k, k), MHLA_PARAM_DECAY, "%s.weight", name),
+                   mhla_params_addf(ps, MHLA_SHAPE(D), 0, "%s.bias", name)};
+}
+
+/* In the order of the published lists. Softmax attention has facebookresearch's names, the others those of MHLA's release. */
+static void add_block(block *b, mhla_params *ps, const mhla_dit_config *c, int i) {
+    char name[64];
+    const int softmax = c->attention == MHLA_ATTENTION_SOFTMAX;
+    const int64_t D = c->dim, hidden = (int64_t)(c->dim * c->mlp_ratio), M = (int64_t)c->blocks[0] * c->blocks[1];
+#define NAME(suffix) (snprintf(name, sizeof name, "blocks.%d.%s", i, suffix), name)
+    if (c->inner_norm) {
+        b->inner.w = mhla_params_add(ps, NAME("attn.norm.weight"), MHLA_SHAPE(D), 0);
+        b->inner.b = mhla_params_add(ps, NAME("attn.norm.bias"), MHLA_SHAPE(D), 0);
+    }
+    b->qkv = add_linear(ps, 3 * D, D, c->qkv_bias, softmax ? NAME("attn.qkv") : NAME("attn.to_qkv"));
+    if (c->qk_norm) {
+        b->q_norm = mhla_params_add(ps, NAME("attn.q_norm.weight"), MHLA_SHAPE(D), 0);
+        b->k_norm = mhla_params_add(ps, NAME("attn.k_norm.weight"), MHLA_SHAPE(D), 0);
+    }
+    if (c->lepe) b->lepe = add_depthwise(ps, D, c->lepe, NAME("attn.lepe"));
+    if (c->attention == MHLA_ATTENTION_MHLA) {
+        b->mix = mhla_params_add(ps, NAME("attn.piece_attn.conv.weight"), MHLA_SHAPE(M, M, 1, 1),
+                                 MHLA_PARAM_DECAY | MHLA_PARAM_MIX);
+        if (b->mix) { /* after each update: [0,1] as released, the open interval of the paper otherwise */
+            b->mix->mix_low = c->structure == MHLA_STRUCTURE_RELEASED ? 0.0f : 1e-6f;
+            b->mix->mix_high = 1.0f;
+        }
+    }
+    if (c->gate) b->gate = add_linear(ps, D, D, 1, NAME("attn.g"));
+    if (c->gate && c->gate_norm)
+        b->g_norm = mhla_params_add(ps, NAME("attn.g_norm.weight"), MHLA_SHAPE(D / c->heads), 0);
+    b->out = add_linear(ps, D, D, 1, softmax ? NAME("attn.proj") : NAME("attn.to_out.0"));
+    b->fc1 = add_linear(ps, hidden, D, 1, NAME("mlp.fc1"));
+    b->fc2 = add_linear(ps, D, hidden, 1, NAME("mlp.fc2"));
+    b->ada = add_linear(ps, 6 * D, D, 1, NAME("adaLN_modulation.1"));
+    if (c->cpe) b->cpe = add_depthwise(ps, D, 3, NAME("dw_conv"));
+#undef NAME
+}
+
+static int64_t out_channels(const mhla_dit_config *c) { return c->learn_sigma ? 2 * c->channels : c->channels; }
+
+static void add_all(mhla_dit *m) {
+    const mhla_dit_config *c = &m->config;
+    mhla_params *ps = m->params;
+    const int64_t D = c->dim, p = c->patch, T = mhla_dit_tokens(c, c->image[0], c->image[1]);
+    m->pos_embed = mhla_params_add(ps, "pos_embed", MHLA_SHAPE(1, T, D), MHLA_PARAM_FROZEN);
+    m->patch.w = mhla_params_add(ps, "x_embedder.proj.weight", MHLA_SHAPE(D, c->channels, p, p), MHLA_PARAM_DECAY);
+    m->patch.b = mhla_params_add(ps, "x_embedder.proj.bias", MHLA_SHAPE(D), 0);
+    m->time0 = add_linear(ps, D, FREQUENCIES, 1, "t_embedder.mlp.0");
+    m->time2 = add_linear(ps, D, D, 1, "t_embedder.mlp.2");
+    m->labels = mhla_params_add(ps, "y_embedder.embedding_table.weight", MHLA_SHAPE(c->classes + c->null_label, D),
+                                MHLA_PARAM_DECAY);
+    for (int i = 0; i < c->depth; i++) add_block(&m->blocks[i], ps, c, i);
+    m->final = add_linear(ps, p * p * out_channels(c), D, 1, "final_layer.linear");
+    m->final_ada = add_linear(ps, 2 * D, D, 1, "final_layer.adaLN_modulation.1");
+}
+
+/* ---- What belongs to a size -------------------------------------------------------------------------------------------- */
+
+/* table [H*W, D]: the first half of a row tells the column, the second the row, each [sin, cos] of D/4 frequencies. */
+static void fill_positions(float *table, int64_t H, int64_t W, int64_t D) {
+    const int64_t n = D / 4;
+    for (int64_t j = 0; j < n; j++) {
+        const double frequency = pow(10000.0, -(double)j / (double)n);
+        for (int64_t y = 0; y < H; y++)
+            for (int64_t x = 0; x < W; x++) {
+                float *row = table + (y * W + x) * D + j;
+                row[0] = (float)sin((double)x * frequency);
+                row[n] = (float)cos((double)x * frequency);
+                row[2 * n] = (float)sin((double)y * frequency);
+                row[3 * n] = (float)cos((double)y * frequency);
+            }
+    }
+}
+
+/* numbers [FREQUENCIES] of a time: [cos, sin], in double because float32 would be off by 3e-5 at the last steps. */
+static void fill_time(float *numbers, double time) {
+    enum { HALF = FREQUENCIES / 2 };
+    for (int i = 0; i < HALF; i++) {
+        const double angle = time * exp(-log(10000.0) * i / HALF);
+        numbers[i] = (float)cos(angle);
+        numbers[HALF + i] = (float)sin(angle);
+    }
+}
+
+static mhla_status make_plan(mhla_plan **plan, const mhla_dit_config *c, int H, int W) {
+    mhla_plan_desc desc = {
+        .size = sizeof desc,
+        .kind = MHLA_KIND_SOFTMAX,
+        .heads = c->heads,
+        .key_dim = c->dim / c->heads,
+        .value_dim = c->dim / c->heads,
+    };
+    if (c->attention != MHLA_ATTENTION_SOFTMAX) { /* phi(x) = relu(x) + eps */
+        desc.kind = MHLA_KIND_LINEAR;
+        desc.feature = MHLA_FEATURE_RELU;
+        desc.feature_eps = (float)c->feature_eps;
+        desc.den_eps = (float)c->den_eps;
+    }
+    if (c->attention == MHLA_ATTENTION_MHLA) {
+        desc.kind = MHLA_KIND_BIDIRECTIONAL;
+        desc.denominator = (mhla_denominator)c->denominator;
+        desc.axes = 2;
+        desc.grid[0] = H;
+        desc.grid[1] = W;
+        desc.blocks[0] = c->blocks[0];
+        desc.blocks[1] = c->blocks[1];
+    }
+    return mhla_plan_create(plan, &desc);
+}
+
+/* The tokens block after block, as the released code has them, and the way back. */
+static void fill_order(int32_t *order, const int blocks[2], int H, int W) {
+    int32_t n = 0, T = H * W;
+    for (int i = 0; i < blocks[0]; i++)
+        for (int j = 0; j < blocks[1]; j++)
+            for (int y = i * H / blocks[0]; y < (i + 1) * H / blocks[0]; y++)
+                for (int x = j * W / blocks[1]; x < (j + 1) * W / blocks[1]; x++) {
+                    order[T + y * W + x] = n;
+                    order[n++] = y * W + x;
+                }
+}
+
+static void grid_free(grid *g) {
+    if (g == NULL) return;
+    mhla_plan_free(g->plan);
+    mhla_params_free(g->own);
+    mhla_free(g->order);
+    free(g);
+}
+
+static mhla_status grid_fill(grid *g, const mhla_dit *m) {
+    const mhla_dit_config *c = &m->config;
+    const int64_t T = (int64_t)g->H * g->W;
+    MHLA_TRY(make_plan(&g->plan, c, g->H, g->W));
+    if (c->cpe == MHLA_DIT_CPE_FOLDED) {
+        g->order = mhla_alloc(sizeof *g->order * 2 * (size_t)T);
+        if (g->order == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for the order of %lld tokens", (long long)T);
+        fill_order(g->order, c->blocks, g->H, g->W);
+    }
+    g->position = m->pos_embed;
+    if (g->H * c->patch == c->image[0] && g->W * c->patch == c->image[1]) return MHLA_OK;
+    MHLA_TRY(mhla_params_create(&g->own));
+    g->position = mhla_params_add(g->own, "pos_embed", MHLA_SHAPE(1, T, c->dim), MHLA_PARAM_FROZEN);
+    MHLA_TRY(mhla_params_status(g->own));
+    fill_positions(g->position->data, g->H, g->W, c->dim);
+    return MHLA_OK;
+}
+
+static mhla_status grid_of(const grid **found, mhla_dit *m, int64_t height, int64_t width) {
+    const mhla_dit_config *c = &m->config;
+    MHLA_TRY(mhla_dit_check_size(c, height, width));
+    grid *g = m->grids;
+    while (g && (g->H * c->patch != height || g->W * c->patch != width)) g = g->next;
+    if (g == NULL) {
+        g = calloc(1, sizeof *g);
+        if (g == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for a grid");
+        g->H = (int)(height / c->patch);
+        g->W = (int)(width / c->patch);
+        const mhla_status status = grid_fill(g, m);
+        if (status != MHLA_OK) {
+            grid_free(g);
+            return status;
+        }
+        g->next = m->grids;
+        m->grids = g;
+    }
+    *found = g;
+    return MHLA_OK;
+}
+
+/* ---- Making ------------------------------------------------------------------------------------------------------------ */
+
+mhla_status mhla_dit_create(mhla_dit **model, const mhla_dit_config *config) {
+    *model = NULL;
+    MHLA_TRY(mhla_dit_config_check(config));
+    mhla_dit *m = calloc(1, sizeof *m);
+    block *blocks = calloc((size_t)config->depth, sizeof *blocks);
+    if (m == NULL || blocks == NULL) {
+        free(m);
+        free(blocks);
+        return mhla_fail(MHLA_ENOMEM, "no memory for a model of %d blocks", config->depth);
+    }
+    m->config = *config;
+    m->blocks = blocks;
+    const grid *g;
+    mhla_status status = mhla_params_create(&m->params);
+    if (status == MHLA_OK) {
+        add_all(m);
+        status = mhla_params_status(m->params);
+    }
+    if (status == MHLA_OK) status = mhla_dit_init_param(m, m->pos_embed, 0);
+    if (status == MHLA_OK) status = grid_of(&g, m, config->image[0], config->image[1]);
+    if (status != MHLA_OK) {
+        mhla_dit_free(m);
+        return status;
+    }
+    *model = m;
+    return MHLA_OK;
+}
+
+void mhla_dit_free(mhla_dit *m) {
+    if (m == NULL) return;
+    for (grid *g = m->grids, *next; g; g = next) {
+        next = g->next;
+        grid_free(g);
+    }
+    mhla_params_free(m->params);
+    free(m->blocks);
+    free(m);
+}
+
+const mhla_dit_config *mhla_dit_config_of(const mhla_dit *m) { return &m->config; }
+mhla_params *mhla_dit_params(const mhla_dit *m) { return m->params; }
+
+static int contains(const mhla_param *p, const char *part) { return strstr(p->name, part) != NULL; }
+
+/* Depthwise kernels: the middle 1, all else 0. */
+static void init_identity(mhla_param *p) {
+    mhla_init_constant(p, 0.0f);
+    const int64_t taps = p->count / p->shape[0];
+    for (int64_t i = 0; p->dims == 4 && i < p->shape[0]; i++) p->data[i * taps + taps / 2] = 1.0f;
+}
+
+/* Linear layers and patches xavier, label table and time MLP normal 0.02, adaLN and the final layer zero, convolutions the
+ * identity, norms 1, biases 0. A gate starts near one half of all: its weights are those of any linear layer. */
+mhla_status mhla_dit_init_param(mhla_dit *m, mhla_param *p, uint64_t seed) {
+    const mhla_dit_config *c = &m->config;
+    const size_t n = strlen(p->name);
+    const int bias = n > 5 && strcmp(p->name + n - 5, ".bias") == 0;
+    if (p == m->pos_embed) {
+        fill_positions(p->data, c->image[0] / c->patch, c->image[1] / c->patch, c->dim);
+        mhla_param_touch(p);
+    } else if (p->flags & MHLA_PARAM_MIX) {
+        MHLA_TRY(mhla_mix_fill(p->data, (mhla_mix_init)c->mix, 2, c->blocks, 0.0));
+        mhla_param_touch(p);
+    } else if (contains(p, ".lepe.") || contains(p, ".dw_conv.")) {
+        init_identity(p);
+    } else if (bias || contains(p, "adaLN_modulation") || strncmp(p->name, "final_layer.", 12) == 0) {
+        mhla_init_constant(p, 0.0f);
+    } else if (p->dims == 1) {
+        mhla_init_constant(p, 1.0f);
+    } else if (contains(p, "embedding_table") || contains(p, "t_embedder")) {
+        mhla_init_normal(p, seed, 0.02);
+    } else {
+        mhla_init_xavier(p, seed);
+    }
+    return MHLA_OK;
+}
+
+mhla_status mhla_dit_init(mhla_dit *m, uint64_t seed) {
+    for (int i = 0; i < mhla_params_count(m->params); i++)
+        MHLA_TRY(mhla_dit_init_param(m, mhla_params_at(m->params, i), seed));
+    return MHLA_OK;
+}
+
+/* ---- Forward: x is [B,T,D] throughout ------------------------------------------------------------------------------ */
+
+static mhla_tensor *linear(mhla_tape *t, layer l, mhla_activation activation, mhla_tensor *x) {
+    return mhla_nn_linear(t, l.w, l.b, activation, NULL, x);
+}
+
+/* What a block is called with; lives on the tape until backward. */
+typedef struct call {
+    const mhla_dit *model;
+    const block *b;
+    const grid *g;
+    mhla_tensor *c; /* [B,D] silu(time + label) */
+} call;
+
+/* Attention of h: q, k, v of every token; the operator; a gate; what LePE makes of v. */
+static mhla_tensor *attention(mhla_tape *t, const call *a, mhla_tensor *h) {
+    const mhla_dit_config *c = &a->model->config;
+    const block *b = a->b;
+    const int64_t D = c->dim, K = c->dim / c->heads;
+    if (c->inner_norm) h = mhla_nn_layer_norm(t, b->inner.w, b->inner.b, 1e-5f, h);
+    mhla_tensor *made[2] = {NULL, NULL}; /* qkv, gate */
+    const mhla_layer_params layers[2] = {{b->qkv.w, b->qkv.b}, {b->gate.w, b->gate.b}};
+    mhla_nn_linears(t, made, layers, c->gate ? 2 : 1, h);
+    mhla_tensor *q = mhla_nn_slice(t, made[0], 0, D), *k = mhla_nn_slice(t, made[0], D, D),
+                *v = mhla_nn_slice(t, made[0], 2 * D, D), *lepe = NULL;
+    if (c->qk_norm) {
+        q = mhla_nn_rms_norm(t, b->q_norm, (float)c->qk_norm_eps, 0, q);
+        k = mhla_nn_rms_norm(t, b->k_norm, (float)c->qk_norm_eps, 0, k);
+    }
+    if (c->lepe && !c->gate) lepe = mhla_nn_depthwise(t, b->lepe.w, b->lepe.b, a->g->H, a->g->W, NULL, v);
+    mhla_tensor *o = mhla_nn_attention_onto(t, a->g->plan, NULL, b->mix, lepe, q, k, v);
+    if (c->gate) {
+        o = c->gate_norm ? mhla_nn_rms_norm_gated(t, b->g_norm, EPS, K, o, made[1]) : mhla_nn_swiglu(t, made[1], o);
+        if (c->lepe) o = mhla_nn_depthwise(t, b->lepe.w, b->lepe.b, a->g->H, a->g->W, o, v);
+    }
+    return mhla_nn_dropout(t, (float)c->dropout, linear(t, b->out, MHLA_ACT_NONE, o));
+}
+
+static mhla_tensor *mlp(mhla_tape *t, const call *a, mhla_tensor *h) {
+    return linear(t, a->b->fc2, MHLA_ACT_NONE, linear(t, a->b->fc1, MHLA_ACT_GELU_TANH, h));
+}
+
+/* Rows of x [B,T,D] in another order, the same for each sample. */
+static mhla_tensor *reorder(mhla_tape *t, const int32_t *order, mhla_tensor *x) {
+    if (x == NULL) return NULL;
+    const int64_t B = x->shape[0], T = x->shape[1];
+    int32_t *rows = mhla_tape_op(t, sizeof *rows * (size_t)(B * T));
+    for (int64_t i = 0; rows && i < B * T; i++) rows[i] = (int32_t)(i / T * T) + order[i % T];
+    return mhla_nn_reshape(t, mhla_nn_take_rows(t, rows, B * T, x), x->shape, x->dims);
+}
+
+static mhla_tensor *cpe(mhla_tape *t, const call *a, mhla_tensor *x) {
+    const grid *g = a->g;
+    const layer l = a->b->cpe;
+    if (a->model->config.cpe == MHLA_DIT_CPE_GRID) return mhla_nn_depthwise(t, l.w, l.b, g->H, g->W, NULL, x);
+    const int64_t T = (int64_t)g->H * g->W, side = (int64_t)(sqrt((double)T) + 0.5);
+    return reorder(t, g->order + T, mhla_nn_depthwise(t, l.w, l.b, side, side, NULL, reorder(t, g->order, x)));
+}
+
+static mhla_tensor *transformer_block(mhla_tape *t, const void *arg, mhla_tensor *x) {
+    const call *a = arg;
+    const int64_t D = a->model->config.dim;
+    mhla_tensor *ada = linear(t, a->b->ada, MHLA_ACT_NONE, a->c), *part[6]; /* shift, scale, gate; twice */
+    for (int i = 0; i < 6; i++) part[i] = mhla_nn_slice(t, ada, i * D, D);
+    x = mhla_nn_gate_add(t, x, part[2], attention(t, a, mhla_nn_modulated_norm(t, EPS, part[0], part[1], x)));
+    x = mhla_nn_gate_add(t, x, part[5], mlp(t, a, mhla_nn_modulated_norm(t, EPS, part[3], part[4], x)));
+    return a->model->config.cpe ? cpe(t, a, x) : x;
+}
+
+/* silu(mlp(sinusoid of the time) + row of the label), [B,D] */
+static mhla_tensor *condition(mhla_tape *t, const mhla_dit *m, int64_t B, const float *times, const int32_t *labels) {
+    const int dry = mhla_tape_dry(t);
+    float *numbers = mhla_tape_floats(t, B * FREQUENCIES);
+    if (numbers == NULL) return NULL;
+    if (!dry && times == NULL) return mhla_tape_fail(t, MHLA_EINVAL, "times is NULL");
+    for (int64_t b = 0; b < B && !dry; b++) {
+        if (!isfinite(times[b])) return mhla_tape_fail(t, MHLA_EINVAL, "times[%lld] is not finite", (long long)b);
+        if (labels && (labels[b] < 0 || labels[b] >= m->labels->shape[0]))
+            return mhla_tape_fail(t, MHLA_EINVAL, "labels[%lld] is %d: the model has %d classes%s", (long long)b,
+                                  labels[b], m->config.classes,
+                                  m->config.null_label ? " and one label more for none" : " and no label for none");
+        fill_time(numbers + b * FREQUENCIES, (double)times[b]);
+    }
+    mhla_tensor *time = mhla_nn_input(t, numbers, MHLA_SHAPE(B, FREQUENCIES));
+    mhla_tensor *label =
+        mhla_nn_reshape(t, mhla_nn_embedding(t, m->labels, labels, B, 1), MHLA_SHAPE(B, m->config.dim));
+    time = linear(t, m->time2, MHLA_ACT_NONE, linear(t, m->time0, MHLA_ACT_SILU, time));
+    return mhla_nn_activation(t, MHLA_ACT_SILU, mhla_nn_add(t, time, label));
+}
+
+mhla_tensor *mhla_dit_forward(mhla_tape *t, mhla_dit *m, const mhla_dit_run *run, mhla_tensor *x, const float *times,
+                              const int32_t *labels) {
+    const mhla_dit_config *c = &m->config;
+    const grid *g;
+    MHLA_GIVEN(t, x);
+    MHLA_NEED(t, x->dims == 4 && x->shape[1] == c->channels, "x has %d axes and %lld channels: expected 4 and %d",
+              x->dims, x->dims == 4 ? (long long)x->shape[1] : 0, c->channels);
+    const mhla_status status = grid_of(&g, m, x->shape[2], x->shape[3]);
+    if (status != MHLA_OK) return mhla_tape_fail(t, status, "%s", mhla_message());
+    mhla_tensor *cond = condition(t, m, x->shape[0], times, labels);
+    call *calls = mhla_tape_op(t, sizeof *calls * (size_t)c->depth);
+    const mhla_mark mark = mhla_tape_mark(t);
+    x = mhla_nn_add_position(t, g->position, mhla_nn_patch_embed(t, m->patch.w, m->patch.b, x));
+    for (int i = 0; i < c->depth && calls; i++) {
+        calls[i] = (call){m, &m->blocks[i], g, cond};
+        x = run->recompute ? mhla_nn_checkpoint(t, transformer_block, &calls[i], x)
+                           : transformer_block(t, &calls[i], x);
+        if (run->trace)
+            run->trace[i] = x;
+        else
+            x = mhla_tape_release(t, mark, x);
+    }
+    mhla_tensor *ada = linear(t, m->final_ada, MHLA_ACT_NONE, cond);
+    x = mhla_nn_modulated_norm(t, EPS, mhla_nn_slice(t, ada, 0, c->dim), mhla_nn_slice(t, ada, c->dim, c->dim), x);
+    return mhla_nn_unpatch(t, c->patch, g->H, g->W, linear(t, m->final, MHLA_ACT_NONE, x));
+}
+
+/* ---- What one sample costs ---------------------------------------------------------------------------------------------- */
+
+int64_t mhla_dit_tokens(const mhla_dit_config *c, int64_t height, int64_t width) {
+    return height / c->patch * (width / c->patch);
+}
+
+int64_t mhla_dit_multiply_adds(const mhla_dit_config *c, int64_t height, int64_t width, int as_paper) {
+    const int64_t T = mhla_dit_tokens(c, height, width), D = c->dim, K = c->dim / c->heads, p2 = c->patch * c->patch;
+    const int64_t hidden = (int64_t)(D * c->mlp_ratio), M = (int64_t)c->blocks[0] * c->blocks[1];
+    int64_t each = T * D * (3 * D + D + 2 * hidden) + 6 * D * D; /* qkv, out, fc1, fc2; adaLN */
+    if (c->gate) each += T * D * D;
+    each += T * D * ((int64_t)c->lepe * c->lepe + (c->cpe ? 9 : 0));
+    if (!as_paper) {
+        if (c->attention == MHLA_ATTENTION_SOFTMAX) each += 2 * T * T * D;         /* scores, their use */
+        if (c->attention != MHLA_ATTENTION_SOFTMAX) each += 2 * T * D * K + T * D; /* S, q S, q z */
+        if (c->attention == MHLA_ATTENTION_MHLA) {
+            each += M * M * D * K;                                             /* S' = m S */
+            if (c->denominator == MHLA_DEN_EQ4) each += M * M * D;             /* z' = m z */
+            if (c->denominator == MHLA_DEN_RELEASED) each += M * T * c->heads; /* of the products */
+            if (c->denominator == MHLA_DEN_NONE) each -= T * D;
+        }
+    }
+    return T * c->channels * p2 * D + FREQUENCIES * D + D * D + c->depth * each + 2 * D * D +
+           T * D * p2 * out_channels(c);
+}
