@@ -28,6 +28,7 @@ int cmd_generate(int argc, char **argv);
 int cmd_chat(int argc, char **argv);
 int cmd_tokenize(int argc, char **argv);
 int cmd_reproduce(int argc, char **argv);
+int cmd_sample(int argc, char **argv);
 
 /* ---- Options (options.c): one table per verb feeds the parser and --help ---- */
 
@@ -77,6 +78,9 @@ int cli_failed(const char *verb, mhla_status status);
 
 /* All of a file, "-" being standard input; malloc'ed. NULL with a message on stderr. */
 char *cli_read_all(const char *verb, const char *path, size_t *size);
+
+/* Can a file of this path be written? Asked before the work, not after it; errno says why not. */
+int cli_writable(const char *path);
 
 /* This program as it was called ("build/mhla"), for commands that the reader may want to type. */
 extern const char *cli_program;
@@ -175,6 +179,7 @@ void train_clear_bar(void);
 
 const char *text_time(char *text, size_t size, double seconds); /* "3.45 ms" */
 const char *text_bytes(char *text, size_t size, double bytes);  /* "1.5 MiB" */
+const char *text_left(char *text, size_t size, double left);    /* seconds to go: "1:05", "2.5 h", "-" */
 const char *text_count(char *text, size_t size, int64_t count); /* "31500" -> "31,500" */
 
 /* Arithmetic per (batch, head), as the literature counts it. */

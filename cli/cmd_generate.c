@@ -293,14 +293,6 @@ static mhla_status generate(speaker *s, mhla_sequence **base, continuation *list
     return status;
 }
 
-/* Found before the work, not after it. */
-static int can_be_written(const char *path) {
-    const char *slash = strrchr(path, '/');
-    char folder[4096] = ".";
-    if (slash) snprintf(folder, sizeof folder, "%.*s", slash == path ? 1 : (int)(slash - path), path);
-    return access(folder, W_OK | X_OK) == 0;
-}
-
 int cmd_generate(int argc, char **argv) {
     int code = cli_parse(&usage, argc, argv, NULL);
     if (code >= 0) return code;
@@ -316,7 +308,7 @@ int cmd_generate(int argc, char **argv) {
         prompt = ""; /* goes on where the state ends */
         append = 1;
     }
-    if (state && !can_be_written(state)) {
+    if (state && !cli_writable(state)) {
         fprintf(stderr, "mhla %s: %s: cannot be written: %s\n", usage.verb, state, strerror(errno));
         return CLI_FAILED;
     }

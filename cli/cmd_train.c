@@ -137,16 +137,6 @@ void train_clear_bar(void) {
     bar_shown = 0;
 }
 
-static const char *text_left(char *text, size_t size, double left) {
-    if (!isfinite(left))
-        snprintf(text, size, "-");
-    else if (left < 5999.0)
-        snprintf(text, size, "%d:%02d", (int)left / 60, (int)left % 60);
-    else
-        snprintf(text, size, "%.1f h", left / 3600.0);
-    return text;
-}
-
 static void show_step(const mhla_train_event *e) {
     const double now = now_seconds();
     const int final = e->step == e->steps;

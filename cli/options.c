@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli.h"
 
@@ -175,4 +176,11 @@ char *cli_read_all(const char *verb, const char *path, size_t *size) {
     }
     if (f && !standard) fclose(f);
     return bytes;
+}
+
+int cli_writable(const char *path) {
+    const char *slash = strrchr(path, '/');
+    char folder[4096] = ".";
+    if (slash) snprintf(folder, sizeof folder, "%.*s", slash == path ? 1 : (int)(slash - path), path);
+    return access(folder, W_OK | X_OK) == 0;
 }

@@ -1,4 +1,5 @@
 /* Numbers as people read them, and the operation counts that every verb shares. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -36,6 +37,16 @@ const char *text_count(char *text, size_t size, int64_t count) {
         text[used++] = plain[i];
     }
     text[used] = '\0';
+    return text;
+}
+
+const char *text_left(char *text, size_t size, double left) {
+    if (!isfinite(left))
+        snprintf(text, size, "-");
+    else if (left < 5999.0)
+        snprintf(text, size, "%d:%02d", (int)left / 60, (int)left % 60);
+    else
+        snprintf(text, size, "%.1f h", left / 3600.0);
     return text;
 }
 

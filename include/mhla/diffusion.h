@@ -51,6 +51,7 @@ MHLA_API mhla_status mhla_sampler_create(mhla_sampler **sampler, const mhla_samp
 MHLA_API void mhla_sampler_free(mhla_sampler *sampler);
 
 MHLA_API int mhla_sampler_steps(const mhla_sampler *sampler);
+MHLA_API const char *mhla_sampler_method(const mhla_sampler *sampler);
 /* What the network is told at step i: 0 .. 1000, whole numbers for diffusions. */
 MHLA_API double mhla_sampler_time(const mhla_sampler *sampler, int i);
 /* Whether step i wants standard normal noise [batch,channels,pixels]. */
@@ -94,6 +95,9 @@ typedef struct mhla_sample_desc {
 /* images [desc->images, channels, height, width], values about -1..1. MHLA_EINVAL names the setting that is wrong,
  * MHLA_ERANGE the step at which a number was not finite; *stopped (may be NULL) is 1 where report asked for the end. */
 MHLA_API mhla_status mhla_model_sample(mhla_model *model, float *images, const mhla_sample_desc *desc, int *stopped);
+
+/* Checks all of desc as mhla_model_sample would, and writes what its zeros stand for; nothing is computed. */
+MHLA_API mhla_status mhla_model_sample_settle(mhla_model *model, mhla_sample_desc *desc);
 
 /* *class_ of a name (letters of either size), a number, or "none", the null label. MHLA_EINVAL with the nearest name. */
 MHLA_API mhla_status mhla_model_class_find(const mhla_model *model, const char *name, int *class_);

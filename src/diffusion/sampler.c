@@ -161,6 +161,8 @@ void mhla_sampler_free(mhla_sampler *sampler) {
 
 int mhla_sampler_steps(const mhla_sampler *sampler) { return sampler->path.steps; }
 
+const char *mhla_sampler_method(const mhla_sampler *sampler) { return methods[sampler->method].name; }
+
 double mhla_sampler_time(const mhla_sampler *sampler, int i) {
     return i >= 0 && i < sampler->path.steps ? sampler->time[i] : 0.0;
 }

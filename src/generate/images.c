@@ -190,25 +190,53 @@ static mhla_status run_batch(job *j, mhla_sampler *sampler, float *images, int *
     return MHLA_OK;
 }
 
+/* Everything is checked; what remains can fail only for want of memory, or in the network. */
+static mhla_status prepare(job *j, mhla_sampler_desc *how, mhla_model *model, const mhla_sample_desc *desc) {
+    MHLA_TRY(mhla_model_need(model, &mhla_family_dit));
+    *j = (job){.model = model, .config = mhla_dit_config_of(model->dit)};
+    MHLA_TRY(mhla_copy_struct(&j->desc, sizeof j->desc, desc, "mhla_sample_desc"));
+    MHLA_TRY(check(j));
+    *how = (mhla_sampler_desc){.size = sizeof *how,
+                               .process = process_name(j->config),
+                               .method = j->desc.method,
+                               .steps = j->desc.steps,
+                               .eta = j->desc.eta,
+                               .shift = j->desc.shift,
+                               .clip = j->desc.clip,
+                               .learned_sigma = j->config->learn_sigma,
+                               .batch = j->batch,
+                               .channels = j->config->channels,
+                               .pixels = j->pixels};
+    return MHLA_OK;
+}
+
+mhla_status mhla_model_sample_settle(mhla_model *model, mhla_sample_desc *desc) {
+    job j;
+    mhla_sampler_desc how;
+    mhla_sampler *sampler;
+    MHLA_TRY(prepare(&j, &how, model, desc));
+    how.batch = how.channels = how.pixels = 1;
+    MHLA_TRY(mhla_sampler_create(&sampler, &how));
+    mhla_sample_desc *d = &j.desc;
+    d->method = mhla_sampler_method(sampler);
+    d->steps = mhla_sampler_steps(sampler);
+    d->guided_channels = d->guided_channels ? d->guided_channels : j.config->channels;
+    if (d->shift == 0.0) d->shift = 1.0;
+    d->height = j.height;
+    d->width = j.width;
+    d->batch = j.batch;
+    mhla_sampler_free(sampler);
+    memcpy(desc, d, desc->size < sizeof *d ? desc->size : sizeof *d);
+    return MHLA_OK;
+}
+
 mhla_status mhla_model_sample(mhla_model *model, float *images, const mhla_sample_desc *desc, int *stopped) {
     int end = 0;
+    job j;
+    mhla_sampler_desc how;
     if (stopped) *stopped = 0;
-    MHLA_TRY(mhla_model_need(model, &mhla_family_dit));
-    job j = {.model = model, .config = mhla_dit_config_of(model->dit)};
-    MHLA_TRY(mhla_copy_struct(&j.desc, sizeof j.desc, desc, "mhla_sample_desc"));
+    MHLA_TRY(prepare(&j, &how, model, desc));
     if (images == NULL && j.desc.images > 0) return mhla_fail(MHLA_EINVAL, "images is NULL");
-    MHLA_TRY(check(&j));
-    mhla_sampler_desc how = {.size = sizeof how,
-                             .process = process_name(j.config),
-                             .method = j.desc.method,
-                             .steps = j.desc.steps,
-                             .eta = j.desc.eta,
-                             .shift = j.desc.shift,
-                             .clip = j.desc.clip,
-                             .learned_sigma = j.config->learn_sigma,
-                             .batch = j.batch,
-                             .channels = j.config->channels,
-                             .pixels = j.pixels};
     mhla_sampler *sampler = NULL;
     mhla_status status = mhla_sampler_create(&sampler, &how);
     if (status == MHLA_OK) status = make_room(&j);

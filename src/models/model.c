@@ -12,7 +12,7 @@
 
 enum { PATH = 4096 };
 
-static const mhla_family *const families[] = {&mhla_family_deit, &mhla_family_dit, &mhla_family_lm};
+static const mhla_family *const families[] = {&mhla_family_deit, &mhla_family_lm, &mhla_family_dit};
 enum { FAMILIES = sizeof families / sizeof *families };
 
 /* ---- Making ---------------------------------------------------------------------------------------------------- */
@@ -163,7 +163,8 @@ static mhla_status read_config(json_t **tree, const mhla_family **family, const 
         return mhla_fail(MHLA_EIO, "%.60s...: the path is too long", folder);
     MHLA_TRY(mhla_json_load(tree, path));
     if (!json_is_object(*tree)) return mhla_fail(MHLA_EDATA, "%s: no JSON object", path);
-    for (int i = FAMILIES; i-- > 0;) { /* the first one takes what no other does, and says what is wrong with it */
+    for (int i = FAMILIES; i-- > 0;) { /* the first one takes what no other does, and says what is
+                                             wrong with it; language models take any model_type that is not known before */
         *family = families[i];
         if ((*family)->fits(*tree)) break;
     }

@@ -1,0 +1,372 @@
+/* mhla sample: images that a diffusion model makes out of noise, as one PNG or a folder of them; each tells how it was made, and
+ * --like makes it again. */
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
+
+#include "sample.h"
+
+static const char *model, *classes, *sampler, *weights, *out, *like;
+static int64_t count = 1, seed, steps, channels, batch, threads;
+static double guidance = -1.0, eta, shift;
+static cli_grid size;
+static int no_clip, animate, json, quiet, any_model;
+
+static const cli_option options[] = {
+    {"model,m", CLI_TEXT, &model, "MODEL", "a model's folder or a run; needed"},
+    {"classes,c", CLI_TEXT, &classes, "LIST", "names or numbers with commas between them, none, or all (the default)"},
+    {"count,n", CLI_INT, &count, "N", "images of each class; default 1"},
+    {"seed,s", CLI_COUNT, &seed, "S", "images of a class have the seeds S, S+1, ...; default 0"},
+    {"guidance,g", CLI_AMOUNT, &guidance, "X",
+     "how much a class weighs, 1: as it is; default 2 if the model can, else 1"},
+    {"guided-channels", CLI_INT, &channels, "N", "guidance acts on the first N channels; default all"},
+    {"sampler", CLI_TEXT, &sampler, "NAME",
+     "ddim (default), ddpm, dpm++, unipc; of flows euler (default), dpm++, unipc"},
+    {"steps", CLI_INT, &steps, "N", "default 50; ddpm 250"},
+    {"eta", CLI_AMOUNT, &eta, "X", "ddim: noise that is added, 0 to 1; default 0"},
+    {"shift", CLI_REAL, &shift, "X", "flows: more steps where there is much noise; default 1"},
+    {"no-clip", CLI_FLAG, &no_clip, NULL, "what is seen behind the noise may leave the range of pixels on the way"},
+    {"size", CLI_GRID, &size, "WxH", "pixels, multiples of the patch; default: as in training"},
+    {"weights", CLI_TEXT, &weights, "WHICH", "raw, or ema (their average); default: which did better in training"},
+    {"out,o", CLI_TEXT, &out, "PATH", "FILE.png: one image, or a grid of all; else a folder, a file for each image"},
+    {"animate", CLI_FLAG, &animate, NULL, "animated PNG: out of the noise, step by step"},
+    {"like", CLI_TEXT, &like, "FILE.png", "makes this picture of mhla sample again, and compares"},
+    {"any-model", CLI_FLAG, &any_model, NULL, "--like: with other weights, too"},
+    {"batch", CLI_INT, &batch, "N", "images at a time; changes no pixel"},
+    {"threads", CLI_INT, &threads, "N", "default: what OpenMP would use; changes no pixel"},
+    {"json", CLI_FLAG, &json, NULL, "one JSON document instead of text"},
+    {"quiet", CLI_FLAG, &quiet, NULL, "no progress"},
+    {0},
+};
+static const cli_usage usage = {
+    .verb = "sample",
+    .arguments = "",
+    .options = options,
+    .text =
+        "Makes images out of noise with a diffusion model. An image depends on its class, its seed and the options\n"
+        "alone, and its PNG says all of them: mhla sample --like FILE.png makes it again. A folder has a folder\n"
+        "for each class, and the same command goes on with one that is not complete. Ctrl-C stops.\n",
+};
+
+enum { IMAGES_MOST = 1000000, MANY_CLASSES = 100 };
+static const double usual_guidance = 2.0;
+
+static int is_png(const char *path) {
+    const size_t n = strlen(path);
+    return n > 4 && strcasecmp(path + n - 4, ".png") == 0;
+}
+
+/* ---- What is asked for ---- */
+
+static int refuse(void) {
+    if (like) {
+        if (classes || sampler || steps || channels || size.axes || weights || guidance >= 0.0 || eta > 0.0 ||
+            shift > 0.0 || no_clip || animate || count != 1 || seed)
+            return cli_wrong(usage.verb,
+                             "--like takes everything from the picture: only --model, --any-model, --out, --batch, "
+                             "--threads, --json and --quiet go with it");
+        if (out && !is_png(out))
+            return cli_wrong(usage.verb, "--out is \"%s\": with --like a name that ends with .png", out);
+    } else {
+        if (model == NULL) return cli_wrong(usage.verb, "--model is missing");
+        if (any_model) return cli_wrong(usage.verb, "--any-model is for --like");
+    }
+    if (threads > 1024) return cli_wrong(usage.verb, "--threads is %lld: expected 1 to 1024", (long long)threads);
+    if (batch > 65536) return cli_wrong(usage.verb, "--batch is %lld: expected 1 to 65536", (long long)batch);
+    if (steps > 1000) return cli_wrong(usage.verb, "--steps is %lld: expected 1 to 1000", (long long)steps);
+    if (channels > 65536) return cli_wrong(usage.verb, "--guided-channels is %lld: too many", (long long)channels);
+    if (count > IMAGES_MOST)
+        return cli_wrong(usage.verb, "--count is %lld: expected 1 to %d", (long long)count, IMAGES_MOST);
+    if (seed > INT64_MAX - count) return cli_wrong(usage.verb, "--seed is %lld: too large", (long long)seed);
+    if (guidance == 0.0) return cli_wrong(usage.verb, "--guidance is 0: expected more; 1 is none");
+    if (size.axes == 3) return cli_wrong(usage.verb, "--size has three sizes: expected WxH");
+    if (weights && strcmp(weights, "raw") != 0 && strcmp(weights, "ema") != 0)
+        return cli_wrong(usage.verb, "--weights is \"%s\": expected raw or ema", weights);
+    return -1;
+}
+
+/* The numbers of the classes in --classes, *list [*n]. -1, or the code to exit with. */
+static int read_classes(const sample_work *w, int **list, int *n) {
+    const char *text = classes ? classes : "all";
+    const int all = strcmp(text, "all") == 0;
+    int room = all ? w->info.classes : 1;
+    for (const char *c = text; *c; c++) room += *c == ',';
+    *n = 0;
+    *list = calloc((size_t)room, sizeof **list);
+    if (*list == NULL) return cli_failed(usage.verb, MHLA_ENOMEM);
+    if (all && classes == NULL && w->info.classes > MANY_CLASSES)
+        return cli_wrong(usage.verb, "--classes is missing: the model has %d", w->info.classes);
+    for (int i = 0; all && i < w->info.classes; i++) (*list)[(*n)++] = i;
+    for (const char *at = text; !all; at++) {
+        char name[256];
+        at += strspn(at, " ");
+        size_t length = strcspn(at, ",");
+        const char *end = at + length;
+        while (length > 0 && at[length - 1] == ' ') length--;
+        snprintf(name, sizeof name, "%.*s", (int)(length < 255 ? length : 255), at);
+        if (*name == '\0') return cli_wrong(usage.verb, "--classes is \"%s\": a name is missing", text);
+        const mhla_status status = mhla_model_class_find(w->model, name, &(*list)[*n]);
+        if (status != MHLA_OK) return cli_failed(usage.verb, status);
+        (*n)++;
+        at = end;
+        if (*at == '\0') break;
+    }
+    return -1;
+}
+
+/* The list of images: class by class, seed by seed. -1, or the code to exit with. */
+static int list_images(sample_work *w) {
+    int *list = NULL, n = 0, code = read_classes(w, &list, &n);
+    mhla_sample_record *r = &w->record;
+    if (code < 0 && (int64_t)n * count > IMAGES_MOST) code = cli_wrong(usage.verb, "more than %d images", IMAGES_MOST);
+    if (code < 0) {
+        r->images = n * count;
+        r->classes = calloc((size_t)r->images + 1, sizeof *r->classes);
+        r->seeds = calloc((size_t)r->images + 1, sizeof *r->seeds);
+        if (r->classes == NULL || r->seeds == NULL) code = cli_failed(usage.verb, MHLA_ENOMEM);
+    }
+    for (int64_t i = 0; code < 0 && i < r->images; i++) {
+        r->classes[i] = list[i / count];
+        r->seeds[i] = (uint64_t)(seed + i % count);
+    }
+    r->columns = count > 1 ? (int)count : (int)ceil(sqrt((double)n)); /* a class per row, unless there is one of each */
+    free(list);
+    return code;
+}
+
+/* Names every setting, also those that were left to the model. */
+static mhla_status settle(sample_work *w, const char *method) {
+    mhla_sample_record *r = &w->record;
+    mhla_sample_desc d = {.size = sizeof d,
+                          .images = r->images,
+                          .classes = r->classes,
+                          .seeds = r->seeds,
+                          .guidance = r->guidance,
+                          .guided_channels = r->guided_channels,
+                          .method = method,
+                          .steps = r->steps,
+                          .eta = r->eta,
+                          .shift = r->shift,
+                          .clip = r->clip,
+                          .height = r->height,
+                          .width = r->width,
+                          .batch = (int)batch};
+    mhla_status status = mhla_model_sample_settle(w->model, &d);
+    if (status == MHLA_OK && method == NULL && strcmp(d.method, "ddpm") == 0) {
+        d.method = "ddim"; /* a fifth of the steps do */
+        d.steps = r->steps;
+        status = mhla_model_sample_settle(w->model, &d);
+    }
+    if (status != MHLA_OK) return status;
+    snprintf(r->method, sizeof r->method, "%s", d.method);
+    r->steps = d.steps;
+    r->shift = d.shift;
+    r->guidance = d.guidance;
+    r->guided_channels = d.guided_channels;
+    r->height = d.height;
+    r->width = d.width;
+    w->batch = d.batch;
+    return MHLA_OK;
+}
+
+/* ---- The model ---- */
+
+static int open_model(sample_work *w, mhla_context **context) {
+    mhla_sample_record *r = &w->record;
+    struct stat info;
+    mhla_cpu_info machine = {.size = sizeof machine};
+    w->info.size = sizeof w->info;
+    mhla_status status = mhla_model_open_weights(&w->model, r->model, *r->choice ? r->choice : NULL);
+    if (status == MHLA_OK && threads) {
+        status = mhla_context_create(context,
+                                     &(mhla_context_desc){.size = sizeof(mhla_context_desc), .threads = (int)threads});
+        if (status == MHLA_OK) mhla_model_set_context(w->model, *context);
+    }
+    if (status == MHLA_OK) status = mhla_model_query(w->model, &w->info);
+    if (status == MHLA_OK) status = mhla_cpu_query(&machine);
+    int none;
+    if (status == MHLA_OK && mhla_model_class_find(w->model, "0", &none) != MHLA_OK)
+        status = MHLA_EINVAL; /* no diffusion model */
+    if (status != MHLA_OK) return cli_failed(usage.verb, status);
+    if (w->info.channels != 1 && w->info.channels != 3) {
+        fprintf(stderr, "mhla %s: %s makes latents of %d channels, which are no pixels: pictures have 1 or 3\n",
+                usage.verb, r->model, w->info.channels);
+        return CLI_FAILED;
+    }
+    char hash[65];
+    status = mhla_model_hash(w->model, hash);
+    if (status != MHLA_OK) return cli_failed(usage.verb, status);
+    if (like && strcmp(hash, r->weights) != 0) {
+        fprintf(stderr, "mhla %s: %s was made with weights %.12s, those of %s are %.12s%s\n", usage.verb, like,
+                r->weights, r->model, hash,
+                any_model ? "" : ": the picture would be another one (--any-model makes it)");
+        if (!any_model) return CLI_FAILED;
+    }
+    memcpy(r->weights, hash, sizeof hash);
+    snprintf(r->version, sizeof r->version, "%s", mhla_version());
+    snprintf(r->isa, sizeof r->isa, "%s", machine.isa);
+    /* which weights were taken is part of how an image was made */
+    const char *file = w->info.weights ? strrchr(w->info.weights, '/') : NULL;
+    if (stat(r->model, &info) == 0 && S_ISDIR(info.st_mode) && file)
+        snprintf(r->choice, sizeof r->choice, "%s", strcmp(file, "/ema.safetensors") == 0 ? "ema" : "raw");
+    return -1;
+}
+
+/* ---- Making a picture again ---- */
+
+static int read_like(sample_work *w, mhla_picture *original) {
+    mhla_status status = mhla_picture_read(original, like);
+    if (status == MHLA_OK) status = mhla_sample_record_read(&w->record, original->text, like);
+    if (status != MHLA_OK) return cli_failed(usage.verb, status);
+    struct stat info;
+    if (model == NULL && stat(w->record.model ? w->record.model : "", &info) != 0) {
+        fprintf(stderr, "mhla %s: %s was made with the model %s, which is not there: name it with --model\n",
+                usage.verb, like, w->record.model ? w->record.model : "");
+        return CLI_FAILED;
+    }
+    if (model) {
+        free(w->record.model);
+        w->record.model = strdup(model);
+    }
+    animate = w->record.animated > 0;
+    return -1;
+}
+
+static int compare(const mhla_picture *original, const char *path, const mhla_sample_record *was, const char *isa) {
+    mhla_picture made = {.size = sizeof made};
+    const mhla_status status = mhla_picture_read(&made, path);
+    if (status != MHLA_OK) return cli_failed(usage.verb, status);
+    int64_t differ = 0;
+    const int alike =
+        made.width == original->width && made.height == original->height && made.channels == original->channels;
+    const int64_t n = (int64_t)made.width * made.height;
+    for (int64_t i = 0; alike && i < n; i++)
+        differ +=
+            memcmp(made.pixels + i * made.channels, original->pixels + i * made.channels, (size_t)made.channels) != 0;
+    mhla_picture_free(&made);
+    if (alike && differ == 0) return CLI_OK;
+    if (alike)
+        fprintf(stderr, "mhla %s: %lld of %lld pixels of %s are others than those of %s", usage.verb, (long long)differ,
+                (long long)n, path, like);
+    else
+        fprintf(stderr, "mhla %s: %s has another size than %s", usage.verb, path, like);
+    if (strcmp(was->isa, isa) != 0)
+        fprintf(stderr, ": it was made with the kernels of %s, these are %s's", was->isa, isa);
+    fprintf(stderr, "\n");
+    return CLI_FAILED;
+}
+
+/* ---- The result ---- */
+
+static void print(const sample_work *w, int same) {
+    const mhla_sample_record *r = &w->record;
+    char time[32];
+    const double evaluations = (double)(w->made * r->steps);
+    if (!json) {
+        printf("%s: ", w->out);
+        if (w->folder && w->kept) printf("%lld images were there, ", (long long)w->kept);
+        printf("%lld image%s of %d x %d, %s, %d steps, guidance %g, %s", (long long)w->made, w->made == 1 ? "" : "s",
+               r->width, r->height, r->method, r->steps, r->guidance, text_time(time, sizeof time, w->seconds));
+        if (w->made) printf(" (%s a step of an image)", text_time(time, sizeof time, w->seconds / evaluations));
+        printf("\n");
+        if (same) printf("%s: the same pixels as %s\n", w->out, like);
+        return;
+    }
+    json_put_open(NULL, '{');
+    json_put_text("out", w->out);
+    json_put_text("model", r->model);
+    json_put_text("weights", r->weights);
+    json_put_int("images", r->images);
+    json_put_int("made", w->made);
+    json_put_int("width", r->width);
+    json_put_int("height", r->height);
+    json_put_int("channels", w->info.channels);
+    json_put_text("sampler", r->method);
+    json_put_int("steps", r->steps);
+    json_put_real("guidance", r->guidance);
+    json_put_int("guided_channels", r->guided_channels);
+    json_put_real("eta", r->eta);
+    json_put_real("shift", r->shift);
+    json_put_bool("clip", r->clip);
+    json_put_int("batch", w->batch);
+    json_put_real("seconds", w->seconds);
+    json_put_real("seconds_per_step", w->made ? w->seconds / evaluations : NAN);
+    if (like) json_put_bool("same_pixels", same);
+    if (w->folder) {
+        json_put_open("files", '[');
+        for (int64_t i = 0; i < r->images; i++) {
+            char path[4096];
+            size_t length;
+            if (sample_path(w, i, path, &length)) json_put_text(NULL, path);
+        }
+        json_put_close(']');
+    }
+    json_put_close('}');
+}
+
+static int run(sample_work *w, mhla_picture *original, mhla_context **context) {
+    mhla_sample_record *r = &w->record;
+    mhla_sample_record was = {.size = sizeof was};
+    char again[4096];
+    int code = -1, none;
+    if (like) {
+        code = read_like(w, original);
+        snprintf(was.isa, sizeof was.isa, "%s", r->isa);
+    } else {
+        r->model = strdup(model);
+        snprintf(r->choice, sizeof r->choice, "%s", weights ? weights : "");
+    }
+    if (code < 0 && r->model == NULL) code = cli_failed(usage.verb, MHLA_ENOMEM);
+    if (code < 0) code = open_model(w, context);
+    if (code < 0 && !like) {
+        code = list_images(w);
+        r->guidance = guidance > 0.0                                              ? guidance
+                      : mhla_model_class_find(w->model, "none", &none) == MHLA_OK ? usual_guidance
+                                                                                  : 1.0;
+        r->guided_channels = (int)channels;
+        r->steps = (int)steps;
+        r->eta = eta;
+        r->shift = shift;
+        r->clip = !no_clip;
+        r->width = size.axes ? size.size[0] : 0;
+        r->height = size.axes ? size.size[size.axes - 1] : 0;
+    }
+    if (code >= 0) return code;
+    const mhla_status status = settle(w, like ? r->method : sampler);
+    if (status != MHLA_OK) return cli_failed(usage.verb, status);
+    const char *name = like && strrchr(like, '/') ? strrchr(like, '/') + 1 : like;
+    if (like)
+        snprintf(again, sizeof again, "%.*s-again.png", (int)(is_png(name) ? strlen(name) - 4 : strlen(name)), name);
+    w->out = out ? out : like ? again : "samples.png";
+    w->folder = !is_png(w->out);
+    w->animate = animate;
+    w->quiet = quiet;
+    if (!cli_writable(w->out)) {
+        fprintf(stderr, "mhla %s: %s: cannot be written: %s\n", usage.verb, w->out, strerror(errno));
+        return CLI_FAILED;
+    }
+    code = sample_run(w);
+    if (code != CLI_OK) return code;
+    if (like) code = compare(original, w->out, &was, r->isa);
+    print(w, like && code == CLI_OK);
+    return code;
+}
+
+int cmd_sample(int argc, char **argv) {
+    int code = cli_parse(&usage, argc, argv, NULL);
+    if (code < 0) code = refuse();
+    if (code >= 0) return code;
+    sample_work w = {.verb = usage.verb, .record = {.size = sizeof w.record}};
+    mhla_picture original = {.size = sizeof original};
+    mhla_context *context = NULL;
+    code = run(&w, &original, &context);
+    mhla_picture_free(&original);
+    mhla_sample_record_free(&w.record);
+    mhla_model_free(w.model);
+    mhla_context_free(context);
+    return code;
+}

@@ -1,0 +1,307 @@
+/* Sampling for `mhla sample`: progress, frames of animations, one grid or a folder of files. A folder is made batch by batch, and
+ * what is there already is not made again, so that the same command goes on where it was stopped. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "sample.h"
+#include "speak.h"
+
+enum { FRAMES_MOST = 60 };
+static const double frames_seconds = 3.0, last_seconds = 2.0; /* an animation takes so long; its end is held */
+static const double frames_bytes = 2e9;
+
+/* One call of the library: images first .. first+count-1 of the list `index`. */
+typedef struct pass {
+    sample_work *work;
+    int64_t count, each; /* each: values of one image */
+    int64_t before, all; /* evaluations done in passes before this one, and in all */
+    int32_t *classes;    /* [count] */
+    uint64_t *seeds;     /* [count] */
+    float *images;       /* [count,each] */
+    float *frames;       /* [frame,count,each], or NULL */
+    int frame_count;
+} pass;
+
+/* ---- Progress ---- */
+
+static double begun, shown;
+static int bar;
+
+static void clear_bar(void) {
+    if (bar) fprintf(stderr, "\r\033[K");
+    bar = 0;
+}
+
+static void show(const pass *p, const mhla_sample_state *s) {
+    const int terminal = isatty(STDERR_FILENO);
+    const double now = now_seconds();
+    const int64_t done = p->before + s->done;
+    if (p->work->quiet || (done < p->all && now - shown < (terminal ? 0.2 : 10.0)) ||
+        (done == p->all && shown == begun))
+        return;
+    shown = now;
+    char left[32], filled[21];
+    text_left(left, sizeof left, (now - begun) * (double)(p->all - done) / (double)done);
+    for (int i = 0; i < 20; i++) filled[i] = i < 20 * done / p->all ? '#' : '.';
+    filled[20] = '\0';
+    const int64_t images = done / s->steps;
+    const double pace = (double)done / (now - begun);
+    if (terminal)
+        fprintf(stderr, "\r[%s] %3.0f %%  %s left  image %lld of %lld, step %d of %d, %.1f steps/s\033[K", filled,
+                100.0 * (double)done / (double)p->all, left, (long long)images, (long long)(p->all / s->steps), s->step,
+                s->steps, pace);
+    else
+        fprintf(stderr, "image %lld of %lld, step %d of %d, %s left, %.1f steps/s\n", (long long)images,
+                (long long)(p->all / s->steps), s->step, s->steps, left, pace);
+    bar = terminal;
+}
+
+/* Of many steps so many frames, the last step always being one. */
+static int frame_of(int step, int steps) {
+    const int frames = steps < FRAMES_MOST ? steps : FRAMES_MOST;
+    const int at = (int)((int64_t)step * frames / steps);
+    return step == steps || at != (int)((int64_t)(step - 1) * frames / steps) ? at - 1 : -1;
+}
+
+static int on_step(void *user, const mhla_sample_state *s) {
+    pass *p = user;
+    const int frame = p->frames ? frame_of(s->step, s->steps) : -1;
+    if (frame >= 0)
+        memcpy(p->frames + (frame * p->count + s->first) * p->each, s->x,
+               (size_t)(s->count * p->each) * sizeof *p->frames);
+    show(p, s);
+    return speak_interrupted != 0;
+}
+
+/* ---- One pass ---- */
+
+static mhla_status open_pass(pass *p, sample_work *w, int64_t most) {
+    const mhla_sample_record *r = &w->record;
+    *p = (pass){.work = w, .each = (int64_t)w->info.channels * r->height * r->width};
+    p->frame_count = r->steps < FRAMES_MOST ? r->steps : FRAMES_MOST;
+    const double bytes = 4.0 * p->frame_count * (double)most * (double)p->each;
+    if (w->animate && bytes > frames_bytes) {
+        char text[32];
+        fprintf(stderr,
+                "mhla %s: --animate would keep %s of frames: fewer images, or a smaller --batch into a folder\n",
+                w->verb, text_bytes(text, sizeof text, bytes));
+        return MHLA_ERANGE;
+    }
+    p->classes = calloc((size_t)most, sizeof *p->classes);
+    p->seeds = calloc((size_t)most, sizeof *p->seeds);
+    p->images = calloc((size_t)(most * p->each), sizeof *p->images);
+    if (w->animate) p->frames = calloc((size_t)(p->frame_count * most * p->each), sizeof *p->frames);
+    if (p->classes && p->seeds && p->images && (p->frames || !w->animate)) return MHLA_OK;
+    fprintf(stderr, "mhla %s: no memory for %lld images at a time\n", w->verb, (long long)most);
+    return MHLA_ENOMEM;
+}
+
+static void close_pass(pass *p) {
+    free(p->classes);
+    free(p->seeds);
+    free(p->images);
+    free(p->frames);
+}
+
+/* Images index[0..count-1] of the record. */
+static mhla_status sample_pass(pass *p, const int64_t *index, int64_t count, int *stopped) {
+    const mhla_sample_record *r = &p->work->record;
+    p->count = count;
+    for (int64_t i = 0; i < count; i++) {
+        p->classes[i] = r->classes[index[i]];
+        p->seeds[i] = r->seeds[index[i]];
+    }
+    const mhla_sample_desc desc = {.size = sizeof desc,
+                                   .images = count,
+                                   .classes = p->classes,
+                                   .seeds = p->seeds,
+                                   .guidance = r->guidance,
+                                   .guided_channels = r->guided_channels,
+                                   .method = r->method,
+                                   .steps = r->steps,
+                                   .eta = r->eta,
+                                   .shift = r->shift,
+                                   .clip = r->clip,
+                                   .height = r->height,
+                                   .width = r->width,
+                                   .batch = p->work->batch,
+                                   .report = on_step,
+                                   .user = p};
+    const mhla_status status = mhla_model_sample(p->work->model, p->images, &desc, stopped);
+    p->before += count * r->steps;
+    if (status != MHLA_OK) {
+        clear_bar();
+        cli_failed(p->work->verb, status);
+    }
+    return status;
+}
+
+/* ---- Files ---- */
+
+/* Images first .. first+count-1 of the pass as one picture, with the text of `record`; frames where there are any. */
+static mhla_status write_picture(const pass *p, const char *path, int64_t first, int64_t count,
+                                 const mhla_sample_record *record) {
+    const int frames = p->frames ? p->frame_count : 1;
+    mhla_picture *pictures = calloc((size_t)frames, sizeof *pictures);
+    double *seconds = calloc((size_t)frames, sizeof *seconds);
+    mhla_status status = pictures && seconds ? MHLA_OK : MHLA_ENOMEM;
+    for (int f = 0; f < frames && status == MHLA_OK; f++) {
+        const float *from = (p->frames ? p->frames + f * p->count * p->each : p->images) + first * p->each;
+        pictures[f].size = sizeof *pictures;
+        seconds[f] = f + 1 == frames ? last_seconds : frames_seconds / frames;
+        status = mhla_picture_tile(&pictures[f], from, count, p->work->info.channels, record->height, record->width,
+                                   record->columns);
+    }
+    if (status == MHLA_OK) status = mhla_sample_record_write(&pictures[frames - 1].text, record);
+    if (status == MHLA_OK) status = mhla_picture_write(path, pictures, frames, seconds);
+    if (status != MHLA_OK) {
+        clear_bar();
+        cli_failed(p->work->verb, status);
+    }
+    for (int f = 0; pictures && f < frames; f++) mhla_picture_free(&pictures[f]);
+    free(pictures);
+    free(seconds);
+    return status;
+}
+
+static int run_grid(sample_work *w) {
+    pass p;
+    int stopped = 0;
+    int64_t *index = calloc((size_t)w->record.images, sizeof *index);
+    mhla_status status = index ? open_pass(&p, w, w->record.images) : MHLA_ENOMEM;
+    if (status == MHLA_OK) {
+        for (int64_t i = 0; i < w->record.images; i++) index[i] = i;
+        p.all = w->record.images * w->record.steps;
+        status = sample_pass(&p, index, w->record.images, &stopped);
+        clear_bar();
+        if (status == MHLA_OK && !stopped) {
+            w->record.animated = p.frames ? p.frame_count : 0;
+            status = write_picture(&p, w->out, 0, w->record.images, &w->record);
+        }
+        if (status == MHLA_OK && !stopped) w->made = w->record.images;
+        close_pass(&p);
+    }
+    free(index);
+    if (stopped) fprintf(stderr, "mhla %s: stopped; nothing is written\n", w->verb);
+    return status == MHLA_OK && !stopped ? CLI_OK : CLI_FAILED;
+}
+
+int sample_path(const sample_work *w, int64_t i, char path[4096], size_t *folder_length) {
+    const int c = w->record.classes[i], none = c == w->info.classes;
+    const char *name = none ? "none" : mhla_model_class_name(w->model, c);
+    int digits = 1;
+    for (int most = w->info.classes - 1; most >= 10; most /= 10) digits++;
+    char class_[256] = "none";
+    if (!none) {
+        snprintf(class_, sizeof class_, "%0*d%s%s", digits, c, name && *name ? "-" : "", name ? name : "");
+        for (unsigned char *at = (unsigned char *)class_; *at;
+             at++) /* no way out of the folder, nothing that shells mind */
+            if (*at == '/' || *at == '\\' || *at < 0x20 || *at == 0x7f || *at == ' ') *at = '_';
+    }
+    const int n = snprintf(path, 4096, "%s/%s", w->out, class_);
+    if (n < 0 || n > 4000) return 0;
+    *folder_length = (size_t)n;
+    snprintf(path + n, 4096 - (size_t)n, "/%06llu.png", (unsigned long long)w->record.seeds[i]);
+    return 1;
+}
+
+/* The record of one image of a folder. The lists are borrowed. */
+static mhla_sample_record one_of(const sample_work *w, int64_t i) {
+    mhla_sample_record r = w->record;
+    r.classes += i;
+    r.seeds += i;
+    r.images = r.columns = 1;
+    r.animated = !w->animate ? 0 : r.steps < FRAMES_MOST ? r.steps : FRAMES_MOST;
+    return r;
+}
+
+/* 1: there, and made as it would be made now; 0: not there; -1: something else is. */
+static int is_there(const sample_work *w, int64_t i, const char *path) {
+    struct stat info;
+    if (stat(path, &info) != 0) return 0;
+    const mhla_sample_record record = one_of(w, i);
+    mhla_picture there = {.size = sizeof there};
+    char *text = NULL;
+    const int same = mhla_picture_read(&there, path) == MHLA_OK && there.text &&
+                     mhla_sample_record_write(&text, &record) == MHLA_OK && strcmp(text, there.text) == 0;
+    free(text);
+    mhla_picture_free(&there);
+    return same ? 1 : -1;
+}
+
+/* The images that are not there yet, in *missing [*count], and a folder for each class. */
+static int plan(sample_work *w, int64_t **missing, int64_t *count) {
+    char path[4096];
+    size_t length = 0;
+    *count = 0;
+    *missing = calloc((size_t)w->record.images, sizeof **missing);
+    if (*missing == NULL) return cli_failed(w->verb, MHLA_ENOMEM);
+    for (int64_t i = 0; i < w->record.images; i++) {
+        const int there = sample_path(w, i, path, &length) ? is_there(w, i, path) : -1;
+        if (there < 0) {
+            fprintf(stderr,
+                    "mhla %s: %s is there, and was made otherwise than now asked for: choose another --out, or "
+                    "remove it\n",
+                    w->verb, path);
+            return CLI_FAILED;
+        }
+        if (!there) (*missing)[(*count)++] = i;
+    }
+    w->kept = w->record.images - *count;
+    if (mkdir(w->out, 0777) != 0 && errno != EEXIST) {
+        fprintf(stderr, "mhla %s: %s: %s\n", w->verb, w->out, strerror(errno));
+        return CLI_FAILED;
+    }
+    for (int64_t i = 0; i < *count; i++) {
+        sample_path(w, (*missing)[i], path, &length);
+        path[length] = '\0';
+        if (mkdir(path, 0777) == 0 || errno == EEXIST) continue;
+        fprintf(stderr, "mhla %s: %s: %s\n", w->verb, path, strerror(errno));
+        return CLI_FAILED;
+    }
+    return CLI_OK;
+}
+
+static int run_folder(sample_work *w) {
+    int64_t *missing = NULL, count = 0;
+    int code = plan(w, &missing, &count), stopped = 0;
+    pass p = {0};
+    const int64_t batch = w->batch < count ? w->batch : count;
+    if (code == CLI_OK && count > 0 && open_pass(&p, w, batch) != MHLA_OK) code = CLI_FAILED;
+    p.all = count * w->record.steps;
+    for (int64_t at = 0; code == CLI_OK && at < count && !stopped; at += batch) {
+        const int64_t n = count - at < batch ? count - at : batch;
+        if (sample_pass(&p, missing + at, n, &stopped) != MHLA_OK) code = CLI_FAILED;
+        for (int64_t i = 0; i < n && code == CLI_OK && !stopped; i++) {
+            char path[4096];
+            size_t length;
+            const mhla_sample_record record = one_of(w, missing[at + i]);
+            sample_path(w, missing[at + i], path, &length);
+            if (write_picture(&p, path, i, 1, &record) != MHLA_OK)
+                code = CLI_FAILED;
+            else
+                w->made++;
+        }
+    }
+    clear_bar();
+    close_pass(&p);
+    free(missing);
+    if (stopped) {
+        fprintf(stderr, "mhla %s: stopped; %lld of %lld images are there. The same command goes on.\n", w->verb,
+                (long long)(w->kept + w->made), (long long)w->record.images);
+        code = CLI_FAILED;
+    }
+    return code;
+}
+
+int sample_run(sample_work *w) {
+    speak_watch();
+    begun = shown = now_seconds();
+    const int code = w->folder ? run_folder(w) : run_grid(w);
+    w->seconds = now_seconds() - begun;
+    return code;
+}
