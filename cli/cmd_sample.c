@@ -311,7 +311,7 @@ static void print(const sample_work *w, int same) {
 static int run(sample_work *w, mhla_picture *original, mhla_context **context) {
     mhla_sample_record *r = &w->record;
     mhla_sample_record was = {.size = sizeof was};
-    char again[4096];
+    static char again[4096];
     int code = -1, none;
     if (like) {
         code = read_like(w, original);

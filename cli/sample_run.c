@@ -233,7 +233,7 @@ static int is_there(const sample_work *w, int64_t i, const char *path) {
     return same ? 1 : -1;
 }
 
-/* The images that are not there yet, in *missing [*count], and a folder for each class. */
+/* The images that are not there yet, in *missing [*count]. */
 static int plan(sample_work *w, int64_t **missing, int64_t *count) {
     char path[4096];
     size_t length = 0;
@@ -252,18 +252,18 @@ static int plan(sample_work *w, int64_t **missing, int64_t *count) {
         if (!there) (*missing)[(*count)++] = i;
     }
     w->kept = w->record.images - *count;
-    if (mkdir(w->out, 0777) != 0 && errno != EEXIST) {
-        fprintf(stderr, "mhla %s: %s: %s\n", w->verb, w->out, strerror(errno));
-        return CLI_FAILED;
-    }
-    for (int64_t i = 0; i < *count; i++) {
-        sample_path(w, (*missing)[i], path, &length);
-        path[length] = '\0';
-        if (mkdir(path, 0777) == 0 || errno == EEXIST) continue;
-        fprintf(stderr, "mhla %s: %s: %s\n", w->verb, path, strerror(errno));
-        return CLI_FAILED;
-    }
     return CLI_OK;
+}
+
+/* The path of an image with the folders on the way, which are made when there is something to put into them. */
+static int make_way(const sample_work *w, int64_t i, char path[4096]) {
+    size_t length;
+    sample_path(w, i, path, &length);
+    path[length] = '\0';
+    const int made = (mkdir(w->out, 0777) == 0 || errno == EEXIST) && (mkdir(path, 0777) == 0 || errno == EEXIST);
+    if (!made) fprintf(stderr, "mhla %s: %s: %s\n", w->verb, path, strerror(errno));
+    path[length] = '/';
+    return made;
 }
 
 static int run_folder(sample_work *w) {
@@ -278,10 +278,8 @@ static int run_folder(sample_work *w) {
         if (sample_pass(&p, missing + at, n, &stopped) != MHLA_OK) code = CLI_FAILED;
         for (int64_t i = 0; i < n && code == CLI_OK && !stopped; i++) {
             char path[4096];
-            size_t length;
             const mhla_sample_record record = one_of(w, missing[at + i]);
-            sample_path(w, missing[at + i], path, &length);
-            if (write_picture(&p, path, i, 1, &record) != MHLA_OK)
+            if (!make_way(w, missing[at + i], path) || write_picture(&p, path, i, 1, &record) != MHLA_OK)
                 code = CLI_FAILED;
             else
                 w->made++;

@@ -90,6 +90,8 @@ typedef struct mhla_sample_desc {
     int batch;         /* images at a time, 0: by the model's size; changes no bit of the result */
     mhla_sample_fn report;
     void *user;
+    const float *start; /* [images,channels,height,width]: noise to begin with, NULL: drawn by the seeds */
+    const float *noise; /* [steps,images,channels,height,width]: of the steps that add some, NULL: likewise */
 } mhla_sample_desc;
 
 /* images [desc->images, channels, height, width], values about -1..1. MHLA_EINVAL names the setting that is wrong,

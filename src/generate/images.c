@@ -108,11 +108,19 @@ static mhla_status make_room(job *j) {
 
 /* ---- A step ---- */
 
+/* The noise of step j->step, 0 the beginning: the caller's, or drawn. */
 static void draw(void *arg, int64_t b, int worker) {
     const job *j = arg;
     (void)worker;
+    float *to = (j->step == 0 ? j->x : j->noise) + b * j->each;
+    const float *given = j->step == 0 ? j->desc.start : j->desc.noise;
+    if (given) {
+        const int64_t at = (j->step ? j->step - 1 : 0) * j->desc.images + j->first + b;
+        memcpy(to, given + at * j->each, (size_t)j->each * sizeof *to);
+        return;
+    }
     const mhla_rng r = mhla_rng_make(j->desc.seeds[j->first + b], (uint64_t)j->step, 0, PLACE);
-    mhla_rng_normals(&r, (j->step == 0 ? j->x : j->noise) + b * j->each, j->each);
+    mhla_rng_normals(&r, to, j->each);
 }
 
 /* The answer of an image: away from that of no class on the guided channels, that of its class on all others. */
@@ -259,17 +267,28 @@ mhla_status mhla_model_sample(mhla_model *model, float *images, const mhla_sampl
 
 /* ---- Which class, which model ---- */
 
+static const char *lowered(char to[64], const char *text) {
+    size_t n = 0;
+    for (; n < 63 && text[n]; n++) to[n] = (char)(text[n] >= 'A' && text[n] <= 'Z' ? text[n] + ('a' - 'A') : text[n]);
+    to[n] = '\0';
+    return to;
+}
+
 mhla_status mhla_model_class_find(const mhla_model *model, const char *name, int *class_) {
     MHLA_TRY(mhla_model_need(model, &mhla_family_dit));
     const mhla_dit_config *c = mhla_dit_config_of(model->dit);
-    mhla_nearest nearest = mhla_nearest_begin(name);
+    char asked_low[64], known_low[64];
+    mhla_nearest nearest = mhla_nearest_begin(lowered(asked_low, name));
+    int near = 0;
     for (int i = 0; i < c->classes && model->class_names; i++) {
         const char *known = model->class_names[i] ? model->class_names[i] : "";
         if (strcasecmp(known, name) == 0) {
             *class_ = i;
             return MHLA_OK;
         }
-        mhla_nearest_offer(&nearest, known);
+        const int before = nearest.distance;
+        mhla_nearest_offer(&nearest, lowered(known_low, known));
+        if (nearest.distance < before) near = i;
     }
     const size_t digits = strspn(name, "0123456789");
     if (*name && name[digits] == '\0') {
@@ -284,7 +303,7 @@ mhla_status mhla_model_class_find(const mhla_model *model, const char *name, int
     }
     const mhla_quoted asked = mhla_quote(name);
     if (nearest.best)
-        return mhla_fail(MHLA_EINVAL, "no class is called %s: is it \"%.80s\"?", asked.text, nearest.best);
+        return mhla_fail(MHLA_EINVAL, "no class is called %s: is it \"%.80s\"?", asked.text, model->class_names[near]);
     return mhla_fail(MHLA_EINVAL, "no class is called %s: %s 0 to %d", asked.text,
                      model->class_names ? "the model has classes" : "the model's classes have no names, they are",
                      c->classes - 1);

@@ -141,6 +141,31 @@ static void guidance(void **state) {
     mhla_model_free(m);
 }
 
+/* Noise of the caller's: what would be drawn gives the same image, anything else another. */
+static void given_noise(void **state) {
+    (void)state;
+    enum { STEPS = 3 };
+    mhla_model *m = small(NULL, 0);
+    mhla_sample_desc d = described("ddpm", STEPS);
+    float *start = new_bytes(sizeof(float) * IMAGES * EACH), *noise = new_bytes(sizeof(float) * STEPS * IMAGES * EACH);
+    float drawn[IMAGES * EACH], given[IMAGES * EACH];
+    for (int i = 0; i < IMAGES; i++)
+        for (int s = 0; s <= STEPS; s++) {
+            const mhla_rng r = mhla_rng_make(seeds[i], (uint64_t)s, 0, 0x6e6f6973);
+            mhla_rng_normals(&r, s == 0 ? start + i * EACH : noise + ((s - 1) * IMAGES + i) * EACH, EACH);
+        }
+    ASSERT_OK(mhla_model_sample(m, drawn, &d, NULL));
+    d.start = start, d.noise = noise, d.batch = 2;
+    ASSERT_OK(mhla_model_sample(m, given, &d, NULL));
+    assert_memory_equal(drawn, given, sizeof drawn);
+    noise[(1 * IMAGES + 6) * EACH] += 1.0f; /* of the second step of the last image */
+    ASSERT_OK(mhla_model_sample(m, given, &d, NULL));
+    assert_memory_equal(drawn, given, 6 * EACH * sizeof *drawn);
+    assert_memory_not_equal(drawn + 6 * EACH, given + 6 * EACH, EACH * sizeof *drawn);
+    free(start), free(noise);
+    mhla_model_free(m);
+}
+
 static void progress(void **state) {
     (void)state;
     mhla_model *m = small(NULL, 0);
@@ -253,7 +278,7 @@ static void hashes(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bits),  cmocka_unit_test(guidance),  cmocka_unit_test(progress),
+        cmocka_unit_test(bits),  cmocka_unit_test(guidance),  cmocka_unit_test(progress), cmocka_unit_test(given_noise),
         cmocka_unit_test(sizes), cmocka_unit_test(bad_input), cmocka_unit_test(hashes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
