@@ -482,6 +482,54 @@ def schedules(case):
     case.compare("out.lm_cosine_min_lr_every64", lm[::64], case.tensors["out.lm_cosine_min_lr_every64"], OUT)
 
 
+# ---- Diffusion ----
+
+
+def program(*arguments):
+    """The results of a verb of run_model that writes to the place {out}."""
+    if not pathlib.Path(PROGRAM).is_file():
+        raise Skip(f"{PROGRAM} is not built")
+    with tempfile.TemporaryDirectory() as folder:
+        out = pathlib.Path(folder) / "out.safetensors"
+        done = subprocess.run([PROGRAM, *(str(a).format(out=out) for a in arguments)], capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError(done.stderr.strip())
+        return Case(out).tensors
+
+
+@known(case="diffusion-schedules")
+def diffusion_schedules(case):
+    forms = [(r"linear(\d+)", "linear", lambda n: (n, "")), (r"squaredcos(\d+)", "cosine", lambda n: (n, "")),
+             (r"respaced(\d+)", "linear", lambda n: (1000, n)), (r"ddim(\d+)", "linear", lambda n: (1000, f"ddim{n}")),
+             (r"sections_([\d_]+)_of_(\d+)", "linear", lambda s, n: (n, s.replace("_", ",")))]
+    for name in sorted({n.split(".")[0] for n in case.group("out.")}):
+        found = [(process, arguments(*m.groups())) for form, process, arguments in forms if (m := re.fullmatch(form, name))]
+        if not found:
+            raise Skip(f"no levels called {name} here")
+        ((process, (levels, respacing)),) = found
+        got = program("levels", process, "{out}", levels, respacing)
+        for column, golden in case.group(f"out.{name}.").items():
+            case.compare(f"out.{name}.{column}", got[f"out.{column}"], golden, OUT)
+
+
+@known(case="diffusion-steps")
+def diffusion_steps(case):
+    got = program("diffusion", case.path, "{out}", case["respacing"] or "", int(case["clip_denoised"]))
+    for name, golden in case.group("out.").items():
+        case.compare(f"out.{name}", got[f"out.{name}"], golden, GRAD if "grad" in name else OUT)
+
+
+@known(case="sched_(flow_euler|dpmpp_flow|unipc_flow|wan_unipc|wan_dpmpp)_.*")
+def flow_sampler(case):
+    kind = re.fullmatch("sched_(.*)_n.*", case["case"])[1]
+    method = {"flow_euler": "euler", "dpmpp_flow": "dpm++", "wan_dpmpp": "dpm++"}.get(kind, "unipc")
+    got = program("flow", case.path, "{out}", method, "wan" if kind.startswith("wan") else "library", case["steps"], case["shift"])
+    for name, golden in case.group("out.").items():
+        case.compare(f"out.{name}", got[f"out.{name}"], golden, OUT)
+    if not torch.equal(got["out.timesteps"].double(), case.tensors["out.timesteps"].double()):
+        case.results.append(("out.timesteps to the last bit", math.inf, OUT))
+
+
 # ---- Running ---------------------------------------------------------------------------------------------------------
 
 

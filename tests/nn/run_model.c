@@ -3,6 +3,9 @@
  *   run_model forward MODEL IN OUT        in.x and in.target or dout.logits -> out.*, grad.in.x, grad.param.*
  *   run_model steps MODEL IN OUT RATE DECAY EMA   in.x.0, in.target.0, ... -> out.loss.N, out.stepN.*, out.emaN.*
  *   run_model schedule KIND OUT BASE FLOOR FROM WARMUP TOTAL COUNT   -> out.rates
+ *   run_model levels linear|cosine OUT LEVELS RESPACING   tables of noise levels
+ *   run_model diffusion IN OUT RESPACING CLIP   in.x_start, in.noise, in.t, in.model_output, in.sample_noise -> steps, losses
+ *   run_model flow IN OUT METHOD library|wan STEPS SHIFT   in.sample, in.model_output.NN -> out.sample.NN, out.sigmas
  *
  * IN and OUT are safetensors. MODEL is a folder with config.json and model.safetensors. */
 #include <math.h>
@@ -13,15 +16,14 @@
 #include "core/status.h"
 #include "models/model.h"
 #include "nn/optim.h"
+#include "nn/run.h"
 
 enum { MOST = 8192 };
 static mhla_storable results[MOST];
 static int64_t shapes[MOST][MHLA_MAX_DIMS];
 static int count;
 
-/* A copy of data under a name made by printf. */
-__attribute__((format(printf, 4, 5))) static void keep(const float *data, int dims, const int64_t *shape,
-                                                       const char *format, ...) {
+void run_keep(const float *data, int dims, const int64_t *shape, const char *format, ...) {
     if (count == MOST) return;
     char name[256];
     va_list args;
@@ -37,15 +39,23 @@ __attribute__((format(printf, 4, 5))) static void keep(const float *data, int di
     count++;
 }
 
-static void keep_tensor(const mhla_tensor *x, const char *name) { keep(x->data, x->dims, x->shape, "%s", name); }
+static void keep_tensor(const mhla_tensor *x, const char *name) { run_keep(x->data, x->dims, x->shape, "%s", name); }
 
-static float *read_floats(const mhla_safetensors *in, const char *name, const mhla_stored **stored) {
-    const mhla_stored *s = mhla_safetensors_find(in, name);
-    *stored = s;
-    if (s == NULL) return NULL;
-    float *x = malloc((size_t)s->count * sizeof *x);
-    if (x == NULL || mhla_stored_read(x, s) != MHLA_OK) return NULL;
-    return x;
+float *run_floats(const mhla_safetensors *in, const char *name, const mhla_stored **stored) {
+    const mhla_stored *s = *stored = mhla_safetensors_find(in, name);
+    float *x = s ? malloc((size_t)s->count * sizeof *x) : NULL;
+    if (x == NULL) return NULL;
+    if (s->dtype == MHLA_IO_I64) {
+        for (int64_t i = 0; i < s->count; i++) {
+            int64_t whole;
+            memcpy(&whole, s->data + 8 * i, 8);
+            x[i] = (float)whole;
+        }
+        return x;
+    }
+    if (mhla_stored_read(x, s) == MHLA_OK) return x;
+    free(x);
+    return NULL;
 }
 
 static int32_t *read_labels(const mhla_safetensors *in, const char *name) {
@@ -62,7 +72,7 @@ static int32_t *read_labels(const mhla_safetensors *in, const char *name) {
 
 static mhla_status forward(mhla_model *m, const mhla_safetensors *in) {
     const mhla_stored *sx = NULL, *sd = NULL;
-    float *x = read_floats(in, "in.x", &sx), *dy = read_floats(in, "dout.logits", &sd);
+    float *x = run_floats(in, "in.x", &sx), *dy = run_floats(in, "dout.logits", &sd);
     int32_t *labels = read_labels(in, "in.target");
     if (x == NULL) return mhla_fail(MHLA_EDATA, "no in.x");
     const int depth = mhla_deit_config_of(m->deit)->depth;
@@ -76,15 +86,15 @@ static mhla_status forward(mhla_model *m, const mhla_safetensors *in) {
     MHLA_TRY(mhla_tape_status(t));
     keep_tensor(logits, "out.logits");
     keep_tensor(trace[depth], "out.features");
-    for (int i = 0; i < depth; i++) keep(trace[i]->data, trace[i]->dims, trace[i]->shape, "out.blocks.%d", i);
-    if (loss) keep(loss->data, 0, NULL, "out.loss");
+    for (int i = 0; i < depth; i++) run_keep(trace[i]->data, trace[i]->dims, trace[i]->shape, "out.blocks.%d", i);
+    if (loss) run_keep(loss->data, 0, NULL, "out.loss");
     if (loss) MHLA_TRY(mhla_tape_backward(t, loss, 1.0f));
     if (loss == NULL && dy) MHLA_TRY(mhla_tape_backward_from(t, logits, dy));
     if (loss || dy) {
-        keep(mhla_tensor_grad(input), sx->rank, sx->shape, "grad.in.x");
+        run_keep(mhla_tensor_grad(input), sx->rank, sx->shape, "grad.in.x");
         for (int i = 0; i < mhla_params_count(m->params); i++) {
             const mhla_param *p = mhla_params_at(m->params, i);
-            if (p->has_grad) keep(p->grad, p->dims, p->shape, "grad.param.%s", p->name);
+            if (p->has_grad) run_keep(p->grad, p->dims, p->shape, "grad.param.%s", p->name);
         }
     }
     mhla_tape_free(t);
@@ -107,7 +117,7 @@ static mhla_status steps(mhla_model *m, const mhla_safetensors *in, double rate,
         char name[32];
         const mhla_stored *sx;
         snprintf(name, sizeof name, "in.x.%d", step);
-        float *x = read_floats(in, name, &sx);
+        float *x = run_floats(in, name, &sx);
         snprintf(name, sizeof name, "in.target.%d", step);
         int32_t *labels = read_labels(in, name);
         if (x == NULL || labels == NULL) break;
@@ -117,13 +127,13 @@ static mhla_status steps(mhla_model *m, const mhla_safetensors *in, double rate,
         mhla_tensor *loss = mhla_nn_cross_entropy(t, logits, labels, NULL, 0.0f, NULL);
         MHLA_TRY(mhla_tape_backward(t, loss, 1.0f));
         MHLA_TRY(mhla_tape_status(t));
-        keep(loss->data, 0, NULL, "out.loss.%d", step);
+        run_keep(loss->data, 0, NULL, "out.loss.%d", step);
         MHLA_TRY(mhla_optim_step(optim, rate, NULL, NULL));
         mhla_ema_update(ema, NULL);
         for (int i = 0; i < mhla_params_count(ps); i++) {
             const mhla_param *p = mhla_params_at(ps, i);
-            keep(p->data, p->dims, p->shape, "out.step%d.%s", step + 1, p->name);
-            keep(mhla_ema_data(ema, i), p->dims, p->shape, "out.ema%d.%s", step + 1, p->name);
+            run_keep(p->data, p->dims, p->shape, "out.step%d.%s", step + 1, p->name);
+            run_keep(mhla_ema_data(ema, i), p->dims, p->shape, "out.ema%d.%s", step + 1, p->name);
         }
         free(x);
         free(labels);
@@ -147,7 +157,7 @@ static mhla_status schedule(char **arg) {
     float *rates = malloc((size_t)n * sizeof *rates);
     if (rates == NULL) return mhla_fail(MHLA_ENOMEM, "no memory");
     for (int64_t i = 0; i < n; i++) rates[i] = (float)mhla_schedule_at(&s, i);
-    keep(rates, 1, &n, "out.rates");
+    run_keep(rates, 1, &n, "out.rates");
     free(rates);
     return MHLA_OK;
 }
@@ -167,6 +177,15 @@ int main(int argc, char **argv) {
         if (status == MHLA_OK) status = mhla_safetensors_open(&in, argv[3]);
         if (status == MHLA_OK)
             status = argc == 5 ? forward(model, in) : steps(model, in, atof(argv[5]), atof(argv[6]), atof(argv[7]));
+    } else if (strcmp(verb, "levels") == 0 && argc == 6) {
+        out = argv[3];
+        status = run_levels(argv + 2);
+    } else if ((strcmp(verb, "diffusion") == 0 && argc == 6) || (strcmp(verb, "flow") == 0 && argc == 8)) {
+        out = argv[3];
+        status = mhla_safetensors_open(&in, argv[2]);
+        if (status == MHLA_OK)
+            status = argc == 6 ? run_diffusion_steps(in, argv[4], atoi(argv[5]))
+                               : run_flow(in, argv[4], argv[5], atoi(argv[6]), atof(argv[7]));
     } else {
         fprintf(stderr, "usage: see the head of run_model.c\n");
         return 2;
