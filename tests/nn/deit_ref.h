@@ -17,17 +17,20 @@ typedef struct deit_ref {
     int H, W;      /* grid */
 } deit_ref;
 
-static deit_ref deit_ref_of(const mhla_deit *m) {
-    const mhla_deit_config *c = mhla_deit_config_of(m);
-    deit_ref r = {c, mhla_deit_params(m), NULL, (c->image[0] + 2 * c->padding[0]) / c->patch,
-                  (c->image[1] + 2 * c->padding[1]) / c->patch};
-    r.data = malloc((size_t)mhla_params_count(r.params) * sizeof *r.data);
-    for (int i = 0; i < mhla_params_count(r.params); i++) {
-        const mhla_param *p = mhla_params_at(r.params, i);
-        r.data[i] = malloc((size_t)p->count * sizeof **r.data);
-        for (int64_t k = 0; k < p->count; k++) r.data[i][k] = (double)p->data[k];
+static double **ref_data(const mhla_params *params) {
+    double **data = malloc((size_t)mhla_params_count(params) * sizeof *data);
+    for (int i = 0; i < mhla_params_count(params); i++) {
+        const mhla_param *p = mhla_params_at(params, i);
+        data[i] = malloc((size_t)p->count * sizeof **data);
+        for (int64_t k = 0; k < p->count; k++) data[i][k] = (double)p->data[k];
     }
-    return r;
+    return data;
+}
+
+static inline deit_ref deit_ref_of(const mhla_deit *m) {
+    const mhla_deit_config *c = mhla_deit_config_of(m);
+    return (deit_ref){c, mhla_deit_params(m), ref_data(mhla_deit_params(m)),
+                      (c->image[0] + 2 * c->padding[0]) / c->patch, (c->image[1] + 2 * c->padding[1]) / c->patch};
 }
 
 static void deit_ref_free(deit_ref *r) {
@@ -242,7 +245,8 @@ static double *deit_ref_logits(const deit_ref *r, const float *image) {
 }
 
 /* The mean cross entropy of B images with smoothed labels. */
-static double deit_ref_loss(const deit_ref *r, const float *images, const int32_t *labels, int B, double smoothing) {
+static inline double deit_ref_loss(const deit_ref *r, const float *images, const int32_t *labels, int B,
+                                   double smoothing) {
     const mhla_deit_config *c = r->c;
     const int64_t pixels = (int64_t)c->channels * c->image[0] * c->image[1];
     double loss = 0.0;

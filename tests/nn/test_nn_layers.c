@@ -182,6 +182,51 @@ static void patches(void **state) {
     check_case(&c);
 }
 
+/* 2x3 patches of 2x2 with 3 channels, numbers of a token by row, column, channel */
+static mhla_tensor *unpatch_build(mhla_tape *t, const layer_case *c) { return mhla_nn_unpatch(t, 2, 2, 3, X(0)); }
+static void unpatch_reference(double *y, const layer_case *c) {
+    for (int64_t i = 0; i < 2 * 3 * 4 * 6; i++) {
+        const int64_t w = i % 6, h = i / 6 % 4, ch = i / 24 % 3, b = i / 72;
+        y[i] = D(0)[((b * 6 + h / 2 * 3 + w / 2) * 4 + h % 2 * 2 + w % 2) * 3 + ch];
+    }
+}
+static void unpatch(void **state) {
+    (void)state;
+    rng r = {14};
+    layer_case c = {.name = "unpatch", .build = unpatch_build, .reference = unpatch_reference};
+    VARIABLE(&c, &r, 2, 6, 12);
+    check_case(&c);
+}
+
+/* ---- adaLN: modulate(layer_norm(x)) ---- */
+
+static mhla_tensor *modulated_build(mhla_tape *t, const layer_case *c) {
+    return mhla_nn_modulated_norm(t, 1e-6f, X(1), X(2), X(0));
+}
+static void modulated_reference(double *y, const layer_case *c) {
+    const int64_t B = S(0, 0), T = S(0, 1), w = S(0, 2);
+    for (int64_t i = 0; i < B * T; i++) {
+        const double *x = D(0) + i * w, *shift = D(1) + i / T * w, *scale = D(2) + i / T * w;
+        double mean = 0.0, square = 0.0;
+        for (int64_t j = 0; j < w; j++) mean += x[j] / (double)w;
+        for (int64_t j = 0; j < w; j++) square += (x[j] - mean) * (x[j] - mean) / (double)w;
+        for (int64_t j = 0; j < w; j++)
+            y[i * w + j] = (x[j] - mean) / sqrt(square + (double)1e-6f) * (1.0 + scale[j]) + shift[j];
+    }
+}
+static void modulated(void **state) {
+    (void)state;
+    rng r = {15};
+    for (int which = 0; which < 3; which++) { /* few rows, many parts of a sample, wide ones */
+        layer_case c = {.name = "modulated_norm", .build = modulated_build, .reference = modulated_reference};
+        const int64_t T = which == 1 ? 35 : 3, w = which == 2 ? 70 : 5;
+        VARIABLE(&c, &r, 2, T, w);
+        VARIABLE(&c, &r, 2, w);
+        VARIABLE(&c, &r, 2, w);
+        check_case(&c);
+    }
+}
+
 /* ---- Element-wise ---- */
 
 static mhla_tensor *pointwise_build(mhla_tape *t, const layer_case *c) {
@@ -572,10 +617,11 @@ static void attention(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(linear),  cmocka_unit_test(norms),     cmocka_unit_test(convolutions),
-        cmocka_unit_test(patches), cmocka_unit_test(pointwise), cmocka_unit_test(tokens),
-        cmocka_unit_test(drops),   cmocka_unit_test(rotary),    cmocka_unit_test(embedding),
-        cmocka_unit_test(losses),  cmocka_unit_test(attention), cmocka_unit_test(views),
+        cmocka_unit_test(linear),    cmocka_unit_test(norms),     cmocka_unit_test(convolutions),
+        cmocka_unit_test(patches),   cmocka_unit_test(unpatch),   cmocka_unit_test(modulated),
+        cmocka_unit_test(pointwise), cmocka_unit_test(tokens),    cmocka_unit_test(drops),
+        cmocka_unit_test(rotary),    cmocka_unit_test(embedding), cmocka_unit_test(losses),
+        cmocka_unit_test(attention), cmocka_unit_test(views),
     };
     return cmocka_run_group_tests(tests, poison, NULL);
 }
