@@ -21,6 +21,7 @@ import argparse
 import contextlib
 import io
 import json
+import math
 import os
 import pathlib
 import statistics
@@ -34,12 +35,17 @@ from torch import nn
 
 import peers
 
-ROWS = {  # name: (attention, batch, training)
-    "deit-t-32": ("mhla", 32, False),
-    "deit-t-1": ("mhla", 1, False),
-    "deit-t-softmax-32": ("softmax", 32, False),
-    "deit-t-softmax-1": ("softmax", 1, False),
-    "deit-t-train-32": ("mhla", 32, True),
+ROWS = {  # name: (model, attention, batch, training)
+    "deit-t-32": ("deit", "mhla", 32, False),
+    "deit-t-1": ("deit", "mhla", 1, False),
+    "deit-t-softmax-32": ("deit", "softmax", 32, False),
+    "deit-t-softmax-1": ("deit", "softmax", 1, False),
+    "deit-t-train-32": ("deit", "mhla", 32, True),
+    "dit-s-8": ("dit", "mhla", 8, False),
+    "dit-s-1": ("dit", "mhla", 1, False),
+    "dit-s-softmax-8": ("dit", "softmax", 8, False),
+    "dit-s-softmax-1": ("dit", "softmax", 1, False),
+    "dit-s-train-8": ("dit", "mhla", 8, True),
 }
 EPS = 1e-6
 
@@ -66,13 +72,13 @@ class Mixing(nn.Module):
 class MHLA(nn.Module):
     """x [B,M,n,D], block after block; summaries of blocks, mixed by one product, read by the block's queries."""
 
-    def __init__(self, D, heads):
+    def __init__(self, D, heads, kernel=5, qkv_bias=False, qk_norm=True):
         super().__init__()
         self.heads = heads
         self.norm = nn.LayerNorm(D, eps=1e-5)
-        self.to_qkv = nn.Linear(D, 3 * D, bias=False)
-        self.q_norm, self.k_norm = nn.RMSNorm(D), nn.RMSNorm(D)
-        self.lepe = nn.Conv2d(D, D, 5, padding=2, groups=D)
+        self.to_qkv = nn.Linear(D, 3 * D, bias=qkv_bias)
+        self.q_norm, self.k_norm = (nn.RMSNorm(D), nn.RMSNorm(D)) if qk_norm else (nn.Identity(), nn.Identity())
+        self.lepe = nn.Conv2d(D, D, kernel, padding=kernel // 2, groups=D)
         self.piece_attn = Mixing(16)
         self.to_out = nn.Sequential(nn.Linear(D, D))
 
@@ -135,6 +141,62 @@ class DeiT(nn.Module):
         return self.head(self.fc_norm(x.mean((1, 2))) if self.mhla else self.norm(x)[:, 0])
 
 
+# ---- DiT-S/2: MHLA as released, softmax as facebookresearch's ----------------------------------------------------------
+
+class DiTBlock(nn.Module):
+    def __init__(self, attention, D, heads):
+        super().__init__()
+        self.attn = MHLA(D, heads, kernel=3, qkv_bias=True, qk_norm=False) if attention == "mhla" else Softmax(D, heads)
+        self.mlp = nn.ModuleDict(dict(fc1=nn.Linear(D, 4 * D), fc2=nn.Linear(4 * D, D)))
+        self.adaLN_modulation = nn.Sequential(nn.SiLU(), nn.Linear(D, 6 * D))
+
+    def forward(self, x, c):  # x [B,...,D], c [B,D]
+        one, many = (len(x),) + (1,) * (x.dim() - 2) + (-1,), x.shape[-1:]
+        shift1, scale1, gate1, shift2, scale2, gate2 = self.adaLN_modulation(c).view(one).chunk(6, -1)
+        x = x + gate1 * self.attn(F.layer_norm(x, many, eps=1e-6) * (1 + scale1) + shift1)
+        h = self.mlp["fc1"](F.layer_norm(x, many, eps=1e-6) * (1 + scale2) + shift2)
+        return x + gate2 * self.mlp["fc2"](F.gelu(h, approximate="tanh"))
+
+
+class DiT(nn.Module):
+    """Latents [B,4,32,32], times [B], labels [B] -> noise and variance [B,8,32,32]; 256 tokens."""
+
+    def __init__(self, attention, D=384, depth=12, heads=6, classes=1000):
+        super().__init__()
+        self.mhla = attention == "mhla"
+        self.x_embedder = nn.ModuleDict(dict(proj=nn.Conv2d(4, D, 2, 2)))
+        self.t_embedder = nn.ModuleDict(dict(mlp=nn.Sequential(nn.Linear(256, D), nn.SiLU(), nn.Linear(D, D))))
+        self.y_embedder = nn.ModuleDict(dict(embedding_table=nn.Embedding(classes + 1, D)))
+        self.pos_embed = nn.Parameter(torch.zeros(1, 256, D), requires_grad=False)
+        self.blocks = nn.ModuleList(DiTBlock(attention, D, heads) for _ in range(depth))
+        self.final_layer = nn.ModuleDict(dict(adaLN_modulation=nn.Sequential(nn.SiLU(), nn.Linear(D, 2 * D)),
+                                              linear=nn.Linear(D, 2 * 2 * 8)))
+
+    def forward(self, x, times, labels):
+        angles = times[:, None] * torch.exp(-math.log(10000) / 128 * torch.arange(128))
+        c = self.t_embedder["mlp"](torch.cat([angles.cos(), angles.sin()], 1)) + self.y_embedder["embedding_table"](labels)
+        x = self.x_embedder["proj"](x).flatten(2).transpose(1, 2) + self.pos_embed
+        if self.mhla:
+            x = blocked(x.transpose(1, 2).reshape(len(x), -1, 16, 16))
+        for block in self.blocks:
+            x = block(x, c)
+        if self.mhla:
+            x = raster(x).flatten(2).transpose(1, 2)
+        shift, scale = self.final_layer["adaLN_modulation"](c)[:, None].chunk(2, -1)
+        x = self.final_layer["linear"](F.layer_norm(x, x.shape[-1:], eps=1e-6) * (1 + scale) + shift)
+        return x.view(-1, 16, 16, 2, 2, 8).permute(0, 5, 1, 3, 2, 4).reshape(-1, 8, 32, 32)
+
+
+def inputs_of(model, batch):
+    if model == "deit":
+        return (torch.randn(batch, 3, 224, 224),)
+    return torch.randn(batch, 4, 32, 32), torch.rand(batch) * 999, torch.randint(1000, (batch,))
+
+
+def net_of(model, attention):
+    return (DeiT if model == "deit" else DiT)(attention)
+
+
 def check():
     """What is timed computes the same thing."""
     try:
@@ -142,36 +204,38 @@ def check():
     except ImportError:
         print("the package mhla is not installed: PyTorch's logits are not compared with ours")
         return
-    for attention in ("mhla", "softmax"):
-        model, net = mhla.create("deit_tiny", structure="released", attention=attention), DeiT(attention)
-        net.load_state_dict({name: torch.from_numpy(x) for name, x in model.state_dict().items()})
-        x = torch.randn(2, 3, 224, 224)
-        with torch.no_grad():
-            want, got = model(x), net(x)
-        error = ((got - want).abs().max() / want.abs().max()).item()
-        if not error < 1e-4:
-            sys.exit(f"models: {attention} in PyTorch is off by {error:.1e}")
+    for name, preset in ("deit", "deit_tiny"), ("dit", "dit_s_2"):
+        for attention in ("mhla", "softmax"):
+            model, net = mhla.create(preset, structure="released", attention=attention), net_of(name, attention)
+            net.load_state_dict({key: torch.from_numpy(x) for key, x in model.state_dict().items()})
+            x = inputs_of(name, 2)
+            with torch.no_grad():
+                want, got = model(*x), net(*x)
+            error = ((got - want).abs().max() / want.abs().max()).item()
+            if not error < 1e-4:
+                sys.exit(f"models: {preset} with {attention} in PyTorch is off by {error:.1e}")
 
 
 # ---- Variants ---------------------------------------------------------------------------------------------------------
 
 def torch_call(row, compiled):
     """A call without arguments."""
-    attention, batch, training = ROWS[row]
+    model, attention, batch, training = ROWS[row]
     torch.manual_seed(0)
-    net = DeiT(attention).train(training)
+    net = net_of(model, attention).train(training)
     run = torch.compile(net, dynamic=False) if compiled else net
-    images, labels = torch.randn(batch, 3, 224, 224), torch.randint(1000, (batch,))
+    inputs, labels = inputs_of(model, batch), torch.randint(1000, (batch,))
     if not training:
         def infer():
             with torch.inference_mode():
-                run(images)
+                run(*inputs)
         return infer
-    optimiser = torch.optim.AdamW(net.parameters(), lr=1e-4, weight_decay=0.05, fused=True)
+    optimiser = torch.optim.AdamW([p for p in net.parameters() if p.requires_grad], lr=1e-4, weight_decay=0.05, fused=True)
 
     def step():
         optimiser.zero_grad(set_to_none=True)
-        F.cross_entropy(run(images), labels).backward()
+        y = run(*inputs)
+        (F.cross_entropy(y, labels) if model == "deit" else F.mse_loss(y[:, :4], inputs[0])).backward()
         optimiser.step()
     return step
 
@@ -189,24 +253,25 @@ class PlainRMSNorm(nn.Module):
 
 def onnx_call(row):
     """None where it cannot be had."""
-    attention, batch, training = ROWS[row]
+    model, attention, batch, training = ROWS[row]
     if training:
         return None
-    net, images, file = DeiT(attention).eval(), torch.randn(batch, 3, 224, 224), io.BytesIO()
-    for block in net.blocks if net.mhla else []:
+    net, inputs, file = net_of(model, attention).eval(), inputs_of(model, batch), io.BytesIO()
+    names = ["x", "times", "labels"][:len(inputs)]
+    for block in net.blocks if net.mhla and model == "deit" else []:
         block.attn.q_norm, block.attn.k_norm = PlainRMSNorm(block.attn.q_norm), PlainRMSNorm(block.attn.k_norm)
     try:
         import onnxruntime
         with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
-            torch.onnx.export(net, (images,), file, input_names=["x"], output_names=["y"], opset_version=18, dynamo=False)
+            torch.onnx.export(net, inputs, file, input_names=names, output_names=["y"], opset_version=18, dynamo=False)
     except (ImportError, RuntimeError) as error:
         print("onnxruntime is left out:", str(error).splitlines()[0])
         return None
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     session = onnxruntime.InferenceSession(file.getvalue(), options, providers=["CPUExecutionProvider"])
-    feed = {"x": images.numpy()}
+    feed = {name: x.numpy() for name, x in zip(names, inputs)}
     return lambda: session.run(None, feed)
 
 
@@ -255,7 +320,7 @@ def run(row, args):
         # the process that runs onnxruntime has exported the model, too: that is no figure
         mib = [own["memory_bytes"] / 2**20] * 2 if name == "mhla" else [None] * 2 if name == "onnxruntime" else memory(row, name)
         rows.append(dict(row=row, variant=name, best_ms=min(values), median_ms=statistics.median(values), calls=len(values),
-                         images_per_second=1e3 * ROWS[row][1] / min(values), percent_of_peak=1e5 * own["gflop"] / min(values) / top,
+                         images_per_second=1e3 * ROWS[row][2] / min(values), percent_of_peak=1e5 * own["gflop"] / min(values) / top,
                          peak_mib=mib[0], own_mib=mib[1], peak_gflops=top, gflop=own["gflop"], threads=torch.get_num_threads(),
                          torch=torch.__version__, malloc="tcmalloc" if "tcmalloc" in os.environ.get("LD_PRELOAD", "") else "default"))
     return rows

@@ -183,11 +183,16 @@ void train_show(void *user, const mhla_train_event *e) {
             fprintf(stderr, "step %lld: %.4f bits per byte of validation text", (long long)e->step,
                     e->test_bits_per_byte);
             if (isfinite(e->ema_bits_per_byte)) fprintf(stderr, ", the average %.4f", e->ema_bits_per_byte);
+        } else if (strcmp(e->task, "diffusion") == 0) {
+            fprintf(stderr, "step %lld: test", (long long)e->step);
+            if (isfinite(e->ema_loss))
+                fprintf(stderr, " loss of the average %.4f, of the weights themselves", e->ema_loss);
         } else {
             fprintf(stderr, "epoch %.4g: test accuracy %.2f %%", e->epoch, 100.0 * e->test_accuracy);
             if (isfinite(e->ema_accuracy)) fprintf(stderr, ", of the average %.2f %%", 100.0 * e->ema_accuracy);
         }
-        fprintf(stderr, ", loss %.4f%s\n", e->test_loss, e->best ? ", the best so far" : "");
+        fprintf(stderr, "%s loss %.4f%s\n", strcmp(e->task, "diffusion") == 0 ? "" : ",", e->test_loss,
+                e->best ? ", the best so far" : "");
         break;
     case MHLA_TRAIN_CHECKPOINT: break;
     }

@@ -54,16 +54,16 @@ static void write_count(FILE *out, int64_t n) {
     }
 }
 
-/* "81.20 %", or "1.9021", bits per byte */
+/* "81.20 %", or "1.9021", bits per byte or a loss */
 static void write_measure(FILE *out, const run *r, double x) {
-    if (r->text)
+    if (r->text || r->diffusion)
         fprintf(out, "%.4f", x);
     else
         fprintf(out, "%.2f&nbsp;%%", 100.0 * x);
 }
 
 static void write_accuracies(FILE *out, const run *r) {
-    const mhla_series *test = r->text ? &r->test_bits : &r->test_accuracy;
+    const mhla_series *test = r->text ? &r->test_bits : r->diffusion ? &r->test_loss : &r->test_accuracy;
     if (isfinite(r->best)) {
         fputs("<td><b>", out);
         write_measure(out, r, r->best);
@@ -104,8 +104,8 @@ static void write_row(FILE *out, const run *r, int number) {
 }
 
 static void write_summary(FILE *out, const run *runs, int n) {
-    int average = 0, texts = 0;
-    for (int i = 0; i < n; i++) texts += runs[i].text;
+    int average = 0, texts = 0, diffusions = 0;
+    for (int i = 0; i < n; i++) texts += runs[i].text, diffusions += runs[i].diffusion;
     const char *unit = texts == n ? "tokens" : texts ? "images or tokens" : "images";
     fputs("<div class=\"wide\" tabindex=\"0\" role=\"region\" aria-label=\"Summary\"><table class=\"summary\">\n"
           "<thead><tr><th scope=\"col\">run</th>",
@@ -113,9 +113,10 @@ static void write_summary(FILE *out, const run *runs, int n) {
     fprintf(out,
             "<th scope=\"col\">best %s</th><th scope=\"col\">last</th><th scope=\"col\">test %s</th>"
             "<th scope=\"col\">epochs</th><th scope=\"col\">steps</th><th scope=\"col\">%s/s</th>",
-            texts == n ? "bits per byte"
-            : texts    ? "test"
-                       : "test accuracy",
+            texts == n            ? "bits per byte"
+            : diffusions == n     ? "test loss"
+            : texts || diffusions ? "test"
+                                  : "test accuracy",
             unit, unit);
     fputs("<th scope=\"col\">parameters</th><th scope=\"col\">attention</th>"
           "<th scope=\"col\">model</th><th scope=\"col\">data</th></tr></thead>\n<tbody>\n",
@@ -147,23 +148,24 @@ static mhla_status write_curves(FILE *out, const run *runs, int n) {
         const char *title;
         size_t series;
         int percent, log_y, smooth;
+        size_t average; /* the same of averaged weights, 0: not told */
     } charts[] = {
-        {"Bits per byte of validation text", offsetof(run, test_bits), 0, 0, 0},
-        {"Test accuracy", offsetof(run, test_accuracy), 1, 0, 0},
-        {"Training loss", offsetof(run, loss), 0, 0, 1},
-        {"Test loss", offsetof(run, test_loss), 0, 0, 0},
-        {"Training accuracy, of batches", offsetof(run, accuracy), 1, 0, 1},
-        {"Learning rate", offsetof(run, rate), 0, 0, 0},
-        {"Norm of the gradient", offsetof(run, norm), 0, 1, 1},
-        {"Images or tokens per second in training", offsetof(run, speed), 0, 0, 1},
+        {"Bits per byte of validation text", offsetof(run, test_bits), 0, 0, 0, offsetof(run, ema_bits)},
+        {"Test accuracy", offsetof(run, test_accuracy), 1, 0, 0, offsetof(run, ema_accuracy)},
+        {"Training loss", offsetof(run, loss), 0, 0, 1, 0},
+        {"Test loss", offsetof(run, test_loss), 0, 0, 0, offsetof(run, ema_loss)},
+        {"Training accuracy, of batches", offsetof(run, accuracy), 1, 0, 1, 0},
+        {"Learning rate", offsetof(run, rate), 0, 0, 0, 0},
+        {"Norm of the gradient", offsetof(run, norm), 0, 1, 1, 0},
+        {"Images or tokens per second in training", offsetof(run, speed), 0, 0, 1, 0},
     };
     mhla_line lines[2 * MOST_RUNS];
     fputs("<section id=\"curves\"><h2>Curves</h2>\n<div class=\"charts\">\n", out);
     for (size_t c = 0; c < sizeof charts / sizeof *charts; c++) {
         int count = 0;
         for (int i = 0; i < n; i++) set_line(&lines[count++], &runs[i], charts[c].series, i);
-        for (int i = 0; i < n && c < 2; i++) {
-            set_line(&lines[count], &runs[i], c ? offsetof(run, ema_accuracy) : offsetof(run, ema_bits), i);
+        for (int i = 0; i < n && charts[c].average; i++) {
+            set_line(&lines[count], &runs[i], charts[c].average, i);
             lines[count].note = "average";
             lines[count++].dashed = 1;
         }
@@ -343,6 +345,7 @@ static mhla_status write_page(FILE *out, const run *runs, int n) {
     MHLA_TRY(write_curves(out, runs, n));
     MHLA_TRY(write_classes(out, runs, n));
     mhla_report_write_samples(out, runs, n);
+    mhla_report_write_grids(out, runs, n);
     MHLA_TRY(write_mixing(out, runs, n));
     MHLA_TRY(write_recipes(out, runs, n));
     fprintf(out, "</main>\n<footer class=\"small\">mhla %s</footer>\n<script>\n%s</script>\n</body>\n</html>\n",

@@ -15,6 +15,13 @@ typedef struct mhla_report_mix {
     float *mix; /* [M,M] */
 } mhla_report_mix;
 
+/* Pictures that a diffusion model made after a step. */
+typedef struct mhla_report_grid {
+    int64_t step;
+    int width, height;
+    char *png; /* base64 */
+} mhla_report_grid;
+
 typedef struct mhla_report_run {
     const char *folder;                /* as given */
     char *name;                        /* foreign text, as all of the strings here */
@@ -23,11 +30,13 @@ typedef struct mhla_report_run {
     mhla_series loss, accuracy, rate, norm, speed; /* of the steps */
     mhla_series test_accuracy, test_loss, ema_accuracy;
     mhla_series test_bits, ema_bits; /* per byte, of a language model */
-    int text;                        /* it is one: bits per byte, tokens */
-    double epochs;                   /* of the last line; NaN without lines */
+    mhla_series ema_loss;
+    int text;      /* it is one: bits per byte, tokens */
+    int diffusion; /* it makes pictures: measured by the loss */
+    double epochs; /* of the last line; NaN without lines */
     int64_t steps;
     int64_t test_images; /* of the last test, or its tokens; -1: not told */
-    double best;         /* accuracy, or bits per byte; NaN without tests */
+    double best;         /* accuracy, bits per byte or loss; NaN without tests */
     double best_epoch;
     int best_is_average;
     json_t *classes; /* accuracy of each at the last test that told it */
@@ -39,6 +48,9 @@ typedef struct mhla_report_run {
     int grid[2];   /* blocks on two axes, zeros: not known */
     float *before; /* [M,M] as training began, NULL: not known */
     int before_M;
+
+    mhla_report_grid *grids;
+    int grid_count;
 
     char **remarks;
     int remark_count;
@@ -53,6 +65,12 @@ void mhla_report_run_free(mhla_report_run *run);
 const char *mhla_report_text(const json_t *tree, const char *path);
 /* The name of a class, or NULL. */
 const char *mhla_report_class(const mhla_report_run *run, int i);
+
+/* ---- report_grids.c ---- */
+
+/* Fills in grids; what cannot be read is left out. */
+mhla_status mhla_report_read_grids(mhla_report_run *run);
+void mhla_report_write_grids(FILE *out, const mhla_report_run *runs, int count);
 
 /* ---- report_mix.c, report_samples.c: sections; they write nothing where there is nothing to show ---- */
 

@@ -96,6 +96,8 @@ static mhla_status read_step(mhla_report_run *r, const json_t *row, double at) {
 
 static mhla_status read_test(mhla_report_run *r, const json_t *row, double at) {
     MHLA_TRY(mhla_series_add(&r->test_loss, at, number(row, "loss")));
+    r->diffusion |= isfinite(number(row, "noise_mse"));
+    if (r->diffusion) MHLA_TRY(mhla_series_add(&r->ema_loss, at, number(row, "ema_loss")));
     MHLA_TRY(mhla_series_add(&r->test_accuracy, at, number(row, "accuracy")));
     MHLA_TRY(mhla_series_add(&r->ema_accuracy, at, number(row, "ema_accuracy")));
     const double bits = number(row, "bits_per_byte");
@@ -126,12 +128,17 @@ static mhla_status read_row(mhla_report_run *r, const json_t *row) {
 
 /* The best of what is left after lines of a run that went back were replaced. */
 static void find_best(mhla_report_run *r) {
-    const mhla_series *lists[] = {r->text ? &r->test_bits : &r->test_accuracy,
-                                  r->text ? &r->ema_bits : &r->ema_accuracy};
+    const int lower = r->text || r->diffusion;
+    const mhla_series *lists[] = {r->text        ? &r->test_bits
+                                  : r->diffusion ? &r->test_loss
+                                                 : &r->test_accuracy,
+                                  r->text        ? &r->ema_bits
+                                  : r->diffusion ? &r->ema_loss
+                                                 : &r->ema_accuracy};
     r->best = NAN;
     for (int k = 0; k < 2; k++)
         for (int64_t i = 0; i < lists[k]->count; i++)
-            if (!(r->text ? lists[k]->y[i] >= r->best : lists[k]->y[i] <= r->best) ||
+            if (!(lower ? lists[k]->y[i] >= r->best : lists[k]->y[i] <= r->best) ||
                 (lists[k]->y[i] == r->best && lists[k]->x[i] < r->best_epoch)) {
                 r->best = lists[k]->y[i];
                 r->best_epoch = lists[k]->x[i];
@@ -314,6 +321,7 @@ static mhla_status read_all(mhla_report_run *r) {
     MHLA_TRY(read_metrics(r));
     MHLA_TRY(read_checkpoint(r));
     MHLA_TRY(read_json(r, &r->samples, r->folder, "samples.json"));
+    MHLA_TRY(mhla_report_read_grids(r));
     if (isfinite(r->epochs) || *r->checkpoint) return MHLA_OK;
     return mhla_fail(MHLA_EDATA, "%s: no run of training is here: it has no line in metrics.jsonl and no checkpoint",
                      r->folder);
@@ -331,8 +339,9 @@ mhla_status mhla_report_read(mhla_report_run *r, const char *folder) {
 }
 
 void mhla_report_run_free(mhla_report_run *r) {
-    mhla_series *lists[] = {&r->loss,          &r->accuracy,  &r->rate,         &r->norm,      &r->speed,
-                            &r->test_accuracy, &r->test_loss, &r->ema_accuracy, &r->test_bits, &r->ema_bits};
+    mhla_series *lists[] = {&r->loss,      &r->accuracy,      &r->rate,      &r->norm,
+                            &r->speed,     &r->test_accuracy, &r->test_loss, &r->ema_accuracy,
+                            &r->test_bits, &r->ema_bits,      &r->ema_loss};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) mhla_series_free(lists[i]);
     json_decref(r->recipe);
     json_decref(r->config);
@@ -341,6 +350,8 @@ void mhla_report_run_free(mhla_report_run *r) {
     for (int i = 0; i < r->mix_count; i++) free(r->mixes[i].mix);
     free(r->mixes);
     free(r->before);
+    for (int i = 0; i < r->grid_count; i++) free(r->grids[i].png);
+    free(r->grids);
     for (int i = 0; i < r->remark_count; i++) free(r->remarks[i]);
     free(r->remarks);
     free(r->name);

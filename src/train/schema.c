@@ -14,7 +14,8 @@
 #define BOOL MHLA_RECIPE_BOOL
 
 static const mhla_recipe_row own[] = {
-    {"task", TEXT, "images", 0, 0, "images|text", "what is learnt: classes of pictures, or the next token of text"},
+    {"task", TEXT, "images", 0, 0, "images|text|diffusion",
+     "what is learnt: classes of pictures, the next token of text, or to make pictures"},
     {"seed", INT, "0", 0, 9e15, NULL, "of initial values, order, augmentation, dropping"},
 
     {"train.epochs", REAL, "10", 0.001, 100000, NULL, "passes over the training data"},
@@ -51,7 +52,7 @@ static const mhla_recipe_row own[] = {
 };
 enum { MOST = 192 };
 
-static const mhla_task *const tasks[] = {&mhla_task_images, &mhla_task_text};
+static const mhla_task *const tasks[] = {&mhla_task_images, &mhla_task_text, &mhla_task_diffusion};
 enum { TASKS = sizeof tasks / sizeof *tasks };
 
 /* A table in the making: a name that is there already is not added again. */
@@ -147,8 +148,8 @@ mhla_status mhla_task_find(const mhla_task **task, const char *recipe, const cha
             known = 1;
         }
     if (known) return MHLA_OK;
-    return mhla_fail(MHLA_EINVAL, "the task is %s: expected %s or %s", MHLA_QUOTE(w.task), tasks[0]->name,
-                     tasks[1]->name);
+    return mhla_fail(MHLA_EINVAL, "the task is %s: expected %s, %s or %s", MHLA_QUOTE(w.task), tasks[0]->name,
+                     tasks[1]->name, tasks[2]->name);
 }
 
 mhla_status mhla_recipe_query(int i, mhla_recipe_key *key) {

@@ -246,6 +246,7 @@ static mhla_train_event event(const mhla_trainer *t, mhla_train_kind kind) {
         .tokens_per_second = NAN,
         .test_bits_per_byte = NAN,
         .ema_bits_per_byte = NAN,
+        .ema_loss = NAN,
     };
 }
 
@@ -363,7 +364,10 @@ static mhla_status evaluate(mhla_trainer *t) {
     if (status == MHLA_OK && t->ema && !t->stop) {
         mhla_ema_swap(t->ema);
         status = task->evaluate(t, &average, other, evaluating, t);
+        if (status == MHLA_OK && task->show && !t->stop) status = task->show(t);
         mhla_ema_swap(t->ema);
+    } else if (status == MHLA_OK && task->show && !t->stop) {
+        status = task->show(t);
     }
     if (status == MHLA_OK && !t->stop) {
         char name[64];

@@ -1,0 +1,415 @@
+/* The task `diffusion`: a network learns to tell the noise in pictures; measured by its loss on test pictures, each at a time
+ * and with a noise of its own that stay the same, so that evaluations can be compared. After each one a grid of pictures is
+ * made from the same noise as ever: one sees the same pictures get better. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "core/clock.h"
+#include "core/parallel.h"
+#include "core/rng.h"
+#include "core/status.h"
+#include "diffusion/diffusion.h"
+#include "train/pictures.h"
+#include "train/train.h"
+
+#define INT MHLA_RECIPE_INT
+#define REAL MHLA_RECIPE_REAL
+#define TEXT MHLA_RECIPE_TEXT
+#define BOOL MHLA_RECIPE_BOOL
+
+static const mhla_recipe_row keys[] = {
+    {"data.source", TEXT, "fashion-mnist", 0, 0, NULL,
+     "a folder, or what mhla data fetched: fashion-mnist, cifar10-test, emoji, text"},
+    {"data.workers", INT, "1", 0, 256, NULL, "threads that read and augment"},
+
+    {"train.label_drop", REAL, "0.1", 0, 1, NULL, "diffusion: part of the pictures that are shown without their class"},
+    {"train.logit_normal", BOOL, "false", 0, 0, NULL, "flows: times crowd in the middle, by a normal of their logit"},
+    {"train.shift", REAL, "1", 0.01, 100, NULL, "flows: times shifted towards the noise"},
+
+    {"augment.crop", TEXT, "none", 0, 0, "none|centre|random|pad",
+     "none: resized; centre: as it is, with black around; random: a resized part; pad: shifted"},
+    {"augment.scale", MHLA_RECIPE_REALS, "0.08,1", 0, 1, NULL, "random crop: part of the area, from, to"},
+    {"augment.pad", INT, "4", 0, 256, NULL, "pad: black pixels around"},
+    {"augment.flip", REAL, "0", 0, 1, NULL, "probability of a horizontal flip"},
+
+    {"sample.columns", INT, "6", 0, 64, NULL, "pictures of each class in the grid of an evaluation; 0: no grids"},
+    {"sample.rows", INT, "10", 1, 64, NULL, "classes in it, spread over all"},
+    {"sample.sampler", TEXT, "dpm++", 0, 0, "ddpm|ddim|dpm++|unipc|euler", "how it is made"},
+    {"sample.steps", INT, "20", 1, 1000, NULL, "in so many steps"},
+    {"sample.guidance", REAL, "2", 1, 100, NULL, "towards the class; 1: none"},
+    {0},
+};
+
+typedef struct job {
+    mhla_pictures p;
+    mhla_noising *noising;
+    int64_t rows;              /* room for so many pictures */
+    int64_t pixels, answers;   /* numbers of a picture, of the network's answer */
+    float *noise, *noisy;      /* [rows,pixels] */
+    float *gradient;           /* [rows,answers] */
+    float *times;              /* [rows] */
+    int32_t *labels;           /* [rows] */
+    mhla_noising_loss *losses; /* [rows] */
+    mhla_tape *measuring;
+} job;
+
+/* Places of random numbers (core/rng.h), far from those of layers and augmentation. */
+enum { PLACE_TIME = 0x0da70100, PLACE_NOISE, PLACE_DROP, PLACE_TEST_TIME, PLACE_TEST_NOISE };
+
+/* ---- Making ---------------------------------------------------------------------------------------------------------- */
+
+static mhla_status make_model(mhla_trainer *t, const job *j) {
+    mhla_dit_config c;
+    char **names = NULL;
+    MHLA_TRY(mhla_dit_from_recipe(&c, t->recipe, "model."));
+    if (!c.null_label && mhla_recipe_real(t->recipe, "train.label_drop") > 0.0)
+        return mhla_fail(MHLA_EINVAL, "train.label_drop is %g, but the model has no null label (model.null_label)",
+                         mhla_recipe_real(t->recipe, "train.label_drop"));
+    MHLA_TRY(mhla_pictures_names(&j->p, &names, c.classes));
+    MHLA_TRY(mhla_model_of_dit(&t->model, &c, names));
+    return mhla_dit_init(t->model->dit, (uint64_t)mhla_recipe_int(t->recipe, "seed"));
+}
+
+/* Pictures as the model wants them: -1 .. 1. */
+static mhla_augment augment_of(const mhla_dit_config *c) {
+    mhla_augment a = {.height = c->image[0], .width = c->image[1], .channels = c->channels, .crop_pct = 1.0};
+    for (int i = 0; i < 3; i++) a.mean[i] = a.std[i] = 0.5f;
+    return a;
+}
+
+static mhla_status make_room(mhla_trainer *t, job *j) {
+    const mhla_dit_config *c = mhla_dit_config_of(t->model->dit);
+    const int64_t parts = mhla_recipe_int(t->recipe, "train.accumulate"),
+                  batch = mhla_recipe_int(t->recipe, "train.batch");
+    j->rows = (batch + parts - 1) / parts;
+    if (j->rows < MHLA_EVALUATE_BATCH) j->rows = MHLA_EVALUATE_BATCH;
+    j->pixels = (int64_t)c->channels * c->image[0] * c->image[1];
+    j->answers = j->pixels * (c->learn_sigma ? 2 : 1);
+    const size_t rows = (size_t)j->rows;
+    j->noise = malloc(rows * (size_t)j->pixels * sizeof *j->noise);
+    j->noisy = malloc(rows * (size_t)j->pixels * sizeof *j->noisy);
+    j->gradient = malloc(rows * (size_t)j->answers * sizeof *j->gradient);
+    j->times = calloc(rows, sizeof *j->times);
+    j->labels = calloc(rows, sizeof *j->labels);
+    j->losses = calloc(rows, sizeof *j->losses);
+    if (!j->noise || !j->noisy || !j->gradient || !j->times || !j->labels || !j->losses)
+        return mhla_fail(MHLA_ENOMEM, "no memory for %lld pictures of %lld numbers", (long long)j->rows,
+                         (long long)j->pixels);
+    return mhla_noising_create(&j->noising, c->process, c->learn_sigma,
+                               mhla_recipe_bool(t->recipe, "train.logit_normal"),
+                               mhla_recipe_real(t->recipe, "train.shift"));
+}
+
+static mhla_status check_sampling(const mhla_trainer *t);
+
+static mhla_status open_job(mhla_trainer *t) {
+    job *j = calloc(1, sizeof *j);
+    if (j == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for a trainer");
+    t->job = j;
+    MHLA_TRY(mhla_pictures_open(&j->p, t->recipe));
+    MHLA_TRY(make_model(t, j));
+    const mhla_dit_config *c = mhla_dit_config_of(t->model->dit);
+    MHLA_TRY(mhla_pictures_load(&j->p, t->recipe,
+                                (mhla_loader_desc){.augment = augment_of(c), .classes = c->classes, .no_targets = 1}));
+    t->per_epoch = mhla_loader_batches(j->p.loader);
+    MHLA_TRY(check_sampling(t));
+    return make_room(t, j);
+}
+
+static void close_job(mhla_trainer *t) {
+    job *j = t->job;
+    if (j == NULL) return;
+    mhla_pictures_close(&j->p);
+    mhla_noising_free(j->noising);
+    mhla_tape_free(j->measuring);
+    free(j->noise);
+    free(j->noisy);
+    free(j->gradient);
+    free(j->times);
+    free(j->labels);
+    free(j->losses);
+    free(j);
+}
+
+static mhla_status seek(mhla_trainer *t, int64_t epoch, int64_t batch) {
+    const job *j = t->job;
+    return mhla_loader_seek(j->p.loader, epoch, batch);
+}
+
+static mhla_status next(mhla_trainer *t) {
+    job *j = t->job;
+    return mhla_loader_next(j->p.loader, &j->p.batch);
+}
+
+/* ---- Noise in, judgement out ------------------------------------------------------------------------------------------------ */
+
+/* Pictures that get their times, labels and noise, or whose answers are judged. */
+typedef struct work {
+    job *j;
+    const float *images; /* [n,pixels] */
+    const int *classes;  /* [n] */
+    const float *output; /* [n,answers] */
+    int64_t first;       /* number of the first one: random numbers are keyed by it */
+    int64_t n;
+    uint64_t seed, step;
+    int test, logit_normal, null_label;
+    double drop;
+} work;
+
+static void noise_task(void *arg, int64_t i, int worker) {
+    const work *w = arg;
+    const job *j = w->j;
+    (void)worker;
+    const uint64_t sample = (uint64_t)(w->first + i);
+    mhla_rng time = mhla_rng_make(w->seed, w->step, sample, w->test ? PLACE_TEST_TIME : PLACE_TIME);
+    const mhla_rng noise = mhla_rng_make(w->seed, w->step, sample, w->test ? PLACE_TEST_NOISE : PLACE_NOISE);
+    const double draw = w->logit_normal ? mhla_rng_normal(&time) : ((double)mhla_rng_next(&time) + 0.5) * 0x1p-32;
+    const double at = mhla_noising_time(j->noising, draw);
+    j->times[i] = (float)at;
+    j->labels[i] = w->classes[i] < 0 ? 0 : w->classes[i]; /* -1: a picture of evaluation that could not be read */
+    if (w->drop > 0.0) {
+        mhla_rng drop = mhla_rng_make(w->seed, w->step, sample, PLACE_DROP);
+        if (mhla_rng_uniform(&drop) < w->drop) j->labels[i] = w->null_label;
+    }
+    mhla_rng_normals(&noise, j->noise + i * j->pixels, j->pixels);
+    mhla_noising_apply(j->noising, j->noisy + i * j->pixels, w->images + i * j->pixels, j->noise + i * j->pixels, at,
+                       j->pixels);
+}
+
+static void judge_task(void *arg, int64_t i, int worker) {
+    const work *w = arg;
+    const job *j = w->j;
+    (void)worker;
+    j->losses[i] = mhla_noising_judge(j->noising, w->test ? NULL : j->gradient + i * j->answers, 1.0 / (double)w->n,
+                                      w->output + i * j->answers, j->noisy + i * j->pixels, w->images + i * j->pixels,
+                                      j->noise + i * j->pixels, (double)j->times[i], j->pixels);
+}
+
+static mhla_tensor *answers(mhla_tape *tape, const mhla_trainer *t, const job *j, int64_t rows, int recompute) {
+    const mhla_dit_config *c = mhla_dit_config_of(t->model->dit);
+    mhla_tensor *x = mhla_nn_input(tape, j->noisy, MHLA_SHAPE(rows, c->channels, c->image[0], c->image[1]));
+    return mhla_dit_forward(tape, t->model->dit, &(mhla_dit_run){.recompute = recompute}, x, j->times, j->labels);
+}
+
+static work work_of(const mhla_trainer *t, const mhla_batch *batch, int64_t first, int64_t n) {
+    job *j = t->job;
+    const mhla_dit_config *c = mhla_dit_config_of(t->model->dit);
+    return (work){.j = j,
+                  .images = batch ? batch->images + first * j->pixels : NULL,
+                  .classes = batch ? batch->labels + first : NULL,
+                  .first = first,
+                  .n = n,
+                  .seed = (uint64_t)mhla_recipe_int(t->recipe, "seed"),
+                  .step = (uint64_t)t->step,
+                  .logit_normal = c->process == MHLA_PROCESS_FLOW && mhla_recipe_bool(t->recipe, "train.logit_normal"),
+                  .null_label = c->classes,
+                  .drop = mhla_recipe_real(t->recipe, "train.label_drop")};
+}
+
+/* ---- A step ------------------------------------------------------------------------------------------------------------ */
+
+static mhla_tensor *loss(mhla_trainer *t, mhla_tape *tape, int64_t part, int64_t parts, double *share) {
+    job *j = t->job;
+    const int dry = (mhla_tape_mode(tape) & MHLA_TAPE_DRY) != 0;
+    const int64_t all = dry ? mhla_recipe_int(t->recipe, "train.batch") : j->p.batch->count;
+    const int64_t first = dry ? 0 : part * all / parts; /* a dry run counts the largest part */
+    const int64_t rows = dry ? (all + parts - 1) / parts : (part + 1) * all / parts - first;
+    *share = (double)rows / (double)all;
+    if (rows == 0) return NULL;
+    work w = work_of(t, dry ? NULL : j->p.batch, first, rows);
+    if (!dry) mhla_parallel(t->context, rows, noise_task, &w);
+    mhla_tape_key(tape, w.seed, w.step, (uint64_t)first);
+    mhla_tensor *y = answers(tape, t, j, rows, mhla_recipe_bool(t->recipe, "train.recompute"));
+    double mean = 0.0;
+    if (y && !dry) {
+        w.output = y->data;
+        mhla_parallel(t->context, rows, judge_task, &w);
+        for (int64_t i = 0; i < rows; i++) mean += j->losses[i].loss / (double)rows;
+    }
+    return y ? mhla_nn_judged(tape, (float)mean, j->gradient, y) : NULL;
+}
+
+static double count(mhla_trainer *t, mhla_train_event *e) {
+    const job *j = t->job;
+    (void)e;
+    return j->p.batch->count;
+}
+
+static double data_bytes(const mhla_trainer *t) {
+    const job *j = t->job;
+    return mhla_pictures_bytes(&j->p, t->recipe, (double)j->pixels) +
+           sizeof(float) * (double)j->rows * (double)(2 * j->pixels + j->answers);
+}
+
+/* ---- Evaluation ---------------------------------------------------------------------------------------------------------- */
+
+static mhla_status measure_batch(const mhla_trainer *t, job *j, const mhla_batch *batch, int64_t first, int64_t rows) {
+    work w = work_of(t, batch, 0, rows);
+    w.first = first;
+    w.test = 1;
+    w.step = 0;
+    w.drop = 0.0;
+    mhla_parallel(t->context, rows, noise_task, &w);
+    mhla_tape_begin(j->measuring, MHLA_TAPE_INFER);
+    const mhla_tensor *y = answers(j->measuring, t, j, rows, 0);
+    MHLA_TRY(mhla_tape_status(j->measuring));
+    w.output = y->data;
+    mhla_parallel(t->context, rows, judge_task, &w);
+    return MHLA_OK;
+}
+
+static mhla_status evaluate(mhla_trainer *t, mhla_score *score, json_t *row, mhla_progress_fn progress, void *user) {
+    job *j = t->job;
+    const mhla_dit_config *c = mhla_dit_config_of(t->model->dit);
+    const int64_t limit = mhla_recipe_int(t->recipe, "eval.limit"), all = mhla_dataset_count(j->p.test);
+    const int64_t wanted = limit > 0 && limit < all ? limit : all;
+    const double begin = mhla_seconds();
+    mhla_noising_loss sum = {0};
+    int64_t done = 0, counted = 0;
+    mhla_loader *loader = NULL;
+    mhla_loader_desc d = {.data = j->p.test,
+                          .batch = MHLA_EVALUATE_BATCH,
+                          .workers = (int)mhla_recipe_int(t->recipe, "data.workers"),
+                          .ahead = MHLA_EVALUATE_AHEAD,
+                          .augment = augment_of(c),
+                          .classes = c->classes,
+                          .no_targets = 1};
+    if (strcmp(mhla_recipe_text(t->recipe, "augment.crop"), "centre") == 0) d.augment.crop = MHLA_CROP_CENTRE;
+    if (j->measuring == NULL) MHLA_TRY(mhla_tape_create(&j->measuring, t->context));
+    mhla_status status = mhla_loader_create(&loader, &d);
+    while (status == MHLA_OK && done < wanted && !t->stop) {
+        const mhla_batch *batch;
+        status = mhla_loader_next(loader, &batch);
+        if (status != MHLA_OK || batch->count == 0) break;
+        const int64_t rows = batch->count < wanted - done ? batch->count : wanted - done;
+        status = measure_batch(t, j, batch, done, rows);
+        for (int64_t i = 0; i < rows && status == MHLA_OK; i++) {
+            if (batch->labels[i] < 0) continue; /* a file that could not be read */
+            sum.mse += j->losses[i].mse;
+            sum.vb += j->losses[i].vb;
+            sum.loss += j->losses[i].loss;
+            counted++;
+        }
+        done += rows;
+        if (progress) progress(user, done, wanted);
+    }
+    mhla_loader_free(loader);
+    if (status == MHLA_OK && counted == 0 && !t->stop)
+        status = mhla_fail(MHLA_EDATA, "none of %lld images could be read", (long long)wanted);
+    MHLA_TRY(status);
+    const double n = counted > 0 ? (double)counted : 1.0;
+    *score = (mhla_score){sum.loss / n, sum.loss / n, mhla_seconds() - begin};
+    json_object_set_new(row, "images", json_integer(counted));
+    json_object_set_new(row, "loss", mhla_json_real(score->loss));
+    json_object_set_new(row, "noise_mse", mhla_json_real(sum.mse / n));
+    if (c->learn_sigma) json_object_set_new(row, "variance_bits", mhla_json_real(sum.vb / n));
+    return MHLA_OK;
+}
+
+/* ---- Pictures ------------------------------------------------------------------------------------------------------------ */
+
+static const char *process_of(const mhla_dit_config *c) {
+    static const char *const names[] = {"linear", "cosine", "flow"};
+    return names[c->process];
+}
+
+/* Can this model be sampled as the recipe says? Asked before anything is trained. */
+static mhla_status check_sampling(const mhla_trainer *t) {
+    const mhla_dit_config *c = mhla_dit_config_of(t->model->dit);
+    mhla_sampler *s = NULL;
+    const mhla_status status =
+        mhla_sampler_create(&s, &(mhla_sampler_desc){.size = sizeof(mhla_sampler_desc),
+                                                     .process = process_of(c),
+                                                     .method = mhla_recipe_text(t->recipe, "sample.sampler"),
+                                                     .steps = (int)mhla_recipe_int(t->recipe, "sample.steps"),
+                                                     .batch = 1,
+                                                     .channels = 1,
+                                                     .pixels = 1});
+    mhla_sampler_free(s);
+    return status;
+}
+
+/* A row for each of the classes, spread over all; columns differ in their noise, which is the same for each row. */
+static mhla_status draw(const mhla_trainer *t, mhla_picture *grid, int rows, int columns, float *images,
+                        int32_t *classes, uint64_t *seeds) {
+    const mhla_dit_config *c = mhla_dit_config_of(t->model->dit);
+    for (int i = 0; i < rows * columns; i++) {
+        classes[i] = (int32_t)((int64_t)(i / columns) * c->classes / rows);
+        seeds[i] = (uint64_t)(i % columns);
+    }
+    const mhla_sample_desc d = {.size = sizeof d,
+                                .images = (int64_t)rows * columns,
+                                .classes = classes,
+                                .seeds = seeds,
+                                .guidance = c->null_label ? mhla_recipe_real(t->recipe, "sample.guidance") : 1.0,
+                                .method = mhla_recipe_text(t->recipe, "sample.sampler"),
+                                .steps = (int)mhla_recipe_int(t->recipe, "sample.steps"),
+                                .clip = 1};
+    MHLA_TRY(mhla_model_sample(t->model, images, &d, NULL));
+    return mhla_picture_tile(grid, images, d.images, c->channels, c->image[0], c->image[1], columns);
+}
+
+static mhla_status show(mhla_trainer *t) {
+    const job *j = t->job;
+    const mhla_dit_config *c = mhla_dit_config_of(t->model->dit);
+    const int columns = (int)mhla_recipe_int(t->recipe, "sample.columns");
+    int rows = (int)mhla_recipe_int(t->recipe, "sample.rows");
+    if (rows > c->classes) rows = c->classes;
+    const size_t n = (size_t)rows * (size_t)columns;
+    char path[MHLA_RUN_PATH];
+    mhla_picture grid = {.size = sizeof grid};
+    if (n == 0) return MHLA_OK;
+    float *images = malloc(n * (size_t)j->pixels * sizeof *images);
+    int32_t *classes = calloc(n, sizeof *classes);
+    uint64_t *seeds = calloc(n, sizeof *seeds);
+    mhla_status status = images && classes && seeds ? draw(t, &grid, rows, columns, images, classes, seeds)
+                                                    : mhla_fail(MHLA_ENOMEM, "no memory for %zu pictures", n);
+    if (status == MHLA_OK) {
+        snprintf(path, sizeof path, "%s/samples", t->run);
+        if (mkdir(path, 0777) != 0 && errno != EEXIST) status = mhla_fail(MHLA_EIO, "%s: %s", path, strerror(errno));
+        snprintf(path, sizeof path, "%s/samples/step-%08lld.png", t->run, (long long)t->step);
+    }
+    if (status == MHLA_OK) status = mhla_picture_write(path, &grid, 1, NULL);
+    mhla_picture_free(&grid);
+    free(images);
+    free(classes);
+    free(seeds);
+    return status;
+}
+
+static void tell(mhla_train_event *e, const mhla_score *plain, const mhla_score *average) {
+    e->test_loss = plain->loss;
+    if (average) e->ema_loss = average->loss;
+}
+
+static mhla_status adopt(mhla_trainer *t, const char *path, void (*note)(void *user, const char *text), void *user) {
+    return mhla_model_adopt(t->model, path, note, user);
+}
+
+static void complain(mhla_trainer *t, void (*note)(mhla_trainer *t, const char *text)) {
+    job *j = t->job;
+    mhla_pictures_complain(&j->p, t, note);
+}
+
+const mhla_task mhla_task_diffusion = {
+    .name = "diffusion",
+    .family = &mhla_family_dit,
+    .rows = keys,
+    .measure = "loss",
+    .lower = 1,
+    .unit = "images",
+    .open = open_job,
+    .close = close_job,
+    .seek = seek,
+    .next = next,
+    .loss = loss,
+    .count = count,
+    .data_bytes = data_bytes,
+    .evaluate = evaluate,
+    .show = show,
+    .tell = tell,
+    .adopt = adopt,
+    .complain = complain,
+};
