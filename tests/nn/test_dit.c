@@ -152,6 +152,7 @@ static mhla_dit_config small(int attention, int cpe, int gate, int lepe, int rel
     c.gate_norm = gate == 1;
     c.lepe = lepe;
     c.learn_sigma = released;
+    c.feature_eps = 0.05; /* of six features all may be nothing: rounding would then decide where they point */
     c.qk_norm = gate == 2;
     return c;
 }
@@ -216,8 +217,7 @@ static void check_answer(mhla_dit *m, const dit_ref *d, const sample *s, mhla_ta
         for (int64_t i = 0; i < s->answer; i++) want[b * s->answer + i] = (float)exact[i];
         free(exact);
     }
-    /* of six features all may be nearly zero: rounding of 1e-7 then turns what they point to by 1e-4 and more */
-    ASSERT_CLOSE(y->data, want, B * s->answer, 3e-5, "%s", what);
+    ASSERT_CLOSE(y->data, want, B * s->answer, 5e-6, "%s", what);
     free(want);
 }
 
