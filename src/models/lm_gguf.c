@@ -212,16 +212,26 @@ static mhla_status check_size(const mhla_lm_config *c, const mhla_gguf *f) {
 
 /* "model.layers.3.mlp.up_proj.weight" -> "blk.3.ffn_up.weight" */
 void mhla_lm_gguf_name(char *theirs, size_t size, const char *ours) {
-    static const char *const parts[][2] = {
-        {"input_layernorm.weight", "attn_norm.weight"},    {"self_attn.q_proj.weight", "attn_q.weight"},
-        {"self_attn.k_proj.weight", "attn_k.weight"},      {"self_attn.v_proj.weight", "attn_v.weight"},
-        {"self_attn.o_proj.weight", "attn_output.weight"}, {"post_attention_layernorm.weight", "ffn_norm.weight"},
-        {"mlp.gate_proj.weight", "ffn_gate.weight"},       {"mlp.up_proj.weight", "ffn_up.weight"},
-        {"mlp.down_proj.weight", "ffn_down.weight"}};
+    static const char *const parts[][2] = {{"input_layernorm.weight", "attn_norm.weight"},
+                                           {"self_attn.q_proj.weight", "attn_q.weight"},
+                                           {"self_attn.k_proj.weight", "attn_k.weight"},
+                                           {"self_attn.v_proj.weight", "attn_v.weight"},
+                                           {"self_attn.o_proj.weight", "attn_output.weight"},
+                                           {"post_attention_layernorm.weight", "ffn_norm.weight"},
+                                           {"mlp.gate_proj.weight", "ffn_gate.weight"},
+                                           {"mlp.up_proj.weight", "ffn_up.weight"},
+                                           {"mlp.down_proj.weight", "ffn_down.weight"},
+                                           {"attn_norm.weight", "attn_norm.weight"},
+                                           {"attn.q_proj.weight", "attn_q.weight"},
+                                           {"attn.k_proj.weight", "attn_k.weight"},
+                                           {"attn.v_proj.weight", "attn_v.weight"},
+                                           {"attn.o_proj.weight", "attn_output.weight"},
+                                           {"mlp_norm.weight", "ffn_norm.weight"}};
     static const char *const whole[][2] = {{"model.embed_tokens.weight", "token_embd.weight"},
+                                           {"model.embeddings.weight", "token_embd.weight"},
                                            {"model.norm.weight", "output_norm.weight"},
                                            {"lm_head.weight", "output.weight"}};
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < 4; i++)
         if (strcmp(ours, whole[i][0]) == 0) snprintf(theirs, size, "%s", whole[i][1]);
     int layer, at = 0;
     if (sscanf(ours, "model.layers.%d.%n", &layer, &at) != 1 || at == 0) return;

@@ -51,8 +51,7 @@ static int is_llama(const mhla_lm_config *c) {
     const mhla_lm_mixer *m = &c->mixer[MHLA_ATTENTION_SOFTMAX];
     for (int i = 0; i < c->layers; i++)
         if (c->kind[i] != MHLA_ATTENTION_SOFTMAX) return 0;
-    return c->naming == MHLA_LM_NAMES_HF && m->rope == MHLA_ROPE_HALF && m->rope_dim == m->key_dim &&
-           m->key_dim == m->value_dim && !m->scaling.exact &&
+    return m->rope == MHLA_ROPE_HALF && m->rope_dim == m->key_dim && m->key_dim == m->value_dim && !m->scaling.exact &&
            (m->scaling.kind != MHLA_SCALING_YARN || m->scaling.factor >= 1.0) && !m->qkv_bias && !m->out_bias &&
            !m->qk_norm && !m->window && !m->conv && !c->mlp_bias;
 }

@@ -76,6 +76,32 @@ static void ends(void **state) {
     expect_ends(in_folder("copy"), 9, (const int32_t[]){9, 2}, 2);
 }
 
+/* Softmax models of ours, under the names of flash-linear-attention, too, are Llamas to whoever reads their GGUF: every tensor
+ * has llama.cpp's name and comes back with the same values. */
+static void gguf_names(void **state) {
+    (void)state;
+    static const char *const settings[] = {"vocab_size=24", "hidden_size=32", "attention=softmax", "num_heads=2"};
+    mhla_model *m, *back;
+    size_t size;
+    ASSERT_OK(mhla_model_create(&m, "lm_micro", settings, 4, 3));
+    ASSERT_OK(mhla_model_save(m, in_folder("plain")));
+    ASSERT_OK(mhla_lm_convert(in_folder("a.gguf"), in_folder("plain"), NULL, NULL));
+    char *bytes = read_file(in_folder("a.gguf"), &size);
+    assert_null(memmem(bytes, size, "model.", 6));
+    assert_non_null(memmem(bytes, size, "llama.block_count", 17));
+    free(bytes);
+    ASSERT_OK(mhla_model_open(&back, in_folder("a.gguf")));
+    const mhla_params *a = m->params, *b = back->params;
+    assert_int_equal(mhla_params_count(a), mhla_params_count(b));
+    for (int i = 0; i < mhla_params_count(a); i++) { /* the same order of tensors in both ways of naming */
+        const mhla_param *p = mhla_params_at(a, i), *q = mhla_params_at(b, i);
+        assert_int_equal(p->count, q->count);
+        assert_memory_equal(p->data, q->data, sizeof(float) * (size_t)p->count);
+    }
+    mhla_model_free(m);
+    mhla_model_free(back);
+}
+
 /* A GGUF of others: the ends of text, turn and message, without our own key. */
 static void gguf_ends(void **state) {
     (void)state;
@@ -409,14 +435,9 @@ static void scaled_gradients(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ends),
-        cmocka_unit_test(gguf_ends),
-        cmocka_unit_test(wrong_ends),
-        cmocka_unit_test(scalings),
-        cmocka_unit_test(gguf_scalings),
-        cmocka_unit_test(wrong_scalings),
-        cmocka_unit_test(scaled_sequences),
-        cmocka_unit_test(scaled_gradients),
+        cmocka_unit_test(ends),           cmocka_unit_test(gguf_ends),        cmocka_unit_test(gguf_names),
+        cmocka_unit_test(wrong_ends),     cmocka_unit_test(scalings),         cmocka_unit_test(gguf_scalings),
+        cmocka_unit_test(wrong_scalings), cmocka_unit_test(scaled_sequences), cmocka_unit_test(scaled_gradients),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
