@@ -51,11 +51,12 @@ static void print_head(const char *group) {
         {"causal-backward", "causal forward and backward"},
         {"layers", "linear layers: rows x outputs x inputs"},
         {"models", "whole models, every product counted; a training step as three times inference"},
+        {"resolution", "DiT-S/2 on ever larger images, every product counted"},
     };
     const char *text = group;
     for (size_t i = 0; i < sizeof titles / sizeof *titles; i++)
         if (strcmp(titles[i].group, group) == 0) text = titles[i].text;
-    const int models = strcmp(group, "models") == 0;
+    const int models = strcmp(group, "models") == 0 || strcmp(group, "resolution") == 0;
     printf("\n%s\n%-22s %-33s %10s %10s %8s %8s %10s%s\n", text, "", "", "best", "median", "GFLOP/s", "of peak",
            models ? "memory" : "workspace", models ? "   images/s" : "");
 }
