@@ -41,8 +41,7 @@ typedef struct mhla_task {
 
     /* Measures the model as it stands; adds its own keys to `row`. Stops early where t->stop is set. */
     mhla_status (*evaluate)(mhla_trainer *t, mhla_score *score, json_t *row, mhla_progress_fn progress, void *user);
-    /* Something to look at, after an evaluation, made by the weights that people are shown: the average where one is kept. May
-     * be NULL. */
+    /* Something to look at, after an evaluation, made by the model as it stands then; may be NULL. */
     mhla_status (*show)(mhla_trainer *t);
     /* The scores, of the model and of its average (NULL without), into the event. */
     void (*tell)(mhla_train_event *e, const mhla_score *plain, const mhla_score *average);

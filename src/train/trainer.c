@@ -351,6 +351,14 @@ static int evaluation_due(const mhla_trainer *t) {
     return floor((double)t->step / every + 1e-9) > floor((double)(t->step - 1) / every + 1e-9);
 }
 
+/* By the weights that did better, they themselves or their average. */
+static mhla_status show(mhla_trainer *t) {
+    if (t->average_counts) mhla_ema_swap(t->ema);
+    const mhla_status status = t->task->show(t);
+    if (t->average_counts) mhla_ema_swap(t->ema);
+    return status;
+}
+
 /* Sets `best` and, unless it was told to stop meanwhile, `evaluated`. */
 static mhla_status evaluate(mhla_trainer *t) {
     const mhla_task *task = t->task;
@@ -364,16 +372,16 @@ static mhla_status evaluate(mhla_trainer *t) {
     if (status == MHLA_OK && t->ema && !t->stop) {
         mhla_ema_swap(t->ema);
         status = task->evaluate(t, &average, other, evaluating, t);
-        if (status == MHLA_OK && task->show && !t->stop) status = task->show(t);
         mhla_ema_swap(t->ema);
-    } else if (status == MHLA_OK && task->show && !t->stop) {
-        status = task->show(t);
+    }
+    if (status == MHLA_OK && !t->stop) {
+        t->average_counts = t->ema && (task->lower ? average.value < plain.value : average.value > plain.value);
+        if (task->show) status = show(t);
     }
     if (status == MHLA_OK && !t->stop) {
         char name[64];
         mhla_train_event e = event(t, MHLA_TRAIN_EVALUATED);
         task->tell(&e, &plain, t->ema ? &average : NULL);
-        t->average_counts = t->ema && (task->lower ? average.value < plain.value : average.value > plain.value);
         const double reached = t->average_counts ? average.value : plain.value;
         e.best = !(task->lower ? reached >= t->best : reached <= t->best);
         if (e.best) {
