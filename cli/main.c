@@ -13,6 +13,7 @@ static const struct verb {
     {"train", cmd_train, "train a model by a recipe, or go on with a run"},
     {"eval", cmd_eval, "how well a model does: images it gets right, text it predicts, questions it answers"},
     {"classify", cmd_classify, "what a model takes pictures for"},
+    {"measure", cmd_measure, "how near generated pictures are to real ones: Fréchet distance, precision, recall"},
     {"generate", cmd_generate, "text that a language model continues a prompt with"},
     {"chat", cmd_chat, "a conversation with a language model"},
     {"sample", cmd_sample, "images that a diffusion model makes out of noise"},
@@ -22,7 +23,7 @@ static const struct verb {
     {"plot", cmd_plot, "one HTML page about one or several runs of training"},
     {"convert", cmd_convert, "checkpoints to other types and numbers of files; PyTorch's to safetensors"},
     {"tokenize", cmd_tokenize, "text to ids and back; train a tokenizer; shards for training"},
-    {"data", cmd_data, "fetch datasets and a model: pictures, English text, SmolLM2"},
+    {"data", cmd_data, "fetch datasets and models: pictures, emoji, English text, SmolLM2, Inception"},
     {"reproduce", cmd_reproduce, "experiments of papers by one command: mqar"},
 };
 enum { VERBS = sizeof verbs / sizeof *verbs };

@@ -189,6 +189,9 @@ typedef struct mhla_measure_desc {
     int neighbours;       /* of precision and recall; 0: 3 */
     mhla_progress_fn progress;
     void *user;
+    /* How Inception's pictures become 299 x 299, never antialiased: "torch" (default; between centres of pixels, as
+     * pytorch-fid) or "tf1" (from corners, as the first code and ADM's). */
+    const char *resize;
 } mhla_measure_desc;
 
 typedef struct mhla_measures {
@@ -198,8 +201,9 @@ typedef struct mhla_measures {
     int64_t real, generated; /* how many images */
     int dims;
     double distance;               /* Fréchet */
-    double score, score_deviation; /* Inception score over 10 parts, of the generated ones */
-    double precision, recall;
+    double score, score_deviation; /* Inception score over 10 parts, of the generated ones; NaN where the network has no
+                                      classes (Inception's features without its last layer) */
+    double precision, recall;      /* NaN with too few images */
     int labelled;    /* generated images had classes (folders, by name or, as `mhla sample` has them, "3-Dress", by the number
                         in front) that the classifier knows */
     double accuracy; /* share of generated images that the classifier gives the class of; NaN where not labelled */

@@ -311,9 +311,75 @@ static mhla_status check_unique(const mhla_st_header *h, const char *path) {
     return status;
 }
 
+/* ---- TorchScript: modules in modules; a tensor's name is that of its attribute behind those of the modules ---- */
+
+enum { MODULE_DEPTH = 32, MODULE_STEPS = 1 << 20, MODULE_NAME = 512 };
+
+typedef struct walk {
+    source *s;
+    mhla_st_header *h; /* NULL: only counts */
+    char name[MODULE_NAME];
+    size_t count, letters, steps;
+    char *to;
+} walk;
+
+static mhla_status walk_module(walk *w, const mhla_pickle_value *module, size_t length, int depth) {
+    const mhla_pickle *p = &w->s->pickle;
+    uint32_t cell = module->first;
+    for (uint32_t i = 0; i < module->size; i += 2, cell = p->cells[p->cells[cell].next].next) {
+        const mhla_pickle_value *key = &p->values[p->cells[cell].value];
+        const mhla_pickle_value *value = &p->values[p->cells[p->cells[cell].next].value];
+        if (value->kind != MHLA_PICKLE_TENSOR && value->kind != MHLA_PICKLE_MODULE) continue;
+        /* objects may be shared, or hold themselves: names would be without end */
+        if (++w->steps > MODULE_STEPS || depth == MODULE_DEPTH)
+            return mhla_fail(MHLA_EDATA, "%s: modules within modules without end", w->s->path);
+        if (key->kind != MHLA_PICKLE_TEXT || (size_t)key->number + 2 > MODULE_NAME - length)
+            return mhla_fail(MHLA_EDATA, "%s: a module or tensor without a name, or with a very long one", w->s->path);
+        memcpy(w->name + length, key->text, (size_t)key->number);
+        size_t n = length + (size_t)key->number;
+        if (value->kind == MHLA_PICKLE_MODULE) {
+            w->name[n++] = '.';
+            MHLA_TRY(walk_module(w, value, n, depth + 1));
+            continue;
+        }
+        if (w->h) {
+            const mhla_pickle_value name = {.text = (const unsigned char *)w->name, .number = (int64_t)n};
+            mhla_stored *t = &w->h->tensors[w->h->count];
+            MHLA_TRY(copy_name(&w->to, &t->name, &name, 0, w->s->path));
+            MHLA_TRY(read_tensor(w->s, t, value, &w->h->copies[w->h->count]));
+            w->h->count++;
+        }
+        w->count++, w->letters += n + 1;
+    }
+    return MHLA_OK;
+}
+
+static mhla_status make_room(mhla_st_header *h, size_t count, size_t letters, const char *path) {
+    if (count == 0) return mhla_fail(MHLA_EDATA, "%s: no tensors in it", path);
+    h->tensors = calloc(count, sizeof *h->tensors);
+    h->copies = calloc(count, sizeof *h->copies);
+    h->strings = malloc(letters);
+    if (h->tensors == NULL || h->copies == NULL || h->strings == NULL)
+        return mhla_fail(MHLA_ENOMEM, "%s: no memory for its tensors", path);
+    return MHLA_OK;
+}
+
+static mhla_status collect_module(source *s, mhla_st_header *h) {
+    const mhla_pickle_value *root = &s->pickle.values[s->pickle.root];
+    walk counted = {.s = s};
+    MHLA_TRY(walk_module(&counted, root, 0, 0));
+    MHLA_TRY(make_room(h, counted.count, counted.letters, s->path));
+    walk taken = {.s = s, .h = h, .to = h->strings};
+    MHLA_TRY(walk_module(&taken, root, 0, 0));
+    return check_unique(h, s->path);
+}
+
+/* ---- A dictionary of tensors ---- */
+
 static mhla_status collect(source *s, mhla_st_header *h) {
     static const char wrapper[] = "module.";
     const mhla_pickle *p = &s->pickle;
+    if (p->values[p->root].kind == MHLA_PICKLE_MODULE) return collect_module(s, h);
     const mhla_pickle_value *state = find_state(p);
     if (state == NULL) return mhla_fail(MHLA_EDATA, "%s: not a dictionary of tensors", s->path);
     size_t count = 0, letters = 0, skip = sizeof wrapper - 1;
@@ -325,12 +391,7 @@ static mhla_status collect(source *s, mhla_st_header *h) {
         count++, letters += (size_t)key->number + 1;
         if ((size_t)key->number < sizeof wrapper - 1 || memcmp(key->text, wrapper, sizeof wrapper - 1) != 0) skip = 0;
     }
-    if (count == 0) return mhla_fail(MHLA_EDATA, "%s: no tensors in it", s->path);
-    h->tensors = calloc(count, sizeof *h->tensors);
-    h->copies = calloc(count, sizeof *h->copies);
-    h->strings = malloc(letters);
-    if (h->tensors == NULL || h->copies == NULL || h->strings == NULL)
-        return mhla_fail(MHLA_ENOMEM, "%s: no memory for its tensors", s->path);
+    MHLA_TRY(make_room(h, count, letters, s->path));
     char *to = h->strings;
     cell = state->first;
     for (uint32_t i = 0; i < state->size; i += 2, cell = p->cells[p->cells[cell].next].next) {

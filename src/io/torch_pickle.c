@@ -13,7 +13,7 @@ static const uint32_t MARK = UINT32_MAX; /* on the stack, in place of a value */
 
 /* ---- What a pickle may name ---- */
 
-typedef enum role { STORAGE_CLASS, REBUILD, PARAMETER, ORDERED_DICT, HARMLESS } role;
+typedef enum role { STORAGE_CLASS, REBUILD, PARAMETER, ORDERED_DICT, HARMLESS, MODULE } role;
 
 static const struct {
     const char *module, *name;
@@ -48,8 +48,13 @@ static const struct {
     {"numpy.core.multiarray", "scalar", HARMLESS, 0},
     {"numpy._core.multiarray", "scalar", HARMLESS, 0},
     {"_codecs", "encode", HARMLESS, 0},
+    {"torch.jit._pickle", "build_intlist", HARMLESS, 0},
+    {"torch.jit._pickle", "build_doublelist", HARMLESS, 0},
+    {"torch.jit._pickle", "build_boollist", HARMLESS, 0},
+    {"torch.jit._pickle", "restore_type_tag", HARMLESS, 0},
+    {"__torch__", "", MODULE, 0}, /* any class below it: TorchScript's modules */
 };
-enum { GLOBALS = sizeof globals / sizeof *globals };
+enum { GLOBALS = sizeof globals / sizeof *globals, MODULES = GLOBALS - 1 };
 
 int mhla_pickle_storage_dtype(const mhla_pickle_value *value) {
     if (value == NULL || value->kind != MHLA_PICKLE_GLOBAL || globals[value->number].role != STORAGE_CLASS) return -1;
@@ -236,6 +241,10 @@ static mhla_status push_global(machine *m, const unsigned char *module, size_t m
         if (strlen(globals[i].module) == module_size && memcmp(globals[i].module, module, module_size) == 0 &&
             strlen(globals[i].name) == name_size && memcmp(globals[i].name, name, name_size) == 0)
             return push_new(m, (mhla_pickle_value){.kind = MHLA_PICKLE_GLOBAL, .number = i});
+    static const char scripted[] = "__torch__";
+    const size_t n = sizeof scripted - 1;
+    if (module_size >= n && memcmp(module, scripted, n) == 0 && (module_size == n || module[n] == '.'))
+        return push_new(m, (mhla_pickle_value){.kind = MHLA_PICKLE_GLOBAL, .number = MODULES});
     const mhla_quoted a = mhla_quote_bytes((const char *)module, module_size),
                       b = mhla_quote_bytes((const char *)name, name_size);
     return wrong(m, "it names %s of %s; only tensors, texts and numbers are read, no Python objects", b.text, a.text);
@@ -298,9 +307,23 @@ static mhla_status reduce(machine *m) {
         if (a->size) return wrong(m, "an OrderedDict made from something");
         return push_kind(m, MHLA_PICKLE_DICT);
     case HARMLESS: return push_kind(m, MHLA_PICKLE_OTHER);
+    case MODULE: return push_kind(m, MHLA_PICKLE_MODULE);
     case STORAGE_CLASS: break;
     }
     return wrong(m, "it calls a type of storage");
+}
+
+/* BUILD: what an object has besides. A module of TorchScript has nothing else; of other objects it is of no use. */
+static mhla_status build(machine *m) {
+    uint32_t state = 0, object = 0;
+    MHLA_TRY(pop(m, &state));
+    MHLA_TRY(top(m, &object));
+    mhla_pickle_value *o = &m->p->values[object];
+    const mhla_pickle_value *s = &m->p->values[state];
+    if (o->kind != MHLA_PICKLE_MODULE) return MHLA_OK;
+    if (s->kind != MHLA_PICKLE_DICT || o->size) return wrong(m, "a module made of something else than a dictionary");
+    o->first = s->first, o->last = s->last, o->size = s->size;
+    return MHLA_OK;
 }
 
 /* ('storage', class, key, location, number of elements, ...) */
@@ -358,7 +381,7 @@ static mhla_status read_long(machine *m) {
 
 static mhla_status step(machine *m, int opcode) {
     uint64_t x = 0;
-    uint32_t value = 0;
+
     size_t mark = 0;
     const unsigned char *bytes;
     switch (opcode) {
@@ -412,7 +435,7 @@ static mhla_status step(machine *m, int opcode) {
     case 0x93: return stack_global(m);
     case 'R':
     case 0x81: return reduce(m);
-    case 'b': /* BUILD: what an object has besides; of no use */ MHLA_TRY(pop(m, &value)); return top(m, &value);
+    case 'b': return build(m);
     case 'Q': return persistent(m);
     default: break;
     }

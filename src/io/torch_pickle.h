@@ -20,6 +20,7 @@ typedef enum mhla_pickle_kind {
     MHLA_PICKLE_GLOBAL,  /* number: its row in the table of those that are allowed */
     MHLA_PICKLE_STORAGE, /* cells: type, key, location, number of elements, ... */
     MHLA_PICKLE_TENSOR,  /* cells: storage, offset, shape, strides, ... */
+    MHLA_PICKLE_MODULE,  /* an object of TorchScript; cells as of a dictionary: its attributes */
     MHLA_PICKLE_OTHER    /* harmless and of no use: floats, settings, ... */
 } mhla_pickle_kind;
 

@@ -327,6 +327,7 @@ mhla_tensor *mhla_deit_forward(mhla_tape *t, mhla_deit *m, const mhla_deit_run *
         x = mhla_nn_reshape(t, mhla_nn_slice_tokens(t, x, 0, 1), MHLA_SHAPE(images->shape[0], c->dim));
     else
         x = normalise(t, c, m->norm, mhla_nn_mean_tokens(t, x));
+    if (run->features) *run->features = x;
     return mhla_nn_linear(t, m->head.w, m->head.b, MHLA_ACT_NONE, NULL, x);
 }
 

@@ -78,11 +78,11 @@ mhla_params *mhla_deit_params(const mhla_deit *model);
 
 /* What a forward pass may be told: how much drop path (at the last block, growing from 0 at the first), whether blocks are
  * computed again in the backward pass instead of kept, and where to leave what comes out of each block (depth tensors,
- * then the features that the head reads). Zero: none of these. */
+ * then the tokens that are read out) or the rows [B,dim] that the head reads. Zero: none of these. */
 typedef struct mhla_deit_run {
     float drop_path;
     int recompute;
-    mhla_tensor **trace;
+    mhla_tensor **trace, **features;
 } mhla_deit_run;
 
 /* logits [B,classes] of images [B,channels,height,width]. */

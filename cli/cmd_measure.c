@@ -1,0 +1,118 @@
+/* mhla measure: how near generated pictures are to real ones, by the features that a network sees in them. */
+#include <math.h>
+#include <mhla/diffusion.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include "cli.h"
+
+static const char *features, *split, *resize;
+static int64_t limit, neighbours;
+static int json;
+
+static const cli_option options[] = {
+    {"features", CLI_TEXT, &features, "FILE",
+     "whose features: Inception's weights (inception: what mhla data inception\n"
+     "                         fetched), or a model or run of an image classifier"},
+    {"split", CLI_TEXT, &split, "SPLIT", "of datasets: test (default) or train"},
+    {"limit", CLI_INT, &limit, "N", "at most N images of each, spread over the set"},
+    {"neighbours", CLI_INT, &neighbours, "K", "of precision and recall; default: 3"},
+    {"resize", CLI_TEXT, &resize, "HOW", "to Inception's size: torch (default) as pytorch-fid, tf1 as the first code"},
+    {"json", CLI_FLAG, &json, NULL, "one JSON document instead of text"},
+    {0},
+};
+static const cli_usage usage = {
+    .verb = "measure",
+    .arguments = "REAL GENERATED",
+    .options = options,
+    .text = "Compares two sets of pictures: Fréchet distance, Inception score of the second, precision and recall.\n"
+            "REAL and GENERATED are datasets (\"fashion-mnist\"), folders with pictures or with a folder of them\n"
+            "per class, or .npy files of uint8 [N,H,W] or [N,H,W,3].\n"
+            "\n"
+            "With Inception's features the distance is FID; with those of a classifier it is not, and may only be\n"
+            "compared with others by the same classifier. Where GENERATED has folders by the classifier's classes,\n"
+            "the share of pictures that it gives their class is told as well.\n",
+};
+
+static void show(void *user, int64_t done, int64_t all) {
+    static double begin, shown;
+    const double now = now_seconds();
+    (void)user;
+    if (begin == 0.0) begin = now;
+    if (now - shown < 0.2 && done < all) return;
+    shown = now;
+    char left[32];
+    fprintf(stderr, "\r%lld of %lld images, %s left \033[K", (long long)done, (long long)all,
+            text_time(left, sizeof left, (now - begin) * (double)(all - done) / (double)done));
+    if (done == all) fprintf(stderr, "\rcomparing ...\033[K");
+}
+
+static void print_share(const char *name, double value, const char *what) {
+    if (isnan(value))
+        printf("%-11s -         too few images\n", name);
+    else
+        printf("%-11s %-9.4f %s\n", name, value, what);
+}
+
+static void print_text(const mhla_measures *r) {
+    char real[32], made[32];
+    printf("features    %s\n", r->features);
+    printf("images      %s real, %s generated\n", text_count(real, sizeof real, r->real),
+           text_count(made, sizeof made, r->generated));
+    printf("%-11s %-9.4f %s\n", r->inception ? "FID" : "distance", r->distance,
+           r->inception ? "" : "Fréchet distance of this classifier's features; not FID");
+    if (isnan(r->score))
+        printf("score       -         the file has no classes, which the Inception score is made of\n");
+    else
+        printf("score       %-9.4f +- %.4f%s\n", r->score, r->score_deviation,
+               r->inception ? "" : "; by this classifier's classes, not the Inception score");
+    print_share("precision", r->precision, "of the generated are near a real one");
+    print_share("recall", r->recall, "of the real are near a generated one");
+    if (r->labelled) printf("named       %-9.4f of the generated are given the class of their folder\n", r->accuracy);
+}
+
+static void print_json(const mhla_measures *r) {
+    json_put_open(NULL, '{');
+    json_put_text("features", r->features);
+    json_put_bool("inception", r->inception);
+    json_put_int("dims", r->dims);
+    json_put_int("real", r->real);
+    json_put_int("generated", r->generated);
+    json_put_real(r->inception ? "fid" : "frechet_distance", r->distance);
+    json_put_real("score", r->score);
+    json_put_real("score_deviation", r->score_deviation);
+    json_put_real("precision", r->precision);
+    json_put_real("recall", r->recall);
+    json_put_real("accuracy", r->accuracy);
+    json_put_close('}');
+}
+
+int cmd_measure(int argc, char **argv) {
+    int given = 0;
+    const int code = cli_parse(&usage, argc, argv, &given);
+    if (code >= 0) return code;
+    if (given != 2) return cli_wrong(usage.verb, "REAL and GENERATED are expected, %d given", given);
+    if (features == NULL) return cli_wrong(usage.verb, "--features is missing");
+    if (neighbours > 64) return cli_wrong(usage.verb, "--neighbours is %lld: expected 1 to 64", (long long)neighbours);
+    mhla_measures r = {.size = sizeof r};
+    const mhla_measure_desc desc = {.size = sizeof desc,
+                                    .real = argv[0],
+                                    .generated = argv[1],
+                                    .split = split,
+                                    .features = features,
+                                    .limit = limit,
+                                    .neighbours = (int)neighbours,
+                                    .progress = isatty(STDERR_FILENO) ? show : NULL,
+                                    .resize = resize};
+    const mhla_status status = mhla_measure(&r, &desc);
+    if (isatty(STDERR_FILENO)) fprintf(stderr, "\r\033[K");
+    if (status != MHLA_OK) return cli_failed(usage.verb, status);
+    (json ? print_json : print_text)(&r);
+    const int64_t few = r.real < r.generated ? r.real : r.generated;
+    if (few <= r.dims)
+        fprintf(stderr,
+                "mhla measure: %lld images are not more than the %d features: the covariance is singular, and the "
+                "distance says little\n",
+                (long long)few, r.dims);
+    return CLI_OK;
+}
