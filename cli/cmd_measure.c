@@ -2,6 +2,7 @@
 #include <math.h>
 #include <mhla/diffusion.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "cli.h"
@@ -9,6 +10,7 @@
 static const char *features, *split, *resize;
 static int64_t limit, neighbours;
 static int json;
+static cli_grid size;
 
 static const cli_option options[] = {
     {"features", CLI_TEXT, &features, "FILE",
@@ -17,6 +19,7 @@ static const cli_option options[] = {
     {"split", CLI_TEXT, &split, "SPLIT", "of datasets: test (default) or train"},
     {"limit", CLI_INT, &limit, "N", "at most N images of each, spread over the set"},
     {"neighbours", CLI_INT, &neighbours, "K", "of precision and recall; default: 3"},
+    {"size", CLI_GRID, &size, "HxW", "the centre of all pictures, black around what is smaller; default: all of them"},
     {"resize", CLI_TEXT, &resize, "HOW", "to Inception's size: torch (default) as pytorch-fid, tf1 as the first code"},
     {"json", CLI_FLAG, &json, NULL, "one JSON document instead of text"},
     {0},
@@ -59,8 +62,10 @@ static void print_text(const mhla_measures *r) {
     printf("features    %s\n", r->features);
     printf("images      %s real, %s generated\n", text_count(real, sizeof real, r->real),
            text_count(made, sizeof made, r->generated));
-    printf("%-11s %-9.4f %s\n", r->inception ? "FID" : "distance", r->distance,
-           r->inception ? "" : "Fréchet distance of this classifier's features; not FID");
+    if (r->inception)
+        printf("FID         %.4f\n", r->distance);
+    else
+        printf("distance    %-9.4f Fréchet distance of this classifier's features; not FID\n", r->distance);
     if (isnan(r->score))
         printf("score       -         the file has no classes, which the Inception score is made of\n");
     else
@@ -94,6 +99,11 @@ int cmd_measure(int argc, char **argv) {
     if (given != 2) return cli_wrong(usage.verb, "REAL and GENERATED are expected, %d given", given);
     if (features == NULL) return cli_wrong(usage.verb, "--features is missing");
     if (neighbours > 64) return cli_wrong(usage.verb, "--neighbours is %lld: expected 1 to 64", (long long)neighbours);
+    if (split && strcmp(split, "test") != 0 && strcmp(split, "train") != 0)
+        return cli_wrong(usage.verb, "--split is \"%s\": expected test or train", split);
+    if (resize && strcmp(resize, "torch") != 0 && strcmp(resize, "tf1") != 0)
+        return cli_wrong(usage.verb, "--resize is \"%s\": expected torch or tf1", resize);
+    if (size.axes > 2) return cli_wrong(usage.verb, "--size: expected HxW");
     mhla_measures r = {.size = sizeof r};
     const mhla_measure_desc desc = {.size = sizeof desc,
                                     .real = argv[0],
@@ -103,7 +113,9 @@ int cmd_measure(int argc, char **argv) {
                                     .limit = limit,
                                     .neighbours = (int)neighbours,
                                     .progress = isatty(STDERR_FILENO) ? show : NULL,
-                                    .resize = resize};
+                                    .resize = resize,
+                                    .height = size.size[0],
+                                    .width = size.size[size.axes == 2]};
     const mhla_status status = mhla_measure(&r, &desc);
     if (isatty(STDERR_FILENO)) fprintf(stderr, "\r\033[K");
     if (status != MHLA_OK) return cli_failed(usage.verb, status);

@@ -192,6 +192,9 @@ typedef struct mhla_measure_desc {
     /* How Inception's pictures become 299 x 299, never antialiased: "torch" (default; between centres of pixels, as
      * pytorch-fid) or "tf1" (from corners, as the first code and ADM's). */
     const char *resize;
+    /* The centre of this size of every picture, black around what is smaller, before all else; 0: as they are. A model that
+     * was trained on 28 x 28 within 32 x 32 is so compared with pictures of 28 x 28. */
+    int height, width;
 } mhla_measure_desc;
 
 typedef struct mhla_measures {

@@ -38,6 +38,8 @@ typedef struct mhla_gallery mhla_gallery;
 /* A dataset's split, a folder with pictures in it, or an .npy of uint8 [N,H,W] or [N,H,W,3]; limit 0: all, else so many,
  * evenly spread. */
 mhla_status mhla_gallery_open(mhla_gallery **pictures, const char *source, const char *split, int64_t limit);
+/* From now on the centre of this size, black around what is smaller; 0, 0: as they are. */
+void mhla_gallery_frame(mhla_gallery *pictures, int height, int width);
 void mhla_gallery_free(mhla_gallery *pictures);
 int64_t mhla_gallery_count(const mhla_gallery *pictures);
 /* Picture i; *label its class, -1: it has none. May be called by several threads at once. */

@@ -15,6 +15,7 @@ struct mhla_gallery {
     char **files;
     mhla_npy array;
     int64_t all, count; /* there, and used */
+    int height, width;  /* of the centre; 0: all of it */
 };
 
 static int by_text(const void *x, const void *y) { return strcmp(*(char *const *)x, *(char *const *)y); }
@@ -104,8 +105,31 @@ const char *mhla_gallery_class_name(const mhla_gallery *p, int label) {
     return p->data ? mhla_dataset_class_name(p->data, label) : "";
 }
 
-mhla_status mhla_gallery_get(mhla_gallery *p, int64_t i, mhla_image *image, int *label) {
-    const int64_t index = p->count == p->all ? i : (int64_t)((double)i * (double)p->all / (double)p->count);
+void mhla_gallery_frame(mhla_gallery *p, int height, int width) {
+    p->height = height;
+    p->width = width;
+}
+
+/* The centre, with black around what is smaller. */
+static mhla_status frame(mhla_image *image, int height, int width) {
+    mhla_image whole = *image;
+    const size_t C = (size_t)image->channels;
+    const int dy = (height - whole.height) / 2, dx = (width - whole.width) / 2; /* from the old to the new */
+    *image = (mhla_image){0};
+    const mhla_status status = mhla_image_reserve(image, width, height, whole.channels);
+    if (status == MHLA_OK) {
+        memset(image->data, 0, (size_t)height * (size_t)width * C);
+        const int left = dx > 0 ? dx : 0, right = dx + whole.width < width ? dx + whole.width : width;
+        for (int y = dy > 0 ? dy : 0; y < height && y - dy < whole.height; y++)
+            memcpy(image->data + ((size_t)y * (size_t)width + (size_t)left) * C,
+                   whole.data + ((size_t)(y - dy) * (size_t)whole.width + (size_t)(left - dx)) * C,
+                   (size_t)(right - left) * C);
+    }
+    mhla_image_free(&whole);
+    return status;
+}
+
+static mhla_status read_one(mhla_gallery *p, int64_t index, mhla_image *image, int *label) {
     *label = -1;
     if (p->data) return mhla_dataset_get(p->data, index, image, label);
     if (p->files) return mhla_image_read(image, p->files[index], 0);
@@ -114,4 +138,11 @@ mhla_status mhla_gallery_get(mhla_gallery *p, int64_t i, mhla_image *image, int 
     const size_t bytes = (size_t)image->width * (size_t)image->height * (size_t)channels;
     memcpy(image->data, p->array.data + (size_t)index * bytes, bytes);
     return MHLA_OK;
+}
+
+mhla_status mhla_gallery_get(mhla_gallery *p, int64_t i, mhla_image *image, int *label) {
+    const int64_t index = p->count == p->all ? i : (int64_t)((double)i * (double)p->all / (double)p->count);
+    MHLA_TRY(read_one(p, index, image, label));
+    if (p->height == 0 || (p->height == image->height && p->width == image->width)) return MHLA_OK;
+    return frame(image, p->height, p->width);
 }

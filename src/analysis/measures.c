@@ -93,6 +93,9 @@ static mhla_status check(const mhla_measures *result, const mhla_measure_desc *d
     if (d->limit < 0 || d->neighbours < 0 || d->neighbours > 64)
         return mhla_fail(MHLA_EINVAL, "limit is %lld, neighbours %d: expected 0 or more, 0 to 64", (long long)d->limit,
                          d->neighbours);
+    if (d->height < 0 || d->width < 0 || (d->height == 0) != (d->width == 0) || d->height > 8192 || d->width > 8192)
+        return mhla_fail(MHLA_EINVAL, "height x width is %d x %d: expected 1 to 8192 of both, or 0", d->height,
+                         d->width);
     return MHLA_OK;
 }
 
@@ -109,6 +112,7 @@ mhla_status mhla_measure(mhla_measures *result, const mhla_measure_desc *d) {
     int64_t done = 0;
     for (int i = 0; i < 2 && status == MHLA_OK; i++) {
         status = mhla_gallery_open(&sets[i], sources[i], d->split, d->limit);
+        if (status == MHLA_OK) mhla_gallery_frame(sets[i], d->height, d->width);
         if (status == MHLA_OK && mhla_gallery_count(sets[i]) < 2)
             status = mhla_fail(MHLA_EDATA, "%s: %lld picture: a covariance takes two at least", sources[i],
                                (long long)mhla_gallery_count(sets[i]));

@@ -263,6 +263,25 @@ static void test_measure(void **state) {
     assert_int_equal(b.labelled, 1);
     assert_true(b.accuracy >= 0.0 && b.accuracy <= 1.0);
 
+    /* the middle of pictures that differ around it */
+    static uint8_t wide[4 * 8 * 9], narrow[4 * 6 * 4];
+    for (int p = 0; p < 4; p++)
+        for (int y = 0; y < 8; y++)
+            for (int x = 0; x < 9; x++) wide[(p * 8 + y) * 9 + x] = (uint8_t)(p * 50 + y * 9 + x);
+    for (int p = 0; p < 4; p++)
+        for (int y = 0; y < 6; y++)
+            for (int x = 0; x < 4; x++) narrow[(p * 6 + y) * 4 + x] = wide[(p * 8 + y + 1) * 9 + x + 2];
+    ASSERT_OK(mhla_npy_write(in_folder(folder, "wide.npy"), MHLA_IO_U8, 3, (const int64_t[]){4, 8, 9}, wide));
+    ASSERT_OK(mhla_npy_write(in_folder(folder, "narrow.npy"), MHLA_IO_U8, 3, (const int64_t[]){4, 6, 4}, narrow));
+    d = describe(in_folder(folder, "wide.npy"), in_folder(folder, "narrow.npy"), model_path);
+    ASSERT_OK(mhla_measure(&b, &d));
+    assert_true(b.distance > 1e-4);
+    d.height = 6, d.width = 4;
+    ASSERT_OK(mhla_measure(&b, &d));
+    near(b.distance, 0.0, 1e-9);
+    d.height = 0;
+    ASSERT_FAILS(mhla_measure(&b, &d), MHLA_EINVAL, "height x width is 0 x 4");
+
     /* what cannot be */
     d = describe(array, folder, model_path);
     d.split = "neither";

@@ -1,0 +1,32 @@
+# Two sets of pictures compared by a classifier's features: the same set twice, its two splits, parts of it; what cannot be
+# compared. (Inception's weights are fetched, so they have no place here.)
+. "$CLI/lib.inc"
+. "$CLI/data.inc"
+small_data data
+mhla train --source data $small_model --batch 16 --steps 60 --rate 3e-3 --out run --quiet >/dev/null || exit
+mhla measure --help
+mhla measure data data --features run | sed 's/named .*/named/; s/score  .*/score/'; echo "-> $?"
+mhla measure data data --features run --split train --limit 20 --json >json 2>err; echo "-> $?"
+json <json | grep -E '^(inception|dims|real|generated|precision|recall) '
+json <json | awk '$1 == "frechet_distance" { print $1, $2 < 1e-6 ? "is nothing" : $2 }'
+json <json | positive 'score$'
+json <json | positive 'accuracy$'
+wc -l <err
+mhla measure data data --features run --limit 12 >out; echo "-> $?"
+
+echo "# refused"
+mkdir empty class class/a
+mhla measure data --features run; echo "-> $?"
+mhla measure data data; echo "-> $?"
+mhla measure data data --features run --neighbours 65; echo "-> $?"
+mhla measure data data --features run --size 4x4x4; echo "-> $?"
+mhla measure data data --features run --resize area; echo "-> $?"
+mhla measure data data --features run --split both; echo "-> $?"
+mhla measure data data --features data; echo "-> $?"
+mhla measure data data --features nowhere; echo "-> $?"
+mhla measure data data --features inception; echo "-> $?"
+mhla measure data empty --features run; echo "-> $?"
+mhla measure data class --features run; echo "-> $?"
+mhla measure data nowhere --features run; echo "-> $?"
+mhla measure data json --features run; echo "-> $?"
+mhla measure data data --features run --limit 1; echo "-> $?"
