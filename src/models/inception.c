@@ -499,24 +499,24 @@ mhla_status mhla_inception_run(mhla_inception *m, float *features, float *probab
 
 /* ---- Pictures ---------------------------------------------------------------------------------------------------------- */
 
-typedef struct place {
+typedef struct between {
     int a, b; /* neighbours */
     float t;  /* how far from a to b */
-} place;
+} between;
 
-static place place_of(int i, int size, mhla_inception_resize how) {
+static between between_of(int i, int size, mhla_inception_resize how) {
     const double scale = (double)size / MHLA_INCEPTION_SIZE;
     double at = how == MHLA_INCEPTION_TF1 ? i * scale : (i + 0.5) * scale - 0.5;
     if (at < 0.0) at = 0.0;
     const int a = (int)at < size - 1 ? (int)at : size - 1;
-    return (place){a, a + 1 < size ? a + 1 : a, (float)(at - a)};
+    return (between){a, a + 1 < size ? a + 1 : a, (float)(at - a)};
 }
 
 void mhla_inception_scale(float *out, const float *in, int height, int width, int channels, mhla_inception_resize how) {
     for (int y = 0; y < MHLA_INCEPTION_SIZE; y++) {
-        const place v = place_of(y, height, how);
+        const between v = between_of(y, height, how);
         for (int x = 0; x < MHLA_INCEPTION_SIZE; x++) {
-            const place h = place_of(x, width, how);
+            const between h = between_of(x, width, how);
             for (int c = 0; c < 3; c++) {
                 const int k = channels == 1 ? 0 : c;
 #define AT(row, col) in[((size_t)(row) * (size_t)width + (size_t)(col)) * (size_t)channels + (size_t)k]

@@ -422,8 +422,49 @@ static void damage(void **state) {
     }
 }
 
+#define MODULE "<__torch__.net Net>)_N"
+#define SCRIPT                                                                                                         \
+    MODULE "}([training]_F[w]" W "[inner]<__torch__.a.___torch_mangle_3 B>)_N}([t]" T                                  \
+           "[n]#3[l]<torch.jit._pickle build_intlist>](#1#2e_1Rub[i]" I "ub."
+
+/* TorchScript: modules in modules, whose names are put together; none without end, none of something else. */
+static void modules(void **state) {
+    (void)state;
+    mhla_safetensors *f;
+    unsigned char *copy;
+    const bytes b = zip_of(SCRIPT, 0);
+    ASSERT_OK(open_copy(&f, b.data, b.size, &copy));
+    assert_int_equal(mhla_safetensors_count(f), 3);
+    float x[6];
+    ASSERT_OK(mhla_safetensors_load(x, f, "w", 2, (const int64_t[]){2, 3}));
+    assert_memory_equal(x, six, sizeof six);
+    ASSERT_OK(mhla_safetensors_load(x, f, "inner.t", 2, (const int64_t[]){3, 2}));
+    assert_non_null(mhla_safetensors_find(f, "i"));
+    mhla_safetensors_close(f);
+    free(copy);
+    /* twenty-five modules, each with the one before under two names */
+    char deep[2048] = MODULE "}[w]" W "sbqA";
+    for (char c = 'A'; c < 'A' + 25; c++)
+        snprintf(deep + strlen(deep), sizeof deep - strlen(deep), MODULE "}([a]h%c[b]h%cubq%c", c, c, c + 1);
+    strcat(deep, ".");
+    const struct {
+        const char *script, *message;
+    } cases[] = {{MODULE "q1}([self]h1[w]" W "ub.", "without end"},
+                 {deep, "without end"},
+                 {MODULE "#1b.", "a module made of something else"},
+                 {MODULE "}([training]_Fub.", "no tensors in it"},
+                 {MODULE "}(#1" W "ub.", "without a name"},
+                 {"<__torch_.net Net>)_N}([w]" W "ub.", "no Python objects"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const bytes wrong = zip_of(cases[i].script, 0);
+        assert_int_equal(open_copy(&f, wrong.data, wrong.size, &copy), MHLA_EDATA);
+        message_has(cases[i].script, cases[i].message);
+        free(copy);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(both_formats), cmocka_unit_test(refused),
-                                       cmocka_unit_test(archives), cmocka_unit_test(damage)};
+                                       cmocka_unit_test(archives), cmocka_unit_test(damage), cmocka_unit_test(modules)};
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
