@@ -141,20 +141,9 @@ static int list_images(sample_work *w) {
 /* Names every setting, also those that were left to the model. */
 static mhla_status settle(sample_work *w, const char *method) {
     mhla_sample_record *r = &w->record;
-    mhla_sample_desc d = {.size = sizeof d,
-                          .images = r->images,
-                          .classes = r->classes,
-                          .seeds = r->seeds,
-                          .guidance = r->guidance,
-                          .guided_channels = r->guided_channels,
-                          .method = method,
-                          .steps = r->steps,
-                          .eta = r->eta,
-                          .shift = r->shift,
-                          .clip = r->clip,
-                          .height = r->height,
-                          .width = r->width,
-                          .batch = (int)batch};
+    mhla_sample_desc d = sample_desc(r);
+    d.method = method;
+    d.batch = (int)batch;
     mhla_status status = mhla_model_sample_settle(w->model, &d);
     if (status == MHLA_OK && method == NULL && strcmp(d.method, "ddpm") == 0) {
         d.method = "ddim"; /* a fifth of the steps do */

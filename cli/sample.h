@@ -20,6 +20,9 @@ typedef struct sample_work {
 /* Makes the images and writes them. CLI_OK, or the code to exit with, said why. */
 int sample_run(sample_work *w);
 
+/* What a record says, for the library; texts and lists are the record's. */
+mhla_sample_desc sample_desc(const mhla_sample_record *record);
+
 /* The path of one image in the folder of `out`: "out/3-Dress/000007.png"; *folder_length of it is the class's folder. */
 int sample_path(const sample_work *w, int64_t i, char path[4096], size_t *folder_length);
 

@@ -79,6 +79,22 @@ static int on_step(void *user, const mhla_sample_state *s) {
 
 /* ---- One pass ---- */
 
+mhla_sample_desc sample_desc(const mhla_sample_record *r) {
+    return (mhla_sample_desc){.size = sizeof(mhla_sample_desc),
+                              .images = r->images,
+                              .classes = r->classes,
+                              .seeds = r->seeds,
+                              .guidance = r->guidance,
+                              .guided_channels = r->guided_channels,
+                              .method = *r->method ? r->method : NULL,
+                              .steps = r->steps,
+                              .eta = r->eta,
+                              .shift = r->shift,
+                              .clip = r->clip,
+                              .height = r->height,
+                              .width = r->width};
+}
+
 static mhla_status open_pass(pass *p, sample_work *w, int64_t most) {
     const mhla_sample_record *r = &w->record;
     *p = (pass){.work = w, .each = (int64_t)w->info.channels * r->height * r->width};
@@ -115,22 +131,13 @@ static mhla_status sample_pass(pass *p, const int64_t *index, int64_t count, int
         p->classes[i] = r->classes[index[i]];
         p->seeds[i] = r->seeds[index[i]];
     }
-    const mhla_sample_desc desc = {.size = sizeof desc,
-                                   .images = count,
-                                   .classes = p->classes,
-                                   .seeds = p->seeds,
-                                   .guidance = r->guidance,
-                                   .guided_channels = r->guided_channels,
-                                   .method = r->method,
-                                   .steps = r->steps,
-                                   .eta = r->eta,
-                                   .shift = r->shift,
-                                   .clip = r->clip,
-                                   .height = r->height,
-                                   .width = r->width,
-                                   .batch = p->work->batch,
-                                   .report = on_step,
-                                   .user = p};
+    mhla_sample_desc desc = sample_desc(r);
+    desc.images = count;
+    desc.classes = p->classes;
+    desc.seeds = p->seeds;
+    desc.batch = p->work->batch;
+    desc.report = on_step;
+    desc.user = p;
     const mhla_status status = mhla_model_sample(p->work->model, p->images, &desc, stopped);
     p->before += count * r->steps;
     if (status != MHLA_OK) {
