@@ -151,23 +151,32 @@ mhla_status mhla_dit_config_guess(mhla_dit_config *c, const mhla_safetensors *fi
     return mhla_dit_config_check(c);
 }
 
+static int is_there(const char *folder, int length, const char *name) {
+    char path[PATH];
+    struct stat info;
+    const int n = snprintf(path, sizeof path, "%.*s%s%s", length, folder, length ? "/" : "", name);
+    return n < PATH && stat(path, &info) == 0 && S_ISREG(info.st_mode);
+}
+
+/* Weights without a config.json beside them: a file, or the folder that `mhla convert` makes of one. */
 static int is_bare(const char *path) {
     static const char *const endings[] = {".pt", ".pth", ".bin", ".safetensors"};
     struct stat info;
     const size_t n = strlen(path);
+    if (n == 0 || n > PATH - 64 || stat(path, &info) != 0) return 0;
+    if (S_ISDIR(info.st_mode))
+        return is_there(path, (int)n, "model.safetensors") && !is_there(path, (int)n, "config.json");
     int ends = 0;
     for (size_t i = 0; i < sizeof endings / sizeof *endings; i++) {
         const size_t m = strlen(endings[i]);
         ends |= n > m && strcmp(path + n - m, endings[i]) == 0;
     }
-    if (!ends || n > PATH - 16 || stat(path, &info) != 0 || !S_ISREG(info.st_mode)) return 0;
-    char config[PATH];
     const char *slash = strrchr(path, '/');
-    snprintf(config, sizeof config, "%.*sconfig.json", slash ? (int)(slash - path) + 1 : 0, path);
-    return stat(config, &info) != 0;
+    return ends &&
+           !is_there(slash == path ? "/." : path, slash ? (int)(slash - path) + (slash == path) : 0, "config.json");
 }
 
-/* A file of weights beside which no config.json lies, if it holds a DiT. */
+/* Those, if they are a DiT. */
 static mhla_status dit_open(mhla_model **model, const char *path, const mhla_open_desc *desc) {
     *model = NULL;
     if (!is_bare(path)) return MHLA_OK;

@@ -1,5 +1,6 @@
 /* Fine-tuning: the values of one model for another that differs in classes, resolution or attention. What fits is taken,
- * the position embedding is interpolated, the rest keeps its fresh values; all of it is told. */
+ * a learned position embedding is interpolated and DiT's table made anew, the rest keeps its fresh values; all of it is
+ * told. */
 #include <fnmatch.h>
 #include <math.h>
 #include <stdlib.h>
@@ -125,12 +126,31 @@ static int same_shape(const mhla_stored *s, const mhla_param *p) {
 
 /* ---- The work ------------------------------------------------------------------------------------------------------------ */
 
+/* Positions of another grid than `p` has, interpolated; *taken is 0 where they are of another model altogether. */
+static mhla_status move_positions(int *taken, mhla_param *p, const mhla_stored *s, const mhla_deit_config *to,
+                                  const mhla_deit_config *from, note_fn note, void *user) {
+    char text[160];
+    *taken = s->rank == 3 && s->shape[2] == to->dim && s->shape[1] == mhla_deit_tokens(from);
+    if (!*taken) return MHLA_OK;
+    float *old = malloc((size_t)s->count * sizeof *old);
+    mhla_status status = old ? mhla_stored_read(old, s) : mhla_fail(MHLA_ENOMEM, "no memory for %s", p->name);
+    if (status == MHLA_OK) status = interpolate(p->data, old, to, from);
+    free(old);
+    MHLA_TRY(status);
+    mhla_param_touch(p);
+    snprintf(text, sizeof text, "pos_embed: interpolated from %lld to %lld positions", (long long)s->shape[1],
+             (long long)p->shape[1]);
+    note(user, text);
+    return MHLA_OK;
+}
+
+/* `from` is the config of a classifier, NULL for diffusion models: their table of positions is a formula, not learned. */
 static mhla_status adopt(mhla_model *model, const mhla_safetensors *file, const mhla_deit_config *from, note_fn note,
                          void *user) {
     mhla_params *ps = model->params;
-    const mhla_deit_config *to = mhla_deit_config_of(model->deit);
+    const mhla_deit_config *to = from ? mhla_deit_config_of(model->deit) : NULL;
     name_list fresh = {0}, shapes = {0}, unused = {0};
-    int taken = 0;
+    int taken = 0, formula = 0;
     char text[160];
     for (int i = 0; i < mhla_params_count(ps); i++) {
         mhla_param *p = mhla_params_at(ps, i);
@@ -139,21 +159,19 @@ static mhla_status adopt(mhla_model *model, const mhla_safetensors *file, const 
             list_add(&fresh, p->name);
             continue;
         }
+        const int positions = strcmp(p->name, "pos_embed") == 0;
         /* The same number of positions may still stand for another grid, so configs decide, not shapes. */
-        const int moved = strcmp(p->name, "pos_embed") == 0 &&
+        const int moved = positions && from &&
                           (!same_shape(s, p) || memcmp(to->image, from->image, sizeof to->image) != 0 ||
                            memcmp(to->padding, from->padding, sizeof to->padding) != 0 || to->patch != from->patch);
-        if (moved && s->rank == 3 && s->shape[2] == to->dim && s->shape[1] == mhla_deit_tokens(from)) {
-            float *old = malloc((size_t)s->count * sizeof *old);
-            mhla_status status = old ? mhla_stored_read(old, s) : mhla_fail(MHLA_ENOMEM, "no memory for %s", p->name);
-            if (status == MHLA_OK) status = interpolate(p->data, old, to, from);
-            free(old);
-            MHLA_TRY(status);
-            mhla_param_touch(p);
+        int done = 0;
+        if (moved) MHLA_TRY(move_positions(&done, p, s, to, from, note, user));
+        if (positions && from == NULL) {
+            if (s->count != p->count) note(user, "pos_embed: made anew for this size");
+            done = formula = 1;
+        }
+        if (done) {
             taken++;
-            snprintf(text, sizeof text, "pos_embed: interpolated from %lld to %lld positions", (long long)s->shape[1],
-                     (long long)p->shape[1]);
-            note(user, text);
         } else if (same_shape(s, p)) {
             MHLA_TRY(mhla_stored_read(p->data, s));
             mhla_param_touch(p);
@@ -171,7 +189,8 @@ static mhla_status adopt(mhla_model *model, const mhla_safetensors *file, const 
         }
         if (!used) list_add(&unused, name);
     }
-    if (taken == 0) return mhla_fail(MHLA_EDATA, "%s: not one tensor fits this model", mhla_safetensors_path(file));
+    if (taken == formula)
+        return mhla_fail(MHLA_EDATA, "%s: not one tensor fits this model", mhla_safetensors_path(file));
     snprintf(text, sizeof text, "taken from %.100s: %d tensors of %d", mhla_safetensors_path(file), taken,
              mhla_params_count(ps));
     note(user, text);
@@ -185,11 +204,15 @@ mhla_status mhla_model_adopt(mhla_model *model, const char *path, note_fn note, 
     char folder[MHLA_RUN_PATH], weights[MHLA_RUN_PATH], **names = NULL;
     mhla_deit_config from;
     mhla_safetensors *file = NULL;
-    MHLA_TRY(mhla_model_locate(path, NULL, folder, weights, sizeof folder));
-    MHLA_TRY(mhla_deit_config_load(&from, &names, folder));
-    mhla_names_free(names, from.classes);
-    MHLA_TRY(mhla_safetensors_open(&file, weights));
-    const mhla_status status = adopt(model, file, &from, note, user);
+    const int diffusion = model->dit != NULL; /* needs no config.json: facebookresearch's files have none */
+    const mhla_status located = mhla_model_locate(path, NULL, folder, weights, sizeof folder);
+    if (!diffusion) {
+        MHLA_TRY(located);
+        MHLA_TRY(mhla_deit_config_load(&from, &names, folder));
+        mhla_names_free(names, from.classes);
+    }
+    MHLA_TRY(mhla_safetensors_open(&file, located == MHLA_OK ? weights : path));
+    const mhla_status status = adopt(model, file, diffusion ? NULL : &from, note, user);
     mhla_safetensors_close(file);
     return status;
 }

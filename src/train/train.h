@@ -63,7 +63,7 @@ mhla_status mhla_checkpoint_read(mhla_trainer *trainer, const char *folder);
 /* ---- init.c ---- */
 
 /* Values of `path` for all parameters that fit; position embeddings are interpolated; what is new keeps its fresh values.
- * note() is told what. */
+ * note() is told what. Of a diffusion model `path` may also be a bare file of weights, as facebookresearch's. */
 mhla_status mhla_model_adopt(mhla_model *model, const char *path, void (*note)(void *user, const char *text),
                              void *user);
 /* The same of a language model, from a folder, a run or a GGUF file, whatever the names: where attention is of another kind,

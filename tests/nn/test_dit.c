@@ -433,6 +433,103 @@ static void denoise(void **state) {
     free(target);
 }
 
+/* ---- Files ---- */
+
+static char folder[64];
+
+static const char *in_folder(char path[128], const char *name) {
+    snprintf(path, 128, "%s/%s", folder, name);
+    return path;
+}
+
+static void answer(mhla_model *m, float *y, const float *x) {
+    const float time = 321.0f;
+    const int32_t label = 2;
+    ASSERT_OK(mhla_model_denoise(
+        m, y, &(mhla_denoise){.size = sizeof(mhla_denoise), .count = 1, .x = x, .times = &time, .labels = &label}));
+}
+
+static char notes[4096];
+
+static void note(void *user, const char *text) {
+    (void)user;
+    const size_t n = strlen(notes);
+    snprintf(notes + n, sizeof notes - n, "%s\n", text);
+}
+
+static void files(void **state) {
+    (void)state;
+    snprintf(folder, sizeof folder, "/tmp/mhla_dit_XXXXXX");
+    assert_non_null(mkdtemp(folder));
+    char path[128], other[128];
+    /* widths of a published size, so that a bare file of weights tells everything */
+    const char *const settings[] = {"structure=released", "attention=softmax", "depth=1", "classes=5", "image=8"};
+    enum { X = 4 * 8 * 8, Y = 2 * X };
+    mhla_model *m, *back;
+    rng r = {9};
+    float *x = new_random(&r, X), y[Y], z[Y];
+    ASSERT_OK(mhla_model_create(&m, "dit_s_2", settings, 5, 3));
+    stir(m->params, &r);
+    answer(m, y, x);
+    ASSERT_OK(mhla_model_save(m, in_folder(path, "a")));
+    ASSERT_OK(mhla_model_open(&back, path));
+    answer(back, z, x);
+    assert_memory_equal(y, z, sizeof y);
+    mhla_model_free(back);
+    /* without config.json */
+    in_folder(path, "bare.safetensors");
+    ASSERT_OK(mhla_params_save(m->params, path, NULL, NULL));
+    ASSERT_OK(mhla_model_open(&back, path));
+    mhla_model_info info = {.size = sizeof info};
+    ASSERT_OK(mhla_model_query(back, &info));
+    assert_string_equal(info.name, "dit_s_2");
+    assert_int_equal(info.classes, 5);
+    assert_string_equal(info.config, m->config);
+    answer(back, z, x);
+    assert_memory_equal(y, z, sizeof y);
+    mhla_model_free(back);
+    /* the start of one with MHLA, on images of another size: what is new is told */
+    const char *const mhla[] = {"attention=mhla", "depth=1", "classes=5", "image=16,8", "blocks=2", "gate=true"};
+    ASSERT_OK(mhla_model_create(&back, "dit_s_2", mhla, 6, 3));
+    ASSERT_OK(mhla_model_adopt(back, path, note, NULL));
+    assert_non_null(strstr(notes, "pos_embed: made anew"));
+    assert_non_null(strstr(notes, "22 tensors of 28"));
+    assert_non_null(strstr(notes, "new, initialised (6): blocks.*.attn.lepe.weight, blocks.*.attn.lepe.bias, "
+                                  "blocks.*.attn.piece_attn.conv.weight, blocks.*.attn.g.weight, blocks.*.attn.g.bias, "
+                                  "blocks.*.attn.g_norm.weight\n"));
+    assert_null(strstr(notes, "left out"));
+    const mhla_param *from = mhla_params_find(m->params, "blocks.0.attn.qkv.weight"),
+                     *to = mhla_params_find(back->params, "blocks.0.attn.to_qkv.weight");
+    assert_memory_equal(from->data, to->data, (size_t)to->count * sizeof(float));
+    mhla_model_free(back);
+    /* another model's weights, and none at all */
+    const char *const nano[] = {"blocks=4"};
+    ASSERT_OK(mhla_model_create(&back, "deit_nano", nano, 1, 3));
+    ASSERT_OK(mhla_params_save(back->params, in_folder(other, "deit.safetensors"), NULL, NULL));
+    mhla_model_free(back);
+    assert_int_equal(mhla_model_open(&back, other), MHLA_EDATA);
+    assert_non_null(strstr(mhla_message(), "config.json"));
+    ASSERT_OK(mhla_model_create(&back, "dit_s_2", mhla, 6, 3));
+    assert_int_equal(mhla_model_adopt(back, other, note, NULL), MHLA_EDATA);
+    assert_non_null(strstr(mhla_message(), "not one tensor fits"));
+    mhla_model_free(back);
+    /* a width that does not tell the heads */
+    const char *const wide[] = {"structure=released", "attention=softmax", "depth=1", "dim=64", "heads=2"};
+    ASSERT_OK(mhla_model_create(&back, "dit_micro", wide, 5, 3));
+    ASSERT_OK(mhla_params_save(back->params, other, NULL, NULL));
+    mhla_model_free(back);
+    assert_int_equal(mhla_model_open(&back, other), MHLA_EDATA);
+    assert_non_null(strstr(mhla_message(), "width 64"));
+    unlink(other);
+    unlink(path);
+    unlink(in_folder(path, "a/config.json"));
+    unlink(in_folder(path, "a/model.safetensors"));
+    rmdir(in_folder(path, "a"));
+    rmdir(folder);
+    mhla_model_free(m);
+    free(x);
+}
+
 /* A dry run counts what the real one takes. */
 static void dry_run(void **state) {
     (void)state;
@@ -464,7 +561,7 @@ int main(void) {
         cmocka_unit_test(refused),      cmocka_unit_test(config_round_trip),
         cmocka_unit_test(combinations), cmocka_unit_test(sizes),
         cmocka_unit_test(bits),         cmocka_unit_test(denoise),
-        cmocka_unit_test(dry_run),
+        cmocka_unit_test(dry_run),      cmocka_unit_test(files),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
