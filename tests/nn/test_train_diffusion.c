@@ -151,6 +151,33 @@ static void accumulates(void **state) {
     mhla_trainer_free(t[1]);
 }
 
+/* Where every label is dropped only the null label's row learns, where none is, only the others. */
+static void drops_labels(void **state) {
+    (void)state;
+    for (int all = 0; all < 2; all++) {
+        mhla_trainer *t;
+        int finished;
+        mhla_model *fresh;
+        assert_int_equal(create_diffusion(&t, all ? "dropped" : "kept",
+                                          all ? "train.label_drop=1" : "train.label_drop=0", "train.weight_decay=0",
+                                          "train.steps=4", "eval.limit=8", NULL),
+                         MHLA_OK);
+        char path[300];
+        snprintf(path, sizeof path, "%s/checkpoints/step-00000000", in_root(all ? "dropped" : "kept"));
+        if (mhla_model_open_weights(&fresh, path, "raw") != MHLA_OK) fail_msg("%s", mhla_message());
+        assert_int_equal(mhla_trainer_run(t, NULL, NULL, &finished), MHLA_OK);
+        const mhla_param *a = mhla_params_find(fresh->params, "y_embedder.embedding_table.weight");
+        const mhla_param *b = mhla_params_find(t->model->params, "y_embedder.embedding_table.weight");
+        assert_int_equal(a->shape[0], 5);
+        for (int row = 0; row < 5; row++) {
+            const int same = memcmp(a->data + row * 16, b->data + row * 16, 16 * sizeof(float)) == 0;
+            assert_int_equal(same, (row < 4) == all);
+        }
+        mhla_model_free(fresh);
+        mhla_trainer_free(t);
+    }
+}
+
 static void goes_wrong(void **state) {
     (void)state;
     static const struct {
@@ -181,7 +208,7 @@ static void killed(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(killed),      cmocka_unit_test(learns),     cmocka_unit_test(goes_on),
-        cmocka_unit_test(accumulates), cmocka_unit_test(goes_wrong),
+        cmocka_unit_test(accumulates), cmocka_unit_test(goes_wrong), cmocka_unit_test(drops_labels),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
