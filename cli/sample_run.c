@@ -176,7 +176,7 @@ static mhla_status write_picture(const pass *p, const char *path, int64_t first,
 }
 
 static int run_grid(sample_work *w) {
-    pass p;
+    pass p = {0};
     int stopped = 0;
     int64_t *index = calloc((size_t)w->record.images, sizeof *index);
     mhla_status status = index ? open_pass(&p, w, w->record.images) : MHLA_ENOMEM;
@@ -190,8 +190,8 @@ static int run_grid(sample_work *w) {
             status = write_picture(&p, w->out, 0, w->record.images, &w->record);
         }
         if (status == MHLA_OK && !stopped) w->made = w->record.images;
-        close_pass(&p);
     }
+    close_pass(&p);
     free(index);
     if (stopped) fprintf(stderr, "mhla %s: stopped; nothing is written\n", w->verb);
     return status == MHLA_OK && !stopped ? CLI_OK : CLI_FAILED;

@@ -482,7 +482,91 @@ def schedules(case):
     case.compare("out.lm_cosine_min_lr_every64", lm[::64], case.tensors["out.lm_cosine_min_lr_every64"], OUT)
 
 
-# ---- Diffusion ----
+# ---- DiT and diffusion ----
+
+
+def dit_config(case, attention, size, patch, dim, depth, heads, classes, kwargs):
+    config = {"model_type": "mhla_dit", "model": "dit_s_2", "structure": "released", "attention": attention, "image": [size, size],
+              "channels": 4, "learn_sigma": True, "patch": patch, "dim": dim, "depth": depth, "heads": heads, "classes": classes}
+    if attention == "mhla":
+        config["blocks"] = [size // patch // math.isqrt(kwargs["block_size"])] * 2
+        config["qk_norm"] = bool(kwargs.get("qk_norm"))
+        config["cpe"] = "folded" if kwargs.get("dwconv") else "none"
+    return config
+
+
+def dit_forward(case, parameters, x, t, label, dout=None):
+    """The answer and, where dout is given, gradients of the model that the case describes."""
+    config = dit_config(case, case["case"].split("-")[1], case["input_size"], case["patch"], case["hidden"], case["depth"],
+                        case["heads"], case["classes"], case["block_kwargs"] or {})
+    config |= {"channels": case["in_channels"], "learn_sigma": bool(case["learn_sigma"]), "mlp_ratio": case["mlp_ratio"]}
+    inputs = {"in.x": x, "in.t": t, "in.label": label} | ({"dout.y": dout} if dout is not None else {})
+    return run_model("forward", config, parameters, inputs)
+
+
+@known(case="dit-(mhla|softmax)-model")
+def dit_model(case):
+    inputs = (case.tensors[f"in.{n}"] for n in ("x", "t", "label"))
+    got = dit_forward(case, case.group("param."), *inputs, case.tensors.get("dout.y"))
+    case.compare("out.y", got["out.y"], case.tensors["out.y"], OUT)
+    for name, golden in case.group("grad.").items():
+        case.compare(f"grad.{name}", got[f"grad.{name}"], golden, GRAD)
+
+
+@known(case="dit-(mhla|softmax)-model-cfg")
+def dit_guided(case):
+    beside = case.path.with_name(case.path.name.replace("_cfg", ""))
+    if beside == case.path or not beside.is_file():
+        raise Skip("the file with its parameters is not beside it")
+    parameters, (x, t, label) = Case(beside).group("param."), (case.tensors[f"in.{n}"] for n in ("x", "t", "label"))
+    case.compare("out.plain", dit_forward(case, parameters, x, t, label)["out.y"], case.tensors["out.plain"], OUT)
+    half, channels = len(x) // 2, case["in_channels"]
+    both = dit_forward(case, parameters, torch.cat([x[:half], x[:half]]), t, label)["out.y"]
+    noise, rest = both[:, :channels], both[:, channels:]
+    guided = noise[half:] + case["cfg_scale"] * (noise[:half] - noise[half:])
+    case.compare("out.y", torch.cat([torch.cat([guided, guided]), rest], 1), case.tensors["out.y"], OUT)
+
+
+@known(case="DiT-.*/.* full size.*")
+def dit_full(case):
+    names = next((p / case["names"] for p in case.path.parents if (p / case["names"]).is_file()), None)
+    if names is None:
+        raise Skip(f"no {case['names']} around")
+    parameters, x = formula_parameters(names), case.tensors["in.x"]
+    (dim, _, patch, _), depth = parameters["x_embedder.proj.weight"].shape, sum(".attn.to_qkv.weight" in n for n in parameters)
+    classes = parameters["y_embedder.embedding_table.weight"].shape[0] - 1
+    config = dit_config(case, "mhla", x.shape[-1], patch, dim, depth, {384: 6, 768: 12}.get(dim, 16), classes, case.config)
+    inputs = {f"in.{n}": case.tensors[f"in.{n}"] for n in ("x", "t", "label")}
+    del parameters["pos_embed"]  # the fixed table, which the model has by itself
+    parameters["pos_embed"] = positions(dim, x.shape[-1] // patch)
+    case.compare("out.y", run_model("forward", config, parameters, inputs)["out.y"], case.tensors["out.y"], OUT)
+
+
+def positions(dim, grid):
+    """The table by its definition: columns first, then rows, each [sin, cos]."""
+    frequency = 10000.0 ** -(torch.arange(dim // 4, dtype=torch.float64) / (dim // 4))
+    angle = torch.arange(grid, dtype=torch.float64)[:, None] * frequency
+    part = torch.cat([angle.sin(), angle.cos()], 1)  # [grid, dim/2]
+    rows, columns = torch.meshgrid(torch.arange(grid), torch.arange(grid), indexing="ij")
+    return torch.cat([part[columns], part[rows]], -1).reshape(1, grid * grid, dim).float()
+
+
+@known(case="dit-embeddings")
+def dit_tables(case):
+    for name, golden in case.group("out.").items():
+        if m := re.fullmatch(r"pos_embed_d(\d+)_g(\d+)", name):  # that of times is inside of every model above
+            case.compare(f"out.{name}", program("positions", "{out}", *m.groups())["out.pos_embed"], golden, OUT)
+
+
+@known(case="optimiser-dit")
+def dit_optimiser(case):
+    c = case["config"]
+    config = dit_config(case, "mhla", c["input_size"], c["patch"], c["hidden"], c["depth"], c["heads"], c["classes"], c)
+    inputs = {n: x for n, x in case.tensors.items() if n.startswith("in.")}
+    got = run_model("steps", config, case.group("param."), inputs, case["lr"], case["weight_decay"], case["ema_decay"])
+    for name, golden in case.group("out.").items():
+        case.compare(f"out.{name}", got[f"out.{name}"], golden, OUT)
+
 
 
 def program(*arguments):
