@@ -51,10 +51,9 @@ static void product_task(void *arg, int64_t task, int worker) {
     (void)worker;
     const int64_t begin = task * PANEL, end = begin + PANEL < p->I ? begin + PANEL : p->I;
     const int64_t whole = p->J / TILE_J * TILE_J;
-    int64_t i = begin;
     for (int64_t j = 0; j < whole; j += TILE_J)
-        for (i = begin; i + TILE_I <= end; i += TILE_I) tile(p, i, j);
-    for (i = begin; i < end; i++)
+        for (int64_t i = begin; i + TILE_I <= end; i += TILE_I) tile(p, i, j);
+    for (int64_t i = begin; i < end; i++)
         for (int64_t j = i < begin + (end - begin) / TILE_I * TILE_I ? whole : 0; j < p->J; j++) edge(p, i, j);
 }
 

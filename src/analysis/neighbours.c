@@ -65,8 +65,10 @@ static void pairs_task(void *arg, int64_t task, int worker) {
     (void)worker;
     const int64_t r = p->first + task;
     const float *dot = p->products + task * p->cols->n;
-    double nearest[MAX_NEIGHBOURS]; /* sorted, k at most */
-    int found = 0, inside = 0;
+    double nearest[MAX_NEIGHBOURS]; /* the first k, sorted */
+    double *last = &nearest[p->k > 0 ? p->k - 1 : 0];
+    int inside = 0;
+    for (int i = 0; i < MAX_NEIGHBOURS; i++) nearest[i] = INFINITY;
     for (int64_t c = 0; c < p->cols->n && !inside; c++) {
         const double norms = p->rows->squares[r] + p->cols->squares[c];
         const double least = norms - 2.0 * (double)dot[c] - 1.2e-7 * p->dims * norms;
@@ -74,15 +76,15 @@ static void pairs_task(void *arg, int64_t task, int worker) {
             inside = least <= p->cols->radius[c] && exact(p, r, c) <= p->cols->radius[c];
             continue;
         }
-        if (c == r || (found == p->k && least >= nearest[found - 1])) continue; /* a row is not its own neighbour */
+        if (c == r || least >= *last) continue; /* a row is not its own neighbour */
         const double d = exact(p, r, c);
-        if (found == p->k && d >= nearest[found - 1]) continue;
-        int at = found < p->k ? found++ : found - 1;
-        for (; at > 0 && nearest[at - 1] > d; at--) nearest[at] = nearest[at - 1];
-        nearest[at] = d;
+        if (d >= *last) continue;
+        double *at = last;
+        for (; at > nearest && at[-1] > d; at--) *at = at[-1];
+        *at = d;
     }
     if (p->radius)
-        p->radius[r] = nearest[p->k - 1];
+        p->radius[r] = *last;
     else
         p->inside[r] = inside;
 }

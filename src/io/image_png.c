@@ -128,7 +128,7 @@ mhla_status mhla_png_decode_over(mhla_image *image, const mhla_source *s, uint8_
     mhla_status status =
         mhla_image_reserve(image, (int)png_get_image_width(r.png, r.info), (int)png_get_image_height(r.png, r.info), 3);
     const size_t n = (size_t)image->width * (size_t)image->height;
-    if (status == MHLA_OK && (r.pixels = malloc(4 * n)) == NULL)
+    if (status == MHLA_OK && (r.pixels = calloc(4, n)) == NULL)
         status = mhla_fail(MHLA_ENOMEM, "%s: no memory for its pixels", s->name);
     if (status == MHLA_OK) status = read_rows(&r, r.pixels, 4 * (size_t)image->width);
     for (size_t i = 0; i < n && status == MHLA_OK; i++) {

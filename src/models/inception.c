@@ -176,9 +176,9 @@ static mhla_status load_head(mhla_inception *m, const mhla_safetensors *file, fl
     return mhla_weight_pack(&m->head, raw, MHLA_F32, CLASSES, MHLA_INCEPTION_FEATURES, 0);
 }
 
-mhla_status mhla_inception_open(mhla_inception **net, const mhla_safetensors *file, const mhla_context *context) {
+mhla_status mhla_inception_open(mhla_inception **model, const mhla_safetensors *file, const mhla_context *context) {
     const int torch = mhla_safetensors_find(file, first_name) == NULL;
-    *net = NULL;
+    *model = NULL;
     mhla_inception *m = calloc(1, sizeof *m);
     if (m == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for the Inception network");
     m->context = context;
@@ -201,7 +201,7 @@ mhla_status mhla_inception_open(mhla_inception **net, const mhla_safetensors *fi
         mhla_inception_free(m);
         return status;
     }
-    *net = m;
+    *model = m;
     return MHLA_OK;
 }
 

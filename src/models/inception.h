@@ -16,12 +16,12 @@ typedef struct mhla_inception mhla_inception;
 /* Does the file hold such a network? */
 int mhla_inception_fits(const mhla_safetensors *file);
 /* MHLA_EDATA names the tensor that is missing or of another shape. */
-mhla_status mhla_inception_open(mhla_inception **net, const mhla_safetensors *file, const mhla_context *context);
-void mhla_inception_free(mhla_inception *net);         /* NULL is legal */
-int mhla_inception_classes(const mhla_inception *net); /* 0: without classifier; 1008 */
+mhla_status mhla_inception_open(mhla_inception **model, const mhla_safetensors *file, const mhla_context *context);
+void mhla_inception_free(mhla_inception *model);         /* NULL is legal */
+int mhla_inception_classes(const mhla_inception *model); /* 0: without classifier; 1008 */
 
 /* features [n,2048] and, unless NULL, probabilities [n,classes] of x [n,299,299,3], values about -1..1. */
-mhla_status mhla_inception_run(mhla_inception *net, float *features, float *probabilities, const float *x, int64_t n);
+mhla_status mhla_inception_run(mhla_inception *model, float *features, float *probabilities, const float *x, int64_t n);
 
 /* How a picture of 0..255 becomes such an x [299,299,3]; never antialiased. */
 typedef enum mhla_inception_resize {
