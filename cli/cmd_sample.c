@@ -32,7 +32,7 @@ static const cli_option options[] = {
     {"no-clip", CLI_FLAG, &no_clip, NULL, "what is seen behind the noise may leave the range of pixels on the way"},
     {"size", CLI_GRID, &size, "WxH", "pixels, multiples of the patch; default: as in training"},
     {"weights", CLI_TEXT, &weights, "WHICH", "raw, or ema (their average); default: which did better in training"},
-    {"out,o", CLI_TEXT, &out, "PATH", "FILE.png: one image, or a grid of all; else a folder, a file for each image"},
+    {"out,o", CLI_TEXT, &out, "PATH", "FILE.png: one image, or a grid of all; FILE.npy: their numbers; else a folder"},
     {"animate", CLI_FLAG, &animate, NULL, "animated PNG: out of the noise, step by step"},
     {"like", CLI_TEXT, &like, "FILE.png", "makes this picture of mhla sample again, and compares"},
     {"any-model", CLI_FLAG, &any_model, NULL, "--like: with other weights, too"},
@@ -59,6 +59,10 @@ static int is_png(const char *path) {
     const size_t n = strlen(path);
     return n > 4 && strcasecmp(path + n - 4, ".png") == 0;
 }
+static int is_array(const char *path) {
+    const size_t n = strlen(path);
+    return n > 4 && strcasecmp(path + n - 4, ".npy") == 0;
+}
 
 /* ---- What is asked for ---- */
 
@@ -74,6 +78,8 @@ static int refuse(void) {
     } else {
         if (model == NULL) return cli_wrong(usage.verb, "--model is missing");
         if (any_model) return cli_wrong(usage.verb, "--any-model is for --like");
+        if (animate && out && is_array(out))
+            return cli_wrong(usage.verb, "--animate makes pictures, --out is \"%s\"", out);
     }
     if (threads > 1024) return cli_wrong(usage.verb, "--threads is %lld: expected 1 to 1024", (long long)threads);
     if (batch > 65536) return cli_wrong(usage.verb, "--batch is %lld: expected 1 to 65536", (long long)batch);
@@ -181,8 +187,11 @@ static int open_model(sample_work *w, mhla_context **context) {
     if (status == MHLA_OK && mhla_model_class_find(w->model, "0", &none) != MHLA_OK)
         status = MHLA_EINVAL; /* no diffusion model */
     if (status != MHLA_OK) return cli_failed(usage.verb, status);
-    if (w->info.channels != 1 && w->info.channels != 3) {
-        fprintf(stderr, "mhla %s: %s makes latents of %d channels, which are no pixels: pictures have 1 or 3\n",
+    const int latents = w->info.channels != 1 && w->info.channels != 3;
+    if (latents && !(out && is_array(out))) {
+        fprintf(stderr,
+                "mhla %s: %s makes latents of %d channels, which are no pixels (1 or 3): --out FILE.npy takes them as "
+                "they are\n",
                 usage.verb, r->model, w->info.channels);
         return CLI_FAILED;
     }
@@ -320,7 +329,7 @@ static int run(sample_work *w, mhla_picture *original, mhla_context **context) {
         r->steps = (int)steps;
         r->eta = eta;
         r->shift = shift;
-        r->clip = !no_clip;
+        r->clip = !no_clip && (w->info.channels == 1 || w->info.channels == 3);
         r->width = size.axes ? size.size[0] : 0;
         r->height = size.axes ? size.size[size.axes - 1] : 0;
     }
@@ -331,7 +340,8 @@ static int run(sample_work *w, mhla_picture *original, mhla_context **context) {
     if (like)
         snprintf(again, sizeof again, "%.*s-again.png", (int)(is_png(name) ? strlen(name) - 4 : strlen(name)), name);
     w->out = out ? out : like ? again : "samples.png";
-    w->folder = !is_png(w->out);
+    w->array = is_array(w->out);
+    w->folder = !is_png(w->out) && !w->array;
     w->animate = animate;
     w->quiet = quiet;
     if (!cli_writable(w->out)) {

@@ -7,11 +7,12 @@
 #include "cli.h"
 
 typedef struct sample_work {
-    const char *verb, *out; /* out: a PNG file, or a folder */
+    const char *verb, *out; /* out: a PNG file, a .npy file, or a folder */
     mhla_model *model;
     mhla_model_info info;
     mhla_sample_record record; /* all images, their classes and seeds, and how they are made; columns of the grid */
     int folder;                /* a file for each image instead of one grid */
+    int array;                 /* numbers as they are, in a .npy */
     int batch, animate, quiet;
     int64_t made, kept; /* images that were made, and that were there already */
     double seconds;

@@ -175,6 +175,14 @@ static mhla_status write_picture(const pass *p, const char *path, int64_t first,
     return status;
 }
 
+static mhla_status write_array(const pass *p) {
+    const sample_work *w = p->work;
+    const mhla_status status =
+        mhla_images_write(w->out, p->images, p->count, w->info.channels, w->record.height, w->record.width);
+    if (status != MHLA_OK) cli_failed(w->verb, status);
+    return status;
+}
+
 static int run_grid(sample_work *w) {
     pass p = {0};
     int stopped = 0;
@@ -187,7 +195,7 @@ static int run_grid(sample_work *w) {
         clear_bar();
         if (status == MHLA_OK && !stopped) {
             w->record.animated = p.frames ? p.frame_count : 0;
-            status = write_picture(&p, w->out, 0, w->record.images, &w->record);
+            status = w->array ? write_array(&p) : write_picture(&p, w->out, 0, w->record.images, &w->record);
         }
         if (status == MHLA_OK && !stopped) w->made = w->record.images;
     }

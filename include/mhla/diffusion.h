@@ -127,6 +127,10 @@ MHLA_API mhla_status mhla_picture_write(const char *path, const mhla_picture *fr
 MHLA_API mhla_status mhla_picture_read(mhla_picture *picture, const char *path);
 MHLA_API void mhla_picture_free(mhla_picture *picture); /* what it holds; harmless when repeated */
 
+/* images [n,channels,height,width] as they are, latents too, into a NumPy file (.npy, float32), whole or not at all. */
+MHLA_API mhla_status mhla_images_write(const char *path, const float *images, int64_t n, int channels, int height,
+                                       int width);
+
 /* How a picture was made: the text that `mhla sample` gives it, and makes it again from. */
 typedef struct mhla_sample_record {
     size_t size;

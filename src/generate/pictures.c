@@ -5,6 +5,7 @@
 #include "core/status.h"
 #include "io/file.h"
 #include "io/image.h"
+#include "io/npy.h"
 
 #include <mhla/diffusion.h>
 
@@ -96,4 +97,13 @@ void mhla_picture_free(mhla_picture *picture) {
     free(picture->pixels);
     free(picture->text);
     *picture = (mhla_picture){.size = picture->size};
+}
+
+mhla_status mhla_images_write(const char *path, const float *images, int64_t n, int channels, int height, int width) {
+    const int64_t shape[] = {n, channels, height, width};
+    if (path == NULL || (images == NULL && n > 0))
+        return mhla_fail(MHLA_EINVAL, "%s is NULL", path ? "images" : "path");
+    for (int i = 0; i < 4; i++)
+        if (shape[i] < (i > 0)) return mhla_fail(MHLA_EINVAL, "axis %d of images is %lld", i, (long long)shape[i]);
+    return mhla_npy_write(path, MHLA_IO_F32, 4, shape, images);
 }

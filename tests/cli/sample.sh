@@ -55,6 +55,12 @@ process=flow small_dit flow '' 3
 for sampler in euler dpm++ unipc; do mhla sample -m flow --steps 4 --quiet --sampler $sampler --shift 3 -c 1 --out b.png | report; done
 mhla sample -m flow --quiet --sampler ddim; echo "-> $?"
 
+echo '-- latents'
+small_dit latents '' 4
+mhla sample -m latents --quiet --steps 2 --out b.png; echo "-> $?"
+mhla sample -m latents --quiet --steps 2 --animate --out b.npy; echo "-> $?"
+mhla sample -m latents --quiet --steps 2 -n 3 --out b.npy | report; head -c 128 b.npy | tail -c 118 | tr -s " "; wc -c <b.npy
+
 echo '-- refusals'
 mhla sample; echo "-> $?"
 mhla sample -m nowhere; echo "-> $?"
