@@ -454,11 +454,95 @@ def deit_full(case):
     case.compare("out.block_probe", probe, case.tensors["out.block_probe"], OUT)
 
 
+def dit_config(parameters, said, attention="mhla"):
+    """A released DiT: sizes as the case says them, the rest as its tensors tell."""
+    config = {"model_type": "mhla_dit", "model": "dit_s_2", "structure": "released", "attention": attention,
+              "image": [said["input_size"]] * 2, "channels": parameters["x_embedder.proj.weight"].shape[1], "patch": said["patch"],
+              "dim": said["hidden"], "depth": said["depth"], "heads": said["heads"], "classes": said["classes"],
+              "mlp_ratio": said.get("mlp_ratio") or 4.0, "qk_norm": "blocks.0.attn.q_norm.weight" in parameters,
+              "qkv_bias": any(name.endswith("qkv.bias") for name in parameters),
+              "null_label": len(parameters["y_embedder.embedding_table.weight"]) > said["classes"],
+              "cpe": "folded" if "blocks.0.dw_conv.weight" in parameters else "none"}
+    channels = parameters["final_layer.linear.weight"].shape[0] // said["patch"] ** 2
+    config["learn_sigma"] = channels == 2 * config["channels"]
+    lepe, mix = parameters.get("blocks.0.attn.lepe.weight"), parameters.get("blocks.0.attn.piece_attn.conv.weight")
+    config["lepe"] = 0 if lepe is None else lepe.shape[-1]
+    if mix is not None:
+        config["blocks"] = [math.isqrt(mix.shape[0])] * 2
+    return config
+
+
+def dit_inputs(case):
+    return {name: case.tensors[name].to(torch.int64) if name == "in.label" else case.tensors[name].float()
+            for name in ("in.x", "in.t", "in.label", "dout.y") if name in case.tensors}
+
+
+@known(case="dit-(mhla|softmax)-model")
+def dit_model(case):
+    parameters = case.group("param.")
+    got = run_model("forward", dit_config(parameters, case.config, case["case"].split("-")[1]), parameters, dit_inputs(case))
+    case.compare("out.y", got["out.y"], case.tensors["out.y"], OUT)
+    for name, golden in case.group("grad.").items():
+        case.compare(f"grad.{name}", got[f"grad.{name}"], golden, GRAD)
+
+
+@known(case="dit-(mhla|softmax)-model-cfg")
+def dit_guided(case):
+    """Guided answers: the first half of the batch goes through with both halves' labels; channels of the noise are mixed."""
+    plain = case.path.with_name(case.path.name.replace("_cfg", ""))
+    parameters = case.group("param.") or (Case(plain).group("param.") if plain.is_file() else {})
+    if not parameters:
+        raise Skip(f"no {plain.name} with the parameters")
+    config = dit_config(parameters, case.config, case["case"].split("-")[1])
+    inputs = dit_inputs(case)
+    case.compare("out.plain", run_model("forward", config, parameters, inputs)["out.y"], case.tensors["out.plain"], OUT)
+    half, noise = len(inputs["in.x"]) // 2, config["channels"]
+    inputs["in.x"] = torch.cat([inputs["in.x"][:half]] * 2)
+    y = run_model("forward", config, parameters, inputs)["out.y"]
+    guided = y[half:, :noise] + case["cfg_scale"] * (y[:half, :noise] - y[half:, :noise])
+    case.compare("out.y", torch.cat([torch.cat([guided, guided]), y[:, noise:]], 1), case.tensors["out.y"], OUT)
+
+
+@known(case="dit-embeddings")
+def dit_embeddings(case):
+    for name, golden in case.group("out.").items():
+        found = re.fullmatch(r"pos_embed_d(\d+)_g(\d+)", name)
+        if found:  # the timestep's table is not told by a model: the cases above pin it
+            dim, grid = map(int, found.groups())
+            model = mhla.create("dit_micro", dim=dim, heads=4, depth=1, image=2 * grid, attention="linear")
+            case.compare(f"out.{name}", torch.from_numpy(model.state_dict()["pos_embed"])[0], golden, OUT)
+
+
+@known(case="DiT-[SBLX]+/2 full size.*")
+def dit_full(case):
+    names = next((p / case["names"] for p in case.path.parents if (p / case["names"]).is_file()), None)
+    if names is None:
+        raise Skip(f"no {case['names']} around")
+    parameters, side = formula_parameters(names), case.tensors["in.x"].shape[-1]
+    dim, (depth, heads) = parameters["pos_embed"].shape[-1], {384: (12, 6), 768: (12, 12), 1024: (24, 16), 1152: (28, 16)}[
+        parameters["pos_embed"].shape[-1]]
+    config = dit_config(parameters, dict(input_size=side, patch=2, hidden=dim, depth=depth, heads=heads, classes=1000))
+    parameters["pos_embed"] = torch.from_numpy(
+        mhla.create("dit_micro", dim=dim, heads=heads, depth=1, image=side, attention="linear").state_dict()["pos_embed"])
+    got = run_model("forward", config, parameters, dit_inputs(case))
+    case.compare("out.y", got["out.y"], case.tensors["out.y"], OUT)
+
+
 @known(case="optimiser-deit")
 def deit_optimiser(case):
     c, parameters = case["config"], case.group("param.")
     config = deit_config(parameters, c["in_img"], c["patch_size"], c["dim"], c["depth"], c["heads"], c["num_classes"], "mhla",
                          (c["img_size"] - c["in_img"]) // 2)
+    compare_steps(case, config, parameters)
+
+
+@known(case="optimiser-dit")
+def dit_optimiser(case):
+    parameters = case.group("param.")
+    compare_steps(case, dit_config(parameters, case["config"]), parameters)
+
+
+def compare_steps(case, config, parameters):
     inputs = {n: x for n, x in case.tensors.items() if n.startswith("in.")}
     got = run_model("steps", config, parameters, inputs, case["lr"], case["weight_decay"], case["ema_decay"])
     recorded = case["f32_vs_f64_maxabs"] or {}

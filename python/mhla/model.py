@@ -52,11 +52,17 @@ class Model:
     def __repr__(self) -> str:
         return f"mhla.Model({self.info['name']}, {self.config.get('attention')}, {self.info['parameters']:,} parameters)"
 
-    def forward(self, images: Any) -> Any:
-        """Logits [n,classes] of images [n,C,H,W], float32, normalised as in training (config: mean, deviation). A NumPy
+    def forward(self, images: Any, times: Any = None, labels: Any = None) -> Any:
+        """Of a classifier: logits [n,classes] of images [n,C,H,W], float32, normalised as in training (config: mean,
+        deviation). Of a diffusion model: its answer [n,C,H,W], with learned sigma [n,2C,H,W], to noisy images at times [n]
+        (0 to 1000) with labels [n] (the number of classes stands for none); H and W are any multiples of the patch. A NumPy
         array gives an array, a torch tensor a tensor; without gradients: for those see :class:`mhla.nn.DeiT`."""
         x = _as_numpy(images)
         i = self.info
+        if i["kind"] == "diffusion":
+            return _result_like(images, self._denoise(x, times, labels))
+        if times is not None or labels is not None:
+            raise Error(f"{i['name']} is no diffusion model: it takes images alone")
         want = (i["channels"], i["height"], i["width"])
         if x.dtype != np.float32 or x.ndim != 4 or x.shape[1:] != want:
             raise Error(f"images are {x.dtype} {list(x.shape)}: expected float32 [n, {want[0]}, {want[1]}, {want[2]}]")
@@ -65,6 +71,25 @@ class Model:
         if len(x):
             self._native.forward(logits.ctypes.data, x.ctypes.data, len(x))
         return _result_like(images, logits)
+
+    def _denoise(self, x: np.ndarray, times: Any, labels: Any) -> np.ndarray:
+        C = self.info["channels"]
+        if x.dtype != np.float32 or x.ndim != 4 or x.shape[1] != C:
+            raise Error(f"images are {x.dtype} {list(x.shape)}: expected float32 [n, {C}, H, W]")
+        if times is None or labels is None:
+            raise Error(f"{self.info['name']} is a diffusion model: it takes images, times and labels")
+        x = np.ascontiguousarray(x)
+        given = []
+        for name, values, dtype in (("times", times, np.float32), ("labels", labels, np.int32)):
+            a = np.ascontiguousarray(_as_numpy(values), dtype)
+            if a.shape != (len(x),):
+                raise Error(f"{name} has shape {list(a.shape)}: expected [{len(x)}]")
+            given.append(a)
+        y = np.empty((len(x), 2 * C if self.config["learn_sigma"] else C, *x.shape[2:]), np.float32)
+        if len(x):
+            t, k = given
+            self._native.denoise(y.ctypes.data, x.ctypes.data, t.ctypes.data, k.ctypes.data, len(x), *x.shape[2:])
+        return y
 
     __call__ = forward
 
@@ -98,7 +123,8 @@ class Model:
 
 def load(path: Union[str, "os.PathLike[str]"], weights: Optional[str] = None) -> Model:
     """Opens the folder of a run (its best checkpoint, else its last), a folder with config.json and model.safetensors or
-    pytorch_model.bin, or a .safetensors file beside a config.json. A timm DeiT as timm saves it is one, too.
+    pytorch_model.bin, or a .safetensors file beside a config.json. A timm DeiT as timm saves it is one, too, and a state_dict (.pt,
+    .safetensors) of facebookresearch's DiT, which needs no config.json.
 
     weights chooses "raw" or "ema", their average, where training kept one; by default what did better when it was tested.
 
@@ -113,8 +139,8 @@ def load(path: Union[str, "os.PathLike[str]"], weights: Optional[str] = None) ->
 
 
 def create(preset: str, seed: int = 0, **settings: Any) -> Model:
-    """A fresh model: "deit_nano", "deit_tiny", "deit_small" or "deit_base", changed by settings, which are the keys of
-    config.json; weights are drawn from the seed.
+    """A fresh model: "deit_nano", "deit_tiny", "deit_small" or "deit_base", a diffusion model from "dit_micro" and "dit_nano"
+    to "dit_xl_2", changed by settings, which are the keys of config.json; weights are drawn from the seed.
 
     >>> import mhla
     >>> mhla.create("deit_tiny", structure="released").info["parameters"]

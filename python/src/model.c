@@ -3,7 +3,7 @@
 #include "binding.h"
 
 #ifdef MHLA_NN
-#include <mhla/nn.h>
+#include <mhla/diffusion.h>
 
 #define MISSING Py_NewRef(Py_None)
 
@@ -90,6 +90,22 @@ static PyObject *model_forward(PyObject *self, PyObject *args) { /* (logits, ima
     Py_END_ALLOW_THREADS return leave(m, status);
 }
 
+static PyObject *model_denoise(PyObject *self, PyObject *args) { /* (output, x, times, labels, n, height, width) */
+    model_object *m = (model_object *)self;
+    unsigned long long output, x, times, labels;
+    mhla_denoise d = {.size = sizeof d};
+    long long n;
+    if (!PyArg_ParseTuple(args, "KKKKLii", &output, &x, &times, &labels, &n, &d.height, &d.width) || enter(m) < 0)
+        return NULL;
+    d.count = n;
+    d.x = at((int64_t)x);
+    d.times = at((int64_t)times);
+    d.labels = at((int64_t)labels);
+    mhla_status status;
+    Py_BEGIN_ALLOW_THREADS status = mhla_model_denoise(m->model, at((int64_t)output), &d);
+    Py_END_ALLOW_THREADS return leave(m, status);
+}
+
 static PyObject *model_classify(PyObject *self, PyObject *args) { /* (probabilities, path) */
     model_object *m = (model_object *)self;
     unsigned long long out;
@@ -164,16 +180,17 @@ static PyObject *model_info(PyObject *self, PyObject *unused) {
     mhla_model_info i = {.size = sizeof i};
     const mhla_status status = mhla_model_query(((model_object *)self)->model, &i);
     if (status != MHLA_OK) return binding_raise(status);
-    return Py_BuildValue("{s:s,s:s,s:i,s:i,s:i,s:i,s:L,s:L,s:i,s:L,s:L}", "name", i.name, "config", i.config, "classes",
-                         i.classes, "channels", i.channels, "height", i.height, "width", i.width, "tokens",
-                         (long long)i.tokens, "parameters", (long long)i.parameters, "tensors", i.tensors,
-                         "multiply_adds", (long long)i.multiply_adds, "multiply_adds_paper",
-                         (long long)i.multiply_adds_paper);
+    return Py_BuildValue("{s:s,s:s,s:s,s:i,s:i,s:i,s:i,s:L,s:L,s:L,s:i,s:L,s:L}", "name", i.name, "kind", i.kind,
+                         "config", i.config, "classes", i.classes, "channels", i.channels, "height", i.height, "width",
+                         i.width, "tokens", (long long)i.tokens, "parameters", (long long)i.parameters, "trainable",
+                         (long long)i.trainable, "tensors", i.tensors, "multiply_adds", (long long)i.multiply_adds,
+                         "multiply_adds_paper", (long long)i.multiply_adds_paper);
 }
 
 static PyMethodDef methods[] = {
     {"create", model_create, METH_VARARGS | METH_STATIC, "mhla_model_create(preset, settings, seed)"},
     {"forward", model_forward, METH_VARARGS, "mhla_model_forward(logits, images, n)"},
+    {"denoise", model_denoise, METH_VARARGS, "mhla_model_denoise(output, x, times, labels, n, height, width)"},
     {"classify", model_classify, METH_VARARGS, "mhla_model_classify(probabilities, path)"},
     {"classify_bytes", model_classify_bytes, METH_VARARGS, "mhla_model_classify_bytes(probabilities, bytes, name)"},
     {"save", model_save, METH_VARARGS, "mhla_model_save(folder)"},

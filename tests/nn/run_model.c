@@ -1,6 +1,7 @@
 /* run_model: what tests/goldens.py and other comparisons need of a model, without a binding.
  *
  *   run_model forward MODEL IN OUT        in.x and in.target or dout.logits -> out.*, grad.in.x, grad.param.*
+ *                                         of a diffusion model in.x, in.t, in.label and dout.y or not -> the same
  *   run_model steps MODEL IN OUT RATE DECAY EMA   in.x.0, in.target.0, ... -> out.loss.N, out.stepN.*, out.emaN.*
  *   run_model schedule KIND OUT BASE FLOOR FROM WARMUP TOTAL COUNT   -> out.rates
  *     of a DiT: in.x, in.t, in.label, dout.y -> out.y, gradients; in.target.N is what its answer should be
@@ -72,7 +73,61 @@ static int32_t *read_labels(const mhla_safetensors *in, const char *name) {
     return x;
 }
 
+static void keep_grads(const mhla_params *ps) {
+    for (int i = 0; i < mhla_params_count(ps); i++) {
+        const mhla_param *p = mhla_params_at(ps, i);
+        if (p->has_grad) run_keep(p->grad, p->dims, p->shape, "grad.param.%s", p->name);
+    }
+}
+
+/* The times and labels of a batch; `suffix` is that of its names. */
+typedef struct told {
+    float *times;
+    int32_t *labels;
+} told;
+
+static told read_told(const mhla_safetensors *in, const char *suffix) {
+    char t[32], label[32];
+    const mhla_stored *s;
+    snprintf(t, sizeof t, "in.t%s", suffix);
+    snprintf(label, sizeof label, "in.label%s", suffix);
+    return (told){run_floats(in, t, &s), read_labels(in, label)};
+}
+
+static void drop_told(told d) {
+    free(d.times);
+    free(d.labels);
+}
+
+static mhla_status forward_dit(mhla_model *m, const mhla_safetensors *in) {
+    const mhla_stored *sx = NULL, *sd = NULL;
+    float *x = run_floats(in, "in.x", &sx), *dy = run_floats(in, "dout.y", &sd);
+    const told d = read_told(in, "");
+    if (x == NULL || d.times == NULL || d.labels == NULL) return mhla_fail(MHLA_EDATA, "no in.x, in.t or in.label");
+    mhla_tensor *trace[256] = {0};
+    mhla_tape *t;
+    MHLA_TRY(mhla_tape_create(&t, NULL));
+    mhla_tape_begin(t, dy ? MHLA_TAPE_RECORD : MHLA_TAPE_INFER);
+    mhla_tensor *input = mhla_nn_variable(t, x, sx->shape, sx->rank);
+    mhla_tensor *y = mhla_dit_forward(t, m->dit, &(mhla_dit_run){.trace = trace}, input, d.times, d.labels);
+    MHLA_TRY(mhla_tape_status(t));
+    keep_tensor(y, "out.y");
+    for (int i = 0; i < mhla_dit_config_of(m->dit)->depth; i++)
+        run_keep(trace[i]->data, trace[i]->dims, trace[i]->shape, "out.blocks.%d", i);
+    if (dy) {
+        MHLA_TRY(mhla_tape_backward_from(t, y, dy));
+        run_keep(mhla_tensor_grad(input), sx->rank, sx->shape, "grad.in.x");
+        keep_grads(m->params);
+    }
+    mhla_tape_free(t);
+    free(x);
+    free(dy);
+    drop_told(d);
+    return MHLA_OK;
+}
+
 static mhla_status forward(mhla_model *m, const mhla_safetensors *in) {
+    if (m->dit) return forward_dit(m, in);
     const mhla_stored *sx = NULL, *sd = NULL;
     float *x = run_floats(in, "in.x", &sx), *dy = run_floats(in, "dout.logits", &sd);
     int32_t *labels = read_labels(in, "in.target");
@@ -94,10 +149,7 @@ static mhla_status forward(mhla_model *m, const mhla_safetensors *in) {
     if (loss == NULL && dy) MHLA_TRY(mhla_tape_backward_from(t, logits, dy));
     if (loss || dy) {
         run_keep(mhla_tensor_grad(input), sx->rank, sx->shape, "grad.in.x");
-        for (int i = 0; i < mhla_params_count(m->params); i++) {
-            const mhla_param *p = mhla_params_at(m->params, i);
-            if (p->has_grad) run_keep(p->grad, p->dims, p->shape, "grad.param.%s", p->name);
-        }
+        keep_grads(m->params);
     }
     mhla_tape_free(t);
     free(x);
@@ -106,14 +158,14 @@ static mhla_status forward(mhla_model *m, const mhla_safetensors *in) {
     return MHLA_OK;
 }
 
-/* AdamW as the DeiT script sets it: update, clip of the mixing matrices, average. */
+/* AdamW as the DeiT script sets it, or DiT's: update, clip of the mixing matrices, average. */
 static mhla_status steps(mhla_model *m, const mhla_safetensors *in, double rate, double decay, double average) {
     mhla_params *ps = m->params;
     mhla_optim *optim;
     mhla_ema *ema;
     mhla_tape *t;
     MHLA_TRY(mhla_optim_create(&optim, ps, &(mhla_optim_desc){.kind = MHLA_OPTIM_ADAMW, .weight_decay = decay}));
-    MHLA_TRY(mhla_ema_create(&ema, ps, average, 1));
+    MHLA_TRY(mhla_ema_create(&ema, ps, average, m->deit != NULL));
     MHLA_TRY(mhla_tape_create(&t, NULL));
     for (int step = 0;; step++) {
         char name[32];
@@ -121,12 +173,19 @@ static mhla_status steps(mhla_model *m, const mhla_safetensors *in, double rate,
         snprintf(name, sizeof name, "in.x.%d", step);
         float *x = run_floats(in, name, &sx);
         snprintf(name, sizeof name, "in.target.%d", step);
-        int32_t *labels = read_labels(in, name);
-        if (x == NULL || labels == NULL) break;
+        const mhla_stored *st;
+        int32_t *labels = m->deit ? read_labels(in, name) : NULL;
+        float *target = m->dit ? run_floats(in, name, &st) : NULL;
+        if (x == NULL || (labels == NULL && target == NULL)) break;
         mhla_tape_begin(t, MHLA_TAPE_RECORD);
-        mhla_tensor *logits =
-            mhla_deit_forward(t, m->deit, &(mhla_deit_run){0}, mhla_nn_input(t, x, sx->shape, sx->rank));
-        mhla_tensor *loss = mhla_nn_cross_entropy(t, logits, labels, NULL, 0.0f, NULL);
+        mhla_tensor *input = mhla_nn_input(t, x, sx->shape, sx->rank), *loss;
+        snprintf(name, sizeof name, ".%d", step);
+        const told d = m->dit ? read_told(in, name) : (told){0};
+        if (m->dit)
+            loss = mhla_nn_mse(t, mhla_dit_forward(t, m->dit, &(mhla_dit_run){0}, input, d.times, d.labels), target);
+        else
+            loss = mhla_nn_cross_entropy(t, mhla_deit_forward(t, m->deit, &(mhla_deit_run){0}, input), labels, NULL,
+                                         0.0f, NULL);
         MHLA_TRY(mhla_tape_backward(t, loss, 1.0f));
         MHLA_TRY(mhla_tape_status(t));
         run_keep(loss->data, 0, NULL, "out.loss.%d", step);
@@ -139,6 +198,8 @@ static mhla_status steps(mhla_model *m, const mhla_safetensors *in, double rate,
         }
         free(x);
         free(labels);
+        free(target);
+        drop_told(d);
     }
     mhla_tape_free(t);
     mhla_ema_free(ema);
