@@ -104,10 +104,13 @@ static int glyph_of(const mhla_emoji_font *font, uint32_t code) {
     return 0;
 }
 
+/* Tables may point at one another without end: a sequence is given up after so many steps. The real font needs some thousand. */
+enum { MOST_STEPS = 1 << 22 };
+
 /* The place of a glyph in a coverage table, -1: it is not covered. */
-static int coverage(mhla_font_part table, int glyph) {
+static int coverage(mhla_font_part table, int glyph, int *steps) {
     const uint32_t format = u16(table, 0), count = u16(table, 2);
-    for (uint32_t i = 0; i < count; i++) {
+    for (uint32_t i = 0; i < count && ++*steps < MOST_STEPS; i++) {
         if (format == 1 && (int)u16(table, 4 + 2 * i) == glyph) return (int)i;
         const size_t range = 4 + 6 * (size_t)i;
         if (format == 2 && (int)u16(table, range) <= glyph && glyph <= (int)u16(table, range + 2))
@@ -117,13 +120,13 @@ static int coverage(mhla_font_part table, int glyph) {
 }
 
 /* The first ligature of a subtable that begins at glyphs[0]: its glyph, and how many it stands for; 0: none. */
-static int ligature(mhla_font_part table, const int *glyphs, int count, int *taken) {
+static int ligature(mhla_font_part table, const int *glyphs, int count, int *taken, int *steps) {
     if (u16(table, 0) != 1) return 0;
-    const int place = coverage(from(table, u16(table, 2)), glyphs[0]);
+    const int place = coverage(from(table, u16(table, 2)), glyphs[0], steps);
     if (place < 0 || place >= (int)u16(table, 4)) return 0;
     const mhla_font_part set = from(table, u16(table, 6 + 2 * (size_t)place));
     const uint32_t ligatures = u16(set, 0);
-    for (uint32_t i = 0; i < ligatures; i++) {
+    for (uint32_t i = 0; i < ligatures && ++*steps < MOST_STEPS; i++) {
         const mhla_font_part one = from(set, u16(set, 2 + 2 * (size_t)i));
         const int parts = (int)u16(one, 2);
         int same = 1;
@@ -138,27 +141,27 @@ static int ligature(mhla_font_part table, const int *glyphs, int count, int *tak
 
 enum { LIGATURES = 4, EXTENSION = 7 };
 
-static int try_lookup(mhla_font_part lookup, const int *glyphs, int count, int *taken) {
+static int try_lookup(mhla_font_part lookup, const int *glyphs, int count, int *taken, int *steps) {
     const uint32_t kind = u16(lookup, 0), tables = u16(lookup, 4);
     if (kind != LIGATURES && kind != EXTENSION) return 0;
-    for (uint32_t i = 0; i < tables; i++) {
+    for (uint32_t i = 0; i < tables && ++*steps < MOST_STEPS; i++) {
         mhla_font_part table = from(lookup, u16(lookup, 6 + 2 * (size_t)i));
         if (kind == EXTENSION) {
             if (u16(table, 2) != LIGATURES) continue;
             table = from(table, u32(table, 4));
         }
-        const int made = ligature(table, glyphs, count, taken);
+        const int made = ligature(table, glyphs, count, taken, steps);
         if (made) return made;
     }
     return 0;
 }
 
 /* Left to right: what a lookup finds is replaced, what it does not stays. Returns how many are left. */
-static int apply(mhla_font_part lookup, int *glyphs, int count) {
+static int apply(mhla_font_part lookup, int *glyphs, int count, int *steps) {
     int written = 0;
     for (int at = 0; at < count; written++) {
         int taken = 1;
-        const int made = try_lookup(lookup, glyphs + at, count - at, &taken);
+        const int made = try_lookup(lookup, glyphs + at, count - at, &taken, steps);
         glyphs[written] = made ? made : glyphs[at];
         at += taken;
     }
@@ -166,7 +169,7 @@ static int apply(mhla_font_part lookup, int *glyphs, int count) {
 }
 
 int mhla_emoji_font_glyph(const mhla_emoji_font *font, const uint32_t *codes, int count) {
-    int glyphs[MHLA_EMOJI_CODES], n = 0;
+    int glyphs[MHLA_EMOJI_CODES], n = 0, steps = 0;
     for (int i = 0; i < count; i++) {
         if (codes[i] == 0xfe0e || codes[i] == 0xfe0f) continue;
         if (n == MHLA_EMOJI_CODES) return 0;
@@ -175,8 +178,9 @@ int mhla_emoji_font_glyph(const mhla_emoji_font *font, const uint32_t *codes, in
     }
     const mhla_font_part lookups = from(font->substitutions, u16(font->substitutions, 8));
     const uint32_t all = font->substitutions.size ? u16(lookups, 0) : 0;
-    for (uint32_t i = 0; i < all && n > 1; i++) n = apply(from(lookups, u16(lookups, 2 + 2 * (size_t)i)), glyphs, n);
-    return n == 1 ? glyphs[0] : 0;
+    for (uint32_t i = 0; i < all && n > 1; i++)
+        n = apply(from(lookups, u16(lookups, 2 + 2 * (size_t)i)), glyphs, n, &steps);
+    return n == 1 && steps < MOST_STEPS ? glyphs[0] : 0;
 }
 
 /* ---- Bitmaps --------------------------------------------------------------------------------------------------------- */
