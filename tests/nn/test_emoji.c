@@ -10,7 +10,7 @@
 /* ---- A font ---- */
 
 typedef struct bytes {
-    uint8_t data[8192];
+    uint8_t data[16384];
     size_t size;
 } bytes;
 
@@ -81,18 +81,18 @@ static bytes make_gsub(void) {
     return b;
 }
 
-static bytes make_font(void) {
-    const bytes pictures[] = {{.size = 0},        picture(255, 0, 0), picture(0, 255, 0), {.size = 0},
-                              picture(0, 128, 0), {.size = 0},        picture(9, 9, 9),   picture(255, 0, 0)};
+/* Glyphs 1.. with these bitmaps; size 0: none. */
+static bytes assemble(bytes cmap, bytes gsub, const bytes *pictures, int count) {
     bytes cblc = {0}, cbdt = {0}, font = {0};
+    const uint32_t last = (uint32_t)count;
     put(&cbdt, 0x00030000, 4);
     put(&cblc, 0x00030000, 4), put(&cblc, 1, 4);
     put(&cblc, 56, 4), put(&cblc, 0, 4), put(&cblc, 1, 4), put(&cblc, 0, 4);
     cblc.size += 24;
-    put(&cblc, 1, 2), put(&cblc, 7, 2), put(&cblc, 16, 1), put(&cblc, 16, 1), put(&cblc, 32, 1), put(&cblc, 1, 1);
-    put(&cblc, 1, 2), put(&cblc, 7, 2), put(&cblc, 8, 4);
+    put(&cblc, 1, 2), put(&cblc, last, 2), put(&cblc, 16, 1), put(&cblc, 16, 1), put(&cblc, 32, 1), put(&cblc, 1, 1);
+    put(&cblc, 1, 2), put(&cblc, last, 2), put(&cblc, 8, 4);
     put(&cblc, 1, 2), put(&cblc, 17, 2), put(&cblc, 4, 4);
-    for (int i = 1; i <= 7; i++) {
+    for (int i = 0; i < count; i++) {
         put(&cblc, (uint32_t)cbdt.size - 4, 4);
         if (pictures[i].size == 0) continue;
         put(&cbdt, 0x10110011, 4), put(&cbdt, 17, 1), put(&cbdt, (uint32_t)pictures[i].size, 4);
@@ -102,7 +102,7 @@ static bytes make_font(void) {
     const struct {
         const char *tag;
         bytes table;
-    } tables[] = {{"CBDT", cbdt}, {"CBLC", cblc}, {"GSUB", make_gsub()}, {"cmap", make_cmap()}};
+    } tables[] = {{"CBDT", cbdt}, {"CBLC", cblc}, {"GSUB", gsub}, {"cmap", cmap}};
     put(&font, 0x00010000, 4), put(&font, 4, 2), put(&font, 0, 6);
     size_t at = 12 + 4 * 16;
     for (int i = 0; i < 4; i++) {
@@ -112,6 +112,13 @@ static bytes make_font(void) {
     }
     for (int i = 0; i < 4; i++) put_all(&font, tables[i].table.data, tables[i].table.size);
     return font;
+}
+
+static bytes make_font(void) {
+    static bytes pictures[7];
+    pictures[0] = picture(255, 0, 0), pictures[1] = picture(0, 255, 0), pictures[3] = picture(0, 128, 0);
+    pictures[5] = picture(9, 9, 9), pictures[6] = picture(255, 0, 0);
+    return assemble(make_cmap(), make_gsub(), pictures, 7);
 }
 
 static void test_font(void **state) {
@@ -154,7 +161,7 @@ static void try_all(const uint8_t *data, size_t size) {
         for (int i = 0; i < 10; i++) {
             mhla_font_part png;
             if (mhla_emoji_font_png(&png, &font, i) != MHLA_OK || png.size == 0) continue;
-            assert_true(png.data >= exact && png.data + png.size <= exact + size);
+            assert_true(png.data >= font.bitmaps.data && png.data + png.size <= font.bitmaps.data + font.bitmaps.size);
         }
     }
     free(exact);
@@ -225,6 +232,59 @@ static void test_layout(void **state) {
     remove_folder(folder);
 }
 
+/* Ten emoji, each in three tones of skin: glyphs 1, 2 are tones, 3.. the emoji, 13.. with a tone each. */
+static bytes make_tones(void) {
+    enum { EMOJI = 10 };
+    bytes cmap = {0}, gsub = {0};
+    static bytes pictures[2 + 3 * EMOJI];
+    put(&cmap, 0, 2), put(&cmap, 1, 2), put(&cmap, 3, 2), put(&cmap, 10, 2), put(&cmap, 12, 4);
+    put(&cmap, 12, 2), put(&cmap, 0, 2), put(&cmap, 16 + 2 * 12, 4), put(&cmap, 0, 4), put(&cmap, 2, 4);
+    put(&cmap, 0x1f3fb, 4), put(&cmap, 0x1f3fc, 4), put(&cmap, 1, 4);
+    put(&cmap, 0x1f400, 4), put(&cmap, 0x1f400 + EMOJI - 1, 4), put(&cmap, 3, 4);
+    put(&gsub, 0x00010000, 4), put(&gsub, 10, 2), put(&gsub, 10, 2), put(&gsub, 10, 2);
+    put(&gsub, 1, 2), put(&gsub, 4, 2);
+    put(&gsub, 4, 2), put(&gsub, 0, 2), put(&gsub, 1, 2), put(&gsub, 8, 2);
+    const uint32_t sets = 6 + 2 * EMOJI + 10; /* from the subtable: behind its head and the coverage */
+    put(&gsub, 1, 2), put(&gsub, 6 + 2 * EMOJI, 2), put(&gsub, EMOJI, 2);
+    for (uint32_t i = 0; i < EMOJI; i++) put(&gsub, sets + 18 * i, 2);
+    put(&gsub, 2, 2), put(&gsub, 1, 2), put(&gsub, 3, 2), put(&gsub, 3 + EMOJI - 1, 2), put(&gsub, 0, 2);
+    for (uint32_t i = 0; i < EMOJI; i++) {
+        put(&gsub, 2, 2), put(&gsub, 6, 2), put(&gsub, 12, 2);
+        for (uint32_t tone = 0; tone < 2; tone++)
+            put(&gsub, 13 + 2 * i + tone, 2), put(&gsub, 2, 2), put(&gsub, 1 + tone, 2);
+    }
+    for (int i = 2; i < 2 + 3 * EMOJI; i++) pictures[i] = picture((uint8_t)(8 * i), (uint8_t)i, 100);
+    return assemble(cmap, gsub, pictures, 2 + 3 * EMOJI);
+}
+
+/* A tenth of thirty pictures is for test, and those are one emoji in its three tones. */
+static void test_tones(void **state) {
+    (void)state;
+    char folder[40], text[4096] = "# group: Animals\n";
+    for (int i = 0; i < 10; i++)
+        for (int tone = 0; tone < 3; tone++)
+            snprintf(text + strlen(text), sizeof text - strlen(text), "%X%s ; fully-qualified # x E1 y\n", 0x1f400 + i,
+                     tone == 0   ? ""
+                     : tone == 1 ? " 1F3FB"
+                                 : " 1F3FC");
+    new_folder(folder);
+    const bytes font = make_tones();
+    mhla_emoji_counts n;
+    ASSERT_OK(mhla_emoji_lay_out(&n, folder,
+                                 &(mhla_emoji_source){font.data, font.size, "tones", text, strlen(text), "list"}));
+    assert_int_equal(n.missing, 0);
+    assert_int_equal(n.twins, 0);
+    assert_int_equal(n.train, 27);
+    assert_int_equal(n.test, 3);
+    mhla_dataset *data;
+    ASSERT_OK(mhla_dataset_open(&data, folder, MHLA_SPLIT_TEST));
+    assert_int_equal(mhla_dataset_count(data), 3);
+    const char *first = strrchr(mhla_dataset_file(data, 0), '/');
+    for (int i = 1; i < 3; i++) assert_memory_equal(strrchr(mhla_dataset_file(data, i), '/'), first, 6);
+    mhla_dataset_free(data);
+    remove_folder(folder);
+}
+
 /* A font without pictures of what is listed, a list that is none, paths that a list cannot make. */
 static void test_wrong_lists(void **state) {
     (void)state;
@@ -251,10 +311,8 @@ static void test_wrong_lists(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_font),
-        cmocka_unit_test(test_broken_font),
-        cmocka_unit_test(test_layout),
-        cmocka_unit_test(test_wrong_lists),
+        cmocka_unit_test(test_font),  cmocka_unit_test(test_broken_font), cmocka_unit_test(test_layout),
+        cmocka_unit_test(test_tones), cmocka_unit_test(test_wrong_lists),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -263,6 +263,23 @@ static void test_measure(void **state) {
     assert_int_equal(b.labelled, 1);
     assert_true(b.accuracy >= 0.0 && b.accuracy <= 1.0);
 
+    /* a part is spread over the whole, and comes with its labels */
+    mhla_gallery *some, *all;
+    ASSERT_OK(mhla_gallery_open(&all, classes, NULL, 0));
+    ASSERT_OK(mhla_gallery_open(&some, classes, NULL, 10));
+    for (int i = 0; i < 10; i++) {
+        mhla_image one = {0}, other = {0};
+        int label, same;
+        ASSERT_OK(mhla_gallery_get(some, i, &one, &label));
+        ASSERT_OK(mhla_gallery_get(all, (int64_t)i * 4, &other, &same));
+        assert_int_equal(label, same);
+        assert_memory_equal(one.data, other.data, SIDE * SIDE * 3);
+        mhla_image_free(&one);
+        mhla_image_free(&other);
+    }
+    mhla_gallery_free(some);
+    mhla_gallery_free(all);
+
     /* the middle of pictures that differ around it */
     static uint8_t wide[4 * 8 * 9], narrow[4 * 6 * 4];
     for (int p = 0; p < 4; p++)
