@@ -126,18 +126,18 @@ static void add_all(mhla_dit *m) {
 
 /* table [H*W, D]: the first half of a row tells the column, the second the row, each [sin, cos] of D/4 frequencies. */
 static void fill_positions(float *table, int64_t H, int64_t W, int64_t D) {
-    const int64_t n = D / 4;
-    for (int64_t j = 0; j < n; j++) {
-        const double frequency = pow(10000.0, -(double)j / (double)n);
-        for (int64_t y = 0; y < H; y++)
-            for (int64_t x = 0; x < W; x++) {
-                float *row = table + (y * W + x) * D + j;
-                row[0] = (float)sin((double)x * frequency);
-                row[n] = (float)cos((double)x * frequency);
-                row[2 * n] = (float)sin((double)y * frequency);
-                row[3 * n] = (float)cos((double)y * frequency);
+    const int64_t n = D / 4, sides[2] = {W, H};
+    for (int64_t half = 0; half < 2; half++)
+        for (int64_t place = 0; place < sides[half]; place++)
+            for (int64_t j = 0; j < n; j++) {
+                const double angle = (double)place * pow(10000.0, -(double)j / (double)n);
+                const float sine = (float)sin(angle), cosine = (float)cos(angle);
+                for (int64_t other = 0; other < sides[1 - half]; other++) {
+                    float *row = table + (half ? place * W + other : other * W + place) * D + half * 2 * n + j;
+                    row[0] = sine;
+                    row[n] = cosine;
+                }
             }
-    }
 }
 
 /* numbers [FREQUENCIES] of a time: [cos, sin], in double because float32 would be off by 3e-5 at the last steps. */

@@ -14,3 +14,10 @@ mhla info lm_micro num_heads=3
 mhla info lm_micro attention=sofmax
 mhla info lm_micro attention=softmax linear_layers=1
 mhla info lm_milli
+# Diffusion models: published sizes, MHLA's and facebookresearch's, small ones, and settings that cannot be.
+mhla info dit_s_2 structure=released
+mhla info dit_s_2 structure=released attention=softmax --json
+mhla info dit_micro depth=1 gate=true cpe=folded --tensors
+mhla info dit_micro process=flow learn_sigma=true
+mhla info dit_micro image=32,36 cpe=folded
+mhla info dit_micro patch=3
