@@ -12,7 +12,7 @@
 
 enum { FRAMES_MOST = 60 };
 static const double frames_seconds = 3.0, last_seconds = 2.0; /* an animation takes so long; its end is held */
-static const double frames_bytes = 2e9;
+static const double frames_bytes = 2e9, pixels_most = 8e7;
 
 /* One call of the library: images first .. first+count-1 of the list `index`. */
 typedef struct pass {
@@ -183,7 +183,20 @@ static mhla_status write_array(const pass *p) {
     return status;
 }
 
+/* Known before the work, not after it. */
+static int grid_is_too_large(const sample_work *w) {
+    const mhla_sample_record *r = &w->record;
+    const int64_t rows = (r->images + r->columns - 1) / r->columns;
+    const double pixels = (double)r->columns * (r->width + 2.0) * (double)rows * (r->height + 2.0);
+    if (pixels <= pixels_most) return 0;
+    fprintf(stderr,
+            "mhla %s: %lld images make one picture of %.0f million pixels, more than %.0f: let --out be a folder\n",
+            w->verb, (long long)r->images, pixels / 1e6, pixels_most / 1e6);
+    return 1;
+}
+
 static int run_grid(sample_work *w) {
+    if (!w->array && grid_is_too_large(w)) return CLI_FAILED;
     pass p = {0};
     int stopped = 0;
     int64_t *index = calloc((size_t)w->record.images, sizeof *index);

@@ -23,7 +23,7 @@ $s -n 3 --out f | report
 mhla sample -m m --steps 5 --quiet -n 3 --out f; echo "-> $?"
 $s -n 1 -c bag --seed 2 --out one.png >/dev/null; cmp one.png f/2-Bag/000002.png && echo 'alone or in a folder: the same file'
 
-mhla sample -m m --steps 50 -n 100000 -c 0,1 --quiet --out big >out 2>err &
+mhla sample -m m --steps 5 --batch 4 -n 100000 -c 0,1 --quiet --out big >out 2>err &
 while [ ! -e big/0-T-shirt_top/000000.png ]; do sleep 0.05; done
 kill -INT $!; wait $!; echo "-> $?"; sed 's/[0-9][0-9]* of/N of/' err; wc -c <out
 find big -name '*.png' | while read -r file; do mhla sample --quiet --like "$file" --out big.png >/dev/null || echo "$file"; break; done
@@ -78,6 +78,8 @@ $s --guidance -3; echo "-> $?"
 $s --steps 2000; echo "-> $?"
 $s --out no/where.png; echo "-> $?"
 $s --weights best; echo "-> $?"
+$s -n 250000 --out c.png; echo "-> $?"
+mhla sample -m m --steps 60 -n 100000 -c 0,1 --animate --out c.png; echo "-> $?"
 small_dit n '' 1 0
 mhla sample -m n --quiet --steps 2 --out b.png | report
 mhla sample -m n --quiet --steps 2 --guidance 4 --out c.png; echo "-> $?"
