@@ -2,8 +2,6 @@
 #ifndef MHLA_TESTS_RUN_H
 #define MHLA_TESTS_RUN_H
 
-#include <mhla/nn.h>
-
 #include "io/safetensors.h"
 
 /* A copy of data under a name made by printf. */
@@ -16,10 +14,5 @@ float *run_floats(const mhla_safetensors *in, const char *name, const mhla_store
 mhla_status run_levels(char **arg);
 mhla_status run_diffusion_steps(const mhla_safetensors *in, const char *respacing, int clip);
 mhla_status run_flow(const mhla_safetensors *in, const char *method, const char *table, int steps, double shift);
-
-/* run_dit.c: the same verbs as for image classifiers. */
-mhla_status run_dit_forward(mhla_model *m, const mhla_safetensors *in);
-mhla_status run_dit_steps(mhla_model *m, const mhla_safetensors *in, double rate, double decay, double average);
-mhla_status run_positions(int dim, int grid);
 
 #endif

@@ -4,8 +4,6 @@
  *                                         of a diffusion model in.x, in.t, in.label and dout.y or not -> the same
  *   run_model steps MODEL IN OUT RATE DECAY EMA   in.x.0, in.target.0, ... -> out.loss.N, out.stepN.*, out.emaN.*
  *   run_model schedule KIND OUT BASE FLOOR FROM WARMUP TOTAL COUNT   -> out.rates
- *     of a DiT: in.x, in.t, in.label, dout.y -> out.y, gradients; in.target.N is what its answer should be
- *   run_model positions OUT DIM GRID   a DiT's table -> out.pos_embed
  *   run_model levels linear|cosine OUT LEVELS RESPACING   tables of noise levels
  *   run_model diffusion IN OUT RESPACING CLIP   in.x_start, in.noise, in.t, in.model_output, in.sample_noise -> steps, losses
  *   run_model flow IN OUT METHOD library|wan STEPS SHIFT   in.sample, in.model_output.NN -> out.sample.NN, out.sigmas
@@ -239,12 +237,7 @@ int main(int argc, char **argv) {
         status = mhla_model_open(&model, argv[2]);
         if (status == MHLA_OK) status = mhla_safetensors_open(&in, argv[3]);
         if (status == MHLA_OK)
-            status = argc == 5
-                         ? (model->dit ? run_dit_forward : forward)(model, in)
-                         : (model->dit ? run_dit_steps : steps)(model, in, atof(argv[5]), atof(argv[6]), atof(argv[7]));
-    } else if (strcmp(verb, "positions") == 0 && argc == 5) {
-        out = argv[2];
-        status = run_positions(atoi(argv[3]), atoi(argv[4]));
+            status = argc == 5 ? forward(model, in) : steps(model, in, atof(argv[5]), atof(argv[6]), atof(argv[7]));
     } else if (strcmp(verb, "levels") == 0 && argc == 6) {
         out = argv[3];
         status = run_levels(argv + 2);
