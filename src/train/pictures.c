@@ -56,22 +56,22 @@ void mhla_pictures_close(mhla_pictures *p) {
     mhla_dataset_free(p->test);
 }
 
-mhla_status mhla_pictures_names(const mhla_pictures *p, char ***out, int classes) {
+mhla_status mhla_pictures_names(const mhla_pictures *p, char ***names, int classes) {
     const int known = mhla_dataset_classes(p->train);
     if (classes < known)
         return mhla_fail(MHLA_EINVAL, "model.classes is %d, but the data has %d classes", classes, known);
-    char **names = calloc((size_t)classes, sizeof *names);
-    for (int i = 0; names && i < classes; i++) {
+    char **list = calloc((size_t)classes, sizeof *list);
+    for (int i = 0; list && i < classes; i++) {
         char number[16];
         const char *name = i < known ? mhla_dataset_class_name(p->train, i) : "";
         snprintf(number, sizeof number, "%d", i);
-        if ((names[i] = strdup(*name ? name : number)) == NULL) {
-            mhla_names_free(names, classes);
-            names = NULL;
+        if ((list[i] = strdup(*name ? name : number)) == NULL) {
+            mhla_names_free(list, classes);
+            list = NULL;
         }
     }
-    *out = names;
-    return names ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory for %d names", classes);
+    *names = list;
+    return list ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory for %d names", classes);
 }
 
 double mhla_pictures_bytes(const mhla_pictures *p, const mhla_recipe *r, double numbers) {
