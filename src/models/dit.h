@@ -34,7 +34,7 @@ typedef struct mhla_dit_config {
 
     int cpe;        /* MHLA_DIT_CPE_* */
     int lepe;       /* kernel of the depthwise convolution of v that is added to the attention, 0 = none */
-    int gate;       /* the attention's result is multiplied by silu(W_g x + b_g) ... */
+    int gate;       /* the attention's result is multiplied by silu(W_g x + b_g), before LePE is added ... */
     int gate_norm;  /* ... after an RMS norm of each head */
     int inner_norm; /* the attention's own LayerNorm, eps 1e-5, with weight and bias, after the modulation */
     int qkv_bias;

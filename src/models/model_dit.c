@@ -8,8 +8,13 @@
 
 #include "core/status.h"
 #include "models/model.h"
+#include "nn/op.h"
 
-enum { PATH = 4096, PIECE = 2048 }; /* tokens at a time for each thread: what lies between two layers stays in cache */
+enum {
+    PATH = 4096,
+    MOST = 1 << 20,
+    PIECE = 2048
+}; /* tokens at a time for each thread: what lies between two layers stays in cache */
 
 /* ---- Making ---------------------------------------------------------------------------------------------------- */
 
@@ -90,11 +95,12 @@ static int64_t root(int64_t n) {
 static mhla_status need(const mhla_stored **tensor, const mhla_safetensors *file, const char *name, int rank) {
     MHLA_TRY(mhla_safetensors_need(tensor, file, name));
     const mhla_stored *s = *tensor;
+    char text[96];
     int fine = s->rank == rank;
-    for (int a = 0; a < s->rank; a++) fine &= s->shape[a] >= 1 && s->shape[a] <= 1 << 20;
+    for (int a = 0; a < s->rank; a++) fine &= s->shape[a] >= 1 && s->shape[a] <= MOST;
     if (fine) return MHLA_OK;
-    return mhla_fail(MHLA_EDATA, "%s: tensor %s has %d axes, or sizes that are none: expected %d axes", s->path, name,
-                     s->rank, rank);
+    return mhla_fail(MHLA_EDATA, "%s: tensor \"%s\" has the shape %s: expected %d sizes of 1 to %d", s->path, name,
+                     mhla_shape_text(text, s->shape, s->rank), rank, MOST);
 }
 
 mhla_status mhla_dit_config_guess(mhla_dit_config *c, const mhla_safetensors *file) {
@@ -121,7 +127,10 @@ mhla_status mhla_dit_config_guess(mhla_dit_config *c, const mhla_safetensors *fi
                          "widths of 384, 768, 1024 and 1152 only",
                          path, (long long)dim);
     const int64_t side = root(position->shape[1]), pieces = mhla ? root(mix->shape[0]) : 1;
-    if (side == 0 || side > 512 || p > 64 || channels > 64 || pieces == 0)
+    if (pieces == 0)
+        return mhla_fail(MHLA_EDATA, "%s: a mixing matrix of %lld blocks, which are no square of them", path,
+                         (long long)mix->shape[0]);
+    if (side == 0 || side > 512 || p > 64 || channels > 64)
         return mhla_fail(MHLA_EDATA, "%s: %lld tokens, patches of %lld: no DiT of a square image", path,
                          (long long)position->shape[1], (long long)p);
     c->patch = (int)p;

@@ -343,49 +343,55 @@ static void sizes(void **state) {
 
 /* ---- The same bits in any batch and with any number of threads ---- */
 
+static void check_bits(const char *attention, const char *isa) {
+    enum { N = 9 };
+    static const int batches[] = {1, 2, 7, 8, 9};
+    const char *const settings[] = {attention, "gate=true", "cpe=grid", "image=8,12", "depth=2", "dim=72"};
+    mhla_model *m;
+    rng r = {1};
+    ASSERT_OK(mhla_set_isa(isa));
+    ASSERT_OK(mhla_model_create(&m, "dit_micro", settings, 6, 1));
+    stir(m->params, &r);
+    const int64_t n = (int64_t)3 * 8 * 12;
+    float *x = new_random(&r, N * n), *first = new_poisoned(N * n), *y = new_poisoned(N * n), times[N];
+    int32_t labels[N];
+    for (int i = 0; i < N; i++) {
+        times[i] = 111.0f * (float)i;
+        labels[i] = (i * 3) % 11;
+    }
+    for (int threads = 1; threads <= 3; threads++) {
+        mhla_context *context = new_context(threads);
+        mhla_model_set_context(m, context);
+        for (size_t b = 0; b < sizeof batches / sizeof *batches; b++) {
+            for (int at = 0; at < N; at += batches[b])
+                ASSERT_OK(mhla_model_denoise(m, y + at * n,
+                                             &(mhla_denoise){.size = sizeof(mhla_denoise),
+                                                             .count = N - at < batches[b] ? N - at : batches[b],
+                                                             .x = x + at * n,
+                                                             .times = times + at,
+                                                             .labels = labels + at}));
+            if (threads == 1 && b == 0) memcpy(first, y, sizeof *y * (size_t)(N * n));
+            assert_memory_equal(first, y, sizeof *y * (size_t)(N * n));
+        }
+        mhla_model_set_context(m, NULL);
+        mhla_context_free(context);
+    }
+    free(x);
+    free(y);
+    free(first);
+    mhla_model_free(m);
+}
+
 static void bits(void **state) {
     (void)state;
-    enum { N = 9 };
-    for (int attention = 0; attention < 3; attention++) {
-        static const char *const kinds[] = {"attention=mhla", "attention=linear", "attention=softmax"};
-        const char *const settings[] = {kinds[attention], "gate=true", "cpe=grid", "image=8,12", "depth=2", "dim=72"};
-        mhla_model *m;
-        rng r = {(uint64_t)attention};
-        ASSERT_OK(mhla_model_create(&m, "dit_micro", settings, 6, 1));
-        stir(m->params, &r);
-        const int64_t n = (int64_t)3 * 8 * 12;
-        float *x = new_random(&r, N * n), *first = new_poisoned(N * n), *y = new_poisoned(N * n), times[N];
-        int32_t labels[N];
-        for (int i = 0; i < N; i++) {
-            times[i] = 111.0f * (float)i;
-            labels[i] = (i * 3) % 11;
-        }
-        for (int threads = 1; threads <= 3; threads++) {
-            mhla_context *context;
-            ASSERT_OK(mhla_context_create(&context,
-                                          &(mhla_context_desc){.size = sizeof(mhla_context_desc), .threads = threads}));
-            mhla_model_set_context(m, context);
-            for (int batch = 1; batch <= N; batch++) {
-                for (int at = 0; at < N; at += batch) {
-                    const int count = N - at < batch ? N - at : batch;
-                    ASSERT_OK(mhla_model_denoise(m, y + at * n,
-                                                 &(mhla_denoise){.size = sizeof(mhla_denoise),
-                                                                 .count = count,
-                                                                 .x = x + at * n,
-                                                                 .times = times + at,
-                                                                 .labels = labels + at}));
-                }
-                if (threads == 1 && batch == 1) memcpy(first, y, sizeof *y * (size_t)(N * n));
-                assert_memory_equal(first, y, sizeof *y * (size_t)(N * n));
-            }
-            mhla_model_set_context(m, NULL);
-            mhla_context_free(context);
-        }
-        free(x);
-        free(y);
-        free(first);
-        mhla_model_free(m);
+    const char *isas[8];
+    const int n = isa_names(isas, 8);
+    for (int i = 0; i < n; i++) {
+        check_bits("attention=mhla", isas[i]);
+        check_bits("attention=linear", isas[i]);
+        check_bits("attention=softmax", isas[i]);
     }
+    ASSERT_OK(mhla_set_isa(NULL));
 }
 
 /* ---- The public handle ---- */
