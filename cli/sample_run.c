@@ -1,5 +1,6 @@
 /* Sampling for `mhla sample`: progress, frames of animations, one grid or a folder of files. A folder is made batch by batch, and
  * what is there already is not made again, so that the same command goes on where it was stopped. */
+#include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -226,9 +227,8 @@ int sample_path(const sample_work *w, int64_t i, char path[4096], size_t *folder
     char class_[256] = "none";
     if (!none) {
         snprintf(class_, sizeof class_, "%0*d%s%s", digits, c, name && *name ? "-" : "", name ? name : "");
-        for (unsigned char *at = (unsigned char *)class_; *at;
-             at++) /* no way out of the folder, nothing that shells mind */
-            if (*at == '/' || *at == '\\' || *at < 0x20 || *at == 0x7f || *at == ' ') *at = '_';
+        for (char *at = class_; *at; at++) /* no way out of the folder, nothing that shells mind */
+            if ((unsigned char)*at < 0x80 && !isalnum((unsigned char)*at) && strchr("-_.+", *at) == NULL) *at = '_';
     }
     const int n = snprintf(path, 4096, "%s/%s", w->out, class_);
     if (n < 0 || n > 4000) return 0;
