@@ -18,7 +18,7 @@ typedef struct deit_ref {
 } deit_ref;
 
 static double **ref_data(const mhla_params *params) {
-    double **data = malloc((size_t)mhla_params_count(params) * sizeof *data);
+    double **data = calloc((size_t)mhla_params_count(params), sizeof *data);
     for (int i = 0; i < mhla_params_count(params); i++) {
         const mhla_param *p = mhla_params_at(params, i);
         data[i] = malloc((size_t)p->count * sizeof **data);
