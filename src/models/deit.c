@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "core/status.h"
+#include "models/parts.h"
 
 /* ---- Parameters, under the names of the published checkpoints ---------------------------------------------------- */
 
@@ -19,9 +20,7 @@ typedef struct norm {
     mhla_param *w, *b; /* b NULL for RMS norms */
 } norm;
 
-typedef struct layer {
-    mhla_param *w, *b; /* b NULL where there is no bias */
-} layer;
+typedef mhla_part layer;
 
 typedef struct block {
     const mhla_deit *model;
@@ -52,17 +51,6 @@ static norm add_norm(mhla_params *ps, int kind, int64_t D, const char *name) {
     return n;
 }
 
-static layer add_linear(mhla_params *ps, int64_t N, int64_t K, int bias, const char *name) {
-    layer l = {.w = mhla_params_addf(ps, MHLA_SHAPE(N, K), MHLA_PARAM_DECAY, "%s.weight", name)};
-    if (bias) l.b = mhla_params_addf(ps, MHLA_SHAPE(N), 0, "%s.bias", name);
-    return l;
-}
-
-static layer add_depthwise(mhla_params *ps, int64_t D, int k, const char *name) {
-    return (layer){mhla_params_addf(ps, MHLA_SHAPE(D, 1, k, k), MHLA_PARAM_DECAY, "%s.weight", name),
-                   mhla_params_addf(ps, MHLA_SHAPE(D), 0, "%s.bias", name)};
-}
-
 /* MHLA's blocks: pieces of the grid; a class token, which has no place in the image, is one of its own before them. */
 static int64_t blocks_of(const mhla_deit_config *c) { return (int64_t)c->blocks[0] * c->blocks[1] + c->class_token; }
 
@@ -72,27 +60,21 @@ static void add_block(block *b, mhla_params *ps, const mhla_deit_config *c, int 
     const int timm = c->attention == MHLA_ATTENTION_SOFTMAX;
     const int64_t D = c->dim, hidden = (int64_t)(c->dim * c->mlp_ratio), M = blocks_of(c);
 #define NAME(suffix) (snprintf(name, sizeof name, "blocks.%d.%s", i, suffix), name)
-    if (c->cpe) b->cpe = add_depthwise(ps, D, c->cpe, NAME("cpe"));
+    if (c->cpe) b->cpe = mhla_part_depthwise(ps, D, c->cpe, NAME("cpe"));
     b->norm1 = add_norm(ps, c->norm, D, NAME("norm1"));
     if (c->inner_norm) b->inner = add_norm(ps, MHLA_NORM_LAYER, D, NAME("attn.norm"));
-    b->qkv = add_linear(ps, 3 * D, D, c->qkv_bias, timm ? NAME("attn.qkv") : NAME("attn.to_qkv"));
+    b->qkv = mhla_part_linear(ps, 3 * D, D, c->qkv_bias, timm ? NAME("attn.qkv") : NAME("attn.to_qkv"));
     if (c->qk_norm) {
         b->q_norm = mhla_params_add(ps, NAME("attn.q_norm.weight"), MHLA_SHAPE(D), 0);
         b->k_norm = mhla_params_add(ps, NAME("attn.k_norm.weight"), MHLA_SHAPE(D), 0);
     }
-    if (c->lepe) b->lepe = add_depthwise(ps, D, c->lepe, NAME("attn.lepe"));
-    if (c->attention == MHLA_ATTENTION_MHLA) {
-        b->mix = mhla_params_add(ps, NAME("attn.piece_attn.conv.weight"), MHLA_SHAPE(M, M, 1, 1),
-                                 MHLA_PARAM_DECAY | MHLA_PARAM_MIX);
-        if (b->mix) { /* after each update: [0,1] as released, the open interval of the paper otherwise */
-            b->mix->mix_low = c->structure == MHLA_STRUCTURE_RELEASED ? 0.0f : 1e-6f;
-            b->mix->mix_high = 1.0f;
-        }
-    }
-    b->out = add_linear(ps, D, D, 1, timm ? NAME("attn.proj") : NAME("attn.to_out.0"));
+    if (c->lepe) b->lepe = mhla_part_depthwise(ps, D, c->lepe, NAME("attn.lepe"));
+    if (c->attention == MHLA_ATTENTION_MHLA)
+        b->mix = mhla_part_mix(ps, M, c->structure, NAME("attn.piece_attn.conv.weight"));
+    b->out = mhla_part_linear(ps, D, D, 1, timm ? NAME("attn.proj") : NAME("attn.to_out.0"));
     b->norm2 = add_norm(ps, c->norm, D, NAME("norm2"));
-    b->fc1 = add_linear(ps, hidden, D, 1, NAME("mlp.fc1"));
-    b->fc2 = add_linear(ps, D, hidden, 1, NAME("mlp.fc2"));
+    b->fc1 = mhla_part_linear(ps, hidden, D, 1, NAME("mlp.fc1"));
+    b->fc2 = mhla_part_linear(ps, D, hidden, 1, NAME("mlp.fc2"));
 #undef NAME
 }
 
@@ -124,24 +106,15 @@ static mhla_status plan_with_class(mhla_plan **plan, mhla_plan_desc *desc, const
     return status;
 }
 
+static mhla_grid_attention attention_of(const mhla_deit_config *c) {
+    return (mhla_grid_attention){c->attention, c->dim, c->heads, c->feature_eps, c->den_eps, c->denominator};
+}
+
 static mhla_status make_plan(mhla_deit *m) {
     const mhla_deit_config *c = &m->config;
-    mhla_plan_desc desc = {
-        .size = sizeof desc,
-        .kind = MHLA_KIND_SOFTMAX,
-        .heads = c->heads,
-        .key_dim = c->dim / c->heads,
-        .value_dim = c->dim / c->heads,
-    };
-    if (c->attention != MHLA_ATTENTION_SOFTMAX) { /* phi(x) = relu(x) + eps */
-        desc.kind = MHLA_KIND_LINEAR;
-        desc.feature = MHLA_FEATURE_RELU;
-        desc.feature_eps = (float)c->feature_eps;
-        desc.den_eps = (float)c->den_eps;
-    }
+    const mhla_grid_attention kind = attention_of(c);
+    mhla_plan_desc desc = mhla_grid_attention_plan(&kind);
     if (c->attention == MHLA_ATTENTION_MHLA) {
-        desc.kind = MHLA_KIND_BIDIRECTIONAL;
-        desc.denominator = (mhla_denominator)c->denominator;
         if (c->class_token) return plan_with_class(&m->plan, &desc, m->grid, c->blocks);
         desc.axes = 2;
         for (int a = 0; a < 2; a++) {
@@ -180,7 +153,7 @@ mhla_status mhla_deit_create(mhla_deit **model, const mhla_deit_config *config) 
             add_block(&m->blocks[i], ps, c, i);
         }
         m->norm = add_norm(ps, c->norm, D, c->class_token ? "norm" : "fc_norm");
-        m->head = add_linear(ps, c->classes, D, 1, "head");
+        m->head = mhla_part_linear(ps, c->classes, D, 1, "head");
         status = mhla_params_status(ps);
     }
     if (status == MHLA_OK) status = make_plan(m);
@@ -342,19 +315,11 @@ static int64_t tokens(const mhla_deit_config *c, int padded) {
 int64_t mhla_deit_tokens(const mhla_deit_config *c) { return tokens(c, 1); }
 
 int64_t mhla_deit_multiply_adds(const mhla_deit_config *c, int as_paper) {
-    const int64_t T = tokens(c, !as_paper), D = c->dim, K = c->dim / c->heads, hidden = (int64_t)(D * c->mlp_ratio);
+    const int64_t T = tokens(c, !as_paper), D = c->dim, hidden = (int64_t)(D * c->mlp_ratio);
     const int64_t M = blocks_of(c), patches = T - c->class_token;
     int64_t each = T * D * (3 * D + D + 2 * hidden); /* qkv, out, fc1, fc2 */
     each += patches * D * ((int64_t)c->lepe * c->lepe + (int64_t)c->cpe * c->cpe);
-    if (!as_paper) {
-        if (c->attention == MHLA_ATTENTION_SOFTMAX) each += 2 * T * T * D;         /* scores, their use */
-        if (c->attention != MHLA_ATTENTION_SOFTMAX) each += 2 * T * D * K + T * D; /* S, q S, q z */
-        if (c->attention == MHLA_ATTENTION_MHLA) {
-            each += M * M * D * K;                                             /* S' = m S */
-            if (c->denominator == MHLA_DEN_EQ4) each += M * M * D;             /* z' = m z */
-            if (c->denominator == MHLA_DEN_RELEASED) each += M * T * c->heads; /* of the products */
-            if (c->denominator == MHLA_DEN_NONE) each -= T * D;
-        }
-    }
+    const mhla_grid_attention kind = attention_of(c);
+    if (!as_paper) each += mhla_grid_attention_cost(&kind, T, M);
     return patches * c->channels * c->patch * c->patch * D + c->depth * each + D * c->classes;
 }

@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "core/status.h"
+#include "models/parts.h"
 #include "nn/op.h"
 
 enum { FREQUENCIES = 256 };     /* numbers that a time becomes */
@@ -21,9 +22,7 @@ static const float EPS = 1e-6f; /* of the norms */
 
 /* ---- Parameters, under the names of the published checkpoints ---------------------------------------------------- */
 
-typedef struct layer {
-    mhla_param *w, *b; /* b NULL where there is no bias */
-} layer;
+typedef mhla_part layer;
 
 typedef struct block {
     layer inner;        /* the attention's own norm */
@@ -58,17 +57,6 @@ struct mhla_dit {
     block *blocks;      /* [depth] */
 };
 
-static layer add_linear(mhla_params *ps, int64_t N, int64_t K, int bias, const char *name) {
-    layer l = {.w = mhla_params_addf(ps, MHLA_SHAPE(N, K), MHLA_PARAM_DECAY, "%s.weight", name)};
-    if (bias) l.b = mhla_params_addf(ps, MHLA_SHAPE(N), 0, "%s.bias", name);
-    return l;
-}
-
-static layer add_depthwise(mhla_params *ps, int64_t D, int k, const char *name) {
-    return (layer){mhla_params_addf(ps, MHLA_SHAPE(D, 1, k, k), MHLA_PARAM_DECAY, "%s.weight", name),
-                   mhla_params_addf(ps, MHLA_SHAPE(D), 0, "%s.bias", name)};
-}
-
 /* In the order of the published lists. Softmax attention has facebookresearch's names, the others those of MHLA's release. */
 static void add_block(block *b, mhla_params *ps, const mhla_dit_config *c, int i) {
     char name[64];
@@ -79,28 +67,22 @@ static void add_block(block *b, mhla_params *ps, const mhla_dit_config *c, int i
         b->inner.w = mhla_params_add(ps, NAME("attn.norm.weight"), MHLA_SHAPE(D), 0);
         b->inner.b = mhla_params_add(ps, NAME("attn.norm.bias"), MHLA_SHAPE(D), 0);
     }
-    b->qkv = add_linear(ps, 3 * D, D, c->qkv_bias, softmax ? NAME("attn.qkv") : NAME("attn.to_qkv"));
+    b->qkv = mhla_part_linear(ps, 3 * D, D, c->qkv_bias, softmax ? NAME("attn.qkv") : NAME("attn.to_qkv"));
     if (c->qk_norm) {
         b->q_norm = mhla_params_add(ps, NAME("attn.q_norm.weight"), MHLA_SHAPE(D), 0);
         b->k_norm = mhla_params_add(ps, NAME("attn.k_norm.weight"), MHLA_SHAPE(D), 0);
     }
-    if (c->lepe) b->lepe = add_depthwise(ps, D, c->lepe, NAME("attn.lepe"));
-    if (c->attention == MHLA_ATTENTION_MHLA) {
-        b->mix = mhla_params_add(ps, NAME("attn.piece_attn.conv.weight"), MHLA_SHAPE(M, M, 1, 1),
-                                 MHLA_PARAM_DECAY | MHLA_PARAM_MIX);
-        if (b->mix) { /* after each update: [0,1] as released, the open interval of the paper otherwise */
-            b->mix->mix_low = c->structure == MHLA_STRUCTURE_RELEASED ? 0.0f : 1e-6f;
-            b->mix->mix_high = 1.0f;
-        }
-    }
-    if (c->gate) b->gate = add_linear(ps, D, D, 1, NAME("attn.g"));
+    if (c->lepe) b->lepe = mhla_part_depthwise(ps, D, c->lepe, NAME("attn.lepe"));
+    if (c->attention == MHLA_ATTENTION_MHLA)
+        b->mix = mhla_part_mix(ps, M, c->structure, NAME("attn.piece_attn.conv.weight"));
+    if (c->gate) b->gate = mhla_part_linear(ps, D, D, 1, NAME("attn.g"));
     if (c->gate && c->gate_norm)
         b->g_norm = mhla_params_add(ps, NAME("attn.g_norm.weight"), MHLA_SHAPE(D / c->heads), 0);
-    b->out = add_linear(ps, D, D, 1, softmax ? NAME("attn.proj") : NAME("attn.to_out.0"));
-    b->fc1 = add_linear(ps, hidden, D, 1, NAME("mlp.fc1"));
-    b->fc2 = add_linear(ps, D, hidden, 1, NAME("mlp.fc2"));
-    b->ada = add_linear(ps, 6 * D, D, 1, NAME("adaLN_modulation.1"));
-    if (c->cpe) b->cpe = add_depthwise(ps, D, 3, NAME("dw_conv"));
+    b->out = mhla_part_linear(ps, D, D, 1, softmax ? NAME("attn.proj") : NAME("attn.to_out.0"));
+    b->fc1 = mhla_part_linear(ps, hidden, D, 1, NAME("mlp.fc1"));
+    b->fc2 = mhla_part_linear(ps, D, hidden, 1, NAME("mlp.fc2"));
+    b->ada = mhla_part_linear(ps, 6 * D, D, 1, NAME("adaLN_modulation.1"));
+    if (c->cpe) b->cpe = mhla_part_depthwise(ps, D, 3, NAME("dw_conv"));
 #undef NAME
 }
 
@@ -113,13 +95,13 @@ static void add_all(mhla_dit *m) {
     m->pos_embed = mhla_params_add(ps, "pos_embed", MHLA_SHAPE(1, T, D), MHLA_PARAM_FROZEN);
     m->patch.w = mhla_params_add(ps, "x_embedder.proj.weight", MHLA_SHAPE(D, c->channels, p, p), MHLA_PARAM_DECAY);
     m->patch.b = mhla_params_add(ps, "x_embedder.proj.bias", MHLA_SHAPE(D), 0);
-    m->time0 = add_linear(ps, D, FREQUENCIES, 1, "t_embedder.mlp.0");
-    m->time2 = add_linear(ps, D, D, 1, "t_embedder.mlp.2");
+    m->time0 = mhla_part_linear(ps, D, FREQUENCIES, 1, "t_embedder.mlp.0");
+    m->time2 = mhla_part_linear(ps, D, D, 1, "t_embedder.mlp.2");
     m->labels = mhla_params_add(ps, "y_embedder.embedding_table.weight", MHLA_SHAPE(c->classes + c->null_label, D),
                                 MHLA_PARAM_DECAY);
     for (int i = 0; i < c->depth; i++) add_block(&m->blocks[i], ps, c, i);
-    m->final = add_linear(ps, p * p * out_channels(c), D, 1, "final_layer.linear");
-    m->final_ada = add_linear(ps, 2 * D, D, 1, "final_layer.adaLN_modulation.1");
+    m->final = mhla_part_linear(ps, p * p * out_channels(c), D, 1, "final_layer.linear");
+    m->final_ada = mhla_part_linear(ps, 2 * D, D, 1, "final_layer.adaLN_modulation.1");
 }
 
 /* ---- What belongs to a size -------------------------------------------------------------------------------------------- */
@@ -150,23 +132,14 @@ static void fill_time(float *numbers, double time) {
     }
 }
 
+static mhla_grid_attention attention_of(const mhla_dit_config *c) {
+    return (mhla_grid_attention){c->attention, c->dim, c->heads, c->feature_eps, c->den_eps, c->denominator};
+}
+
 static mhla_status make_plan(mhla_plan **plan, const mhla_dit_config *c, int H, int W) {
-    mhla_plan_desc desc = {
-        .size = sizeof desc,
-        .kind = MHLA_KIND_SOFTMAX,
-        .heads = c->heads,
-        .key_dim = c->dim / c->heads,
-        .value_dim = c->dim / c->heads,
-    };
-    if (c->attention != MHLA_ATTENTION_SOFTMAX) { /* phi(x) = relu(x) + eps */
-        desc.kind = MHLA_KIND_LINEAR;
-        desc.feature = MHLA_FEATURE_RELU;
-        desc.feature_eps = (float)c->feature_eps;
-        desc.den_eps = (float)c->den_eps;
-    }
+    const mhla_grid_attention kind = attention_of(c);
+    mhla_plan_desc desc = mhla_grid_attention_plan(&kind);
     if (c->attention == MHLA_ATTENTION_MHLA) {
-        desc.kind = MHLA_KIND_BIDIRECTIONAL;
-        desc.denominator = (mhla_denominator)c->denominator;
         desc.axes = 2;
         desc.grid[0] = H;
         desc.grid[1] = W;
@@ -445,21 +418,13 @@ int64_t mhla_dit_tokens(const mhla_dit_config *c, int64_t height, int64_t width)
 }
 
 int64_t mhla_dit_multiply_adds(const mhla_dit_config *c, int64_t height, int64_t width, int as_paper) {
-    const int64_t T = mhla_dit_tokens(c, height, width), D = c->dim, K = c->dim / c->heads, p2 = c->patch * c->patch;
+    const int64_t T = mhla_dit_tokens(c, height, width), D = c->dim, p2 = c->patch * c->patch;
     const int64_t hidden = (int64_t)(D * c->mlp_ratio), M = (int64_t)c->blocks[0] * c->blocks[1];
     int64_t each = T * D * (3 * D + D + 2 * hidden) + 6 * D * D; /* qkv, out, fc1, fc2; adaLN */
     if (c->gate) each += T * D * D;
     each += T * D * ((int64_t)c->lepe * c->lepe + (c->cpe ? 9 : 0));
-    if (!as_paper) {
-        if (c->attention == MHLA_ATTENTION_SOFTMAX) each += 2 * T * T * D;         /* scores, their use */
-        if (c->attention != MHLA_ATTENTION_SOFTMAX) each += 2 * T * D * K + T * D; /* S, q S, q z */
-        if (c->attention == MHLA_ATTENTION_MHLA) {
-            each += M * M * D * K;                                             /* S' = m S */
-            if (c->denominator == MHLA_DEN_EQ4) each += M * M * D;             /* z' = m z */
-            if (c->denominator == MHLA_DEN_RELEASED) each += M * T * c->heads; /* of the products */
-            if (c->denominator == MHLA_DEN_NONE) each -= T * D;
-        }
-    }
+    const mhla_grid_attention kind = attention_of(c);
+    if (!as_paper) each += mhla_grid_attention_cost(&kind, T, M);
     return T * c->channels * p2 * D + FREQUENCIES * D + D * D + c->depth * each + 2 * D * D +
            T * D * p2 * out_channels(c);
 }
