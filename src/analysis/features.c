@@ -117,23 +117,24 @@ static void read_task(void *arg, int64_t i, int worker) {
     mhla_image_free(&image);
 }
 
-static void softmax(float *to, const float *from, int n) {
-    double most = from[0], sum = 0.0;
-    for (int i = 1; i < n; i++) most = fmax(most, from[i]);
-    for (int i = 0; i < n; i++) sum += exp(from[i] - most);
-    for (int i = 0; i < n; i++) to[i] = (float)(exp(from[i] - most) / sum);
+/* Logits become probabilities. */
+static void softmax(float *p, int64_t n) {
+    double most = p[0], sum = 0.0;
+    for (int64_t i = 1; i < n; i++) most = fmax(most, p[i]);
+    for (int64_t i = 0; i < n; i++) sum += exp(p[i] - most);
+    for (int64_t i = 0; i < n; i++) p[i] = (float)(exp(p[i] - most) / sum);
 }
 
-static mhla_status run_classifier(mhla_extractor *e, float *features, float *probabilities, const float *x, int64_t n) {
+static mhla_status run_classifier(mhla_extractor *e, float *features, float *logits, const float *x, int64_t n) {
     const mhla_deit_config *c = mhla_deit_config_of(e->model->deit);
     mhla_tensor *rows = NULL;
     mhla_tape_begin(e->tape, MHLA_TAPE_INFER);
     mhla_tensor *in = mhla_nn_input(e->tape, x, MHLA_SHAPE(n, c->channels, c->image[0], c->image[1]));
-    const mhla_tensor *logits = mhla_deit_forward(e->tape, e->model->deit, &(mhla_deit_run){.features = &rows}, in);
+    const mhla_tensor *y = mhla_deit_forward(e->tape, e->model->deit, &(mhla_deit_run){.features = &rows}, in);
     MHLA_TRY(mhla_tape_status(e->tape));
     for (int64_t b = 0; b < n; b++) {
         memcpy(features + b * c->dim, rows->data + b * rows->ld, (size_t)c->dim * sizeof *features);
-        softmax(probabilities + b * c->classes, logits->data + b * logits->ld, c->classes);
+        memcpy(logits + b * c->classes, y->data + b * y->ld, (size_t)c->classes * sizeof *logits);
     }
     return MHLA_OK;
 }
@@ -164,6 +165,8 @@ mhla_status mhla_extractor_run(mhla_extractor *e, const mhla_features *out, mhla
         float *probabilities = classes ? out->probabilities + b->first * classes : NULL;
         status = e->inception ? mhla_inception_run(e->inception, features, probabilities, b->x, count)
                               : run_classifier(e, features, probabilities, b->x, count);
+        for (int64_t i = 0; i < count && classes && status == MHLA_OK; i++)
+            softmax(probabilities + i * classes, classes);
         if (watch->progress) watch->progress(watch->user, watch->done + b->first + count, watch->all);
     }
     mhla_free(b->x);

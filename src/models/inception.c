@@ -441,13 +441,6 @@ static map forward(run *r, const float *pictures) {
     return block_e(r, x, q, 0);
 }
 
-static void softmax(float *p, int n) {
-    double most = p[0], sum = 0.0;
-    for (int i = 1; i < n; i++) most = fmax(most, p[i]);
-    for (int i = 0; i < n; i++) sum += exp(p[i] - most);
-    for (int i = 0; i < n; i++) p[i] = (float)(exp(p[i] - most) / sum);
-}
-
 typedef struct crowd {
     mhla_inception *net;
     const mhla_context *inner; /* of a picture's layers */
@@ -472,7 +465,7 @@ static void picture_task(void *arg, int64_t i, int worker) {
     for (int k = 0; k < y.C; k++) to[k] /= (float)(y.H * y.W);
 }
 
-mhla_status mhla_inception_run(mhla_inception *m, float *features, float *probabilities, const float *x, int64_t n) {
+mhla_status mhla_inception_run(mhla_inception *m, float *features, float *logits, const float *x, int64_t n) {
     const int threads = mhla_context_threads(m->context);
     if (m->memory == NULL || m->threads < threads) {
         mhla_free(m->memory);
@@ -490,11 +483,9 @@ mhla_status mhla_inception_run(mhla_inception *m, float *features, float *probab
         if (all[i] != MHLA_OK) status = mhla_fail(all[i], "the Inception network could not run: no memory");
     free(all);
     MHLA_TRY(status);
-    if (probabilities == NULL || m->head == NULL) return MHLA_OK;
+    if (logits == NULL || m->head == NULL) return MHLA_OK;
     const mhla_linear_desc d = {.size = sizeof d, .context = m->context, .rows = n, .bias = m->head_bias};
-    MHLA_TRY(mhla_linear_forward(&d, probabilities, features, m->head));
-    for (int64_t b = 0; b < n; b++) softmax(probabilities + b * CLASSES, CLASSES);
-    return MHLA_OK;
+    return mhla_linear_forward(&d, logits, features, m->head);
 }
 
 /* ---- Pictures ---------------------------------------------------------------------------------------------------------- */

@@ -20,8 +20,8 @@ mhla_status mhla_inception_open(mhla_inception **model, const mhla_safetensors *
 void mhla_inception_free(mhla_inception *model);         /* NULL is legal */
 int mhla_inception_classes(const mhla_inception *model); /* 0: without classifier; 1008 */
 
-/* features [n,2048] and, unless NULL, probabilities [n,classes] of x [n,299,299,3], values about -1..1. */
-mhla_status mhla_inception_run(mhla_inception *model, float *features, float *probabilities, const float *x, int64_t n);
+/* features [n,2048] and, unless NULL, logits [n,classes] of x [n,299,299,3], values about -1..1. */
+mhla_status mhla_inception_run(mhla_inception *model, float *features, float *logits, const float *x, int64_t n);
 
 /* How a picture of 0..255 becomes such an x [299,299,3]; never antialiased. */
 typedef enum mhla_inception_resize {
