@@ -32,3 +32,6 @@ try bench forward --grid 4x4 --blocks 5x5
 try bench causal --tokens 100 --chunk 10 --chunks 2
 try bench forward --dtype q8_0
 try demo --fast
+# without a word on how threads wait, the program begins once more; its words are the same
+env -u OMP_WAIT_POLICY -u GOMP_SPINCOUNT mhla nonsense 'a b' ''; echo "-> $?"
+env -u OMP_WAIT_POLICY -u GOMP_SPINCOUNT mhla info 'a b'; echo "-> $?"
