@@ -12,7 +12,8 @@ enum { MHLA_NOISE_LEVELS = 1000 };
 
 typedef struct mhla_noising mhla_noising;
 
-/* `process` as above, all 1000 levels. logit_normal, shift: flows, how times are drawn (spec of Wan's training; 0: evenly). */
+/* `process` as above, all 1000 levels. logit_normal, shift: of flows alone, how times are drawn, as in the training of Wan;
+ * 0: evenly. */
 mhla_status mhla_noising_create(mhla_noising **noising, int process, int learned_sigma, int logit_normal, double shift);
 void mhla_noising_free(mhla_noising *noising);
 

@@ -35,6 +35,9 @@ mhla_status mhla_noising_create(mhla_noising **noising, int process, int learned
     if (process == MHLA_PROCESS_FLOW && learned_sigma)
         return mhla_fail(MHLA_EINVAL, "a flow has no variance to learn: learned sigma is for linear and cosine");
     if (!(shift >= 0.0 && shift <= 1e6)) return mhla_fail(MHLA_EINVAL, "shift %g: expected a number above 0", shift);
+    if (process != MHLA_PROCESS_FLOW && (logit_normal || (shift != 0.0 && shift != 1.0)))
+        return mhla_fail(MHLA_EINVAL, "%s is for flows: the times of a diffusion are drawn evenly",
+                         logit_normal ? "logit_normal" : "shift");
     MHLA_TRY(mhla_noising_create_spaced(noising, process, learned_sigma, MHLA_NOISE_LEVELS, NULL));
     (*noising)->logit_normal = logit_normal;
     if (shift > 0.0) (*noising)->shift = shift;

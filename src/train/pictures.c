@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/status.h"
+#include "io/text.h"
 
 mhla_status mhla_pictures_open(mhla_pictures *p, mhla_recipe *recipe) {
     char folder[MHLA_RUN_PATH];
@@ -65,6 +66,12 @@ mhla_status mhla_pictures_names(const mhla_pictures *p, char ***names, int class
         char number[16];
         const char *name = i < known ? mhla_dataset_class_name(p->train, i) : "";
         snprintf(number, sizeof number, "%d", i);
+        if (mhla_utf8_broken((const unsigned char *)name, strlen(name)) <
+            strlen(name)) { /* config.json could not say it */
+            const mhla_quoted quoted = mhla_quote(name);
+            mhla_names_free(list, classes);
+            return mhla_fail(MHLA_EDATA, "class %d of the data is called %s, which is not UTF-8", i, quoted.text);
+        }
         if ((list[i] = strdup(*name ? name : number)) == NULL) {
             mhla_names_free(list, classes);
             list = NULL;

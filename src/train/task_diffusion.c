@@ -203,7 +203,7 @@ static work work_of(const mhla_trainer *t, const mhla_batch *batch, int64_t firs
                   .n = n,
                   .seed = (uint64_t)mhla_recipe_int(t->recipe, "seed"),
                   .step = (uint64_t)t->step,
-                  .logit_normal = c->process == MHLA_PROCESS_FLOW && mhla_recipe_bool(t->recipe, "train.logit_normal"),
+                  .logit_normal = mhla_recipe_bool(t->recipe, "train.logit_normal"), /* of flows alone */
                   .null_label = c->classes,
                   .drop = mhla_recipe_real(t->recipe, "train.label_drop")};
 }

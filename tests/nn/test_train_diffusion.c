@@ -183,9 +183,13 @@ static void goes_wrong(void **state) {
     static const struct {
         const char *settings[2], *message;
     } cases[] = {
-        {{"model.null_label=false", NULL}, "null label"}, {{"model.image=9", NULL}, "patch"},
-        {{"model.classes=3", NULL}, "classes"},           {{"train.batch=1000", NULL}, "train.batch"},
+        {{"model.null_label=false", NULL}, "null label"},
+        {{"model.image=9", NULL}, "patch"},
+        {{"model.classes=3", NULL}, "classes"},
+        {{"train.batch=1000", NULL}, "train.batch"},
         {{"sample.sampler=euler", NULL}, "euler"},
+        {{"train.logit_normal=true", NULL}, "logit_normal is for flows"},
+        {{"train.shift=3", NULL}, "shift is for flows"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         mhla_trainer *t = NULL;
@@ -194,6 +198,15 @@ static void goes_wrong(void **state) {
         assert_null(t);
         assert_int_not_equal(access(in_root("wrong"), F_OK), 0);
     }
+    /* config.json, which is UTF-8, could not say this name, and the run could not be opened again */
+    mhla_trainer *t = NULL;
+    FILE *f = fopen(in_root("data/classes.txt"), "w");
+    assert_non_null(f);
+    fputs("one\ntwo\nth\xe9\nfour\n", f);
+    fclose(f);
+    assert_int_not_equal(create_diffusion(&t, "wrong", NULL), MHLA_OK);
+    unlink(in_root("data/classes.txt"));
+    if (!strstr(mhla_message(), "class 2 of the data")) fail_msg("%s", mhla_message());
 }
 
 static mhla_status begin(mhla_trainer **t, const char *name) {
