@@ -94,8 +94,8 @@ static mhla_status make_room(job *j) {
     for (int pass = 0; pass < 2; pass++) {
         j->x = mhla_carve_floats(&c, j->batch * j->each);
         j->noise = mhla_carve_floats(&c, j->batch * j->each);
-        j->twice = mhla_carve_floats(&c, j->guided ? 2 * j->batch * j->each : 0);
-        j->output = mhla_carve_floats(&c, j->batch * j->answers * j->pixels);
+        j->twice = mhla_carve_floats(&c, j->guided ? 2 * j->each * j->batch : 0);
+        j->output = mhla_carve_floats(&c, j->answers * j->pixels * j->batch);
         j->times = mhla_carve_floats(&c, 2 * (int64_t)j->batch);
         j->labels = mhla_carve(&c, 2 * (size_t)j->batch * sizeof *j->labels);
         if (pass == 0 && (j->memory = mhla_alloc(c.used)) == NULL)
@@ -234,6 +234,7 @@ mhla_status mhla_model_sample_settle(mhla_model *model, mhla_sample_desc *desc) 
     d->width = j.width;
     d->batch = j.batch;
     mhla_sampler_free(sampler);
+    d->size = desc->size; /* the caller's structure may be a shorter one */
     memcpy(desc, d, desc->size < sizeof *d ? desc->size : sizeof *d);
     return MHLA_OK;
 }
@@ -276,6 +277,7 @@ static const char *lowered(char to[64], const char *text) {
 
 mhla_status mhla_model_class_find(const mhla_model *model, const char *name, int *class_) {
     MHLA_TRY(mhla_model_need(model, &mhla_family_dit));
+    if (name == NULL || class_ == NULL) return mhla_fail(MHLA_EINVAL, "%s is NULL", name ? "class_" : "name");
     const mhla_dit_config *c = mhla_dit_config_of(model->dit);
     char asked_low[64], known_low[64];
     mhla_nearest nearest = mhla_nearest_begin(lowered(asked_low, name));

@@ -34,6 +34,7 @@ mhla_status mhla_picture_tile(mhla_picture *picture, const float *images, int64_
     if (n < 1 || height < 1 || width < 1 || columns < 1)
         return mhla_fail(MHLA_EINVAL, "%lld images of %d x %d in %d columns cannot be", (long long)n, width, height,
                          columns);
+    if (images == NULL) return mhla_fail(MHLA_EINVAL, "images is NULL");
     mhla_image grid = {0};
     const mhla_status status =
         mhla_image_grid(&grid, images, n, channels, height, width, n < columns ? (int)n : columns);
@@ -45,6 +46,7 @@ mhla_status mhla_picture_tile(mhla_picture *picture, const float *images, int64_
 }
 
 mhla_status mhla_picture_write(const char *path, const mhla_picture *frames, int64_t count, const double *seconds) {
+    if (path == NULL || frames == NULL) return mhla_fail(MHLA_EINVAL, "%s is NULL", path ? "frames" : "path");
     if (count < 1 || count > 100000) return mhla_fail(MHLA_EINVAL, "%s: %lld frames", path, (long long)count);
     if (count > 1 && seconds == NULL) return mhla_fail(MHLA_EINVAL, "%s: seconds is NULL", path);
     mhla_image *images = calloc((size_t)count, sizeof *images);
@@ -53,7 +55,8 @@ mhla_status mhla_picture_write(const char *path, const mhla_picture *frames, int
     size_t size = 0;
     mhla_status status = images && milliseconds ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "%s: no memory", path);
     for (int64_t i = 0; i < count && status == MHLA_OK; i++) {
-        status = check_size(frames, "picture", frames[i].size, sizeof *frames);
+        status = check_size(frames[i].pixels, "picture.pixels", sizeof *frames, sizeof *frames);
+        if (status == MHLA_OK) status = check_size(frames, "picture", frames[i].size, sizeof *frames);
         images[i] = (mhla_image){frames[i].width, frames[i].height, frames[i].channels, frames[i].pixels, 0};
         if (count > 1)
             milliseconds[i] = seconds[i] >= 0.0 && seconds[i] < 65.0 ? (int)(1000.0 * seconds[i] + 0.5) : 65000;

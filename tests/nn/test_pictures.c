@@ -230,6 +230,8 @@ static void files(void **state) {
     ASSERT_FAILS(mhla_picture_tile(&p, values, 1, 4, 1, 1, 1), MHLA_EINVAL, "4 channels");
     ASSERT_FAILS(mhla_picture_tile(&p, values, 0, 1, 1, 1, 1), MHLA_EINVAL, "0 images");
     ASSERT_FAILS(mhla_picture_write(path, &p, 0, NULL), MHLA_EINVAL, "0 frames");
+    ASSERT_FAILS(mhla_picture_write(path, NULL, 1, NULL), MHLA_EINVAL, "frames is NULL");
+    ASSERT_FAILS(mhla_picture_write(path, &(mhla_picture){.size = sizeof p}, 1, NULL), MHLA_EINVAL, "pixels is NULL");
     ASSERT_FAILS(mhla_picture_write("/nowhere/at/all.png", &p, 1, NULL), MHLA_EIO, "/nowhere/at/all.png");
     mhla_picture_free(&p);
     mhla_picture_free(&back);

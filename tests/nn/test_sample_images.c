@@ -202,6 +202,11 @@ static void sizes(void **state) {
     ASSERT_OK(mhla_model_sample_settle(m, &d));
     assert_string_equal(d.method, "ddpm");
     assert_true(d.steps == 250 && d.guidance == 1.0 && d.height == 8 && d.width == 8);
+    d = described("ddim", 2); /* of a program that knows fewer fields */
+    d.size = offsetof(mhla_sample_desc, start);
+    d.start = images;
+    ASSERT_OK(mhla_model_sample_settle(m, &d));
+    assert_true(d.size == offsetof(mhla_sample_desc, start) && d.height == 8 && d.start == images);
     mhla_model_free(m);
 }
 
