@@ -69,7 +69,7 @@ static int is_array(const char *path) {
 static int refuse(void) {
     if (like) {
         if (classes || sampler || steps || channels || size.axes || weights || guidance >= 0.0 || eta > 0.0 ||
-            shift > 0.0 || no_clip || animate || count != 1 || seed)
+            shift != 0.0 || no_clip || animate || count != 1 || seed)
             return cli_wrong(usage.verb,
                              "--like takes everything from the picture: only --model, --any-model, --out, --batch, "
                              "--threads, --json and --quiet go with it");
