@@ -329,10 +329,10 @@ static mhla_status walk_module(walk *w, const mhla_pickle_value *module, size_t 
     for (uint32_t i = 0; i < module->size; i += 2, cell = p->cells[p->cells[cell].next].next) {
         const mhla_pickle_value *key = &p->values[p->cells[cell].value];
         const mhla_pickle_value *value = &p->values[p->cells[p->cells[cell].next].value];
-        if (value->kind != MHLA_PICKLE_TENSOR && value->kind != MHLA_PICKLE_MODULE) continue;
         /* objects may be shared, or hold themselves: names would be without end */
         if (++w->steps > MODULE_STEPS || depth == MODULE_DEPTH)
             return mhla_fail(MHLA_EDATA, "%s: modules within modules without end", w->s->path);
+        if (value->kind != MHLA_PICKLE_TENSOR && value->kind != MHLA_PICKLE_MODULE) continue;
         if (key->kind != MHLA_PICKLE_TEXT || (size_t)key->number + 2 > MODULE_NAME - length)
             return mhla_fail(MHLA_EDATA, "%s: a module or tensor without a name, or with a very long one", w->s->path);
         memcpy(w->name + length, key->text, (size_t)key->number);

@@ -64,7 +64,8 @@ static int dit_fits(const json_t *tree) {
 
 static double least_numbers(const mhla_dit_config *c) {
     const double dim = c->dim;
-    return c->depth * dim * dim * (10.0 + 2.0 * c->mlp_ratio) + c->classes * dim;
+    const double tokens = (double)mhla_dit_tokens(c, c->image[0], c->image[1]);
+    return c->depth * dim * dim * (10.0 + 2.0 * c->mlp_ratio) + (c->classes + tokens) * dim;
 }
 
 static mhla_status refuse_storage(const mhla_open_desc *desc) {
