@@ -28,8 +28,9 @@ extern "C" {
 typedef struct mhla_model mhla_model;
 
 /* A fresh model of a preset ("deit_tiny", "deit_small", "deit_base", "deit_nano"; of diffusion models "dit_nano", "dit_micro",
- * "dit_s_2" and on to "dit_xl_8"; of language models "lm_340m", "lm_nano", "lm_micro"), changed by `count` settings "key=value" with the keys of config.json ("attention=softmax", "classes=10",
- * "num_hidden_layers=12"), weights drawn from `seed`. Of image classifiers and diffusion models:
+ * "dit_s_2" and on to "dit_xl_8"; of language models "lm_340m", "lm_nano", "lm_micro"), changed by `count` settings
+ * "key=value" with the keys of config.json ("attention=softmax", "classes=10", "num_hidden_layers=12"), weights drawn from
+ * `seed`. Of image classifiers and diffusion models:
  * The key `structure` is applied first whatever its place: "equal" (the default; everything but the attention is the
  * same for all attentions) or "released" (the published models: MHLA's and the linear one as released with the paper,
  * softmax as in timm and in facebookresearch's DiT). */
@@ -39,8 +40,9 @@ MHLA_API mhla_status mhla_model_create(mhla_model **model, const char *preset, c
 /* Opens a folder with config.json and model.safetensors (also sharded, with its index) or pytorch_model.bin, a
  * .safetensors file beside which config.json lies, or the folder of a run, whose best checkpoint is taken, or else its
  * last. Where training kept an average of the weights, too (ema.safetensors), and it did better when the two were tested
- * at this checkpoint, the average is opened: what counted as best is what is used. MHLA_EDATA names the first tensor that is
- * missing, unexpected or of another shape. */
+ * at this checkpoint, the average is opened: what counted as best is what is used. The weights of a published DiT (.pt,
+ * .safetensors, or a folder with model.safetensors) need no config.json: their tensors tell what it would say. MHLA_EDATA
+ * names the first tensor that is missing, unexpected or of another shape. */
 MHLA_API mhla_status mhla_model_open(mhla_model **model, const char *path);
 /* The same with a choice of weights: "raw", "ema" (MHLA_EDATA where there is none), NULL: as above. */
 MHLA_API mhla_status mhla_model_open_weights(mhla_model **model, const char *path, const char *weights);

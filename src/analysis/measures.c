@@ -56,7 +56,7 @@ static int class_of(const mhla_extractor *e, const char *name) {
 static double share_right(const mhla_extractor *e, const mhla_gallery *pictures, const mhla_features *f) {
     const int classes = mhla_extractor_classes(e), folders = mhla_gallery_classes(pictures);
     int64_t right = 0;
-    if (classes == 0 || folders == 0 || e == NULL || mhla_extractor_inception(e)) return NAN;
+    if (classes == 0 || folders == 0 || mhla_extractor_inception(e)) return NAN;
     for (int64_t i = 0; i < f->n; i++) {
         const char *name = mhla_gallery_class_name(pictures, f->labels[i]);
         const int meant = *name ? class_of(e, name) : folders == classes ? f->labels[i] : -1;
