@@ -42,8 +42,12 @@ const char *cli_program = "mhla";
  * that those others need, and everything is several times slower. Some microseconds cost nothing on a quiet machine. The
  * runtime reads its variables when it is loaded, before main: so the program begins once more. */
 static void wait_briefly(char **argv) {
+    char path[4096]; /* by its name: valgrind and emulators know that of the program, /proc/self/exe is their own */
     if (getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT")) return;
-    if (setenv("GOMP_SPINCOUNT", "6000", 1) == 0) execv("/proc/self/exe", argv);
+    const ssize_t n = readlink("/proc/self/exe", path, sizeof path - 1);
+    if (n <= 0 || n >= (ssize_t)sizeof path - 1 || setenv("GOMP_SPINCOUNT", "6000", 1) != 0) return;
+    path[n] = '\0';
+    execv(path, argv);
     /* where that is not possible it goes on as it is */
 }
 
