@@ -331,9 +331,17 @@ static mhla_status check_sampling(const mhla_trainer *t) {
     return status;
 }
 
-/* A row for each of the classes, spread over all; columns differ in their noise, which is the same for each row. */
-static mhla_status draw(const mhla_trainer *t, mhla_picture *grid, int rows, int columns, float *images,
-                        int32_t *classes, uint64_t *seeds) {
+static int told_to_stop(void *user, const mhla_sample_state *state) {
+    const mhla_trainer *t = user;
+    (void)state;
+    return t->stop != 0;
+}
+
+/* A row for each of the classes, spread over all; columns differ in their noise, which is the same for each row. Told to stop
+ * meanwhile, it leaves the grid empty: the evaluation is made again when the run goes on, and this with it. */
+static mhla_status draw(mhla_trainer *t, mhla_picture *grid, int rows, int columns, float *images, int32_t *classes,
+                        uint64_t *seeds) {
+    int stopped;
     const mhla_dit_config *c = mhla_dit_config_of(t->model->dit);
     for (int i = 0; i < rows * columns; i++) {
         classes[i] = (int32_t)((int64_t)(i / columns) * c->classes / rows);
@@ -346,8 +354,11 @@ static mhla_status draw(const mhla_trainer *t, mhla_picture *grid, int rows, int
                                 .guidance = c->null_label ? mhla_recipe_real(t->recipe, "sample.guidance") : 1.0,
                                 .method = mhla_recipe_text(t->recipe, "sample.sampler"),
                                 .steps = (int)mhla_recipe_int(t->recipe, "sample.steps"),
-                                .clip = 1};
-    MHLA_TRY(mhla_model_sample(t->model, images, &d, NULL));
+                                .clip = 1,
+                                .report = told_to_stop,
+                                .user = t};
+    MHLA_TRY(mhla_model_sample(t->model, images, &d, &stopped));
+    if (stopped) return MHLA_OK;
     return mhla_picture_tile(grid, images, d.images, c->channels, c->image[0], c->image[1], columns);
 }
 
@@ -366,12 +377,12 @@ static mhla_status show(mhla_trainer *t) {
     uint64_t *seeds = calloc(n, sizeof *seeds);
     mhla_status status = images && classes && seeds ? draw(t, &grid, rows, columns, images, classes, seeds)
                                                     : mhla_fail(MHLA_ENOMEM, "no memory for %zu pictures", n);
-    if (status == MHLA_OK) {
+    if (status == MHLA_OK && grid.pixels) {
         snprintf(path, sizeof path, "%s/samples", t->run);
         if (mkdir(path, 0777) != 0 && errno != EEXIST) status = mhla_fail(MHLA_EIO, "%s: %s", path, strerror(errno));
         snprintf(path, sizeof path, "%s/samples/step-%08lld.png", t->run, (long long)t->step);
     }
-    if (status == MHLA_OK) status = mhla_picture_write(path, &grid, 1, NULL);
+    if (status == MHLA_OK && grid.pixels) status = mhla_picture_write(path, &grid, 1, NULL);
     mhla_picture_free(&grid);
     free(images);
     free(classes);
