@@ -202,6 +202,7 @@ static int run_grid(sample_work *w) {
     int stopped = 0;
     int64_t *index = calloc((size_t)w->record.images, sizeof *index);
     mhla_status status = index ? open_pass(&p, w, w->record.images) : MHLA_ENOMEM;
+    if (index == NULL) cli_failed(w->verb, status);
     if (status == MHLA_OK) {
         for (int64_t i = 0; i < w->record.images; i++) index[i] = i;
         p.all = w->record.images * w->record.steps;
@@ -269,7 +270,11 @@ static int plan(sample_work *w, int64_t **missing, int64_t *count) {
     *missing = calloc((size_t)w->record.images, sizeof **missing);
     if (*missing == NULL) return cli_failed(w->verb, MHLA_ENOMEM);
     for (int64_t i = 0; i < w->record.images; i++) {
-        const int there = sample_path(w, i, path, &length) ? is_there(w, i, path) : -1;
+        if (!sample_path(w, i, path, &length)) {
+            fprintf(stderr, "mhla %s: %.60s...: the path is too long\n", w->verb, w->out);
+            return CLI_FAILED;
+        }
+        const int there = is_there(w, i, path);
         if (there < 0) {
             fprintf(stderr,
                     "mhla %s: %s is there, and was made otherwise than now asked for: choose another --out, or "
