@@ -19,7 +19,7 @@ static const cli_option options[] = {
     {"split", CLI_TEXT, &split, "SPLIT", "of datasets: test (default) or train"},
     {"limit", CLI_INT, &limit, "N", "at most N images of each, spread over the set"},
     {"neighbours", CLI_INT, &neighbours, "K", "of precision and recall; default: 3"},
-    {"size", CLI_GRID, &size, "HxW", "the centre of all pictures, black around what is smaller; default: all of them"},
+    {"size", CLI_GRID, &size, "WxH", "the centre of all pictures, black around what is smaller; default: all of them"},
     {"resize", CLI_TEXT, &resize, "HOW", "to Inception's size: torch (default) as pytorch-fid, tf1 as the first code"},
     {"json", CLI_FLAG, &json, NULL, "one JSON document instead of text"},
     {0},
@@ -103,7 +103,7 @@ int cmd_measure(int argc, char **argv) {
         return cli_wrong(usage.verb, "--split is \"%s\": expected test or train", split);
     if (resize && strcmp(resize, "torch") != 0 && strcmp(resize, "tf1") != 0)
         return cli_wrong(usage.verb, "--resize is \"%s\": expected torch or tf1", resize);
-    if (size.axes > 2) return cli_wrong(usage.verb, "--size: expected HxW");
+    if (size.axes > 2) return cli_wrong(usage.verb, "--size: expected WxH");
     mhla_measures r = {.size = sizeof r};
     const mhla_measure_desc desc = {.size = sizeof desc,
                                     .real = argv[0],
@@ -114,8 +114,8 @@ int cmd_measure(int argc, char **argv) {
                                     .neighbours = (int)neighbours,
                                     .progress = isatty(STDERR_FILENO) ? show : NULL,
                                     .resize = resize,
-                                    .height = size.size[0],
-                                    .width = size.size[size.axes == 2]};
+                                    .width = size.size[0],
+                                    .height = size.size[size.axes == 2]};
     const mhla_status status = mhla_measure(&r, &desc);
     if (isatty(STDERR_FILENO)) fprintf(stderr, "\r\033[K");
     if (status != MHLA_OK) return cli_failed(usage.verb, status);

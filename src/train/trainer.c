@@ -356,7 +356,9 @@ static mhla_status show(mhla_trainer *t) {
     if (t->average_counts) mhla_ema_swap(t->ema);
     const mhla_status status = t->task->show(t);
     if (t->average_counts) mhla_ema_swap(t->ema);
-    return status;
+    if (status != MHLA_ERANGE) return status;
+    note(t, "nothing to look at after this step: %s", mhla_message()); /* early weights may overflow in sampling */
+    return MHLA_OK;
 }
 
 /* Sets `best` and, unless it was told to stop meanwhile, `evaluated`. */
