@@ -6,6 +6,7 @@
 #include <mhla/diffusion.h>
 
 enum { MHLA_PROCESS_LINEAR, MHLA_PROCESS_COSINE, MHLA_PROCESS_FLOW }; /* "linear|cosine|flow" */
+extern const char *const mhla_process_names[3];
 enum { MHLA_NOISE_LEVELS = 1000 };
 
 /* ---- Training: what a network is shown and how its answer is judged ------------------------------------------------ */

@@ -20,7 +20,7 @@ static const struct {
     {"euler", 0, 1, MHLA_FLOW_EULER, MHLA_FLOW_EULER},     {"dpm++", 1, 1, MHLA_FLOW_DPM, MHLA_FLOW_WAN_DPM},
     {"unipc", 1, 1, MHLA_FLOW_UNIPC, MHLA_FLOW_WAN_UNIPC},
 };
-static const char *const processes[] = {"linear", "cosine", "flow"};
+const char *const mhla_process_names[] = {"linear", "cosine", "flow"};
 enum { STEPS_MOST = 1000 };
 
 struct mhla_sampler {
@@ -40,7 +40,7 @@ struct mhla_sampler {
 static mhla_status check(mhla_sampler *s) {
     mhla_sampler_desc *d = &s->desc;
     const char *process = d->process ? d->process : "linear";
-    while (s->process < 3 && strcmp(process, processes[s->process]) != 0) s->process++;
+    while (s->process < 3 && strcmp(process, mhla_process_names[s->process]) != 0) s->process++;
     if (s->process == 3) return mhla_fail(MHLA_EINVAL, "process \"%.40s\": expected linear, cosine or flow", process);
     const int flow = s->process == MHLA_PROCESS_FLOW;
     const char *method = d->method ? d->method : flow ? "euler" : "ddpm";

@@ -37,10 +37,6 @@ typedef struct job {
 
 /* ---- Settings ---- */
 
-static const char *process_name(const mhla_dit_config *c) {
-    return c->process == MHLA_DIT_FLOW ? "flow" : c->process == MHLA_DIT_COSINE ? "cosine" : "linear";
-}
-
 static mhla_status check_classes(const job *j) {
     const int classes = j->config->classes, null_label = j->config->null_label;
     for (int64_t i = 0; i < j->desc.images; i++) {
@@ -205,7 +201,7 @@ static mhla_status prepare(job *j, mhla_sampler_desc *how, mhla_model *model, co
     MHLA_TRY(mhla_copy_struct(&j->desc, sizeof j->desc, desc, "mhla_sample_desc"));
     MHLA_TRY(check(j));
     *how = (mhla_sampler_desc){.size = sizeof *how,
-                               .process = process_name(j->config),
+                               .process = mhla_process_names[j->config->process],
                                .method = j->desc.method,
                                .steps = j->desc.steps,
                                .eta = j->desc.eta,

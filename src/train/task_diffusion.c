@@ -310,18 +310,13 @@ static mhla_status evaluate(mhla_trainer *t, mhla_score *score, json_t *row, mhl
 
 /* ---- Pictures ------------------------------------------------------------------------------------------------------------ */
 
-static const char *process_of(const mhla_dit_config *c) {
-    static const char *const names[] = {"linear", "cosine", "flow"};
-    return names[c->process];
-}
-
 /* Can this model be sampled as the recipe says? Asked before anything is trained. */
 static mhla_status check_sampling(const mhla_trainer *t) {
     const mhla_dit_config *c = mhla_dit_config_of(t->model->dit);
     mhla_sampler *s = NULL;
     const mhla_status status =
         mhla_sampler_create(&s, &(mhla_sampler_desc){.size = sizeof(mhla_sampler_desc),
-                                                     .process = process_of(c),
+                                                     .process = mhla_process_names[c->process],
                                                      .method = mhla_recipe_text(t->recipe, "sample.sampler"),
                                                      .steps = (int)mhla_recipe_int(t->recipe, "sample.steps"),
                                                      .batch = 1,
