@@ -179,20 +179,20 @@ void train_show(void *user, const mhla_train_event *e) {
         break;
     case MHLA_TRAIN_EVALUATED:
         train_clear_bar();
-        if (isfinite(e->test_bits_per_byte)) {
+        if (strcmp(e->task, "diffusion") == 0) {
+            fprintf(stderr, "step %lld: test loss %.4f", (long long)e->step, e->test_loss);
+            if (isfinite(e->ema_loss)) fprintf(stderr, ", of the average %.4f", e->ema_loss);
+        } else if (isfinite(e->test_bits_per_byte)) {
             fprintf(stderr, "step %lld: %.4f bits per byte of validation text", (long long)e->step,
                     e->test_bits_per_byte);
             if (isfinite(e->ema_bits_per_byte)) fprintf(stderr, ", the average %.4f", e->ema_bits_per_byte);
-        } else if (strcmp(e->task, "diffusion") == 0) {
-            fprintf(stderr, "step %lld: test", (long long)e->step);
-            if (isfinite(e->ema_loss))
-                fprintf(stderr, " loss of the average %.4f, of the weights themselves", e->ema_loss);
+            fprintf(stderr, ", loss %.4f", e->test_loss);
         } else {
             fprintf(stderr, "epoch %.4g: test accuracy %.2f %%", e->epoch, 100.0 * e->test_accuracy);
             if (isfinite(e->ema_accuracy)) fprintf(stderr, ", of the average %.2f %%", 100.0 * e->ema_accuracy);
+            fprintf(stderr, ", loss %.4f", e->test_loss);
         }
-        fprintf(stderr, "%s loss %.4f%s\n", strcmp(e->task, "diffusion") == 0 ? "" : ",", e->test_loss,
-                e->best ? ", the best so far" : "");
+        fprintf(stderr, "%s\n", e->best ? ", the best so far" : "");
         break;
     case MHLA_TRAIN_CHECKPOINT: break;
     }
