@@ -7,6 +7,16 @@
 #include "core/status.h"
 #include "io/text.h"
 
+const mhla_recipe_row mhla_picture_keys[] = {
+    {"data.source", MHLA_RECIPE_TEXT, "fashion-mnist", 0, 0, NULL,
+     "a folder, or what mhla data fetched: fashion-mnist, cifar10-test, emoji, text"},
+    {"data.workers", MHLA_RECIPE_INT, "1", 0, 256, NULL, "threads that read and augment"},
+    {"augment.scale", MHLA_RECIPE_REALS, "0.08,1", 0, 1, NULL, "random crop: part of the area, from, to"},
+    {"augment.pad", MHLA_RECIPE_INT, "4", 0, 256, NULL, "pad: black pixels around"},
+    {"augment.flip", MHLA_RECIPE_REAL, "0", 0, 1, NULL, "probability of a horizontal flip"},
+    {0},
+};
+
 mhla_status mhla_pictures_open(mhla_pictures *p, mhla_recipe *recipe) {
     char folder[MHLA_RUN_PATH];
     MHLA_TRY(mhla_data_locate(folder, sizeof folder, mhla_recipe_text(recipe, "data.source")));
@@ -79,6 +89,15 @@ mhla_status mhla_pictures_names(const mhla_pictures *p, char ***names, int class
     }
     *names = list;
     return list ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory for %d names", classes);
+}
+
+int64_t mhla_pictures_part(const mhla_pictures *p, const mhla_recipe *recipe, int dry, int64_t part, int64_t parts,
+                           int64_t *first, double *share) {
+    const int64_t all = dry ? mhla_recipe_int(recipe, "train.batch") : p->batch->count;
+    *first = dry ? 0 : part * all / parts;
+    const int64_t rows = dry ? (all + parts - 1) / parts : (part + 1) * all / parts - *first;
+    *share = (double)rows / (double)all;
+    return rows;
 }
 
 double mhla_pictures_bytes(const mhla_pictures *p, const mhla_recipe *r, double numbers) {

@@ -12,12 +12,20 @@ typedef struct mhla_pictures {
     int64_t told[2];         /* broken files of the training and test data that were told */
 } mhla_pictures;
 
+/* The keys of a recipe that all of them have. */
+extern const mhla_recipe_row mhla_picture_keys[];
+
 /* Opens what data.source names; the number of classes and channels, where the recipe leaves them open, follow from it and
  * are set in the recipe. */
 mhla_status mhla_pictures_open(mhla_pictures *p, mhla_recipe *recipe);
 /* Batches for training; batch, workers, seed and what the recipe says of cropping and flipping are filled in here. */
 mhla_status mhla_pictures_load(mhla_pictures *p, const mhla_recipe *recipe, mhla_loader_desc desc);
 void mhla_pictures_close(mhla_pictures *p);
+
+/* Part `part` of `parts` of the present batch, rows *first .. *first + the result - 1; *share of all are in it. In a dry run the
+ * largest part of what the recipe says. */
+int64_t mhla_pictures_part(const mhla_pictures *p, const mhla_recipe *recipe, int dry, int64_t part, int64_t parts,
+                           int64_t *first, double *share);
 
 /* Names of `classes` classes, malloc'ed; MHLA_EINVAL where the data has more. */
 mhla_status mhla_pictures_names(const mhla_pictures *p, char ***names, int classes);

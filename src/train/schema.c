@@ -85,7 +85,10 @@ const mhla_recipe_row *mhla_train_rows(const mhla_task *task) {
     if (t->count == 0) {
         add_rows(t, own, "");
         for (int i = 0; i < TASKS; i++)
-            if (which == TASKS || which == i) add_rows(t, tasks[i]->rows, "");
+            if (which == TASKS || which == i) {
+                if (tasks[i]->shared) add_rows(t, tasks[i]->shared, "");
+                add_rows(t, tasks[i]->rows, "");
+            }
         for (int i = 0; i < TASKS; i++)
             if (which == TASKS || which == i) add_rows(t, tasks[i]->family->rows(), "model.");
     }

@@ -18,12 +18,13 @@ typedef struct mhla_score {
 } mhla_score;
 
 typedef struct mhla_task {
-    const char *name;            /* recipe: task */
-    const mhla_family *family;   /* of its models */
-    const mhla_recipe_row *rows; /* keys of its own, ended by an empty one; those of the model come from the family */
-    const char *measure;         /* "accuracy", "bits_per_byte": the name of the score in files */
-    int lower;                   /* less of it is better */
-    const char *unit;            /* "images", "tokens": what a second is measured in */
+    const char *name;              /* recipe: task */
+    const mhla_family *family;     /* of its models */
+    const mhla_recipe_row *rows;   /* keys of its own, ended by an empty one; those of the model come from the family */
+    const mhla_recipe_row *shared; /* keys that it has in common with other tasks, or NULL */
+    const char *measure;           /* "accuracy", "bits_per_byte": the name of the score in files */
+    int lower;                     /* less of it is better */
+    const char *unit;              /* "images", "tokens": what a second is measured in */
 
     /* From a recipe that is complete: opens the data, makes the model with fresh values (what the recipe leaves open
      * follows from the data and is set in it), fills t->model, t->per_epoch and, with what is its own, t->job. */

@@ -20,19 +20,12 @@
 #define BOOL MHLA_RECIPE_BOOL
 
 static const mhla_recipe_row keys[] = {
-    {"data.source", TEXT, "fashion-mnist", 0, 0, NULL,
-     "a folder, or what mhla data fetched: fashion-mnist, cifar10-test, emoji, text"},
-    {"data.workers", INT, "1", 0, 256, NULL, "threads that read and augment"},
-
     {"train.label_drop", REAL, "0.1", 0, 1, NULL, "diffusion: part of the pictures that are shown without their class"},
     {"train.logit_normal", BOOL, "false", 0, 0, NULL, "flows: times crowd in the middle, by a normal of their logit"},
     {"train.shift", REAL, "1", 0.01, 100, NULL, "flows: times shifted towards the noise"},
 
     {"augment.crop", TEXT, "none", 0, 0, "none|centre|random|pad",
      "none: resized; centre: as it is, with black around; random: a resized part; pad: shifted"},
-    {"augment.scale", MHLA_RECIPE_REALS, "0.08,1", 0, 1, NULL, "random crop: part of the area, from, to"},
-    {"augment.pad", INT, "4", 0, 256, NULL, "pad: black pixels around"},
-    {"augment.flip", REAL, "0", 0, 1, NULL, "probability of a horizontal flip"},
 
     {"sample.columns", INT, "6", 0, 64, NULL, "pictures of each class in the grid of an evaluation; 0: no grids"},
     {"sample.rows", INT, "10", 1, 64, NULL, "classes in it, spread over all"},
@@ -213,10 +206,8 @@ static work work_of(const mhla_trainer *t, const mhla_batch *batch, int64_t firs
 static mhla_tensor *loss(mhla_trainer *t, mhla_tape *tape, int64_t part, int64_t parts, double *share) {
     job *j = t->job;
     const int dry = (mhla_tape_mode(tape) & MHLA_TAPE_DRY) != 0;
-    const int64_t all = dry ? mhla_recipe_int(t->recipe, "train.batch") : j->p.batch->count;
-    const int64_t first = dry ? 0 : part * all / parts; /* a dry run counts the largest part */
-    const int64_t rows = dry ? (all + parts - 1) / parts : (part + 1) * all / parts - first;
-    *share = (double)rows / (double)all;
+    int64_t first;
+    const int64_t rows = mhla_pictures_part(&j->p, t->recipe, dry, part, parts, &first, share);
     if (rows == 0) return NULL;
     work w = work_of(t, dry ? NULL : j->p.batch, first, rows);
     if (!dry) mhla_parallel(t->context, rows, noise_task, &w);
@@ -403,6 +394,7 @@ const mhla_task mhla_task_diffusion = {
     .name = "diffusion",
     .family = &mhla_family_dit,
     .rows = keys,
+    .shared = mhla_picture_keys,
     .measure = "loss",
     .lower = 1,
     .unit = "images",

@@ -7,23 +7,15 @@
 #include "train/pictures.h"
 #include "train/train.h"
 
-#define INT MHLA_RECIPE_INT
 #define REAL MHLA_RECIPE_REAL
 #define TEXT MHLA_RECIPE_TEXT
 
 static const mhla_recipe_row keys[] = {
-    {"data.source", TEXT, "fashion-mnist", 0, 0, NULL,
-     "a folder, or what mhla data fetched: fashion-mnist, cifar10-test, emoji, text"},
-    {"data.workers", INT, "1", 0, 256, NULL, "threads that read and augment"},
-
     {"train.smoothing", REAL, "0", 0, 0.99, NULL, "of labels"},
     {"train.drop_path", REAL, "0", 0, 0.99, NULL, "of branches, at the last block; grows from 0"},
 
     {"augment.crop", TEXT, "none", 0, 0, "none|random|pad",
      "random: a resized part; pad: shifted by at most augment.pad pixels"},
-    {"augment.scale", MHLA_RECIPE_REALS, "0.08,1", 0, 1, NULL, "random crop: part of the area, from, to"},
-    {"augment.pad", INT, "4", 0, 256, NULL, "pad: black pixels around"},
-    {"augment.flip", REAL, "0", 0, 1, NULL, "probability of a horizontal flip"},
     {"augment.randaugment", TEXT, "none", 0, 0, NULL, "timm's words: rand-m9-mstd0.5-inc1"},
     {"augment.erasing", REAL, "0", 0, 1, NULL, "probability of random erasing"},
     {"augment.mixup", REAL, "0", 0, 100, NULL, "alpha of mixup"},
@@ -113,10 +105,8 @@ static mhla_tensor *loss(mhla_trainer *t, mhla_tape *tape, int64_t part, int64_t
                                .recompute = mhla_recipe_bool(t->recipe, "train.recompute")};
     const int64_t pixels = (int64_t)c->channels * c->image[0] * c->image[1];
     const int dry = (mhla_tape_mode(tape) & MHLA_TAPE_DRY) != 0;
-    const int64_t all = dry ? mhla_recipe_int(t->recipe, "train.batch") : j->p.batch->count;
-    const int64_t first = dry ? 0 : part * all / parts; /* a dry run counts the largest part */
-    const int64_t rows = dry ? (all + parts - 1) / parts : (part + 1) * all / parts - first;
-    *share = (double)rows / (double)all;
+    int64_t first;
+    const int64_t rows = mhla_pictures_part(&j->p, t->recipe, dry, part, parts, &first, share);
     if (rows == 0) return NULL;
     mhla_tape_key(tape, (uint64_t)mhla_recipe_int(t->recipe, "seed"), (uint64_t)t->step, (uint64_t)first);
     mhla_tensor *x = mhla_nn_input(tape, dry ? NULL : j->p.batch->images + first * pixels,
@@ -199,6 +189,7 @@ const mhla_task mhla_task_images = {
     .name = "images",
     .family = &mhla_family_deit,
     .rows = keys,
+    .shared = mhla_picture_keys,
     .measure = "accuracy",
     .unit = "images",
     .open = open_job,
