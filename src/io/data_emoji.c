@@ -377,8 +377,8 @@ const mhla_data_set mhla_data_emoji = {
              .title = "3,641 emoji in colour, 64 x 64, 9 classes by group, split into 3,275 and 366",
              .origin = "Debian's packages fonts-noto-color-emoji 2.042 and unicode-data 15.0 (18 MB); Google, Unicode",
              .licence = "font: SIL OFL 1.1; Unicode's list: Unicode licence",
-             .by_hand = "fetch fonts-noto-color-emoji_2.042-0+deb12u1_all.deb and unicode-data_15.0.0-1_all.deb from "
-                        "https://packages.debian.org/bookworm/, unpack both into one folder with dpkg -x, then "
+             .by_hand = "fetch fonts-noto-color-emoji_2.042-0+deb12u1_all.deb and unicode-data_15.0.0-1_all.deb of "
+                        "Debian 12, unpack both into one folder with dpkg -x, then "
                         "`mhla data emoji --from FOLDER`"},
     .parts = {{MHLA_EMOJI_LIST, 534697, "d6a8a710f8c76dc1d277aaacb0659f7821907add00065bf3c9f790387fe8eeeb"}},
     .readme =

@@ -237,7 +237,7 @@ const mhla_data_set mhla_data_cifar10_test = {
              .title = "the 10,000 test pictures of CIFAR-10, colour, 32 x 32, 10 classes, split into 8,000 and 2,000",
              .origin = "inside of bigbench 1.0.0, a source archive on PyPI (358 MB); Krizhevsky, 2009",
              .licence = "bigbench: Apache-2.0; CIFAR-10: none stated, cite Krizhevsky 2009",
-             .by_hand = "fetch bigbench-1.0.0.tar.gz from https://pypi.org/project/bigbench/1.0.0/#files, then "
+             .by_hand = "fetch bigbench-1.0.0.tar.gz, the source archive of bigbench 1.0.0 on PyPI, then "
                         "`mhla data cifar10-test --from bigbench-1.0.0.tar.gz`"},
     .parts = {{"train.bin", 8000 * 3073, "865111eae86d6ecca499c8880bffef18d9916c22ba11593cef711eb6fc167295"},
               {"test.bin", 2000 * 3073, "cd395d6537c840e8af5bf11e138a40cfbac6a616a6a4aa50ef3b88f3506d391c"}},

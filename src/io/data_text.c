@@ -353,7 +353,7 @@ const mhla_data_set mhla_data_text = {
              .origin = "Debian's packages sword-text-kjv, sword-text-web, sword-comm-tdavid, sword-comm-mhcc, "
                        "sword-comm-scofield, dict-jargon, dict-devil, dict-gcide (27 MB)",
              .licence = "public domain; dict-gcide: GPL-2+ (the text of Webster's of 1913 is in the public domain)",
-             .by_hand = "fetch these packages of Debian 12 from https://packages.debian.org, unpack each with `dpkg -x "
+             .by_hand = "fetch these packages of Debian 12, unpack each with `dpkg -x "
                         "PACKAGE FOLDER`, then `mhla data text --from FOLDER`"},
     .parts = {{"train.txt", 61701909, "c1b6ed7cc019f1ad47b0ae1ee97c2dd9013ba86d8a40e94ab3078567f2c02300"},
               {"validation.txt", 1225681, "d8f9fe37f901b9181502405fcb64f37a960eddaf79ddf01c0ad6e5ec35e3e4eb"}},

