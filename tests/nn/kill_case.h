@@ -50,9 +50,8 @@ static inline void pause_for(double time) {
     nanosleep(&(struct timespec){(time_t)time, (long)(1e9 * (time - floor(time)))}, NULL);
 }
 
-/* "straight" runs through, "killed" is killed `kills` times (or MHLA_TEST_KILLS): both must end with the same bytes.
- * Returns how long a whole run takes, in seconds. */
-static inline double kill_often(begin_fn begin, int kills) {
+/* "straight" runs through, "killed" is killed `kills` times (or MHLA_TEST_KILLS): both must end with the same bytes. */
+static inline void kill_often(begin_fn begin, int kills) {
     const char *text = getenv("MHLA_TEST_KILLS");
     if (text) kills = atoi(text);
     rng r = {(uint64_t)time(NULL)};
@@ -76,7 +75,6 @@ static inline double kill_often(begin_fn begin, int kills) {
     }
     assert_int_equal(wait_for(start(begin, "killed", 0)), FINISHED);
     assert_same_end("straight", "killed");
-    return duration;
 }
 
 #endif
