@@ -128,7 +128,12 @@ typedef enum mhla_kind {
     MHLA_KIND_CAUSAL,            /* MHLA over chunks; also streams (section 5) */
     MHLA_KIND_LINEAR,            /* linear attention, bidirectional: every query reads the sum of all summaries */
     MHLA_KIND_LINEAR_CAUSAL,     /* linear attention, causal; also streams */
-    MHLA_KIND_SOFTMAX            /* softmax attention, bidirectional or causal, windowed, Tq != Tk */
+    MHLA_KIND_SOFTMAX,           /* softmax attention, bidirectional or causal, windowed, Tq != Tk */
+    /* Linear attentions of vision models, bidirectional, each with the feature map, scale and epsilons of its own: */
+    MHLA_KIND_FOCUSED,           /* Focused LA: features sharpened by a power */
+    MHLA_KIND_INLINE,            /* InLine: subtracts instead of dividing; rows sum to 1 */
+    MHLA_KIND_MALA,              /* MALA: scaled and shifted by the query's own magnitude */
+    MHLA_KIND_RALA               /* RALA: keys weighed by a softmax against the mean query */
 } mhla_kind;
 
 typedef enum mhla_dtype {
@@ -177,16 +182,17 @@ typedef struct mhla_plan_desc {
     int key_dim;           /* K, 1..1024 */
     int value_dim;         /* V, 1..512 (softmax: 1..1024) */
 
-    /* Features and denominator: all kinds but softmax. */
+    /* Features and denominator: all kinds but softmax. FOCUSED, INLINE, MALA and RALA have theirs fixed (leave `feature`
+     * and `denominator` zero), and 0 stands for their own 1e-6 in feature_eps (FOCUSED) and den_eps (all but INLINE). */
     mhla_feature feature;
     float feature_eps;     /* added by RELU */
     mhla_denominator denominator;
     float den_eps;         /* added to the denominator */
-    float scale;           /* multiplies q~.k~; 0 = the default: K^-1/2 for causal, linear causal and softmax, 1 for
-                              the others. A denominator is scaled alike */
+    float scale;           /* multiplies q~.k~; 0 = the default: K^-1/2 for causal, linear causal, softmax, INLINE, MALA and
+                              RALA (there of the softmax over keys), 1 for the others. A denominator is scaled alike */
 
     /* Rotary embedding of q~ and k~ (softmax: of q and k), applied on the way in: no rotated copy is made. The
-     * denominator uses the un-rotated ones. The table is in the call. */
+     * denominator uses the un-rotated ones. The table is in the call. Not for FOCUSED and INLINE. */
     mhla_rope rope;
     int rope_dim;          /* how many of the K dims turn, even; 0 = K */
 
@@ -215,6 +221,9 @@ typedef struct mhla_plan_desc {
     /* Softmax. */
     int causal;            /* token t of Tq sees keys up to t + Tk - Tq */
     int64_t window;        /* causal: sees only the last `window` of those; 0 = all */
+
+    /* Focused LA. */
+    int focus_power;       /* p of the focusing map, 1 to 16; 0 = 3 */
 } mhla_plan_desc;
 
 typedef struct mhla_plan mhla_plan;
@@ -266,6 +275,9 @@ typedef struct mhla_call {
     float *final_z;              /* [B,N1,G,K] or NULL */
 
     int accumulate;              /* o += instead of o = */
+
+    /* MHLA_KIND_FOCUSED: the scale of each channel, [H*K], shared by q and k; softplus is applied to it here. */
+    const float *focus;
 } mhla_call;
 
 /* Bytes of scratch memory that forward and backward need for this call: the summaries, their mixtures and a block per
@@ -350,6 +362,7 @@ typedef struct mhla_grads {
     float *dinitial_state, *dinitial_z; /* like initial_state, initial_z */
     const float *dfinal_state, *dfinal_z; /* what arrives at final_state, final_z; NULL = 0 */
     int accumulate;                    /* gradients are added to what is there */
+    float *dfocus;                     /* [H*K], of call->focus */
 } mhla_grads;
 
 /* dO [B,T,H,V] has o's dtype and strides (call->o). The other arguments are those of the forward call (call's

@@ -97,6 +97,7 @@ struct mhla_op {
 };
 
 extern const mhla_op mhla_op_bidirectional, mhla_op_causal, mhla_op_softmax;
+extern const mhla_op mhla_op_focused, mhla_op_inline, mhla_op_mala, mhla_op_rala;
 
 /* A run for mhla_step and for tests: validates plan and call as mhla_forward does. */
 mhla_status mhla_run_check(mhla_run *run, const mhla_plan *plan, const mhla_call *call, void *o, const void *q,

@@ -8,6 +8,10 @@ static const mhla_op *const ops[] = {
     [MHLA_KIND_LINEAR] = &mhla_op_bidirectional,
     [MHLA_KIND_LINEAR_CAUSAL] = &mhla_op_causal,
     [MHLA_KIND_SOFTMAX] = &mhla_op_softmax,
+    [MHLA_KIND_FOCUSED] = &mhla_op_focused,
+    [MHLA_KIND_INLINE] = &mhla_op_inline,
+    [MHLA_KIND_MALA] = &mhla_op_mala,
+    [MHLA_KIND_RALA] = &mhla_op_rala,
 };
 
 /* ---- Plans ---- */
@@ -18,7 +22,7 @@ static const mhla_op *const ops[] = {
     } while (0)
 
 static mhla_status check_desc(mhla_plan_desc *d) {
-    CHECK((unsigned)d->kind <= MHLA_KIND_SOFTMAX, "kind is %d: no such operator", (int)d->kind);
+    CHECK((size_t)d->kind < sizeof ops / sizeof *ops, "kind is %d: no such operator", (int)d->kind);
     CHECK((unsigned)d->dtype <= MHLA_BF16, "dtype is %d: expected MHLA_F32 or MHLA_BF16", (int)d->dtype);
     CHECK((unsigned)d->feature <= MHLA_FEATURE_IDENTITY, "feature is %d: no such feature map", (int)d->feature);
     CHECK((unsigned)d->denominator <= MHLA_DEN_NONE, "denominator is %d: no such denominator", (int)d->denominator);
@@ -44,6 +48,8 @@ static mhla_status check_desc(mhla_plan_desc *d) {
     }
     CHECK(d->denominator != MHLA_DEN_RELEASED || d->kind == MHLA_KIND_BIDIRECTIONAL,
           "denominator is MHLA_DEN_RELEASED: only bidirectional MHLA has it");
+    CHECK(d->focus_power == 0 || d->kind == MHLA_KIND_FOCUSED, "focus_power is %d: only Focused LA has one",
+          d->focus_power);
     CHECK(d->mix_per_head == 0 || d->mix_per_head == 1, "mix_per_head is %d: expected 0 or 1", d->mix_per_head);
     return MHLA_OK;
 }
@@ -251,6 +257,7 @@ static int list_inputs(const mhla_run *run, tensor *t) {
     t[n++] = make_tensor("k", run->k, d->dtype, &c->k, c->batch, c->kv_tokens, G, K);
     t[n++] = make_tensor("v", run->v, d->dtype, &c->v, c->batch, c->kv_tokens, G, d->value_dim);
     if (run->mix) t[n++] = make_flat("mix", run->mix, M * M * (d->mix_per_head ? d->heads : 1));
+    if (c->focus) t[n++] = make_flat("focus", c->focus, d->heads * K);
     if (c->q2) t[n++] = make_tensor("q2", c->q2, d->dtype, &c->q2_strides, c->batch, c->tokens, d->heads, K);
     if (c->k2) t[n++] = make_tensor("k2", c->k2, d->dtype, &c->k2_strides, c->batch, c->kv_tokens, G, K);
     if (c->initial_state)
@@ -268,6 +275,9 @@ static mhla_status check_inputs(mhla_run *run, const void *q, const void *k, con
     const int mixes = kind == MHLA_KIND_BIDIRECTIONAL || kind == MHLA_KIND_CAUSAL;
     CHECK(mixes || mix == NULL, "mix is given: this operator has none");
     CHECK(!mixes || mix != NULL, "mix is NULL");
+    const int focused = kind == MHLA_KIND_FOCUSED;
+    CHECK(focused || run->call.focus == NULL, "focus is given: only Focused LA has one");
+    CHECK(!focused || run->call.focus != NULL, "focus is NULL");
     run->q = q;
     run->k = k;
     run->v = v;
@@ -320,6 +330,7 @@ static mhla_status check_backward(mhla_run *run, const mhla_plan *plan, const mh
     MHLA_TRY(fill_strides(&g->dk2_strides, "dk2", B, Tk, G, K));
     CHECK(c->q2 != NULL || (g->dq2 == NULL && g->dk2 == NULL), "dq2 or dk2 is given without q2 and k2");
     CHECK(mix != NULL || g->dmix == NULL, "dmix is given: this operator has no mix");
+    CHECK(c->focus != NULL || g->dfocus == NULL, "dfocus is given: only Focused LA has one");
     const int causal = d->kind == MHLA_KIND_CAUSAL || d->kind == MHLA_KIND_LINEAR_CAUSAL;
     CHECK(causal || !(g->dinitial_state || g->dinitial_z || g->dfinal_state || g->dfinal_z),
           "a state's gradient is given: only causal operators have one");
@@ -336,6 +347,7 @@ static mhla_status check_backward(mhla_run *run, const mhla_plan *plan, const mh
         make_flat("dmix", g->dmix, M * M * (d->mix_per_head ? H : 1)),
         make_flat("dinitial_state", g->dinitial_state, n0 * V),
         make_flat("dinitial_z", g->dinitial_z, n0),
+        make_flat("dfocus", g->dfocus, H * K),
     };
     for (size_t i = 0; i < sizeof out / sizeof *out; i++)
         if (out[i].data) {
