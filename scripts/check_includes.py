@@ -18,7 +18,7 @@ KNOWS = {
     "src/diffusion": ["src/core"],
     "src/train": ["src/core", "src/nn", "src/io", "src/diffusion", "src/models"],
     "src/generate": ["src/core", "src/nn", "src/io", "src/diffusion", "src/models"],
-    "src/analysis": ["src/core", "src/nn", "src/io", "src/models", "src/train"],
+    "src/analysis": ["src/core", "src/ops", "src/nn", "src/io", "src/models", "src/train"],
     "cli": [],
     "python": [],
     "examples": [],
@@ -49,7 +49,7 @@ def main():
         room = room_of(source.as_posix())
         for number, line in enumerate(source.read_text().splitlines(), 1):
             match = INCLUDE.match(line)
-            if not match or match[2] in ("mhla/mhla.h", "mhla/nn.h", "mhla/lm.h", "mhla/diffusion.h"):
+            if not match or match[2] in ("mhla/mhla.h", "mhla/nn.h", "mhla/lm.h", "mhla/diffusion.h", "mhla/analysis.h"):
                 continue
             target = target_of(source, match[2])
             if target is None:

@@ -64,6 +64,36 @@ static void attention_backward(mhla_tape *t, void *p) {
     if (mix_bytes) mhla_tape_reduce(t, dmix.data, dmix.add, (float *)ws, 1, 0, op->mix->count);
 }
 
+void mhla_tape_watch(mhla_tape *t, mhla_attended_fn fn, void *user) {
+    t->watch = fn;
+    t->watcher = user;
+}
+
+/* Tells whoever looks on. What is added to something is computed alone first. */
+static void show(mhla_tape *t, attention *op, void *ws) {
+    mhla_call call = op->call;
+    float *o = op->o->data;
+    if (call.accumulate) {
+        call.accumulate = 0;
+        o = mhla_tape_floats(t, op->o->rows * op->o->cols);
+        if (o == NULL) return;
+        const mhla_status status =
+            mhla_forward(op->plan, &call, o, op->q->data, op->k->data, op->v->data, op->mix ? op->mix->data : NULL, ws);
+        if (status != MHLA_OK) {
+            mhla_tape_fail(t, status, "attention: %s", mhla_message());
+            return;
+        }
+    }
+    t->watch(t->watcher, &(mhla_attended){.index = t->attended++,
+                                          .plan = op->plan,
+                                          .call = &call,
+                                          .mix = op->mix,
+                                          .q = op->q->data,
+                                          .k = op->k->data,
+                                          .v = op->v->data,
+                                          .o = o});
+}
+
 mhla_tensor *mhla_nn_attention_onto(mhla_tape *t, const mhla_plan *plan, const mhla_call *call, mhla_param *mix,
                                     mhla_tensor *onto, mhla_tensor *q, mhla_tensor *k, mhla_tensor *v) {
     MHLA_GIVEN(t, plan);
@@ -119,6 +149,7 @@ mhla_tensor *mhla_nn_attention_onto(mhla_tape *t, const mhla_plan *plan, const m
         const mhla_status status =
             mhla_forward(plan, &op->call, o->data, q->data, k->data, v->data, mix ? mix->data : NULL, ws);
         if (status != MHLA_OK) return mhla_tape_fail(t, status, "attention: %s", mhla_message());
+        if (t->watch) show(t, op, ws);
     }
     op->call.accumulate = 0;
     const int needs =

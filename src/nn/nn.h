@@ -304,6 +304,18 @@ mhla_tensor *mhla_nn_attention(mhla_tape *t, const mhla_plan *plan, const mhla_c
 mhla_tensor *mhla_nn_attention_onto(mhla_tape *t, const mhla_plan *plan, const mhla_call *call, mhla_param *mix,
                                     mhla_tensor *onto, mhla_tensor *q, mhla_tensor *k, mhla_tensor *v);
 
+/* Looking on: `fn` is told of every attention from now on (fn NULL: nobody is) what goes into it and what it makes of that, alone
+ * even where it is added to something: a look costs a second computation there. Not in a dry run. */
+typedef struct mhla_attended {
+    int64_t index; /* attentions since begin: the layer, where each layer has one */
+    const mhla_plan *plan;
+    const mhla_call *call; /* sizes and strides, o's too; rotary table */
+    const mhla_param *mix; /* or NULL */
+    const float *q, *k, *v, *o;
+} mhla_attended;
+typedef void (*mhla_attended_fn)(void *user, const mhla_attended *a);
+void mhla_tape_watch(mhla_tape *t, mhla_attended_fn fn, void *user);
+
 /* Without gradients, for whoever keeps states of sequences. y [rows][ldy] = heads of x [rows][ldx] after the feature map,
  * row r then turned by row r of a table of its own: rows are tokens anywhere in any sequence. */
 typedef struct mhla_turn {

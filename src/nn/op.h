@@ -50,6 +50,9 @@ struct mhla_tape {
     char *scratch; /* one layer's workspace */
     size_t scratch_bytes, scratch_high;
     mhla_record *last;
+    mhla_attended_fn watch; /* of attentions, or NULL */
+    void *watcher;
+    int64_t attended; /* attentions since begin; counted only while somebody watches */
 };
 
 /* Places of random numbers: the tape's layers count from here; below are those of data loading. */

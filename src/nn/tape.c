@@ -88,7 +88,7 @@ void mhla_tape_begin(mhla_tape *t, unsigned mode) {
     t->recording = (mode & MHLA_TAPE_RECORD) != 0;
     t->status = MHLA_OK;
     t->place = MHLA_PLACE_LAYERS;
-    t->serial = t->recompute = 0;
+    t->serial = t->recompute = t->attended = 0;
     t->last = NULL;
     t->n_free = 0;
     arena_reset(&t->meta, 0);
