@@ -69,6 +69,13 @@ END
 $cc -Wall -Werror model.c -o model $(pkg-config --cflags --libs mhla-nn)
 ./model | grep '^deit_nano: [0-9]* parameters$' || { echo "a program with a model printed: $(./model)"; exit 1; }
 
+# The examples, with what is installed and nothing else.
+for source in "$root"/examples/*.c; do
+    name=$(basename "$source" .c)
+    $cc -std=c11 -Wall -Wextra -Werror "$source" -o "$name" $(pkg-config --cflags --libs mhla-nn) -lm
+    ./"$name" >"$name.out" || { echo "examples/$name.c failed:"; cat "$name.out"; exit 1; }
+done
+
 # The README's program, as printed there.
 sed -n '/^```c$/,/^```$/p' "$root/README.md" | sed '/^```/d' >readme.c
 $cc -Wall -Werror readme.c -o readme $(pkg-config --cflags --libs mhla) -Wl,-rpath,"$libdir"

@@ -1,0 +1,57 @@
+"""The examples in Python run as a visitor runs them, and come to what they promise."""
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
+pytestmark = pytest.mark.skipif(not EXAMPLES.exists(), reason="the examples are not beside the tests")
+
+# The torchvision of PyPI is made for the torch of PyPI; beside a torch for CPUs its operators do not load, and it cannot be
+# imported because two of them are unknown. timm uses neither: declared they are enough.
+WITH_TORCHVISION = """
+import runpy, sys, torch
+try:
+    import torchvision
+except ImportError:
+    pass  # the example itself says what is missing
+except RuntimeError:
+    for name in [m for m in sys.modules if m.split(".")[0] == "torchvision"]:
+        del sys.modules[name]
+    for name in ("nms", "qnms"):
+        try:
+            torch.library.define(f"torchvision::{name}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        except RuntimeError:
+            pass
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def run(*command: str, prelude=()) -> str:
+    done = subprocess.run([sys.executable, *prelude, *command], capture_output=True, text=True, timeout=300)
+    if "this example needs" in done.stderr:
+        pytest.skip(done.stderr.strip())
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_streaming():
+    out = run(str(EXAMPLES / "streaming.py"))
+    assert "<mhla.State of 256 tokens" in out and "pickled" in out
+
+
+def test_finetune(tmp_path):
+    pytest.importorskip("safetensors")
+    out = run(str(EXAMPLES / "finetune.py"), "--steps", "25", "--out", str(tmp_path / "model"))
+    assert "made anew: blocks.*.attn.piece_attn.conv.weight\n" in out
+    assert int(re.findall(r"(\d+) % of new pictures right", out)[-1]) >= 75
+    assert (tmp_path / "model" / "config.json").exists() and (tmp_path / "model" / "model.safetensors").exists()
+
+
+def test_timm_vit():
+    out = run(str(EXAMPLES / "timm_vit.py"), "--steps", "10", "--depth", "2", prelude=("-c", WITH_TORCHVISION))
+    first, last = map(float, re.search(r"loss ([\d.]+) at first, ([\d.]+) at last", out).groups())
+    assert "50 more in mixing matrices" in out and last < first / 2
