@@ -1,21 +1,14 @@
 #!/bin/sh
-# docs.sh: the manual pages are well formed (and lie in build/docs as HTML), and no relative link in a Markdown file is dead.
+# docs.sh: build/docs, the documentation as HTML that any browser reads offline (begin with index.html): manual pages, which must
+# be well formed, the Markdown pages, the API reference out of the headers. Dead links are errors. What the pages say is checked
+# by the test `docs` (check_docs.py), which needs the program.
 set -eu
 cd "$(dirname "$0")/.."
-mkdir -p build/docs
+out=build/docs
+rm -rf "$out"
+mkdir -p "$out"
 for page in docs/mhla.1 docs/mhla.3; do
     mandoc -T lint -W warning "$page"
-    mandoc -T html "$page" >"build/docs/$(basename "$page").html"
+    mandoc -T html "$page" >"$out/$(basename "$page").html"
 done
-python3 - <<'END'
-import pathlib, re, subprocess, sys
-dead = 0
-pages = subprocess.run(["git", "ls-files", "-co", "--exclude-standard", "*.md"], capture_output=True, text=True, check=True).stdout.split()
-for page in map(pathlib.Path, pages):
-    for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
-        if "://" not in target and not (page.parent / target).exists():
-            print(f"{page}: dead link {target}")
-            dead += 1
-print(f"docs: {len(pages)} pages, {dead} dead links; manual pages in build/docs")
-sys.exit(dead > 0)
-END
+python3 scripts/make_docs.py "$out"
