@@ -26,7 +26,7 @@ static const struct verb {
     {"convert", cmd_convert, "checkpoints to other types and numbers of files; PyTorch's to safetensors"},
     {"tokenize", cmd_tokenize, "text to ids and back; train a tokenizer; shards for training"},
     {"data", cmd_data, "fetch datasets and models: pictures, emoji, English text, SmolLM2, Inception"},
-    {"reproduce", cmd_reproduce, "experiments of papers by one command: mqar"},
+    {"reproduce", cmd_reproduce, "experiments of the paper on this machine, each with a verdict"},
 };
 enum { VERBS = sizeof verbs / sizeof *verbs };
 

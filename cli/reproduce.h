@@ -1,7 +1,9 @@
-/* The experiments of mhla reproduce: a row each in cmd_reproduce.c, a file each. */
+/* reproduce.h - the parts of `mhla reproduce`. */
 #ifndef MHLA_CLI_REPRODUCE_H
 #define MHLA_CLI_REPRODUCE_H
 
 int reproduce_mqar(int argc, char **argv);
+/* An experiment of lab.h by its name. */
+int reproduce_lab(const char *name, int argc, char **argv);
 
 #endif

@@ -19,12 +19,13 @@ KNOWS = {
     "src/train": ["src/core", "src/nn", "src/io", "src/diffusion", "src/models"],
     "src/generate": ["src/core", "src/nn", "src/io", "src/diffusion", "src/models"],
     "src/analysis": ["src/core", "src/ops", "src/nn", "src/io", "src/models", "src/train"],
+    "src/lab": ["src/core", "src/io", "src/models", "src/train", "src/analysis"],
     "cli": [],
     "python": [],
     "examples": [],
     "bench": [],
     "tests": ["src/core", "src/simd", "src/ops", "src/nn", "src/io", "src/models", "src/diffusion",
-              "src/train", "src/generate", "src/analysis"],
+              "src/train", "src/generate", "src/analysis", "src/lab"],
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 
@@ -49,7 +50,8 @@ def main():
         room = room_of(source.as_posix())
         for number, line in enumerate(source.read_text().splitlines(), 1):
             match = INCLUDE.match(line)
-            if not match or match[2] in ("mhla/mhla.h", "mhla/nn.h", "mhla/lm.h", "mhla/diffusion.h", "mhla/analysis.h"):
+            if not match or match[2] in ("mhla/mhla.h", "mhla/nn.h", "mhla/lm.h", "mhla/diffusion.h", "mhla/analysis.h",
+                                         "mhla/lab.h"):
                 continue
             target = target_of(source, match[2])
             if target is None:

@@ -388,7 +388,7 @@ typedef struct mhla_mqar_desc {
     int vocabulary;        /* 8192 */
     int width, layers, heads; /* 64, 2, 2 */
     int chunk;             /* of MHLA layers: 16 tokens; as many blocks as the longest sequence needs */
-    int conv;              /* width of a causal convolution of q, k, v in MHLA layers; 0 = none */
+    int conv;              /* width of a causal convolution of q, k, v; 0 = none */
     int64_t steps;         /* updates, at most: 4000 */
     int64_t tokens;        /* of a batch, about: 8192 */
     double rate;           /* at its highest: 0.005; falls to 0 along a cosine */

@@ -2,7 +2,6 @@
  * file is checked by its SHA-256; the folder appears under its name when it is complete, or not at all. */
 #include <dirent.h>
 #include <errno.h>
-#include <ftw.h>
 #include <mhla/nn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -99,11 +98,6 @@ mhla_status mhla_data_write(const char *folder, const char *name, const void *by
     return mhla_writer_commit(&w);
 }
 
-static int remove_one(const char *path, const struct stat *info, int flag, struct FTW *walk) {
-    (void)info, (void)flag, (void)walk;
-    return remove(path);
-}
-
 mhla_status mhla_data_lay_out(const char *name, const char *source, const char *folder) {
     const mhla_data_set *k = NULL;
     char temporary[4096];
@@ -120,7 +114,7 @@ mhla_status mhla_data_lay_out(const char *name, const char *source, const char *
     if (status == MHLA_OK) status = mhla_data_write(temporary, "README.txt", k->readme, strlen(k->readme));
     if (status == MHLA_OK && rename(temporary, folder) != 0)
         status = mhla_fail(MHLA_EIO, "%s: %s", folder, strerror(errno));
-    if (status != MHLA_OK) nftw(temporary, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+    if (status != MHLA_OK) mhla_folder_remove(temporary);
     return status;
 }
 

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "core/rng.h"
 #include "core/status.h"
 #include "io/dataset_impl.h"
 #include "io/file.h"
@@ -48,6 +49,7 @@ void mhla_dataset_free(mhla_dataset *d) {
     if (d->close) d->close(d);
     for (int i = 0; d->names && i < d->classes; i++) free(d->names[i]);
     free(d->names);
+    free(d->shuffled);
     for (int i = 0; i < d->kept; i++) free(d->sentences[i]);
     pthread_mutex_destroy(&d->lock);
     free(d);
@@ -98,8 +100,11 @@ int mhla_dataset_height(const mhla_dataset *d) { return d->height; }
 const char *mhla_dataset_class_name(const mhla_dataset *d, int label) {
     return d->names && label >= 0 && label < d->classes ? d->names[label] : "";
 }
+static int label_of(const mhla_dataset *d, int64_t index) {
+    return d->shuffled ? d->shuffled[index] : d->label(d, index);
+}
 int mhla_dataset_label(const mhla_dataset *d, int64_t index) {
-    return index >= 0 && index < d->count ? d->label(d, index) : -1;
+    return index >= 0 && index < d->count ? label_of(d, index) : -1;
 }
 const char *mhla_dataset_file(const mhla_dataset *d, int64_t index) {
     return d->file && index >= 0 && index < d->count ? d->file(d, index) : "";
@@ -108,8 +113,25 @@ const char *mhla_dataset_file(const mhla_dataset *d, int64_t index) {
 mhla_status mhla_dataset_get(mhla_dataset *d, int64_t index, mhla_image *image, int *label) {
     if (index < 0 || index >= d->count)
         return mhla_fail(MHLA_EINVAL, "picture %lld of a dataset of %lld", (long long)index, (long long)d->count);
-    *label = d->label(d, index);
+    *label = label_of(d, index);
     return d->get(d, index, image);
+}
+
+mhla_status mhla_dataset_shuffle(mhla_dataset *d, uint64_t seed) {
+    enum { PLACE = 0x73686666 };
+    int32_t *labels = malloc((size_t)(d->count ? d->count : 1) * sizeof *labels);
+    if (labels == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for %lld labels", (long long)d->count);
+    for (int64_t i = 0; i < d->count; i++) labels[i] = d->label(d, i);
+    mhla_rng r = mhla_rng_make(seed, 0, 0, PLACE);
+    for (int64_t i = d->count - 1; i > 0; i--) { /* Fisher and Yates */
+        const int64_t j = mhla_rng_below(&r, (uint32_t)i + 1);
+        const int32_t label = labels[i];
+        labels[i] = labels[j];
+        labels[j] = label;
+    }
+    free(d->shuffled);
+    d->shuffled = labels;
+    return MHLA_OK;
 }
 
 void mhla_dataset_tell(mhla_dataset *d) {

@@ -34,6 +34,10 @@ int mhla_dataset_label(const mhla_dataset *data, int64_t index); /* without read
 /* The file of a picture, or "" where it has none of its own; for reports. */
 const char *mhla_dataset_file(const mhla_dataset *data, int64_t index);
 
+/* From now on the labels are a permutation of the true ones, a function of the seed: a control, in which there is nothing to
+ * be learned. */
+mhla_status mhla_dataset_shuffle(mhla_dataset *data, uint64_t seed);
+
 mhla_status mhla_dataset_get(mhla_dataset *data, int64_t index, mhla_image *image, int *label);
 
 /* Files that could not be read: how many up to now, and up to `capacity` of the sentences about them (each begins with the

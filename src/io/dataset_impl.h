@@ -20,6 +20,8 @@ struct mhla_dataset {
     void (*close)(mhla_dataset *d);
     void *own; /* the format's */
 
+    int32_t *shuffled; /* [count] labels that changed places, or NULL */
+
     pthread_mutex_t lock; /* of what follows */
     int64_t broken;
     int kept;

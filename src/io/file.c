@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <ftw.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -81,3 +82,24 @@ void mhla_writer_discard(mhla_writer *w) {
     w->stream = NULL;
     unlink(w->temporary);
 }
+
+mhla_status mhla_folder_make(const char *path) {
+    char part[4096];
+    if (snprintf(part, sizeof part, "%s", path) >= (int)sizeof part)
+        return mhla_fail(MHLA_EIO, "%.60s...: the path is too long", path);
+    for (char *at = part + 1;; at++) {
+        if (*at != '/' && *at != '\0') continue;
+        const char end = *at;
+        *at = '\0';
+        if (mkdir(part, 0777) != 0 && errno != EEXIST) return mhla_fail(MHLA_EIO, "%s: %s", part, strerror(errno));
+        if (end == '\0') return MHLA_OK;
+        *at = end;
+    }
+}
+
+static int remove_one(const char *path, const struct stat *info, int flag, struct FTW *walk) {
+    (void)info, (void)flag, (void)walk;
+    return remove(path);
+}
+
+void mhla_folder_remove(const char *path) { nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS); }

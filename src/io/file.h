@@ -29,4 +29,9 @@ void mhla_writer_discard(mhla_writer *w); /* harmless after a commit */
 /* A rename is on the disk only when its folder is: flushes the folder that holds `path`. 0, or -1 with errno. */
 int mhla_file_sync_folder(const char *path);
 
+/* A folder and those on the way to it, where they are not there yet. */
+mhla_status mhla_folder_make(const char *path);
+/* A folder and all that is in it. */
+void mhla_folder_remove(const char *path);
+
 #endif

@@ -54,8 +54,8 @@ static mhla_status configure(mhla_lm_config *c, const mhla_mqar_desc *d) {
     if (attentions[i] == MHLA_ATTENTION_MHLA) {
         m->chunk = d->chunk;
         m->blocks = (LONGEST + d->chunk - 1) / d->chunk;
-        m->conv = d->conv;
     }
+    m->conv = d->conv;
     return mhla_lm_config_check(c);
 }
 

@@ -10,6 +10,8 @@
 const mhla_recipe_row mhla_picture_keys[] = {
     {"data.source", MHLA_RECIPE_TEXT, "fashion-mnist", 0, 0, NULL,
      "a folder, or what mhla data fetched: fashion-mnist, cifar10-test, emoji, text"},
+    {"data.shuffle_labels", MHLA_RECIPE_BOOL, "false", 0, 0, NULL,
+     "labels change places, of training and test: a control, nothing can be learned"},
     {"data.workers", MHLA_RECIPE_INT, "1", 0, 256, NULL, "threads that read and augment"},
     {"augment.scale", MHLA_RECIPE_REALS, "0.08,1", 0, 1, NULL, "random crop: part of the area, from, to"},
     {"augment.pad", MHLA_RECIPE_INT, "4", 0, 256, NULL, "pad: black pixels around"},
@@ -22,6 +24,11 @@ mhla_status mhla_pictures_open(mhla_pictures *p, mhla_recipe *recipe) {
     MHLA_TRY(mhla_data_locate(folder, sizeof folder, mhla_recipe_text(recipe, "data.source")));
     MHLA_TRY(mhla_dataset_open(&p->train, folder, MHLA_SPLIT_TRAIN));
     MHLA_TRY(mhla_dataset_open(&p->test, folder, MHLA_SPLIT_TEST));
+    if (mhla_recipe_bool(recipe, "data.shuffle_labels")) {
+        const uint64_t seed = (uint64_t)mhla_recipe_int(recipe, "seed");
+        MHLA_TRY(mhla_dataset_shuffle(p->train, 2 * seed));
+        MHLA_TRY(mhla_dataset_shuffle(p->test, 2 * seed + 1));
+    }
     const struct {
         const char *key;
         int value;

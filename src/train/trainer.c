@@ -85,23 +85,9 @@ static mhla_status start(mhla_trainer **trainer, const char *run, const char *re
     return MHLA_OK;
 }
 
-/* Folders on the way are made, too. */
-static mhla_status make_folders(const char *path) {
-    char part[PATH];
-    snprintf(part, sizeof part, "%s", path);
-    for (char *at = part + 1;; at++) {
-        if (*at != '/' && *at != '\0') continue;
-        const char end = *at;
-        *at = '\0';
-        if (mkdir(part, 0777) != 0 && errno != EEXIST) return mhla_fail(MHLA_EIO, "%s: %s", part, strerror(errno));
-        if (end == '\0') return MHLA_OK;
-        *at = end;
-    }
-}
-
 static mhla_status make_run(mhla_trainer *t) {
     char path[PATH];
-    MHLA_TRY(make_folders(t->run));
+    MHLA_TRY(mhla_folder_make(t->run));
     snprintf(path, sizeof path, "%s/checkpoints", t->run);
     if (mkdir(path, 0777) != 0) {
         if (errno == EEXIST)

@@ -2,6 +2,11 @@
 mhla reproduce; echo "-> $?"
 mhla reproduce --help >/dev/null || exit
 mhla reproduce mqa; echo "-> $?"
+mhla reproduce scaling --shuffle-labels; echo "-> $?"
+mhla reproduce heads --seeds 101; echo "-> $?"
+mhla reproduce heads --data no/where; echo "-> $?"
+mhla reproduce scaling --work /proc/no/where; echo "-> $?"
+mhla reproduce scaling --help
 mhla reproduce mqar --attention soft; echo "-> $?"
 mhla reproduce mqar --width 7; echo "-> $?"
 mhla reproduce mqar --out no/where; echo "-> $?"

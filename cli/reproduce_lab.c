@@ -1,0 +1,138 @@
+/* mhla reproduce EXPERIMENT: an experiment of the lab from its data to its page. */
+#include <commit.h> /* made by the build */
+#include <mhla/lab.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli.h"
+#include "reproduce.h"
+
+static int64_t seeds, threads;
+static int quick, shuffle, json;
+static const char *work, *out, *data;
+
+static const cli_option options[] = {
+    {"quick", CLI_FLAG, &quick, NULL, "smaller, shorter, one seed: minutes, to see that everything works"},
+    {"seeds", CLI_INT, &seeds, "N", "how many, from 1 on; default 3, with --quick 1"},
+    {"shuffle-labels", CLI_FLAG, &shuffle, NULL, "the control: labels change places, and nothing may be decided"},
+    {"out", CLI_TEXT, &out, "FOLDER", "where the page and its figures go; default: beside the results"},
+    {"work", CLI_TEXT, &work, "FOLDER", "runs and results, gone on with when called again; default runs/reproduce"},
+    {"data", CLI_TEXT, &data, "FOLDER", "the data; default: it is fetched"},
+    {"threads", CLI_INT, &threads, "N", "default: what OpenMP would use"},
+    {"json", CLI_FLAG, &json, NULL, "the verdict and where the results lie as JSON instead of the table"},
+    {0},
+};
+
+static mhla_lab *running;
+
+static void on_signal(int number) {
+    if (!mhla_lab_stop(running)) _exit(128 + number); /* a part that cannot be stopped is made again the next time */
+}
+
+static void show(void *user, const mhla_lab_event *e) {
+    (void)user;
+    static double shown;
+    if (e->kind == MHLA_LAB_PART)
+        fprintf(stderr, "part %d of %d: %s, seed %d\n", e->part, e->parts, e->arm, e->seed);
+    else if (e->train && (e->train->kind == MHLA_TRAIN_STEP || e->train->kind == MHLA_TRAIN_EVALUATING))
+        train_show(NULL, e->train);
+    else if (e->kind == MHLA_LAB_STEP && !e->train && now_seconds() - shown > 10.0) {
+        shown = now_seconds();
+        fprintf(stderr, "%s: %lld of %lld\n", e->arm, (long long)e->done, (long long)e->all);
+    } else if (e->kind == MHLA_LAB_DONE) {
+        train_clear_bar();
+        fprintf(stderr, "part %d of %d: %s\n", e->part, e->parts, e->text);
+    }
+}
+
+static mhla_status run(mhla_lab *lab, int *finished) {
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND}, was_int, was_term;
+    sigemptyset(&action.sa_mask);
+    running = lab;
+    sigaction(SIGINT, &action, &was_int); /* a second one ends the program at once */
+    sigaction(SIGTERM, &action, &was_term);
+    const mhla_status status = mhla_lab_run(lab, show, NULL, finished);
+    sigaction(SIGINT, &was_int, NULL);
+    sigaction(SIGTERM, &was_term, NULL);
+    running = NULL;
+    train_clear_bar();
+    return status;
+}
+
+static mhla_status print_result(mhla_lab *lab, const char *name) {
+    mhla_lab_result result = {.size = sizeof result};
+    char *text = NULL;
+    mhla_status status = mhla_lab_result_query(lab, &result);
+    if (status == MHLA_OK) status = mhla_lab_write(lab, out ? out : result.folder);
+    if (status == MHLA_OK) status = mhla_lab_text(lab, &text);
+    if (status != MHLA_OK) return status;
+    if (json) {
+        json_put_open(NULL, '{');
+        json_put_text("experiment", name);
+        json_put_int("parts", result.parts);
+        json_put_text("verdict", mhla_verdict_text(result.verdict));
+        json_put_text("results", result.folder);
+        json_put_text("page", out ? out : result.folder);
+        json_put_close('}');
+    } else {
+        printf("%s\nResults: %s/results.jsonl; page and figures: %s\n", text, result.folder, out ? out : result.folder);
+    }
+    free(text);
+    return MHLA_OK;
+}
+
+int reproduce_lab(const char *name, int argc, char **argv) {
+    mhla_lab *lab = NULL;
+    mhla_context *context = NULL;
+    mhla_lab_info info = {.size = sizeof info};
+    int finished = 0;
+    char verb[64], program[128], text[1024];
+    for (int i = 0; mhla_lab_query(i, &info) == MHLA_OK; i++)
+        if (strcmp(info.name, name) == 0) break;
+    snprintf(verb, sizeof verb, "reproduce %s", name);
+    snprintf(
+        text, sizeof text,
+        "%s\n\nThe paper says: %s (%s)\nKnown: %s\n%d arms; about %.0f minutes on two idle cores, %.0f with --quick.\n",
+        info.title, info.claim, info.paper, info.known, info.arms, info.minutes, info.quick);
+    const cli_usage usage = {.verb = verb, .arguments = "", .text = text, .options = options};
+    const int code = cli_parse(&usage, argc, argv, NULL);
+    if (code >= 0) return code;
+    if (seeds > 100) return cli_wrong(verb, "--seeds is %lld: expected 1 to 100", (long long)seeds);
+    if (threads > 1024) return cli_wrong(verb, "--threads is %lld: expected 1 to 1024", (long long)threads);
+    if (shuffle && !info.labels) return cli_wrong(verb, "%s has no labels that could be shuffled", name);
+    if (info.data && data == NULL) { /* fetched unless it is there */
+        char *arguments[] = {strdup(info.data)};
+        if (arguments[0] == NULL) return cli_failed(verb, MHLA_ENOMEM);
+        const int fetched = cmd_data(1, arguments);
+        free(arguments[0]);
+        if (fetched != CLI_OK) return fetched;
+    }
+    snprintf(program, sizeof program, "mhla %s, commit %s", mhla_version(), MHLA_COMMIT);
+    mhla_status status = MHLA_OK;
+    if (threads)
+        status = mhla_context_create(&context,
+                                     &(mhla_context_desc){.size = sizeof(mhla_context_desc), .threads = (int)threads});
+    if (status == MHLA_OK)
+        status = mhla_lab_open(&lab, &(mhla_lab_desc){.size = sizeof(mhla_lab_desc),
+                                                      .experiment = name,
+                                                      .work = work,
+                                                      .data = data,
+                                                      .seeds = (int)seeds,
+                                                      .quick = quick,
+                                                      .shuffle = shuffle,
+                                                      .program = program,
+                                                      .context = context});
+    if (status == MHLA_OK) status = run(lab, &finished);
+    if (status == MHLA_OK && finished) status = print_result(lab, name);
+    mhla_lab_free(lab);
+    mhla_context_free(context);
+    if (status != MHLA_OK) return cli_failed(verb, status);
+    if (!finished) {
+        fprintf(stderr, "Stopped. The same command goes on where it was.\n");
+        return CLI_FAILED;
+    }
+    return CLI_OK;
+}

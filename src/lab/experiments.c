@@ -1,0 +1,152 @@
+/* The experiments, a row each: what the paper claims, its figures, the arms, what is measured, and the claims that are judged.
+ * Figures of the paper stand here only where they were read in it. To add one, add a row; a new way of measuring is a
+ * function `make`. */
+#include "lab/lab.h"
+
+/* ---- Small DeiTs on Fashion-MNIST, in the surroundings of the paper's comparison: a convolution of 3 x 3 that begins each block
+ * (CPE), no other that is not the attention's own. 64 tokens, four heads of 16: linear attention's rank is 16 at most. ---- */
+
+#define DEIT                                                                                                           \
+    "model.model=deit_nano model.heads=4 model.blocks=2,2 model.mix=paper model.cpe=3 model.lepe=0 model.mean=0.286 "  \
+    "model.deviation=0.353 model.crop=1 train.batch=64 train.epochs=1 train.rate=2e-3 train.warmup_epochs=0.1 "        \
+    "train.clip=1 augment.flip=0.5 eval.epochs=0 checkpoint.minutes=0.5"
+#define DEIT_QUICK "train.epochs=0.1 train.warmup_epochs=0.02 eval.limit=2000"
+#define DEIT_GATE                                                                                                      \
+    .gate = "accuracy", .gate_least = 0.15,                                                                            \
+    .gate_text =                                                                                                       \
+        "An arm counts as trained if it gets more than 15 % of the test pictures right, where guessing gives 10 %; a " \
+        "claim about one that is not trained is undecided."
+
+#define ACCURACY                                                                                                       \
+    { "accuracy", "accuracy, %", 100.0, 2 }
+#define LOSS                                                                                                           \
+    { "loss", "test loss", 1.0, 4 }
+
+const mhla_experiment mhla_experiments[] = {
+    {
+        .info = {.name = "mixing",
+                 .title = "The mixing matrix: how it begins, learned or frozen (Tab. 7a)",
+                 .claim = "a mixing matrix that begins with the distances of blocks and is learned does better than "
+                          "one that begins "
+                          "uniform, and better than one that stays as it began.",
+                 .paper = "Tab. 7a",
+                 .known = "with 64 tokens and small pictures there is little to gain from locality.",
+                 .data = "fashion-mnist",
+                 .minutes = 40,
+                 .quick = 2,
+                 .labels = 1},
+        .settings = DEIT " model.attention=mhla model.blocks=4,4",
+        .quick_settings = DEIT_QUICK,
+        .paper_note = "The paper's figures of this table are not at hand here; they are of ImageNet's scale.",
+        .arms = {{"paper", "distances, learned", "model.mix=paper", {0}},
+                 {"paper-frozen", "distances, frozen", "model.mix=paper train.freeze=*piece_attn*", {0}},
+                 {"uniform", "uniform, learned", "model.mix=uniform", {0}},
+                 {"uniform-frozen", "uniform, frozen", "model.mix=uniform train.freeze=*piece_attn*", {0}},
+                 {"cos", "cosine, learned", "model.mix=cos", {0}},
+                 {"local", "neighbours, learned", "model.mix=local", {0}}},
+        .columns = {ACCURACY, LOSS},
+        .claims = {{"distances do better than uniform, both learned", "accuracy", "paper", "uniform", 0, 0},
+                   {"learned does better than frozen, from distances", "accuracy", "paper", "paper-frozen", 0, 0},
+                   {"learned does better than frozen, from uniform", "accuracy", "uniform", "uniform-frozen", 0, 0}},
+        DEIT_GATE,
+        .dots = 1,
+        .make = mhla_part_images,
+    },
+    {
+        .info =
+            {.name = "heads",
+             .title = "The number of blocks, the token-level heads (Tab. 7b)",
+             .claim =
+                 "more blocks do better than one, which is linear attention, and beyond M * M = T little is gained.",
+             .paper = "Tab. 7b",
+             .known = "M = 1 is linear attention; with 64 tokens the rule M * M <= T ends at 8 blocks.",
+             .data = "fashion-mnist",
+             .minutes = 25,
+             .quick = 2,
+             .labels = 1},
+        .settings = DEIT " model.attention=mhla",
+        .quick_settings = DEIT_QUICK,
+        .paper_note = "The paper's figures of this table are not at hand here; they are of ImageNet's scale.",
+        .arms = {{"m1", "M = 1 (1 x 1)", "model.blocks=1,1", {0}},
+                 {"m4", "M = 4 (2 x 2)", "model.blocks=2,2", {0}},
+                 {"m16", "M = 16 (4 x 4)", "model.blocks=4,4", {0}},
+                 {"m64", "M = 64 (8 x 8)", "model.blocks=8,8", {0}}},
+        .columns = {ACCURACY, LOSS},
+        .claims = {{"4 blocks do better than one", "accuracy", "m4", "m1", 0, 0},
+                   {"16 blocks do better than one", "accuracy", "m16", "m1", 0, 0}},
+        DEIT_GATE,
+        .dots = 1,
+        .make = mhla_part_images,
+    },
+    {
+        .info = {.name = "modules",
+                 .title = "CPE and gate around MHLA, in a DiT (Tab. 12)",
+                 .claim =
+                     "a convolution of the tokens (CPE) and an output gate each make MHLA better at making pictures.",
+                 .paper = "Tab. 12",
+                 .known =
+                     "measured by the loss on held-out pictures, not by FID: small models draw too badly for that.",
+                 .data = "fashion-mnist",
+                 .minutes = 50,
+                 .quick = 3},
+        .settings =
+            "task=diffusion model.model=dit_nano model.attention=mhla model.process=flow model.image=32,32 "
+            "model.patch=4 "
+            "model.dim=96 model.depth=4 model.heads=4 model.blocks=2,2 model.lepe=0 train.steps=1200 train.batch=64 "
+            "train.rate=1e-3 train.schedule=cosine train.warmup_steps=60 train.weight_decay=0.01 train.clip=1 "
+            "augment.crop=centre augment.flip=0.5 eval.epochs=0 eval.limit=5000 checkpoint.minutes=0.5 sample.steps=8",
+        .quick_settings = "train.steps=100 train.warmup_steps=10 eval.limit=1000",
+        .paper_note = "The paper's figures of this table are FIDs of DiTs on ImageNet, and are not at hand here.",
+        .arms = {{"neither", "neither", "model.cpe=none model.gate=false", {0}},
+                 {"cpe", "CPE", "model.cpe=grid model.gate=false", {0}},
+                 {"gate", "gate", "model.cpe=none model.gate=true", {0}},
+                 {"both", "CPE and gate", "model.cpe=grid model.gate=true", {0}}},
+        .columns = {LOSS},
+        .claims = {{"CPE has less loss than neither", "loss", "cpe", "neither", 1, 0},
+                   {"the gate has less loss than neither", "loss", "gate", "neither", 1, 0},
+                   {"both have less loss than neither", "loss", "both", "neither", 1, 0}},
+        .dots = 1,
+        .make = mhla_part_diffusion,
+    },
+    {
+        .info = {.name = "scaling",
+                 .title = "Time and memory by number of tokens and blocks (Tab. 14, Fig. 1b)",
+                 .claim = "MHLA's time grows with the tokens as linear attention's does, softmax's with their square.",
+                 .paper = "Tab. 14, Fig. 1b, on GPUs",
+                 .known = "repetitions take the place of seeds. Softmax is computed in tiles here and never holds T x "
+                          "T numbers, so "
+                          "that its memory grows with the tokens, too.",
+                 .minutes = 5,
+                 .quick = 1},
+        .settings = "lab.tokens=256,1024,4096,16384 lab.seconds=1",
+        .quick_settings = "lab.tokens=256,1024,4096 lab.seconds=0.3",
+        .paper_note = "The paper's figures are of GPUs, and are not at hand here. One layer of six heads of 64, "
+                      "float32, one sequence, forward; the "
+                      "best of many calls.",
+        .arms = {{"softmax", "softmax", "lab.kind=softmax", {0}},
+                 {"linear", "linear", "lab.kind=linear", {0}},
+                 {"mhla-4", "MHLA, M = 4", "lab.kind=mhla lab.blocks=2", {0}},
+                 {"mhla-16", "MHLA, M = 16", "lab.kind=mhla lab.blocks=4", {0}},
+                 {"mhla-64", "MHLA, M = 64", "lab.kind=mhla lab.blocks=8", {0}},
+                 {"mhla-256", "MHLA, M = 256", "lab.kind=mhla lab.blocks=16", {0}}},
+        .columns = {{"exponent", "growth from 1,024 tokens: time ~ T^", 1.0, 2},
+                    {"ms_256", "ms at 256", 1.0, 2},
+                    {"ms_1024", "ms at 1,024", 1.0, 2},
+                    {"ms_4096", "ms at 4,096", 1.0, 2},
+                    {"ms_16384", "ms at 16,384", 1.0, 1},
+                    {"mib_4096", "MiB of workspace at 4,096", 1.0, 2},
+                    {"mib_16384", "at 16,384", 1.0, 2}},
+        .claims = {{"MHLA with 16 blocks takes less time than softmax at 4,096 tokens", "ms_4096", "mhla-16", "softmax",
+                    1, 0},
+                   {"MHLA with 64 blocks (M * M = T) takes less time than softmax at 4,096 tokens", "ms_4096",
+                    "mhla-64", "softmax", 1, 0},
+                   {"softmax's time grows by a power above 1.75", "exponent", "softmax", NULL, 0, 1.75},
+                   {"MHLA's time with 16 blocks grows by a power below 1.25", "exponent", "mhla-16", NULL, 1, 1.25}},
+        .lines =
+            {{"time of one layer", "tokens", "ms", "ms_", {256, 1024, 4096, 16384}, {256, 1024, 4096}, 1, 1, 0},
+             {"workspace of one layer", "tokens", "MiB", "mib_", {256, 1024, 4096, 16384}, {256, 1024, 4096}, 1, 1, 0}},
+        .make = mhla_part_scaling,
+        .remark = mhla_scaling_remark,
+    },
+};
+const int mhla_experiment_count = sizeof mhla_experiments / sizeof *mhla_experiments;

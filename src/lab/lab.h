@@ -1,0 +1,197 @@
+/* The lab, inside: what an experiment is (a row of experiments.c), its results in memory, how claims are judged, and the ways in
+ * which a part is made. */
+#ifndef MHLA_LAB_LAB_H
+#define MHLA_LAB_LAB_H
+
+#include <mhla/lab.h>
+#include <signal.h>
+#include <stdio.h>
+
+#include "io/json.h"
+
+enum {
+    MHLA_LAB_ARMS = 16,
+    MHLA_LAB_SEEDS = 100,
+    MHLA_LAB_COLUMNS = 12,
+    MHLA_LAB_CLAIMS = 16,
+    MHLA_LAB_LINES = 12,
+    MHLA_LAB_PATH = 4096 - 256,
+    MHLA_LAB_KEY = 17 /* 16 hexadecimal digits */
+};
+
+/* ---- An experiment ---- */
+
+typedef struct mhla_lab_arm {
+    const char *name;     /* "mhla": in results and messages */
+    const char *title;    /* of the table */
+    const char *settings; /* "model.attention=mhla model.blocks=2,2": what it has of its own, after the experiment's */
+    double paper[2];      /* the paper's figures, in the order of `paper_titles`; 0: none */
+} mhla_lab_arm;
+
+typedef struct mhla_lab_column {
+    const char *measure; /* ended by a row without */
+    const char *title;   /* "accuracy, %" */
+    double scale;        /* shown times this; 0 = 1 */
+    int digits;
+} mhla_lab_column;
+
+/* "`a` has more (or less) of the measure than `b`", or than `value` where b is NULL. */
+typedef struct mhla_lab_claim {
+    const char *text; /* ended by a row without */
+    const char *measure, *a, *b;
+    int less;
+    double value;
+} mhla_lab_claim;
+
+/* Lines over x: arm `arm` has the measures PREFIX<x> for each x of the list. */
+typedef struct mhla_lab_lines {
+    const char *title, *x_name, *y_name, *prefix;
+    double x[MHLA_LAB_LINES], x_quick[MHLA_LAB_LINES]; /* ended by 0 */
+    int log_x, log_y;
+    double scale; /* of y; 0 = 1 */
+} mhla_lab_lines;
+
+struct mhla_lab_part;
+typedef struct mhla_experiment {
+    mhla_lab_info info;                    /* size and arms are filled in by mhla_lab_query */
+    const char *settings, *quick_settings; /* of all arms, the second ones added in a quick run */
+    const char *paper_titles[2];           /* "paper: top-1, %"; NULL: none */
+    const char *paper_note;                /* where there are no figures to quote */
+    mhla_lab_arm arms[MHLA_LAB_ARMS];      /* ended by one without a name */
+    mhla_lab_column columns[MHLA_LAB_COLUMNS];
+    mhla_lab_claim claims[MHLA_LAB_CLAIMS];
+    const char *gate; /* the measure that must be above `gate_least` for an arm to count as trained; NULL: none */
+    double gate_least;
+    const char *gate_text;    /* the same in words */
+    mhla_lab_lines lines[3];  /* figures; ended by one without a prefix */
+    int dots;                 /* and so many columns, the first ones, with a dot for each seed */
+    const char *arm_in_quick; /* arms of a quick run, "mhla,linear,"; NULL: all */
+    /* What a part measures: puts numbers into part->measures. */
+    mhla_status (*make)(struct mhla_lab_part *part);
+    /* Sentences that follow from the results: Markdown, or nothing. May be NULL. */
+    void (*remark)(FILE *out, const struct mhla_lab *lab);
+} mhla_experiment;
+
+extern const mhla_experiment mhla_experiments[];
+extern const int mhla_experiment_count;
+/* By name; MHLA_EINVAL with the nearest one otherwise. */
+mhla_status mhla_experiment_find(const mhla_experiment **experiment, const char *name);
+/* mhla_lab_open of a row that need not be in the table. */
+mhla_status mhla_experiment_open(mhla_lab **lab, const mhla_experiment *experiment, const mhla_lab_desc *desc);
+/* Is the arm part of this run? */
+int mhla_experiment_has(const mhla_experiment *e, int arm, int quick);
+
+/* ---- Results ---- */
+
+typedef struct mhla_lab_row {
+    int arm, seed;
+    json_t
+        *measures; /* an object: "accuracy": 0.85, and "accuracy_error" where the error of the measurement is known */
+    char *program, *machine, *data, *made;
+    double seconds;
+} mhla_lab_row;
+
+struct mhla_lab {
+    const mhla_experiment *experiment;
+    int seeds, quick, shuffle;
+    char name[64];              /* "deit-quick-shuffled" */
+    char work[MHLA_LAB_PATH];   /* runs of all experiments */
+    char folder[MHLA_LAB_PATH]; /* of this one's results */
+    char source[MHLA_LAB_PATH]; /* data */
+    char data_sum[80];          /* its SHA-256, or "" without data */
+    char program[128], machine[160];
+    const mhla_context *context;
+
+    mhla_lab_row *rows; /* [count] the results */
+    int count;
+
+    volatile sig_atomic_t stop;
+    mhla_trainer *volatile trainer; /* at work, or NULL */
+    mhla_lab_fn report;
+    void *user;
+    int part, parts; /* at work, of all */
+};
+
+/* Fills lab->rows with what lab->folder/results.jsonl has of this experiment as it is now: rows whose settings are others, whose
+ * data was another or whose arm or seed is not asked for are passed over. A torn last line is, too. */
+mhla_status mhla_results_read(mhla_lab *lab);
+mhla_status mhla_results_add(mhla_lab *lab, const struct mhla_lab_part *part, double seconds);
+void mhla_results_free(mhla_lab *lab);
+const mhla_lab_row *mhla_results_find(const mhla_lab *lab, int arm, int seed);
+/* The measure of an arm by seeds: values and errors (NaN where unknown), as many as there are. */
+int mhla_results_take(const mhla_lab *lab, int arm, const char *measure, double values[MHLA_LAB_SEEDS],
+                      double errors[MHLA_LAB_SEEDS]);
+int mhla_experiment_arm(const mhla_experiment *e, const char *name); /* -1: none */
+
+/* ---- A part at work ---- */
+
+typedef struct mhla_lab_part {
+    mhla_lab *lab;
+    int arm, seed;
+    char *settings;         /* all of them, separated by blanks: experiment, quick, arm, shuffle, seed */
+    char key[MHLA_LAB_KEY]; /* of settings, data and way of measuring */
+    json_t *measures;
+} mhla_lab_part;
+
+mhla_status mhla_part_begin(mhla_lab_part *part, mhla_lab *lab, int arm, int seed);
+void mhla_part_end(mhla_lab_part *part);
+mhla_status mhla_part_put(mhla_lab_part *part, const char *measure, double value,
+                          double error); /* error NaN: unknown */
+void mhla_part_tell(const mhla_lab_part *part, int64_t done, int64_t all);
+/* The value of a setting of the part ("task"), the last one that was given; 0 if there is none. */
+int mhla_part_setting(const mhla_lab_part *part, const char *key, char *value, size_t size);
+
+/* Ways of making one. trained.c: */
+mhla_status mhla_part_train(mhla_lab_part *part,
+                            char run[MHLA_LAB_PATH]); /* to the end; MHLA_OK with run "" if stopped */
+mhla_status mhla_part_images(mhla_lab_part *part);    /* accuracy */
+mhla_status mhla_part_diffusion(mhla_lab_part *part); /* test loss */
+/* scaling.c: */
+mhla_status mhla_part_scaling(mhla_lab_part *part);
+void mhla_scaling_remark(FILE *out, const mhla_lab *lab);
+/* language.c: */
+mhla_status mhla_part_language(mhla_lab_part *part);
+
+/* ---- Judging: stats.c, no files and no models ---- */
+
+typedef struct mhla_seeds {
+    int count;
+    double mean, deviation; /* deviation NaN for less than two */
+    double error;           /* of a single measurement, the largest; NaN where one is unknown */
+} mhla_seeds;
+mhla_seeds mhla_seeds_of(const double *values, const double *errors, int count);
+
+/* Probability that |t| is as large or larger by chance, with so many degrees of freedom. */
+double mhla_student_p(double t, double freedom);
+
+/* How two samples differ (b NULL: from `value`). With two or more each: Welch's t, where a deviation below the error of a
+ * measurement counts as that error. With one: the number of errors of measurement, as z; `p` is NaN where those are unknown. */
+typedef struct mhla_difference {
+    double mean;          /* a - b */
+    double t, freedom, p; /* freedom 0: by the error of measurement alone */
+} mhla_difference;
+mhla_difference mhla_difference_of(const mhla_seeds *a, const mhla_seeds *b, double value);
+
+typedef struct mhla_judgement {
+    mhla_verdict verdict;
+    mhla_difference difference;
+    double level;    /* what p was held against, after Holm */
+    const char *why; /* "" or the reason of being undecided in words */
+} mhla_judgement;
+/* Judges all claims of a lab's results; judgements [MHLA_LAB_CLAIMS]; returns how many. *all: holds if each does, fails if any does. */
+int mhla_judge(const mhla_lab *lab, mhla_judgement judgements[MHLA_LAB_CLAIMS], mhla_verdict *all);
+/* How it is done, for the page. */
+extern const char mhla_judge_rule[];
+
+/* ---- The page ---- */
+
+/* table.c: the table as text for a terminal, or as Markdown. */
+void mhla_table_text(FILE *out, const mhla_lab *lab);
+void mhla_table_markdown(FILE *out, const mhla_lab *lab);
+void mhla_claims_text(FILE *out, const mhla_lab *lab, int markdown);
+
+/* figure.c: SVG documents that stand alone. */
+void mhla_figure_dots(FILE *out, const mhla_lab *lab, const mhla_lab_column *column);
+int mhla_figure_lines(FILE *out, const mhla_lab *lab, const mhla_lab_lines *lines); /* 0: there is nothing to draw */
+
+#endif

@@ -1,0 +1,196 @@
+/* What an experiment leaves: text for the terminal, and a page of Markdown with figures. Both are made of the results alone. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/status.h"
+#include "io/file.h"
+#include "lab/lab.h"
+
+static mhla_verdict verdict_of(const mhla_lab *lab) {
+    mhla_judgement judgements[MHLA_LAB_CLAIMS];
+    mhla_verdict all;
+    mhla_judge(lab, judgements, &all);
+    return all;
+}
+
+static void put_seeds(FILE *out, const mhla_lab *lab) {
+    if (lab->seeds == 1)
+        fputs("one seed", out);
+    else
+        fprintf(out, "mean ± deviation over %d seeds", lab->seeds);
+}
+
+mhla_status mhla_lab_text(mhla_lab *lab, char **text) {
+    const mhla_experiment *e = lab->experiment;
+    size_t size = 0;
+    *text = NULL;
+    FILE *out = open_memstream(text, &size);
+    if (out == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for the table");
+    fprintf(out, "%s (", e->info.title);
+    put_seeds(out, lab);
+    fprintf(out, "%s%s)\n\n", lab->quick ? ", quick" : "", lab->shuffle ? ", labels shuffled" : "");
+    mhla_table_text(out, lab);
+    fputc('\n', out);
+    if (e->paper_titles[0])
+        fprintf(out, "Paper: %s.\n", e->info.paper);
+    else if (e->paper_note)
+        fprintf(out, "%s\n", e->paper_note);
+    if (e->remark) e->remark(out, lab);
+    fputc('\n', out);
+    mhla_claims_text(out, lab, 0);
+    fprintf(out, "\nVerdict: %s.\n", mhla_verdict_text(verdict_of(lab)));
+    return fclose(out) == 0 && *text ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory for the table");
+}
+
+/* ---- The page ---- */
+
+/* Each different text of the rows once: "a; b". which: offset of the member. */
+static void put_distinct(FILE *out, const mhla_lab *lab, size_t which) {
+    for (int i = 0; i < lab->count; i++) {
+        const char *text = *(char *const *)((const char *)&lab->rows[i] + which);
+        int seen = 0;
+        for (int k = 0; k < i && !seen; k++)
+            seen = strcmp(*(char *const *)((const char *)&lab->rows[k] + which), text) == 0;
+        if (!seen) fprintf(out, "%s%s", i ? "; " : "", text);
+    }
+}
+
+/* Is the key of the setting at `at` set again behind it? */
+static int set_again(const char *at) {
+    const size_t key = strcspn(at, "=") + 1;
+    for (const char *next = strchr(at, ' '); next; next = strchr(next + 1, ' '))
+        if (strncmp(next + 1, at, key) == 0) return 1;
+    return 0;
+}
+
+static void put_settings(FILE *out, const char *settings) {
+    int column = 0;
+    for (const char *at = settings; at && *at; at += strspn(at, " ")) {
+        const int n = (int)strcspn(at, " ");
+        if (set_again(at)) {
+            at += n;
+            continue;
+        }
+        if (column && column + n > 100) column = 0, fputs("\n ", out);
+        fprintf(out, " %.*s", n, at);
+        column += n + 1;
+        at += n;
+    }
+}
+
+static void put_making(FILE *out, const mhla_lab *lab) {
+    const mhla_experiment *e = lab->experiment;
+    double seconds = 0.0;
+    for (int i = 0; i < lab->count; i++) seconds += lab->rows[i].seconds;
+    fprintf(out, "## How it was made\n\n    mhla reproduce %s%s%s", e->info.name, lab->quick ? " --quick" : "",
+            lab->shuffle ? " --shuffle-labels" : "");
+    if (lab->seeds != (lab->quick ? 1 : 3)) fprintf(out, " --seeds %d", lab->seeds);
+    fputs(" --out docs/results\n\n", out);
+    fprintf(out, "* seed%s 1%s%.0d; %d parts in %.1f minutes\n* program: ", lab->seeds > 1 ? "s" : "",
+            lab->seeds > 1 ? " to " : "", lab->seeds > 1 ? lab->seeds : 0, lab->count, seconds / 60.0);
+    put_distinct(out, lab, offsetof(mhla_lab_row, program));
+    fputs("\n* machine: ", out);
+    put_distinct(out, lab, offsetof(mhla_lab_row, machine));
+    fputs("\n* day: ", out);
+    put_distinct(out, lab, offsetof(mhla_lab_row, made));
+    if (e->info.data) {
+        fprintf(out, "\n* data: %s, SHA-256 of all its files ", e->info.data);
+        put_distinct(out, lab, offsetof(mhla_lab_row, data));
+    }
+    fputs("\n\nSettings of all arms, as `mhla train` takes them (those that begin with `lab.` are the experiment's "
+          "own), then "
+          "what each arm has besides:\n\n```\nall:",
+          out);
+    char all[2048];
+    snprintf(all, sizeof all, "%s%s%s%s", e->settings, lab->quick && e->quick_settings ? " " : "",
+             lab->quick && e->quick_settings ? e->quick_settings : "", lab->shuffle ? " data.shuffle_labels=true" : "");
+    put_settings(out, all);
+    fputc('\n', out);
+    for (int i = 0; i < MHLA_LAB_ARMS && e->arms[i].name; i++) {
+        if (!mhla_experiment_has(e, i, lab->quick)) continue;
+        fprintf(out, "%s:", e->arms[i].name);
+        put_settings(out, e->arms[i].settings);
+        fputc('\n', out);
+    }
+    fputs("```\n", out);
+}
+
+static void put_page(FILE *out, const mhla_lab *lab, int figures) {
+    const mhla_experiment *e = lab->experiment;
+    fprintf(out, "# %s\n\n", e->info.title);
+    fprintf(out, "**Verdict: %s.** ", mhla_verdict_text(verdict_of(lab)));
+    if (lab->shuffle)
+        fputs("This is the control: labels have changed places, so that there is nothing to be learned and nothing may "
+              "be "
+              "decided. ",
+              out);
+    if (lab->quick)
+        fputs("This is the quick form, small and short, to see that everything works; the whole experiment decides. ",
+              out);
+    fprintf(out, "\n\nWhat the paper says: %s (%s.)\n\n", e->info.claim, e->info.paper);
+    fputs("What came out (", out);
+    put_seeds(out, lab);
+    fputs("):\n\n", out);
+    mhla_table_markdown(out, lab);
+    if (e->paper_titles[0])
+        fprintf(out, "\nThe paper's figures are of another scale: %s.\n", e->info.paper);
+    else if (e->paper_note)
+        fprintf(out, "\n%s\n", e->paper_note);
+    for (int i = 1; i <= figures; i++) fprintf(out, "\n![%s, figure %d](%s-%d.svg)\n", lab->name, i, lab->name, i);
+    if (e->remark) {
+        fputc('\n', out);
+        e->remark(out, lab);
+    }
+    fputs("\n## Claims\n\n", out);
+    mhla_claims_text(out, lab, 1);
+    fprintf(out, "\n%s\n", mhla_judge_rule);
+    if (e->gate_text) fprintf(out, "%s\n", e->gate_text);
+    if (e->info.known) fprintf(out, "\nKnown beforehand: %s\n", e->info.known);
+    fputc('\n', out);
+    put_making(out, lab);
+}
+
+/* A file by a function; `what` is its. */
+typedef int (*draw_fn)(FILE *out, const mhla_lab *lab, const void *what);
+
+static int draw_dots(FILE *out, const mhla_lab *lab, const void *what) {
+    mhla_figure_dots(out, lab, what);
+    return 1;
+}
+static int draw_lines(FILE *out, const mhla_lab *lab, const void *what) { return mhla_figure_lines(out, lab, what); }
+static int draw_page(FILE *out, const mhla_lab *lab, const void *what) {
+    put_page(out, lab, *(const int *)what);
+    return 1;
+}
+
+/* *made is 0 where there was nothing to draw; no file then. */
+static mhla_status write_file(const mhla_lab *lab, const char *folder, const char *ending, draw_fn draw,
+                              const void *what, int *made) {
+    char path[4096];
+    mhla_writer w;
+    if (snprintf(path, sizeof path, "%s/%s%s", folder, lab->name, ending) >= (int)sizeof path)
+        return mhla_fail(MHLA_EIO, "%.60s...: the path is too long", folder);
+    MHLA_TRY(mhla_writer_open(&w, path));
+    *made = draw(w.stream, lab, what);
+    if (*made) return mhla_writer_commit(&w);
+    mhla_writer_discard(&w);
+    return MHLA_OK;
+}
+
+mhla_status mhla_lab_write(mhla_lab *lab, const char *folder) {
+    const mhla_experiment *e = lab->experiment;
+    int figures = 0, made = 0;
+    char ending[24];
+    MHLA_TRY(mhla_folder_make(folder));
+    for (int i = 0; i < 3 && e->lines[i].prefix; i++) {
+        snprintf(ending, sizeof ending, "-%d.svg", figures + 1);
+        MHLA_TRY(write_file(lab, folder, ending, draw_lines, &e->lines[i], &made));
+        figures += made;
+    }
+    for (int i = 0; i < MHLA_LAB_COLUMNS && e->columns[i].measure && i < e->dots; i++) {
+        snprintf(ending, sizeof ending, "-%d.svg", figures + 1);
+        MHLA_TRY(write_file(lab, folder, ending, draw_dots, &e->columns[i], &made));
+        figures += made;
+    }
+    return write_file(lab, folder, ".md", draw_page, &figures, &made);
+}

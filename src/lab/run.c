@@ -1,0 +1,276 @@
+/* An experiment from its name to its results: opening, making what is missing, part after part, and stopping. */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/clock.h"
+#include "core/status.h"
+#include "io/file.h"
+#include "io/sha256.h"
+#include "lab/lab.h"
+#include "train/train.h"
+
+/* ---- What there is ---- */
+
+mhla_status mhla_experiment_find(const mhla_experiment **experiment, const char *name) {
+    mhla_nearest nearest = mhla_nearest_begin(name);
+    char names[256] = "";
+    *experiment = NULL;
+    for (int i = 0; i < mhla_experiment_count; i++) {
+        if (strcmp(mhla_experiments[i].info.name, name) == 0) *experiment = &mhla_experiments[i];
+        mhla_nearest_offer(&nearest, mhla_experiments[i].info.name);
+        const size_t used = strlen(names);
+        snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "", mhla_experiments[i].info.name);
+    }
+    if (*experiment) return MHLA_OK;
+    if (nearest.best)
+        return mhla_fail(MHLA_EINVAL, "%s is no experiment: did you mean %s?", MHLA_QUOTE(name), nearest.best);
+    return mhla_fail(MHLA_EINVAL, "%s is no experiment: expected one of %s", MHLA_QUOTE(name), names);
+}
+
+mhla_status mhla_lab_query(int i, mhla_lab_info *info) {
+    if (i < 0 || i >= mhla_experiment_count) return MHLA_ERANGE;
+    const mhla_experiment *e = &mhla_experiments[i];
+    mhla_lab_info full = e->info;
+    const size_t size = info->size;
+    if (size < sizeof size || size > sizeof full)
+        return mhla_fail(MHLA_EINVAL, "info.size is %zu: set it to sizeof the structure", size);
+    full.size = size;
+    while (full.arms < MHLA_LAB_ARMS && e->arms[full.arms].name) full.arms++;
+    memcpy(info, &full, size);
+    return MHLA_OK;
+}
+
+/* ---- The version of the data: SHA-256 of all names and bytes, in the order of the names ---- */
+
+static int visible(const struct dirent *entry) { return entry->d_name[0] != '.'; }
+
+static mhla_status add_file(mhla_sha256 *sum, const char *path, const char *name) {
+    mhla_file file;
+    MHLA_TRY(mhla_file_map(&file, path));
+    mhla_sha256_add(sum, name, strlen(name) + 1);
+    mhla_sha256_add(sum, file.data, file.size);
+    mhla_file_unmap(&file);
+    return MHLA_OK;
+}
+
+static mhla_status add_folder(mhla_sha256 *sum, const char *folder, int depth) {
+    struct dirent **entries = NULL;
+    const int n = scandir(folder, &entries, visible, alphasort);
+    mhla_status status = n < 0 ? mhla_fail(MHLA_EIO, "%s: %s", folder, strerror(errno)) : MHLA_OK;
+    for (int i = 0; i < n; i++) {
+        char path[4096];
+        struct stat info;
+        if (status == MHLA_OK && snprintf(path, sizeof path, "%s/%s", folder, entries[i]->d_name) < (int)sizeof path &&
+            stat(path, &info) == 0) {
+            if (S_ISREG(info.st_mode)) status = add_file(sum, path, entries[i]->d_name);
+            if (S_ISDIR(info.st_mode) && depth < 8) status = add_folder(sum, path, depth + 1);
+        }
+        free(entries[i]);
+    }
+    free(entries);
+    return status;
+}
+
+static mhla_status find_data(mhla_lab *lab, const char *given) {
+    const char *name = lab->experiment->info.data;
+    mhla_sha256 sum;
+    char digits[65], *real = NULL;
+    struct stat info;
+    if (name == NULL) return MHLA_OK;
+    MHLA_TRY(mhla_data_locate(lab->source, sizeof lab->source, given ? given : name));
+    if (stat(lab->source, &info) != 0 || !S_ISDIR(info.st_mode))
+        return mhla_fail(MHLA_EIO, "%s: the data of this experiment is not there; mhla data %s fetches it", lab->source,
+                         name);
+    /* runs go on from anywhere: they keep the whole path */
+    if ((real = realpath(lab->source, NULL)) == NULL)
+        return mhla_fail(MHLA_EIO, "%s: %s", lab->source, strerror(errno));
+    const int fits = snprintf(lab->source, sizeof lab->source, "%s", real) < (int)sizeof lab->source;
+    free(real);
+    if (!fits) return mhla_fail(MHLA_EIO, "%.60s...: the path is too long", lab->source);
+    mhla_sha256_begin(&sum);
+    MHLA_TRY(add_folder(&sum, lab->source, 0));
+    mhla_sha256_end(&sum, digits);
+    snprintf(lab->data_sum, sizeof lab->data_sum, "%s", digits);
+    return MHLA_OK;
+}
+
+/* ---- Opening ---- */
+
+static mhla_status describe_machine(mhla_lab *lab) {
+    mhla_cpu_info cpu = {.size = sizeof cpu};
+    MHLA_TRY(mhla_cpu_query(&cpu));
+    const int threads = lab->context ? mhla_context_threads(lab->context) : cpu.threads;
+    snprintf(lab->machine, sizeof lab->machine, "%.80s, %d thread%s, %s kernels", cpu.model, threads,
+             threads == 1 ? "" : "s", cpu.isa);
+    return MHLA_OK;
+}
+
+static mhla_status open_lab(mhla_lab *lab, const mhla_lab_desc *d) {
+    const mhla_lab_info *info = &lab->experiment->info;
+    lab->quick = d->quick != 0;
+    lab->shuffle = d->shuffle != 0;
+    lab->context = d->context;
+    lab->seeds = d->seeds ? d->seeds : lab->quick ? 1 : 3;
+    if (lab->seeds < 1 || lab->seeds > MHLA_LAB_SEEDS)
+        return mhla_fail(MHLA_EINVAL, "seeds is %d: expected 1 to %d", d->seeds, MHLA_LAB_SEEDS);
+    if (lab->shuffle && !info->labels)
+        return mhla_fail(MHLA_EINVAL, "%s has no labels that could be shuffled", info->name);
+    snprintf(lab->name, sizeof lab->name, "%s%s%s", info->name, lab->quick ? "-quick" : "",
+             lab->shuffle ? "-shuffled" : "");
+    if (snprintf(lab->work, sizeof lab->work, "%s", d->work ? d->work : "runs/reproduce") >=
+        (int)sizeof lab->work - 128)
+        return mhla_fail(MHLA_EIO, "%.60s...: the path is too long", d->work);
+    snprintf(lab->folder, sizeof lab->folder, "%.*s/%s", (int)sizeof lab->work - 128, lab->work, lab->name);
+    if (d->program)
+        snprintf(lab->program, sizeof lab->program, "%s", d->program);
+    else
+        snprintf(lab->program, sizeof lab->program, "mhla %s", mhla_version());
+    MHLA_TRY(describe_machine(lab));
+    MHLA_TRY(find_data(lab, d->data));
+    MHLA_TRY(mhla_folder_make(lab->folder));
+    if (access(lab->folder, W_OK) != 0) return mhla_fail(MHLA_EIO, "%s: %s", lab->folder, strerror(errno));
+    return mhla_results_read(lab);
+}
+
+mhla_status mhla_lab_open(mhla_lab **lab, const mhla_lab_desc *desc) {
+    mhla_lab_desc d = {.size = sizeof d};
+    const mhla_experiment *e;
+    *lab = NULL;
+    MHLA_TRY(mhla_copy_struct(&d, sizeof d, desc, "desc"));
+    MHLA_TRY(mhla_experiment_find(&e, d.experiment ? d.experiment : ""));
+    return mhla_experiment_open(lab, e, &d);
+}
+
+mhla_status mhla_experiment_open(mhla_lab **lab, const mhla_experiment *experiment, const mhla_lab_desc *d) {
+    *lab = NULL;
+    mhla_lab *l = calloc(1, sizeof *l);
+    if (l == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for an experiment");
+    l->experiment = experiment;
+    const mhla_status status = open_lab(l, d);
+    if (status != MHLA_OK) {
+        mhla_lab_free(l);
+        return status;
+    }
+    *lab = l;
+    return MHLA_OK;
+}
+
+void mhla_lab_free(mhla_lab *lab) {
+    if (lab == NULL) return;
+    mhla_results_free(lab);
+    free(lab);
+}
+
+/* ---- Running ---- */
+
+static int count_parts(const mhla_lab *lab) {
+    int n = 0;
+    for (int i = 0; i < MHLA_LAB_ARMS && lab->experiment->arms[i].name; i++)
+        n += mhla_experiment_has(lab->experiment, i, lab->quick);
+    return n * lab->seeds;
+}
+
+static void tell(const mhla_lab *lab, mhla_lab_kind kind, int arm, int seed, int64_t done, int64_t all,
+                 const char *text) {
+    const mhla_lab_event e = {.size = sizeof e,
+                              .kind = kind,
+                              .part = lab->part,
+                              .parts = lab->parts,
+                              .arm = lab->experiment->arms[arm].name,
+                              .seed = seed,
+                              .done = done,
+                              .all = all,
+                              .text = text};
+    if (lab->report) lab->report(lab->user, &e);
+}
+
+void mhla_part_tell(const mhla_lab_part *part, int64_t done, int64_t all) {
+    tell(part->lab, MHLA_LAB_STEP, part->arm, part->seed, done, all, "");
+}
+
+/* "accuracy 85.61, loss 0.397": the columns of the table. */
+static void say_measures(const mhla_lab_part *part, char *text, size_t size) {
+    const mhla_lab_column *c = part->lab->experiment->columns;
+    size_t used = 0;
+    *text = '\0';
+    for (int i = 0; i < MHLA_LAB_COLUMNS && c[i].measure; i++) {
+        const json_t *value = json_object_get(part->measures, c[i].measure);
+        if (value == NULL || used >= size) continue;
+        used += (size_t)snprintf(text + used, size - used, "%s%s %.*f", used ? "; " : "", c[i].title, c[i].digits,
+                                 (c[i].scale == 0.0 ? 1.0 : c[i].scale) * json_number_value(value));
+    }
+}
+
+static mhla_status make_part(mhla_lab *lab, int arm, int seed) {
+    mhla_lab_part part;
+    char text[512];
+    const double begin = mhla_seconds();
+    mhla_status status = mhla_part_begin(&part, lab, arm, seed);
+    if (status == MHLA_OK) tell(lab, MHLA_LAB_PART, arm, seed, 0, 0, "");
+    if (status == MHLA_OK) status = lab->experiment->make(&part);
+    if (status == MHLA_OK && !lab->stop) status = mhla_results_add(lab, &part, mhla_seconds() - begin);
+    if (status == MHLA_OK && !lab->stop) {
+        say_measures(&part, text, sizeof text);
+        tell(lab, MHLA_LAB_DONE, arm, seed, 0, 0, text);
+    }
+    mhla_part_end(&part);
+    return status;
+}
+
+/* Seed after seed, so that a run that was stopped has a whole row of arms as early as possible. */
+static mhla_status run_parts(mhla_lab *lab) {
+    for (int seed = 1; seed <= lab->seeds; seed++)
+        for (int arm = 0; arm < MHLA_LAB_ARMS && lab->experiment->arms[arm].name; arm++) {
+            if (!mhla_experiment_has(lab->experiment, arm, lab->quick)) continue;
+            lab->part++;
+            if (mhla_results_find(lab, arm, seed)) continue;
+            MHLA_TRY(make_part(lab, arm, seed));
+            if (lab->stop) return MHLA_OK;
+        }
+    return MHLA_OK;
+}
+
+mhla_status mhla_lab_run(mhla_lab *lab, mhla_lab_fn report, void *user, int *finished) {
+    char path[4096];
+    *finished = 0;
+    snprintf(path, sizeof path, "%s/lock", lab->work);
+    const int lock = open(path, O_CREAT | O_RDWR | O_CLOEXEC, 0666);
+    if (lock < 0) return mhla_fail(MHLA_EIO, "%s: %s", path, strerror(errno));
+    if (flock(lock, LOCK_EX | LOCK_NB) != 0) { /* the system lets go of it when a process ends, however that happens */
+        close(lock);
+        return mhla_fail(MHLA_EIO, "%s: another experiment is at work in this folder", lab->work);
+    }
+    lab->report = report;
+    lab->user = user;
+    lab->part = 0;
+    lab->parts = count_parts(lab);
+    mhla_status status = mhla_results_read(lab); /* of the one that had the folder before us */
+    if (status == MHLA_OK) status = run_parts(lab);
+    close(lock);
+    *finished = status == MHLA_OK && lab->count == lab->parts;
+    return status;
+}
+
+int mhla_lab_stop(mhla_lab *lab) {
+    mhla_trainer *trainer = lab->trainer;
+    lab->stop = 1;
+    if (trainer) mhla_trainer_stop(trainer);
+    return trainer != NULL;
+}
+
+mhla_status mhla_lab_result_query(mhla_lab *lab, mhla_lab_result *result) {
+    mhla_judgement judgements[MHLA_LAB_CLAIMS];
+    mhla_lab_result full = {.parts = count_parts(lab), .made = lab->count, .folder = lab->folder};
+    full.size = result->size;
+    if (full.size < sizeof full.size || full.size > sizeof full)
+        return mhla_fail(MHLA_EINVAL, "result.size is %zu: set it to sizeof the structure", full.size);
+    mhla_judge(lab, judgements, &full.verdict);
+    memcpy(result, &full, full.size);
+    return MHLA_OK;
+}

@@ -1,0 +1,145 @@
+/* Parts that are trained models. The run's folder is named by its settings and its data, so that experiments that train the
+ * same share it, and one that was killed is found again. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/status.h"
+#include "io/file.h"
+#include "io/sha256.h"
+#include "lab/lab.h"
+#include "train/train.h"
+
+enum { SETTINGS = 96 };
+
+static void tell(void *user, const mhla_train_event *e) {
+    const mhla_lab_part *part = user;
+    const mhla_lab *lab = part->lab;
+    const mhla_lab_event event = {.size = sizeof event,
+                                  .kind = MHLA_LAB_STEP,
+                                  .part = lab->part,
+                                  .parts = lab->parts,
+                                  .arm = lab->experiment->arms[part->arm].name,
+                                  .seed = part->seed,
+                                  .train = e,
+                                  .text = ""};
+    if (lab->report) lab->report(lab->user, &event);
+}
+
+static int by_key(const void *a, const void *b) { return strcmp(*(const char *const *)a, *(const char *const *)b); }
+
+/* Settings as the trainer takes them; `text` is cut into pieces. Of several for one key the last counts; those of the lab's own
+ * ("lab.") are left out; sorted, so that what means the same is the same. */
+static int split(char *text, const char *settings[SETTINGS]) {
+    int n = 0;
+    char *rest = NULL;
+    for (char *at = strtok_r(text, " ", &rest); at; at = strtok_r(NULL, " ", &rest)) {
+        const size_t key = strcspn(at, "=") + 1;
+        int same = 0;
+        if (strncmp(at, "lab.", 4) == 0) continue;
+        while (same < n && strncmp(settings[same], at, key) != 0) same++;
+        if (same == SETTINGS - 1) break; /* one place is kept for the data */
+        settings[same] = at;
+        n += same == n;
+    }
+    qsort(settings, (size_t)n, sizeof *settings, by_key);
+    return n;
+}
+
+static mhla_status begin(mhla_trainer **trainer, const mhla_lab_part *part, const char *run) {
+    const mhla_lab *lab = part->lab;
+    const char *settings[SETTINGS];
+    char checkpoint[MHLA_RUN_PATH], source[MHLA_LAB_PATH + 16], *text = NULL;
+    if (access(run, F_OK) == 0) {
+        if (mhla_checkpoint_find(checkpoint, sizeof checkpoint, run) == MHLA_OK)
+            return mhla_trainer_resume(trainer, run);
+        /* killed before its first checkpoint was complete: nothing is lost by beginning again */
+        mhla_folder_remove(run);
+    }
+    if ((text = strdup(part->settings)) == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for a part");
+    int n = split(text, settings);
+    if (*lab->source) {
+        snprintf(source, sizeof source, "data.source=%s", lab->source);
+        settings[n++] = source;
+    }
+    const mhla_status status = mhla_trainer_create(trainer, run, NULL, settings, n);
+    free(text);
+    return status;
+}
+
+mhla_status mhla_part_train(mhla_lab_part *part, char run[MHLA_LAB_PATH]) {
+    mhla_lab *lab = part->lab;
+    mhla_trainer *trainer = NULL;
+    mhla_sha256 s;
+    char sum[65], *text = strdup(part->settings);
+    const char *settings[SETTINGS];
+    int finished = 0;
+    *run = '\0';
+    if (text == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for a part");
+    mhla_sha256_begin(&s);
+    for (int i = 0, n = split(text, settings); i < n; i++) mhla_sha256_add(&s, settings[i], strlen(settings[i]) + 1);
+    mhla_sha256_add(&s, lab->data_sum, strlen(lab->data_sum));
+    mhla_sha256_end(&s, sum);
+    free(text);
+    char folder[MHLA_LAB_PATH];
+    if (snprintf(folder, sizeof folder, "%s/runs/%.16s", lab->work, sum) >= (int)sizeof folder)
+        return mhla_fail(MHLA_EIO, "%.60s...: the path is too long", lab->work);
+    MHLA_TRY(begin(&trainer, part, folder));
+    if (lab->context) mhla_trainer_set_context(trainer, lab->context);
+    lab->trainer = trainer;
+    if (lab->stop) mhla_trainer_stop(trainer);
+    const mhla_status status = mhla_trainer_run(trainer, tell, part, &finished);
+    lab->trainer = NULL;
+    mhla_trainer_free(trainer);
+    if (status == MHLA_OK && finished) snprintf(run, MHLA_LAB_PATH, "%s", folder);
+    return status;
+}
+
+/* ---- What a run's log says of its end ---- */
+
+static mhla_status last_test(void *user, const json_t *line) {
+    json_t **kept = user;
+    const char *kind = json_string_value(json_object_get(line, "kind"));
+    if (kind == NULL || strcmp(kind, "test") != 0) return MHLA_OK;
+    json_decref(*kept);
+    *kept = json_deep_copy(line);
+    return MHLA_OK;
+}
+
+/* The evaluation after the last step. Not the best one: that would choose by the test set. */
+static mhla_status test_of(const char *run, json_t **row) {
+    char path[4096];
+    *row = NULL;
+    snprintf(path, sizeof path, "%s/metrics.jsonl", run);
+    mhla_status status = mhla_jsonl_read(path, last_test, row);
+    if (status == MHLA_OK && *row == NULL) status = mhla_fail(MHLA_EDATA, "%s: no evaluation in it", path);
+    if (status != MHLA_OK) json_decref(*row);
+    return status;
+}
+
+mhla_status mhla_part_images(mhla_lab_part *part) {
+    char run[MHLA_LAB_PATH];
+    json_t *row;
+    MHLA_TRY(mhla_part_train(part, run));
+    if (*run == '\0') return MHLA_OK;
+    MHLA_TRY(test_of(run, &row));
+    const double images = json_number_value(json_object_get(row, "images"));
+    const double accuracy = json_number_value(json_object_get(row, "accuracy"));
+    const double loss = json_number_value(json_object_get(row, "loss"));
+    json_decref(row);
+    if (!(images > 0.0)) return mhla_fail(MHLA_EDATA, "%s: no picture was tested", run);
+    MHLA_TRY(mhla_part_put(part, "accuracy", accuracy, sqrt(accuracy * (1.0 - accuracy) / images)));
+    return mhla_part_put(part, "loss", loss, NAN);
+}
+
+mhla_status mhla_part_diffusion(mhla_lab_part *part) {
+    char run[MHLA_LAB_PATH];
+    json_t *row;
+    MHLA_TRY(mhla_part_train(part, run));
+    if (*run == '\0') return MHLA_OK;
+    MHLA_TRY(test_of(run, &row));
+    const double loss = json_number_value(json_object_get(row, "loss"));
+    json_decref(row);
+    return mhla_part_put(part, "loss", loss, NAN);
+}
