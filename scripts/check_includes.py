@@ -18,7 +18,7 @@ KNOWS = {
     "src/diffusion": ["src/core"],
     "src/train": ["src/core", "src/nn", "src/io", "src/diffusion", "src/models"],
     "src/generate": ["src/core", "src/nn", "src/io", "src/diffusion", "src/models"],
-    "src/analysis": ["src/core", "src/ops", "src/nn", "src/io", "src/models", "src/train"],
+    "src/analysis": ["src/core", "src/ops", "src/nn", "src/io", "src/diffusion", "src/models", "src/train"],
     "src/lab": ["src/core", "src/io", "src/models", "src/train", "src/analysis"],
     "cli": [],
     "python": [],

@@ -31,6 +31,7 @@ group_build() {
     need libjansson-dev -- compiles "${CC:-cc}" jansson.h -ljansson
     need libpcre2-dev -- compiles "${CC:-cc}" pcre2.h -DPCRE2_CODE_UNIT_WIDTH=8 -lpcre2-8
     need libutf8proc-dev -- compiles "${CC:-cc}" utf8proc.h -lutf8proc
+    need liblapacke-dev -- compiles "${CC:-cc}" lapacke.h -llapacke
 }
 group_test() {
     group_build

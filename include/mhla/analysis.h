@@ -25,17 +25,19 @@ typedef struct mhla_analysis mhla_analysis;
 typedef struct mhla_analysis_desc {
     size_t size;
     const char *data;     /* images: a dataset's name, a folder with pictures, an .npy, or one picture; NULL: what the run that the
-                             model was opened from was trained on. Language models: a file of text (UTF-8) */
+                             model was opened from was trained on. Language models: a file of text (UTF-8), or
+                             a folder or set with validation.txt; a model without a tokenizer reads its bytes */
     const char *split;    /* of a dataset: "test" (default), "train" */
     int64_t samples;      /* images, or windows of text, evenly spread over the data: entropies and shares are means over them;
                              0: 500 images, 16 windows. Fewer where there are no more */
-    int64_t rank_samples; /* of these, evenly spread, so many are decomposed for ranks; 0: 16; negative: none */
+    int64_t rank_samples; /* of these, evenly spread, so many are decomposed for ranks; 0: 16, or 4 of more than 256 tokens;
+                             negative: none */
     int64_t rows;         /* of every matrix only so many rows, evenly spread, are formed: for long sequences. 0: all, and
                              MHLA_ERANGE beyond MHLA_ANALYSIS_TOKENS */
     int64_t window;       /* tokens of a window of text; 0: the model's context, 512 at most */
     int64_t maps;         /* so many samples (the first ones) keep their matrices for mhla_analysis_map and for reports; 0: 4,
                              negative: none. Fewer where they would take more than MHLA_ANALYSIS_MAPS bytes */
-    double time;          /* diffusion models: images are seen at this noise, 0 (default; none) .. 1000 */
+    double time;          /* diffusion models: images are seen with the noise of this time, up to 1000; 0: 500 */
     /* Matrices as files for NumPy: dump is a folder, made if it is not there, that gets sample-S.layer-L.head-H.A.npy
      * [rows,T] float64, .v.npy [T,V] and .o.npy [T,V] float32, .rows.npy where not all rows were formed. */
     const char *dump;
@@ -85,6 +87,7 @@ typedef struct mhla_head_analysis {
     double dead;             /* share of rows that have no weight at all: they count for no mean */
     double own, near, far;   /* shares of weight, as for the entropy, on the query's own block, on the blocks around it (up
                                 to 1.5 away, centre to centre), on the others. A class token's row and column stay out */
+    double distance;         /* mean distance from the query of what it attends to, in patches or tokens; likewise */
 } mhla_head_analysis;
 MHLA_API mhla_status mhla_analysis_head(const mhla_analysis *analysis, int layer, int head, mhla_head_analysis *result);
 

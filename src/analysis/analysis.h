@@ -35,8 +35,8 @@ void mhla_inception_score(double *mean, double *deviation, const float *p, int64
 
 typedef struct mhla_gallery mhla_gallery;
 
-/* A dataset's split, a folder with pictures in it, or an .npy of uint8 [N,H,W] or [N,H,W,3]; limit 0: all, else so many,
- * evenly spread. */
+/* A dataset's split, a folder with pictures in it, a picture, or an .npy of uint8 [N,H,W] or [N,H,W,3]; limit 0: all, else so
+ * many, evenly spread. */
 mhla_status mhla_gallery_open(mhla_gallery **pictures, const char *source, const char *split, int64_t limit);
 /* From now on the centre of this size, black around what is smaller; 0, 0: as they are. */
 void mhla_gallery_frame(mhla_gallery *pictures, int height, int width);

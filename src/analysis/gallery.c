@@ -1,4 +1,4 @@
-/* Sets of pictures to be measured: a split of a dataset, a folder with pictures in it, or an array of them. */
+/* Sets of pictures to be measured: a split of a dataset, a folder with pictures in it, an array of them, or one. */
 #include <dirent.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -61,13 +61,22 @@ static mhla_status open_array(mhla_gallery *p, const char *path) {
     return MHLA_OK;
 }
 
+static mhla_status open_picture(mhla_gallery *p, const char *path) {
+    p->files = calloc(1, sizeof *p->files);
+    if (p->files) p->files[0] = strdup(path);
+    if (p->files == NULL || p->files[0] == NULL) return mhla_fail(MHLA_ENOMEM, "%s: no memory for opening it", path);
+    p->all = 1;
+    return MHLA_OK;
+}
+
 static mhla_status open_source(mhla_gallery *p, const char *source, const char *split) {
     char folder[MHLA_RUN_PATH];
     struct stat info;
     const int train = split && strcmp(split, "train") == 0;
     if (split && !train && strcmp(split, "test") != 0)
         return mhla_fail(MHLA_EINVAL, "split is \"%s\": expected test or train", split);
-    if (stat(source, &info) == 0 && S_ISREG(info.st_mode)) return open_array(p, source);
+    if (stat(source, &info) == 0 && S_ISREG(info.st_mode))
+        return mhla_image_name(source) ? open_picture(p, source) : open_array(p, source);
     MHLA_TRY(mhla_data_locate(folder, sizeof folder, source));
     MHLA_TRY(list_files(p, folder));
     if (p->all > 0) return MHLA_OK;

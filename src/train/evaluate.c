@@ -100,7 +100,7 @@ mhla_status mhla_evaluate(mhla_model *model, mhla_evaluation *result, mhla_datas
 }
 
 /* The run that a model came from says what it was trained on: recipe.json lies above its checkpoints. */
-static mhla_status data_of_run(char *source, size_t size, const mhla_model *model) {
+mhla_status mhla_data_of_run(char *source, size_t size, const mhla_model *model) {
     static const char *const places[] = {"", "/..", "/../.."};
     char path[MHLA_RUN_PATH + 32];
     for (int i = 0; i < 3 && model->origin; i++) {
@@ -147,7 +147,7 @@ mhla_status mhla_model_evaluate(mhla_model *model, mhla_evaluation *result, cons
     if (result->size != sizeof *result)
         return mhla_fail(MHLA_EINVAL, "result.size is %zu: set it to sizeof the structure", result->size);
     if (data == NULL) {
-        MHLA_TRY(data_of_run(source, sizeof source, model));
+        MHLA_TRY(mhla_data_of_run(source, sizeof source, model));
         data = source;
     }
     MHLA_TRY(open_split(&set, data, split));

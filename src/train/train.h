@@ -78,6 +78,8 @@ mhla_status mhla_evaluate(mhla_model *model, mhla_evaluation *result, mhla_datas
                           volatile sig_atomic_t *stop, mhla_progress_fn progress, void *user);
 /* The folder of a dataset: a known name's, or the path itself. */
 mhla_status mhla_data_locate(char *folder, size_t size, const char *source);
+/* What the run that a model was opened from was trained on: data.source of its recipe. */
+mhla_status mhla_data_of_run(char *source, size_t size, const mhla_model *model);
 /* How a model wants its pictures. */
 mhla_augment mhla_model_augment(const mhla_model *model);
 /* probabilities [classes] of a picture, cropped and normalised as for evaluation. */

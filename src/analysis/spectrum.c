@@ -1,0 +1,89 @@
+/* What is measured of an attention matrix: its rank and effective rank by a singular value decomposition, and, row by row, its
+ * entropy and where its weight lies. */
+#include <float.h>
+#include <lapacke.h>
+#include <math.h>
+
+#include "analysis/matrix.h"
+#include "core/memory.h"
+#include "core/status.h"
+
+mhla_status mhla_spectrum(int64_t *rank, double *effective, double *values, double *A, int64_t rows, int64_t T) {
+    const int64_t n = rows < T ? rows : T;
+    double *own = values ? NULL : mhla_alloc((size_t)n * sizeof *own), *s = values ? values : own, unused = 0.0;
+    if (s == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for %lld singular values", (long long)n);
+    for (int64_t i = 0; i < rows * T; i++)
+        if (!isfinite(A[i])) {
+            mhla_free(own);
+            return mhla_fail(MHLA_ERANGE, "the attention matrix is not finite at row %lld, column %lld",
+                             (long long)(i / T), (long long)(i % T));
+        }
+    /* column-major it is the transpose, with the same values */
+    const lapack_int info = LAPACKE_dgesdd(LAPACK_COL_MAJOR, 'N', (lapack_int)T, (lapack_int)rows, A, (lapack_int)T, s,
+                                           &unused, 1, &unused, 1);
+    if (info != 0) {
+        mhla_free(own);
+        return info == LAPACK_WORK_MEMORY_ERROR
+                   ? mhla_fail(MHLA_ENOMEM, "no memory for decomposing a matrix of %lld x %lld", (long long)rows,
+                               (long long)T)
+                   : mhla_fail(MHLA_ERANGE, "LAPACK's dgesdd gave up (%d) on a matrix of %lld x %lld", (int)info,
+                               (long long)rows, (long long)T);
+    }
+    const double least = (double)(rows > T ? rows : T) * DBL_EPSILON * s[0];
+    double sum = 0.0, entropy = 0.0;
+    *rank = 0;
+    for (int64_t i = 0; i < n; i++) {
+        *rank += s[i] > least;
+        sum += s[i];
+    }
+    for (int64_t i = 0; i < n && sum > 0.0; i++)
+        if (s[i] > 0.0) entropy -= s[i] / sum * log(s[i] / sum);
+    *effective = sum > 0.0 ? exp(entropy) : 0.0;
+    mhla_free(own);
+    return MHLA_OK;
+}
+
+void mhla_rows_measure(mhla_row_measures *m, double *A, const int64_t *rows, int64_t count, int64_t T,
+                       const mhla_place_of *place) {
+    double shares[3] = {0.0, 0.0, 0.0}; /* own, near, far */
+    int64_t alive = 0, placed = 0;
+    *m = (mhla_row_measures){0};
+    for (int64_t i = 0; i < count; i++) {
+        double *a = A + i * T, sum = 0.0, negative = 0.0, entropy = 0.0;
+        const int64_t t = rows ? rows[i] : i;
+        for (int64_t u = 0; u < T; u++)
+            if (a[u] < 0.0) {
+                negative -= a[u];
+                a[u] = 0.0;
+            } else {
+                sum += a[u];
+            }
+        if (sum + negative > 0.0) m->clipped += negative / (sum + negative);
+        if (!(sum > 0.0)) continue;
+        alive++;
+        double part[3] = {0.0, 0.0, 0.0}, distance = 0.0;
+        for (int64_t u = 0; u < T; u++) {
+            a[u] /= sum;
+            if (a[u] > 0.0) entropy -= a[u] * log(a[u]);
+            const mhla_place_of *p = &place[t], *q = &place[u];
+            if (p->block[0] < 0 || q->block[0] < 0) continue;
+            const int64_t dy = p->block[0] - q->block[0], dx = p->block[1] - q->block[1], d2 = dy * dy + dx * dx;
+            part[d2 == 0 ? 0 : d2 <= 2 ? 1 : 2] += a[u]; /* up to 1.5 away: sides and corners */
+            const double y = p->at[0] - q->at[0], x = p->at[1] - q->at[1];
+            distance += a[u] * sqrt(y * y + x * x);
+        }
+        m->entropy += entropy;
+        const double all = part[0] + part[1] + part[2];
+        if (!(all > 0.0)) continue;
+        placed++;
+        for (int j = 0; j < 3; j++) shares[j] += part[j] / all;
+        m->distance += distance / all;
+    }
+    m->entropy = alive ? m->entropy / (double)alive : NAN;
+    m->clipped = count ? m->clipped / (double)count : NAN;
+    m->dead = count ? 1.0 - (double)alive / (double)count : NAN;
+    m->own = placed ? shares[0] / (double)placed : NAN;
+    m->near = placed ? shares[1] / (double)placed : NAN;
+    m->far = placed ? shares[2] / (double)placed : NAN;
+    m->distance = placed ? m->distance / (double)placed : NAN;
+}
