@@ -117,6 +117,27 @@ typedef struct mhla_unpack {
     int accumulate;
 } mhla_unpack;
 
+/* The focusing map of Focused LA on n rows of a head: a = (max(x,0) + eps) inverse, f = gain[i] (reach[i] a)^power.
+ * focus_norms makes reach, gain and unit from whole tokens, whose `heads` heads lie `head` elements apart (inverse [heads][ld]);
+ * focus_pack makes f; focus_unpack takes df back to dx. inverse is 0 from K to the next multiple of 16. */
+typedef struct mhla_focus {
+    mhla_rows x;
+    int n, K, heads;
+    int64_t head, ld;
+    const float *inverse; /* [ld] 1 / softplus of the channel's scale */
+    float eps;
+    int power;
+    float *reach;       /* [n] 1 / max a */
+    float *gain;        /* [n] |a| / |(reach a)^power| */
+    float *unit;        /* [n] 1 / |a|^2 */
+    float *f;           /* [n][ld]; 0 from K to the next multiple of 16 */
+    const float *df;    /* [n][ld] */
+    const float *along; /* [n] df . f / |a|^2 over the whole token */
+    mhla_rows dx;       /* (=, +=); base NULL: not wanted */
+    int accumulate;
+    float *sum; /* [ld] += sum_i a[i] da[i] */
+} mhla_focus;
+
 /* A tile of softmax scores s [m][ld]: rows are queries, columns 0..n-1 keys. Row i sees columns first(i) .. last(i)-1:
  * all of them, or, where `masked` is set, those below last + i and, where `windowed` is set too, from first + i on.
  * Nothing is said about the others, before or after. */
@@ -236,6 +257,9 @@ struct mhla_rng;
     X(gemm, (const mhla_gemm *g))                                                                                        \
     X(pack, (const mhla_pack *p))                                                                                        \
     X(unpack, (const mhla_unpack *u))                                                                                    \
+    X(focus_norms, (const mhla_focus *p))                                                                                \
+    X(focus_pack, (const mhla_focus *p))                                                                                 \
+    X(focus_unpack, (const mhla_focus *p))                                                                               \
     /* rows [n][ld] of the caller (float32 or bfloat16), times scale[i] if not NULL, as float32; columns to ld = 0 */    \
     X(copy_rows, (float *dst, int64_t ld, const mhla_rows *src, int n, int cols, const float *scale))                    \
     /* the same into panels: dst panelled [n][p->n] */                                                                   \

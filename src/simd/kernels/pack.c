@@ -17,8 +17,38 @@ static void rotate_half(float *row, int dim, const float *cos, const float *sin,
     }
 }
 
+/* a1 a0 a3 a2 ..., and LANES/2 numbers as p0 p0 p1 p1 ... */
+#if defined(__AVX512F__)
+INLINE vf swap_pairs(vf a) {
+    return __builtin_shufflevector(a, a, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14);
+}
+INLINE vf twice(const float *p) {
+    const vf a = vload_n(p, 8);
+    return __builtin_shufflevector(a, a, 0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+}
+#elif defined(__AVX2__)
+INLINE vf swap_pairs(vf a) { return __builtin_shufflevector(a, a, 1, 0, 3, 2, 5, 4, 7, 6); }
+INLINE vf twice(const float *p) {
+    const vf a = vload_n(p, 4);
+    return __builtin_shufflevector(a, a, 0, 0, 1, 1, 2, 2, 3, 3);
+}
+#else
+INLINE vf swap_pairs(vf a) { return __builtin_shufflevector(a, a, 1, 0, 3, 2); }
+INLINE vf twice(const float *p) {
+    const vf a = vload_n(p, 2);
+    return __builtin_shufflevector(a, a, 0, 0, 1, 1);
+}
+#endif
+
 static void rotate_interleaved(float *row, int dim, const float *cos, const float *sin, float sign) {
-    for (int j = 0; j < dim / 2; j++) {
+    vf signs; /* the first of a pair takes -sin, the second sin */
+    for (int e = 0; e < LANES; e++) signs[e] = e & 1 ? sign : -sign;
+    int j = 0;
+    for (; j + LANES <= dim; j += LANES) {
+        const vf x = vload(row + j);
+        vstore(row + j, x * twice(cos + j / 2) + swap_pairs(x) * (signs * twice(sin + j / 2)));
+    }
+    for (j /= 2; j < dim / 2; j++) {
         const float a = row[2 * j], b = row[2 * j + 1], c = cos[j], s = sign * sin[j];
         row[2 * j] = a * c - b * s;
         row[2 * j + 1] = a * s + b * c;
