@@ -32,9 +32,9 @@ static double cross_entropy(const float *logits, int n, int label) {
     return log(sum) + most - logits[label];
 }
 
-static void count_batch(mhla_evaluation *r, double *loss, const float *logits, const mhla_batch *batch, int64_t rows) {
-    for (int64_t b = 0; b < rows; b++) {
-        const float *y = logits + b * r->classes;
+static void count_batch(mhla_evaluation *r, double *loss, const float *logits, const mhla_batch *batch) {
+    for (int b = 0; b < batch->count; b++) {
+        const float *y = logits + (int64_t)b * r->classes;
         const int label = batch->labels[b];
         if (label < 0) continue; /* a file that could not be read */
         int before = 0;          /* classes that the model prefers; on a tie the first one wins */
@@ -74,16 +74,16 @@ mhla_status mhla_evaluate(mhla_model *model, mhla_evaluation *result, mhla_datas
                                                                  .ahead = MHLA_EVALUATE_AHEAD,
                                                                  .augment = mhla_model_augment(model),
                                                                  .classes = c->classes,
-                                                                 .no_targets = 1});
-    while (status == MHLA_OK && done < all && !(stop && *stop)) {
+                                                                 .no_targets = 1,
+                                                                 .limit = limit});
+    while (status == MHLA_OK && !(stop && *stop)) {
         const mhla_batch *batch;
         status = mhla_loader_next(loader, &batch);
         if (status != MHLA_OK || batch->count == 0) break;
-        const int64_t rows = batch->count < all - done ? batch->count : all - done;
-        status = mhla_model_infer(model, logits, batch->images, rows);
+        status = mhla_model_infer(model, logits, batch->images, batch->count);
         if (status != MHLA_OK) break;
-        count_batch(result, &loss, logits, batch, rows);
-        done += rows;
+        count_batch(result, &loss, logits, batch);
+        done += batch->count;
         if (progress) progress(user, done, all);
     }
     mhla_loader_free(loader);

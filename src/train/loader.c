@@ -72,6 +72,12 @@ static int64_t epoch_of(const mhla_loader *l, int64_t n) { return n / l->length;
 static int64_t batch_of(const mhla_loader *l, int64_t n) { return n % l->length; }
 static int is_end(const mhla_loader *l, int64_t n) { return batch_of(l, n) == l->batches; }
 
+/* Picture i of count, spread over all: a folder has class after class. */
+static int64_t spread(const mhla_loader *l, int64_t i) {
+    const int64_t all = mhla_dataset_count(l->desc.data);
+    return l->count == all ? i : (int64_t)((double)i * (double)all / (double)l->count);
+}
+
 static void begin(mhla_loader *l, slot *s, int64_t n) {
     mhla_batch *b = &s->batch;
     b->epoch = epoch_of(l, n);
@@ -79,23 +85,23 @@ static void begin(mhla_loader *l, slot *s, int64_t n) {
     const int64_t start = b->batch * l->desc.batch, left = l->count - start;
     b->count = left < l->desc.batch ? (int)left : l->desc.batch;
     if (l->desc.train) shuffle(l, b->epoch);
-    for (int i = 0; i < b->count; i++) b->index[i] = l->desc.train ? l->order[start + i] : start + i;
+    for (int i = 0; i < b->count; i++) b->index[i] = l->desc.train ? l->order[start + i] : spread(l, start + i);
     s->taken = s->done = s->ready = 0;
     s->status = MHLA_OK;
     s->failed = b->count;
 }
 
 static mhla_status get_readable(mhla_loader *l, int64_t *index, mhla_image *image, int *label) {
-    const int64_t wanted = *index;
+    const int64_t wanted = *index, all = mhla_dataset_count(l->desc.data);
     mhla_status status = MHLA_OK;
-    for (int64_t i = 0; i < l->count; i++) {
-        *index = (wanted + i) % l->count;
+    for (int64_t i = 0; i < all; i++) {
+        *index = (wanted + i) % all;
         status = mhla_dataset_get(l->desc.data, *index, image, label);
         if (status == MHLA_OK || status == MHLA_ENOMEM || !l->desc.train) return status;
     }
     char last[300];
     snprintf(last, sizeof last, "%s", mhla_message());
-    return mhla_fail(status, "none of the %lld pictures can be read; the last one: %s", (long long)l->count, last);
+    return mhla_fail(status, "none of the %lld pictures can be read; the last one: %s", (long long)all, last);
 }
 
 /* Sample i of the batch: read, augmented, its label. */
@@ -322,8 +328,8 @@ mhla_status mhla_loader_create(mhla_loader **loader, const mhla_loader_desc *des
     if (l == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for a loader");
     l->desc = *desc;
     if (l->desc.ahead == 0) l->desc.ahead = 3;
-    l->count = count;
-    l->batches = desc->train ? count / desc->batch : (count + desc->batch - 1) / desc->batch;
+    l->count = !desc->train && desc->limit > 0 && desc->limit < count ? desc->limit : count;
+    l->batches = desc->train ? l->count / desc->batch : (l->count + desc->batch - 1) / desc->batch;
     l->length = l->batches + !desc->train;
     l->classes = desc->classes > 0 ? desc->classes : mhla_dataset_classes(desc->data);
     l->order_epoch = -1;

@@ -24,6 +24,7 @@ typedef struct mhla_loader_desc {
     mhla_mix mix;   /* training only */
     int classes;    /* of the targets; 0: those of the data. A label beyond is an error */
     int no_targets; /* leave out targets; labels only */
+    int64_t limit;  /* evaluation: at most so many pictures, spread over the data; 0: all */
 } mhla_loader_desc;
 
 typedef struct mhla_batch {

@@ -236,7 +236,8 @@ static double data_bytes(const mhla_trainer *t) {
 
 /* ---- Evaluation ---------------------------------------------------------------------------------------------------------- */
 
-static mhla_status measure_batch(const mhla_trainer *t, job *j, const mhla_batch *batch, int64_t first, int64_t rows) {
+static mhla_status measure_batch(const mhla_trainer *t, job *j, const mhla_batch *batch, int64_t first) {
+    const int64_t rows = batch->count;
     work w = work_of(t, batch, 0, rows);
     w.first = first;
     w.test = 1;
@@ -266,24 +267,24 @@ static mhla_status evaluate(mhla_trainer *t, mhla_score *score, json_t *row, mhl
                           .ahead = MHLA_EVALUATE_AHEAD,
                           .augment = augment_of(c),
                           .classes = c->classes,
-                          .no_targets = 1};
+                          .no_targets = 1,
+                          .limit = limit};
     if (strcmp(mhla_recipe_text(t->recipe, "augment.crop"), "centre") == 0) d.augment.crop = MHLA_CROP_CENTRE;
     if (j->measuring == NULL) MHLA_TRY(mhla_tape_create(&j->measuring, t->context));
     mhla_status status = mhla_loader_create(&loader, &d);
-    while (status == MHLA_OK && done < wanted && !t->stop) {
+    while (status == MHLA_OK && !t->stop) {
         const mhla_batch *batch;
         status = mhla_loader_next(loader, &batch);
         if (status != MHLA_OK || batch->count == 0) break;
-        const int64_t rows = batch->count < wanted - done ? batch->count : wanted - done;
-        status = measure_batch(t, j, batch, done, rows);
-        for (int64_t i = 0; i < rows && status == MHLA_OK; i++) {
+        status = measure_batch(t, j, batch, done);
+        for (int i = 0; i < batch->count && status == MHLA_OK; i++) {
             if (batch->labels[i] < 0) continue; /* a file that could not be read */
             sum.mse += j->losses[i].mse;
             sum.vb += j->losses[i].vb;
             sum.loss += j->losses[i].loss;
             counted++;
         }
-        done += rows;
+        done += batch->count;
         if (progress) progress(user, done, wanted);
     }
     mhla_loader_free(loader);

@@ -150,6 +150,31 @@ static void test_order(void **state) {
     remove_folder(folder);
 }
 
+/* Some of the data, from all of it. */
+static void test_limit(void **state) {
+    (void)state;
+    char folder[40];
+    make_folder(folder, 0);
+    mhla_dataset *data;
+    ASSERT_OK(mhla_dataset_open(&data, folder, MHLA_SPLIT_TRAIN));
+    mhla_loader_desc d = {.data = data, .batch = 3, .workers = 1, .no_targets = 1, .limit = 7};
+    d.augment = (mhla_augment){.height = 4, .crop = MHLA_CROP_SQUASH};
+    mhla_loader *l;
+    ASSERT_OK(mhla_loader_create(&l, &d));
+    for (int64_t i = 0; i < 7;) {
+        const mhla_batch *b;
+        ASSERT_OK(mhla_loader_next(l, &b));
+        assert_int_equal(b->count, i < 6 ? 3 : 1);
+        for (int j = 0; j < b->count; j++, i++) {
+            assert_int_equal(b->index[j], i * PICTURES / 7);
+            assert_int_equal(b->labels[j], mhla_dataset_label(data, b->index[j]));
+        }
+    }
+    mhla_loader_free(l);
+    mhla_dataset_free(data);
+    remove_folder(folder);
+}
+
 static void test_evaluation(void **state) {
     (void)state;
     char folder[40];
@@ -241,8 +266,8 @@ static void test_errors(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_workers),    cmocka_unit_test(test_seek),   cmocka_unit_test(test_order),
-        cmocka_unit_test(test_evaluation), cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_workers), cmocka_unit_test(test_seek),       cmocka_unit_test(test_order),
+        cmocka_unit_test(test_limit),   cmocka_unit_test(test_evaluation), cmocka_unit_test(test_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
