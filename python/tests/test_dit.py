@@ -98,7 +98,8 @@ def test_what_it_takes():
     assert model(x, t, y).shape == (2, 3, 8, 12)
     assert model(x[:0], [], []).shape == (0, 3, 8, 12)
     for arguments, says in (((x,), "times and labels"), ((x, t, [0]), r"labels has shape \[1\]"), ((x[:, :2], t, y), "float32"),
-                            ((x, t, [0, 10]), "10 classes and no label for none"), ((x[..., :7], t, y), "width is 7")):
+                            ((x, t, [0, 10]), "10 classes and no label for none"), ((x, t, [0.5, 1]), "labels are float64"),
+                            ((x, t, [0, 2**40]), "labels are int64"), ((x[..., :7], t, y), "width is 7")):
         with pytest.raises(mhla.Error, match=says):
             model(*arguments)
     with pytest.raises(mhla.Error, match="no diffusion model"):

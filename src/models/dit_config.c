@@ -22,7 +22,7 @@ static const struct size {
     {"dit_l_8", 32, 4, 8, 1024, 24, 16, 1000, 2},  {"dit_xl_2", 32, 4, 2, 1152, 28, 16, 1000, 4},
     {"dit_xl_4", 32, 4, 4, 1152, 28, 16, 1000, 2}, {"dit_xl_8", 32, 4, 8, 1152, 28, 16, 1000, 2},
 };
-enum { SIZES = sizeof sizes / sizeof *sizes };
+enum { SIZES = sizeof sizes / sizeof *sizes, TOKENS_MOST = 1 << 24 };
 
 mhla_status mhla_dit_preset(mhla_dit_config *c, const char *model, int structure, int attention, int process) {
     const struct size *s = NULL;
@@ -162,9 +162,11 @@ mhla_status mhla_dit_check_size(const mhla_dit_config *c, int64_t height, int64_
                              (long long)grid, c->blocks[a]);
     }
     const int64_t tokens = mhla_dit_tokens(c, height, width);
+    if (tokens > TOKENS_MOST)
+        return mhla_fail(MHLA_EINVAL, "%lld x %lld makes %lld tokens: expected at most %d", (long long)height,
+                         (long long)width, (long long)tokens, TOKENS_MOST);
     int64_t root = 1;
     while (root * root < tokens) root++;
-    if (tokens > INT32_MAX) return mhla_fail(MHLA_EINVAL, "%lld tokens are too many", (long long)tokens);
     if (c->cpe == MHLA_DIT_CPE_FOLDED && root * root != tokens)
         return mhla_fail(MHLA_EINVAL, "cpe \"folded\" makes a square of the tokens: %lld are none; \"grid\" takes any",
                          (long long)tokens);
@@ -176,8 +178,8 @@ mhla_status mhla_dit_config_check(const mhla_dit_config *c) {
     if (c->dim % 4 != 0) return mhla_fail(MHLA_EINVAL, "dim is %d: the position table needs a multiple of 4", c->dim);
     if (c->dim / c->heads > 512)
         return mhla_fail(MHLA_EINVAL, "dim %d over heads %d is more than 512 per head", c->dim, c->heads);
-    if (c->lepe && c->lepe % 2 == 0)
-        return mhla_fail(MHLA_EINVAL, "lepe is %d: kernels are odd, or 0 for none", c->lepe);
+    if (c->lepe && (c->lepe % 2 == 0 || c->lepe > 31))
+        return mhla_fail(MHLA_EINVAL, "lepe is %d: kernels are odd, up to 31, or 0 for none", c->lepe);
     if (c->learn_sigma && c->process == MHLA_DIT_FLOW)
         return mhla_fail(MHLA_EINVAL, "learn_sigma is true and process is flow: a flow has no variance to learn");
     return mhla_dit_check_size(c, c->image[0], c->image[1]);

@@ -104,9 +104,12 @@ static mhla_status need(const mhla_stored **tensor, const mhla_safetensors *file
                      mhla_shape_text(text, s->shape, s->rank), rank, MOST);
 }
 
+static int has(const mhla_safetensors *file, const char *name) { return mhla_safetensors_find(file, name) != NULL; }
+
 mhla_status mhla_dit_config_guess(mhla_dit_config *c, const mhla_safetensors *file) {
-    const mhla_stored *patch, *position, *labels, *fc1, *last, *mix;
-    const int mhla = mhla_safetensors_find(file, "blocks.0.attn.to_qkv.weight") != NULL;
+    const mhla_stored *patch, *position, *labels, *fc1, *last, *mix, *lepe, *head;
+    const int softmax = !has(file, "blocks.0.attn.to_qkv.weight");
+    const int mhla = has(file, "blocks.0.attn.piece_attn.conv.weight");
     MHLA_TRY(need(&patch, file, "x_embedder.proj.weight", 4));
     MHLA_TRY(need(&position, file, "pos_embed", 3));
     MHLA_TRY(need(&labels, file, "y_embedder.embedding_table.weight", 2));
@@ -118,7 +121,10 @@ mhla_status mhla_dit_config_guess(mhla_dit_config *c, const mhla_safetensors *fi
     int known = 0;
     for (int i = 0; i < 4 && !known; i++) {
         MHLA_TRY(mhla_dit_preset(c, presets[i], MHLA_STRUCTURE_RELEASED,
-                                 mhla ? MHLA_ATTENTION_MHLA : MHLA_ATTENTION_SOFTMAX, MHLA_DIT_LINEAR));
+                                 mhla      ? MHLA_ATTENTION_MHLA
+                                 : softmax ? MHLA_ATTENTION_SOFTMAX
+                                           : MHLA_ATTENTION_LINEAR,
+                                 MHLA_DIT_LINEAR));
         known = c->dim == dim;
     }
     const char *path = mhla_safetensors_path(file);
@@ -143,9 +149,21 @@ mhla_status mhla_dit_config_guess(mhla_dit_config *c, const mhla_safetensors *fi
     c->null_label = 1;
     if (c->classes < 1) return mhla_fail(MHLA_EDATA, "%s: a label table of one row", path);
     if (mhla) c->blocks[0] = c->blocks[1] = (int)pieces;
-    c->qkv_bias = mhla_safetensors_find(file, mhla ? "blocks.0.attn.to_qkv.bias" : "blocks.0.attn.qkv.bias") != NULL;
-    c->qk_norm = mhla && mhla_safetensors_find(file, "blocks.0.attn.q_norm.weight") != NULL;
-    if (mhla_safetensors_find(file, "blocks.0.dw_conv.weight")) c->cpe = MHLA_DIT_CPE_FOLDED;
+    c->qkv_bias = has(file, softmax ? "blocks.0.attn.qkv.bias" : "blocks.0.attn.to_qkv.bias");
+    c->qk_norm = has(file, "blocks.0.attn.q_norm.weight");
+    c->inner_norm = has(file, "blocks.0.attn.norm.weight");
+    c->gate = has(file, "blocks.0.attn.g.weight");
+    if (c->gate) c->gate_norm = has(file, "blocks.0.attn.g_norm.weight");
+    c->lepe = 0;
+    if (has(file, "blocks.0.attn.lepe.weight")) {
+        MHLA_TRY(need(&lepe, file, "blocks.0.attn.lepe.weight", 4));
+        c->lepe = (int)lepe->shape[2];
+    }
+    if (c->gate && c->gate_norm) { /* it is as wide as a head */
+        MHLA_TRY(need(&head, file, "blocks.0.attn.g_norm.weight", 1));
+        if (dim % head->shape[0] == 0) c->heads = (int)(dim / head->shape[0]);
+    }
+    if (has(file, "blocks.0.dw_conv.weight")) c->cpe = MHLA_DIT_CPE_FOLDED;
     for (c->depth = 0; c->depth < 256; c->depth++) {
         char name[64];
         snprintf(name, sizeof name, "blocks.%d.mlp.fc1.weight", c->depth);
