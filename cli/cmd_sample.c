@@ -95,6 +95,14 @@ static int refuse(void) {
     return -1;
 }
 
+/* The class of the `length` letters at `text`, without spaces behind them. */
+static mhla_status find_class(const sample_work *w, const char *text, size_t length, int *class_) {
+    char name[256];
+    while (length > 0 && text[length - 1] == ' ') length--;
+    snprintf(name, sizeof name, "%.*s", (int)(length < 255 ? length : 255), text);
+    return mhla_model_class_find(w->model, name, class_);
+}
+
 /* The numbers of the classes in --classes, *list [*n]. -1, or the code to exit with. */
 static int read_classes(const sample_work *w, int **list, int *n) {
     const char *text = classes ? classes : "all";
@@ -108,17 +116,19 @@ static int read_classes(const sample_work *w, int **list, int *n) {
         return cli_wrong(usage.verb, "--classes is missing: the model has %d", w->info.classes);
     for (int i = 0; all && i < w->info.classes; i++) (*list)[(*n)++] = i;
     for (const char *at = text; !all; at++) {
-        char name[256];
         at += strspn(at, " ");
-        size_t length = strcspn(at, ",");
-        const char *end = at + length;
-        while (length > 0 && at[length - 1] == ' ') length--;
-        snprintf(name, sizeof name, "%.*s", (int)(length < 255 ? length : 255), at);
-        if (*name == '\0') return cli_wrong(usage.verb, "--classes is \"%s\": a name is missing", text);
-        const mhla_status status = mhla_model_class_find(w->model, name, &(*list)[*n]);
-        if (status != MHLA_OK) return cli_failed(usage.verb, status);
+        const size_t first = strcspn(at, ",");
+        size_t end = first;
+        mhla_status status = find_class(w, at, end, &(*list)[*n]);
+        while (status != MHLA_OK && at[end] != '\0') { /* a name may have commas of its own */
+            end += 1 + strcspn(at + end + 1, ",");
+            status = find_class(w, at, end, &(*list)[*n]);
+        }
+        if (first == 0 && status != MHLA_OK)
+            return cli_wrong(usage.verb, "--classes is \"%s\": a name is missing", text);
+        if (status != MHLA_OK) return cli_failed(usage.verb, find_class(w, at, first, &(*list)[*n]));
         (*n)++;
-        at = end;
+        at += end;
         if (*at == '\0') break;
     }
     return -1;
@@ -264,13 +274,16 @@ static void print(const sample_work *w, int same) {
     const mhla_sample_record *r = &w->record;
     char time[32];
     const double evaluations = (double)(w->made * r->steps);
+    if (!json && w->made == 0) {
+        printf("%s: all %lld images were there\n", w->out, (long long)w->kept);
+        return;
+    }
     if (!json) {
         printf("%s: ", w->out);
         if (w->folder && w->kept) printf("%lld images were there, ", (long long)w->kept);
         printf("%lld image%s of %d x %d, %s, %d steps, guidance %g, %s", (long long)w->made, w->made == 1 ? "" : "s",
                r->width, r->height, r->method, r->steps, r->guidance, text_time(time, sizeof time, w->seconds));
-        if (w->made) printf(" (%s a step of an image)", text_time(time, sizeof time, w->seconds / evaluations));
-        printf("\n");
+        printf(" (%s a step of an image)\n", text_time(time, sizeof time, w->seconds / evaluations));
         if (same) printf("%s: the same pixels as %s\n", w->out, like);
         return;
     }

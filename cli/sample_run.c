@@ -248,16 +248,27 @@ static mhla_sample_record one_of(const sample_work *w, int64_t i) {
     return r;
 }
 
-/* 1: there, and made as it would be made now; 0: not there; -1: something else is. */
+/* 1: there, and made as it would be made now; 0: not there; -1: something else is. Weights are known by their hash: where
+ * they lay, and which version of the program made the picture, does not count. */
 static int is_there(const sample_work *w, int64_t i, const char *path) {
     struct stat info;
     if (stat(path, &info) != 0) return 0;
-    const mhla_sample_record record = one_of(w, i);
+    mhla_sample_record record = one_of(w, i), found = {.size = sizeof found};
     mhla_picture there = {.size = sizeof there};
-    char *text = NULL;
-    const int same = mhla_picture_read(&there, path) == MHLA_OK && there.text &&
-                     mhla_sample_record_write(&text, &record) == MHLA_OK && strcmp(text, there.text) == 0;
-    free(text);
+    char *texts[2] = {NULL, NULL};
+    int same = mhla_picture_read(&there, path) == MHLA_OK && there.text &&
+               mhla_sample_record_read(&found, there.text, path) == MHLA_OK;
+    if (same) {
+        char *const model = found.model;
+        found.model = record.model = NULL;
+        *found.choice = *record.choice = *found.version = *record.version = '\0';
+        same = mhla_sample_record_write(&texts[0], &record) == MHLA_OK &&
+               mhla_sample_record_write(&texts[1], &found) == MHLA_OK && strcmp(texts[0], texts[1]) == 0;
+        found.model = model;
+    }
+    free(texts[0]);
+    free(texts[1]);
+    mhla_sample_record_free(&found);
     mhla_picture_free(&there);
     return same ? 1 : -1;
 }

@@ -82,9 +82,7 @@ static mhla_status compare(mhla_measures *r, const mhla_extractor *e, const mhla
     return MHLA_OK;
 }
 
-static mhla_status check(const mhla_measures *result, const mhla_measure_desc *d) {
-    if (d == NULL || d->size != sizeof *d || result->size != sizeof *result)
-        return mhla_fail(MHLA_EINVAL, "desc and result begin with the size of their structures");
+static mhla_status check(const mhla_measure_desc *d) {
     if (d->real == NULL || d->generated == NULL || d->features == NULL)
         return mhla_fail(MHLA_EINVAL, "%s is NULL",
                          d->real == NULL        ? "real"
@@ -99,11 +97,15 @@ static mhla_status check(const mhla_measures *result, const mhla_measure_desc *d
     return MHLA_OK;
 }
 
-mhla_status mhla_measure(mhla_measures *result, const mhla_measure_desc *d) {
-    if (result == NULL) return mhla_fail(MHLA_EINVAL, "result is NULL");
-    MHLA_TRY(check(result, d));
-    mhla_measures r = {
-        .size = sizeof r, .score = NAN, .score_deviation = NAN, .precision = NAN, .recall = NAN, .accuracy = NAN};
+mhla_status mhla_measure(mhla_measures *result, const mhla_measure_desc *desc) {
+    mhla_measure_desc given, *const d = &given;
+    mhla_measures r;
+    MHLA_TRY(mhla_copy_struct(d, sizeof *d, desc, "desc"));
+    MHLA_TRY(mhla_copy_struct(&r, sizeof r, result, "result"));
+    MHLA_TRY(check(d));
+    const size_t size = result->size < sizeof r ? result->size : sizeof r; /* as much as the caller knows */
+    r = (mhla_measures){
+        .size = result->size, .score = NAN, .score_deviation = NAN, .precision = NAN, .recall = NAN, .accuracy = NAN};
     mhla_gallery *sets[2] = {NULL, NULL};
     mhla_features features[2] = {{0}, {0}};
     mhla_extractor *e = NULL;
@@ -136,7 +138,7 @@ mhla_status mhla_measure(mhla_measures *result, const mhla_measure_desc *d) {
         r.labelled = !isnan(r.accuracy);
         status = compare(&r, e, &features[0], &features[1], d->neighbours ? d->neighbours : NEIGHBOURS);
     }
-    if (status == MHLA_OK) *result = r;
+    if (status == MHLA_OK) memcpy(result, &r, size);
     for (int i = 0; i < 2; i++) {
         features_free(&features[i]);
         mhla_gallery_free(sets[i]);

@@ -21,6 +21,9 @@ $s -n 2 --out f | report
 find f -type f | sort
 $s -n 3 --out f | report
 mhla sample -m m --steps 5 --quiet -n 3 --out f; echo "-> $?"
+mhla sample -m ./m --steps 4 --quiet -n 3 --out f | report # weights are known by their hash
+cp -r m commas && sed -i 's/"Bag"/"Bag, of leather"/' commas/config.json
+mhla sample -m commas --steps 4 --quiet -n 1 -c 'trouser, Bag, of leather,0' --out commas.png | report
 $s -n 1 -c bag --seed 2 --out one.png >/dev/null; cmp one.png f/2-Bag/000002.png && echo 'alone or in a folder: the same file'
 
 mhla sample -m m --steps 5 --batch 4 -n 100000 -c 0,1 --quiet --out big >out 2>err &
