@@ -82,7 +82,7 @@ class Model:
         given = []
         for name, values, dtype in (("times", times, np.float32), ("labels", labels, np.int32)):
             a = _as_numpy(values)
-            if name == "labels" and (a.dtype.kind not in "iu" or (a.size and not 0 <= a.min() <= a.max() < 2**31)):
+            if name == "labels" and a.size and (a.dtype.kind not in "iu" or not 0 <= a.min() <= a.max() < 2**31):
                 raise Error(f"labels are {a.dtype}: expected whole numbers, 0 or more")
             a = np.ascontiguousarray(a, dtype)
             if a.shape != (len(x),):
