@@ -41,6 +41,8 @@ ROWS = {  # name: (model, attention, batch, training)
     "deit-t-softmax-32": ("deit", "softmax", 32, False),
     "deit-t-softmax-1": ("deit", "softmax", 1, False),
     "deit-t-train-32": ("deit", "mhla", 32, True),
+    **{f"deit-t-{name}-{train}32": ("deit", name, 32, bool(train)) for name in ("focused", "inline", "mala", "rala")
+       for train in ("", "train-")},
     "dit-s-8": ("dit", "mhla", 8, False),
     "dit-s-1": ("dit", "mhla", 1, False),
     "dit-s-softmax-8": ("dit", "softmax", 8, False),
@@ -105,6 +107,102 @@ class Softmax(nn.Module):
         return self.proj(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(B, T, D))
 
 
+class Focused(nn.Module):
+    """As in FLatten-Transformer, power 3: x [B,T,D] on a square grid."""
+
+    def __init__(self, D, heads, T=196):
+        super().__init__()
+        self.heads, self.qkv, self.proj = heads, nn.Linear(D, 3 * D), nn.Linear(D, D)
+        self.scale, self.positional_encoding = nn.Parameter(torch.zeros(1, 1, D)), nn.Parameter(torch.zeros(1, T, D))
+        self.dwc = nn.Conv2d(D // heads, D // heads, 5, padding=2, groups=D // heads)
+
+    def focus(self, x):
+        x = (F.relu(x) + EPS) / F.softplus(self.scale)
+        cubes = x ** 3
+        return cubes / cubes.norm(dim=-1, keepdim=True) * x.norm(dim=-1, keepdim=True)
+
+    def forward(self, x):
+        B, T, D = x.shape
+        q, k, v = self.qkv(x).chunk(3, -1)
+        q, k = self.focus(q), self.focus(k + self.positional_encoding)
+        q, k, v = (y.view(B, T, self.heads, -1).transpose(1, 2) for y in (q, k, v))
+        z = 1 / (q @ k.mean(-2, keepdim=True).transpose(-2, -1) + EPS)
+        o = q @ ((k.transpose(-2, -1) * T ** -0.5) @ (v * T ** -0.5)) * z
+        side = math.isqrt(T)
+        local = self.dwc(v.reshape(B * self.heads, side, side, -1).permute(0, 3, 1, 2))
+        o = o + local.permute(0, 2, 3, 1).reshape(B, self.heads, T, -1)
+        return self.proj(o.transpose(1, 2).reshape(B, T, D))
+
+
+class InLine(nn.Module):
+    """As in InLine-DeiT: token 0 is the class token; each image predicts the 3x3 kernels of its residual."""
+
+    def __init__(self, D, heads):
+        super().__init__()
+        self.heads, self.qkv, self.proj = heads, nn.Linear(D, 3 * D), nn.Linear(D, D)
+        self.residual = nn.Sequential(nn.Conv1d(D, D, 1, groups=heads), nn.GELU(), nn.Conv1d(D, 9 * D, 1, groups=heads))
+
+    def forward(self, x):
+        B, T, D = x.shape
+        q, k, v = self.qkv(x).view(B, T, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        kernels = self.residual(x.mean(1).unsqueeze(-1)).view(B * D, 1, 3, 3)
+        s, side = (D // self.heads) ** -0.5, math.isqrt(T - 1)
+        o = q @ ((k.transpose(-2, -1) * (s / T) ** 0.5) @ (v * (s / T) ** 0.5))
+        o = o + (1 - s * (q @ k.mean(-2, keepdim=True).transpose(-2, -1))) * v.mean(-2, keepdim=True)
+        o = o.transpose(1, 2).reshape(B, T, D)
+        grid = v[:, :, 1:].transpose(-2, -1).reshape(1, B * D, side, side)
+        local = F.conv2d(grid, kernels, padding=1, groups=B * D).view(B, D, T - 1).transpose(1, 2)
+        return self.proj(torch.cat([o[:, :1], o[:, 1:] + local], 1))
+
+
+class Rotated(nn.Module):
+    """What MALA and RALA share, as published on [B,D,rows,columns]: 1x1 convolutions, elu + 1, axial rotary, LePE, gate."""
+
+    def __init__(self, D, heads, side=14):
+        super().__init__()
+        self.heads, self.qkvo, self.proj = heads, nn.Conv2d(D, 4 * D, 1), nn.Conv2d(D, D, 1)
+        self.lepe = nn.Conv2d(D, D, 5, padding=2, groups=D)
+        n = D // heads // 4
+        theta = 10000.0 ** -torch.linspace(0, 1, n)
+        angle = torch.stack([torch.arange(side)[:, None, None].expand(side, side, 1) * theta,
+                             torch.arange(side)[None, :, None].expand(side, side, 1) * theta], 2).flatten(2)
+        angle = angle.repeat_interleave(2, -1).flatten(0, 1)
+        self.register_buffer("cos", angle.cos(), persistent=False)
+        self.register_buffer("sin", angle.sin(), persistent=False)
+
+    def turn(self, x):
+        return x * self.cos + torch.stack([-x[..., 1::2], x[..., ::2]], -1).flatten(-2) * self.sin
+
+    def forward(self, x):
+        B, T, D = x.shape
+        side = math.isqrt(T)
+        q, k, v, gate = self.qkvo(x.transpose(1, 2).reshape(B, D, side, side)).chunk(4, 1)
+        local = self.lepe(v)
+        q, k, v = (y.reshape(B, self.heads, -1, T).transpose(-2, -1) for y in (q, k, v))
+        o = self.core(F.elu(q) + 1, F.elu(k) + 1, v)
+        o = o.transpose(-2, -1).reshape(B, D, side, side)
+        return self.proj((o + local) * gate).flatten(2).transpose(1, 2)
+
+
+class MALA(Rotated):
+    def core(self, q, k, v):
+        T, s = q.shape[-2], q.shape[-1] ** -0.5
+        z = q @ k.mean(-2, keepdim=True).transpose(-2, -1) * s
+        kv = (self.turn(k).transpose(-2, -1) * (s / T) ** 0.5) @ (v * (s / T) ** 0.5)
+        return self.turn(q) @ kv * (1 + 1 / (z + EPS)) - z * v.mean(-2, keepdim=True)
+
+
+class RALA(Rotated):
+    def core(self, q, k, v):
+        T, s = q.shape[-2], q.shape[-1] ** -0.5
+        k = k * (q.mean(-2, keepdim=True) * s @ k.transpose(-2, -1)).softmax(-1).transpose(-2, -1) * T
+        z = 1 / (q @ k.mean(-2, keepdim=True).transpose(-2, -1) + EPS)
+        return self.turn(q) @ ((self.turn(k).transpose(-2, -1) * T ** -0.5) @ (v * T ** -0.5)) * z
+
+
+ATTENTIONS = {"mhla": MHLA, "softmax": Softmax, "focused": Focused, "inline": InLine, "mala": MALA, "rala": RALA}
+
+
 class Block(nn.Module):
     def __init__(self, attention, D, heads):
         super().__init__()
@@ -120,13 +218,14 @@ class Block(nn.Module):
 class DeiT(nn.Module):
     def __init__(self, attention, D=192, depth=12, heads=3, classes=1000):
         super().__init__()
-        self.mhla = attention == "mhla"
-        if not self.mhla:
+        self.mhla, self.token = attention == "mhla", attention in ("softmax", "inline")
+        heads = 6 if attention == "inline" else heads
+        if self.token:
             self.cls_token = nn.Parameter(torch.zeros(1, 1, D))
-        self.pos_embed = nn.Parameter(0.02 * torch.randn(1, 256 if self.mhla else 197, D))
+        self.pos_embed = nn.Parameter(0.02 * torch.randn(1, 256 if self.mhla else 196 + self.token, D))
         self.patch_embed = nn.ModuleDict(dict(proj=nn.Conv2d(3, D, 16, 16)))
-        self.blocks = nn.ModuleList(Block(MHLA if self.mhla else Softmax, D, heads) for _ in range(depth))
-        self.add_module("fc_norm" if self.mhla else "norm", nn.LayerNorm(D, eps=1e-6))
+        self.blocks = nn.ModuleList(Block(ATTENTIONS[attention], D, heads) for _ in range(depth))
+        self.add_module("norm" if self.token else "fc_norm", nn.LayerNorm(D, eps=1e-6))
         self.head = nn.Linear(D, classes)
 
     def forward(self, images):
@@ -135,10 +234,10 @@ class DeiT(nn.Module):
             x = blocked(x + self.pos_embed.transpose(1, 2).view(1, -1, 16, 16))
         else:
             x = self.patch_embed["proj"](images).flatten(2).transpose(1, 2)
-            x = torch.cat([self.cls_token.expand(len(x), -1, -1), x], 1) + self.pos_embed
+            x = (torch.cat([self.cls_token.expand(len(x), -1, -1), x], 1) if self.token else x) + self.pos_embed
         for block in self.blocks:
             x = block(x)
-        return self.head(self.fc_norm(x.mean((1, 2))) if self.mhla else self.norm(x)[:, 0])
+        return self.head(self.norm(x)[:, 0] if self.token else self.fc_norm(x.flatten(1, -2).mean(1)))
 
 
 # ---- DiT-S/2: MHLA as released, softmax as facebookresearch's ----------------------------------------------------------
@@ -205,7 +304,7 @@ def check():
         print("the package mhla is not installed: PyTorch's logits are not compared with ours")
         return
     for name, preset in ("deit", "deit_tiny"), ("dit", "dit_s_2"):
-        for attention in ("mhla", "softmax"):
+        for attention in ATTENTIONS if name == "deit" else ("mhla", "softmax"):
             model, net = mhla.create(preset, structure="released", attention=attention), net_of(name, attention)
             net.load_state_dict({key: torch.from_numpy(x) for key, x in model.state_dict().items()})
             x = inputs_of(name, 2)

@@ -1,5 +1,5 @@
-/* The benchmark's whole models: DeiT-T and DiT-S/2 with MHLA and with softmax attention, inference and a training step, and
- * DiT-S/2 on ever larger images. Random inputs and fresh weights cost what real ones do. */
+/* The benchmark's whole models: DeiT-T and DiT-S/2 with MHLA and with softmax attention, inference and a training step, DeiT-T with
+ * the attentions that MHLA is compared with, and DiT-S/2 on ever larger images. Random inputs and fresh weights cost what real ones do. */
 #include <mhla/diffusion.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,31 +9,39 @@
 
 typedef struct model_shape {
     const char *name, *preset;
-    bench_operator attention;
+    const char *attention;
     int64_t batch;
     int train;
     int side; /* of the input, 0: the preset's */
 } model_shape;
 
 static const model_shape models[] = {
-    {"deit-t-32", "deit_tiny", OPERATOR_MHLA, 32, 0, 0},
-    {"deit-t-1", "deit_tiny", OPERATOR_MHLA, 1, 0, 0},
-    {"deit-t-softmax-32", "deit_tiny", OPERATOR_SOFTMAX, 32, 0, 0},
-    {"deit-t-softmax-1", "deit_tiny", OPERATOR_SOFTMAX, 1, 0, 0},
-    {"deit-t-train-32", "deit_tiny", OPERATOR_MHLA, 32, 1, 0},
-    {"dit-s-8", "dit_s_2", OPERATOR_MHLA, 8, 0, 0},
-    {"dit-s-1", "dit_s_2", OPERATOR_MHLA, 1, 0, 0},
-    {"dit-s-softmax-8", "dit_s_2", OPERATOR_SOFTMAX, 8, 0, 0},
-    {"dit-s-softmax-1", "dit_s_2", OPERATOR_SOFTMAX, 1, 0, 0},
-    {"dit-s-train-8", "dit_s_2", OPERATOR_MHLA, 8, 1, 0},
+    {"deit-t-32", "deit_tiny", "mhla", 32, 0, 0},
+    {"deit-t-1", "deit_tiny", "mhla", 1, 0, 0},
+    {"deit-t-softmax-32", "deit_tiny", "softmax", 32, 0, 0},
+    {"deit-t-softmax-1", "deit_tiny", "softmax", 1, 0, 0},
+    {"deit-t-train-32", "deit_tiny", "mhla", 32, 1, 0},
+    {"deit-t-focused-32", "deit_tiny", "focused", 32, 0, 0},
+    {"deit-t-focused-train-32", "deit_tiny", "focused", 32, 1, 0},
+    {"deit-t-inline-32", "deit_tiny", "inline", 32, 0, 0},
+    {"deit-t-inline-train-32", "deit_tiny", "inline", 32, 1, 0},
+    {"deit-t-mala-32", "deit_tiny", "mala", 32, 0, 0},
+    {"deit-t-mala-train-32", "deit_tiny", "mala", 32, 1, 0},
+    {"deit-t-rala-32", "deit_tiny", "rala", 32, 0, 0},
+    {"deit-t-rala-train-32", "deit_tiny", "rala", 32, 1, 0},
+    {"dit-s-8", "dit_s_2", "mhla", 8, 0, 0},
+    {"dit-s-1", "dit_s_2", "mhla", 1, 0, 0},
+    {"dit-s-softmax-8", "dit_s_2", "softmax", 8, 0, 0},
+    {"dit-s-softmax-1", "dit_s_2", "softmax", 1, 0, 0},
+    {"dit-s-train-8", "dit_s_2", "mhla", 8, 1, 0},
 };
 enum { MODELS = sizeof models / sizeof *models };
 
 /* Group resolution: one image of DiT-S/2 with ever more tokens, for each operator asked for. */
 static const model_shape resolutions[] = {
-    {"dit-256", "dit_s_2", OPERATOR_MHLA, 1, 0, 32},    {"dit-1024", "dit_s_2", OPERATOR_MHLA, 1, 0, 64},
-    {"dit-4096", "dit_s_2", OPERATOR_MHLA, 1, 0, 128},  {"dit-16384", "dit_s_2", OPERATOR_MHLA, 1, 0, 256},
-    {"dit-65536", "dit_s_2", OPERATOR_MHLA, 1, 0, 512},
+    {"dit-256", "dit_s_2", "mhla", 1, 0, 32},    {"dit-1024", "dit_s_2", "mhla", 1, 0, 64},
+    {"dit-4096", "dit_s_2", "mhla", 1, 0, 128},  {"dit-16384", "dit_s_2", "mhla", 1, 0, 256},
+    {"dit-65536", "dit_s_2", "mhla", 1, 0, 512},
 };
 enum { RESOLUTIONS = sizeof resolutions / sizeof *resolutions };
 
@@ -103,8 +111,9 @@ static size_t peak_memory(int reset) {
 }
 
 static mhla_status make(model_work *w, const model_shape *s, const mhla_context *context, int *diffusion) {
-    static const char *const attentions[] = {"attention=mhla", "attention=linear", "attention=softmax"};
-    const char *const settings[] = {"structure=released", attentions[s->attention]};
+    char attention[32];
+    const char *const settings[] = {"structure=released", attention};
+    snprintf(attention, sizeof attention, "attention=%s", s->attention);
     mhla_model_info info = {.size = sizeof info};
     *w = (model_work){.batch = s->batch, .side = s->side};
     mhla_status status = mhla_model_create(&w->model, s->preset, settings, 2, 1);
@@ -187,7 +196,7 @@ mhla_status bench_resolution(bench *b) {
         for (int op = OPERATOR_MHLA; op <= OPERATOR_SOFTMAX && status == MHLA_OK; op++) {
             if (!bench_wants(b, "resolution", resolutions[i].name) || !(b->operators & 1 << op)) continue;
             model_shape s = resolutions[i];
-            s.attention = (bench_operator)op;
+            s.attention = variants[op];
             status = measure(b, "resolution", &s, variants[op], named ? 0.0 : 10.0);
         }
     }

@@ -365,7 +365,8 @@ def run_model(verb, config, parameters, inputs, *arguments):
 
 
 def deit_config(parameters, image, patch, dim, depth, heads, classes, attention, padding=0, **more):
-    config = {"model": "deit_tiny", "structure": "released", "attention": attention, "image": [image, image], "channels": 3,
+    config = {"model": "deit_tiny", "structure": "released", "attention": attention, "image": [image, image],
+              "channels": parameters["patch_embed.proj.weight"].shape[1],
               "padding": [padding, padding], "patch": patch, "dim": dim, "depth": depth, "heads": heads, "classes": classes, **more}
     mix = parameters.get("blocks.0.attn.piece_attn.conv.weight")
     if mix is not None:
@@ -406,13 +407,55 @@ def deit_model(case):
     compare_model(case, config, parameters, x, ["out.features", "out.logits", "out.loss"])
 
 
-@known(case="deit_(mhla|softmax|linear)")
+def own_fields(case, attention, parameters, prefix):
+    """What a case says about an attention of another author, or what its tensors tell."""
+    kernel = next((parameters[prefix + n].shape[-1] for n in ("dwc.weight", "lepe.weight") if prefix + n in parameters), 0)
+    if attention == "inline" and prefix + "residual.2.bias" in parameters:
+        kernel = math.isqrt(len(parameters[prefix + "residual.2.bias"]) // len(parameters[prefix + "residual.0.bias"]))
+    fields = {"lepe": kernel, "qkv_bias": any(prefix + n in parameters for n in ("qkv.bias", "qkvo.bias"))}
+    if attention == "focused":
+        fields["power"] = case["focusing_factor"] or 3
+    if attention in ("mala", "rala"):
+        fields |= {"gate": prefix + "qkvo.weight" in parameters, "rope": case["rope"] is not False}
+    return fields
+
+
+@known(case="deit_(mhla|softmax|linear|focused|inline|mala|rala).*")
 def deit_skeleton(case):
     parameters, x = case.group("param."), case.tensors["in.image"]
+    more = own_fields(case, case["attention"], parameters, "blocks.0.attn.") if case["attention"] in OTHERS else {}
     config = deit_config(parameters, x.shape[-1], case["patch"], case["dim"], case["depth"], case["heads"], case["num_classes"],
                          case["attention"], class_token=bool(case["class_token"]), cpe=case["cpe"] or 0, norm=case["norm"],
-                         norm_eps=case["norm_eps"])
+                         norm_eps=case["norm_eps"], mlp_ratio=case["mlp_ratio"] or 4, **more)
+    config["image"] = list(x.shape[-2:])
     compare_model(case, config, parameters, x, [f"out.blocks.{i}" for i in range(case["depth"])] + ["out.logits"], {"image": "in.x"})
+
+
+OTHERS = ("focused", "inline", "mala", "rala")
+
+
+@known(case="attn_(focused|inline|mala|rala).*")
+def deit_attention(case):
+    """An attention alone: the first block of a classifier whose other parameters are zero."""
+    attention, parameters, x = case["case"].split("_")[1], case.group("param."), case.tensors["in.x"]
+    (B, T, C), grid, token = x.shape, case["grid"], bool(case["class_token"])
+    norm = "norm" if token else "fc_norm"
+    shapes = {"pos_embed": [1, T, C], "patch_embed.proj.weight": [C, 1, 1, 1], "patch_embed.proj.bias": [C], "head.weight": [1, C],
+              "head.bias": [1], "blocks.0.mlp.fc1.weight": [C, C], "blocks.0.mlp.fc1.bias": [C], "blocks.0.mlp.fc2.weight": [C, C],
+              "blocks.0.mlp.fc2.bias": [C], **({"cls_token": [1, 1, C]} if token else {}),
+              **{f"{n}.{w}": [C] for n in ("blocks.0.norm1", "blocks.0.norm2", norm) for w in ("weight", "bias")}}
+    model = {name: torch.zeros(shape) for name, shape in shapes.items()} | {f"blocks.0.attn.{n}": p for n, p in parameters.items()}
+    config = deit_config(model, 1, 1, C, 1, case["heads"], 1, attention, class_token=token, mlp_ratio=1,
+                         **own_fields(case, attention, parameters, ""))
+    config["image"] = list(grid)
+    got = run_model("attention", config, model, {"in.x": x, "dout.y": case.tensors["dout.y"]})
+    case.compare("out.y", got["out.y"], case.tensors["out.y"], OUT)
+    for name, golden in case.group("grad.").items():
+        own = "grad.in.x" if name in ("x", "in.x") else f"grad.param.blocks.0.attn.{name.removeprefix('param.')}"
+        if own in got:
+            case.compare(f"grad.{name}", got[own], golden, GRAD)
+        else:
+            case.results.append((f"grad.{name} that nothing has", math.inf, GRAD))
 
 
 def formula_parameters(names):

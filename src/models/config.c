@@ -20,6 +20,19 @@ static const struct size {
 };
 enum { SIZES = sizeof sizes / sizeof *sizes };
 
+/* What belongs to an attention as its authors wrote it, whatever surrounds it. */
+static void preset_own(mhla_deit_config *c) {
+    if (c->attention < MHLA_ATTENTION_FOCUSED) return;
+    c->qkv_bias = 1;
+    c->qk_norm = 0;
+    if (c->attention == MHLA_ATTENTION_FOCUSED) c->power = 3;
+    if (c->attention == MHLA_ATTENTION_INLINE) {
+        c->heads = c->dim / 32;
+        c->lepe = 3;
+    }
+    c->gate = c->rope = c->attention == MHLA_ATTENTION_MALA || c->attention == MHLA_ATTENTION_RALA;
+}
+
 mhla_status mhla_deit_preset(mhla_deit_config *c, const char *model, int structure, int attention) {
     const struct size *s = NULL;
     for (int i = 0; i < SIZES; i++)
@@ -55,6 +68,7 @@ mhla_status mhla_deit_preset(mhla_deit_config *c, const char *model, int structu
         .crop = 0.9,
     };
     snprintf(c->model, sizeof c->model, "%s", s->name);
+    preset_own(c);
     if (structure != MHLA_STRUCTURE_RELEASED) return MHLA_OK;
     if (attention == MHLA_ATTENTION_MHLA) {
         c->inner_norm = 1;
@@ -63,17 +77,19 @@ mhla_status mhla_deit_preset(mhla_deit_config *c, const char *model, int structu
         c->mix = MHLA_MIX_RELEASED_LINEAR;
     } else {
         c->padding[0] = c->padding[1] = 0;
-        c->lepe = 0;
     }
     if (attention == MHLA_ATTENTION_LINEAR) {
+        c->lepe = 0;
         c->norm = MHLA_NORM_RMS;
         c->feature_eps = 0.0;
     }
     if (attention == MHLA_ATTENTION_SOFTMAX) { /* timm's DeiT */
+        c->lepe = 0;
         c->class_token = 1;
         c->qkv_bias = 1;
         c->qk_norm = 0;
     }
+    if (attention == MHLA_ATTENTION_INLINE) c->class_token = 1;
     return MHLA_OK;
 }
 
@@ -88,7 +104,7 @@ static const mhla_field fields[] = {
     F("model", TEXT, TEXT, model, 0, 0, "deit_nano|deit_tiny|deit_small|deit_base", "the preset that sizes come from"),
     F("structure", TEXT, CHOICE, structure, 0, 0, "equal|released",
       "equal: all but the attention alike for all; released: as published"),
-    F("attention", TEXT, CHOICE, attention, 0, 0, "mhla|linear|softmax", "which attention"),
+    F("attention", TEXT, CHOICE, attention, 0, 0, "mhla|linear|softmax|focused|inline|mala|rala", "which attention"),
     F("image", INTS, INT2, image, 1, 16384, NULL, "height, width of an input image"),
     F("channels", INT, INT, channels, 1, 3, NULL, "1 grey, 3 colour"),
     F("padding", INTS, INT2, padding, 0, 4096, NULL, "zero pixels added on each side: above and below, left and right"),
@@ -107,7 +123,11 @@ static const mhla_field fields[] = {
     F("qkv_bias", BOOL, BOOL, qkv_bias, 0, 0, NULL, "biases of q, k, v"),
     F("qk_norm", BOOL, BOOL, qk_norm, 0, 0, NULL, "RMS norm of q and k over all heads"),
     F("qk_norm_eps", REAL, REAL, qk_norm_eps, 0, 1, NULL, "its eps"),
-    F("lepe", INT, INT, lepe, 0, 31, NULL, "kernel of the convolution of v added to the attention (5), 0 none"),
+    F("lepe", INT, INT, lepe, 0, 31, NULL,
+      "kernel of the convolution of v added to the attention (5, inline 3), 0 none"),
+    F("gate", BOOL, BOOL, gate, 0, 0, NULL, "mala, rala: the result times a fourth part of the projection"),
+    F("rope", BOOL, BOOL, rope, 0, 0, NULL, "mala, rala: axial rotary embedding"),
+    F("power", INT, INT, power, 0, 16, NULL, "focused: of its features (3)"),
     F("feature_eps", REAL, REAL, feature_eps, 0, 1, NULL, "added to relu features"),
     F("den_eps", REAL, REAL, den_eps, 0, 1, NULL, "added to the denominator"),
     F("blocks", INTS, INT2, blocks, 1, 256, NULL, "MHLA: pieces per axis of the grid of patches"),
@@ -163,6 +183,16 @@ mhla_status mhla_deit_config_check(const mhla_deit_config *c) {
                              grid, c->blocks[a]);
     }
     if (c->dim % c->heads != 0) return mhla_fail(MHLA_EINVAL, "dim %d is no multiple of heads %d", c->dim, c->heads);
+    if ((c->gate || c->rope) && c->attention != MHLA_ATTENTION_MALA && c->attention != MHLA_ATTENTION_RALA)
+        return mhla_fail(MHLA_EINVAL, "%s is true: only the attentions mala and rala have it",
+                         c->gate ? "gate" : "rope");
+    if (c->rope && c->dim / c->heads % 4 != 0)
+        return mhla_fail(MHLA_EINVAL,
+                         "dim %d over heads %d is %d per head: an axial rotary embedding (rope) needs a multiple of 4",
+                         c->dim, c->heads, c->dim / c->heads);
+    if ((c->power > 0) != (c->attention == MHLA_ATTENTION_FOCUSED))
+        return mhla_fail(MHLA_EINVAL, "power is %d: the attention focused has one, 1 to 16, the others none (0)",
+                         c->power);
     if ((c->lepe && c->lepe % 2 == 0) || (c->cpe && c->cpe % 2 == 0))
         return mhla_fail(MHLA_EINVAL, "lepe is %d, cpe is %d: kernels are odd, or 0 for none", c->lepe, c->cpe);
     if (c->attention == MHLA_ATTENTION_MHLA && c->class_token && c->denominator == MHLA_DEN_RELEASED)

@@ -1,6 +1,6 @@
 /* DeiT: an image is cut into patches, a stack of transformer blocks lets them look at each other, the mean of all of them
- * (or a class token) says what the image shows. With MHLA for attention this is the classifier of the paper; linear and
- * softmax attention stand in the same place. One file, from the parameters to the logits; config.c has the choices.
+ * (or a class token) says what the image shows. With MHLA for attention this is the classifier of the paper; the attentions
+ * of its comparison stand in the same place. One file, from the parameters to the logits; config.c has the choices.
  *
  *   x = patches + position
  *   x = x + attention(norm(x)),  x = x + mlp(norm(x))      depth times
@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/memory.h"
 #include "core/status.h"
 #include "models/parts.h"
 
@@ -27,18 +28,22 @@ typedef struct block {
     float drop_path;
     layer cpe;                /* [D,1,3,3] */
     norm norm1, inner, norm2; /* inner: the attention's own */
-    layer qkv, out;           /* [3D,D], [D,D] */
+    layer qkv, out;           /* [3D,D] ([4D,D,1,1] with a gate), [D,D] */
     mhla_param *q_norm, *k_norm;
-    layer lepe;      /* [D,1,5,5] */
-    mhla_param *mix; /* [M,M,1,1]: how much query block i takes from block b; a class token is block 0 */
-    layer fc1, fc2;  /* [4D,D], [D,4D] */
+    layer lepe;           /* [D,1,5,5]; Focused LA: [K,1,5,5], the same for all heads */
+    layer squeeze, widen; /* InLine: [D,K,1], [9D,K,1], from the mean token of a head to its kernels */
+    mhla_param *position; /* Focused LA: [1,T,D], of keys */
+    mhla_param *mix;      /* [M,M,1,1]: how much query block i takes from block b; a class token is block 0.
+                             Focused LA: [1,1,D], the scale of its features */
+    layer fc1, fc2;       /* [4D,D], [D,4D] */
 } block;
 
 struct mhla_deit {
     mhla_deit_config config;
     mhla_params *params;
-    mhla_plan *plan; /* of the attention */
-    int grid[2];     /* patches per axis, padding counted */
+    mhla_plan *plan;  /* of the attention */
+    float *cos, *sin; /* [T,K/2] one allocation; rotary embedding, NULL without */
+    int grid[2];      /* patches per axis, padding counted */
     mhla_param *cls_token, *pos_embed;
     layer patch, head;
     norm norm;
@@ -54,24 +59,52 @@ static norm add_norm(mhla_params *ps, int kind, int64_t D, const char *name) {
 /* MHLA's blocks: pieces of the grid; a class token, which has no place in the image, is one of its own before them. */
 static int64_t blocks_of(const mhla_deit_config *c) { return (int64_t)c->blocks[0] * c->blocks[1] + c->class_token; }
 
-/* In the order of the published lists. Softmax attention has timm's names, the others those of MHLA's release. */
+/* The attention's own layers, under the names of its authors: MHLA's release for MHLA and linear attention, timm's for the
+ * others, of which some have 1x1 convolutions for linear layers. */
+static void add_attention(block *b, mhla_params *ps, const mhla_deit_config *c, int i) {
+    char name[64];
+    const int ours = c->attention == MHLA_ATTENTION_MHLA || c->attention == MHLA_ATTENTION_LINEAR;
+    const int pointwise = c->attention == MHLA_ATTENTION_MALA || c->attention == MHLA_ATTENTION_RALA;
+    const int focused = c->attention == MHLA_ATTENTION_FOCUSED, own = c->attention == MHLA_ATTENTION_INLINE;
+    const int64_t D = c->dim, K = D / c->heads, T = mhla_deit_tokens(c), M = blocks_of(c);
+#define NAME(suffix) (snprintf(name, sizeof name, "blocks.%d.attn.%s", i, suffix), name)
+    if (c->inner_norm) b->inner = add_norm(ps, MHLA_NORM_LAYER, D, NAME("norm"));
+    if (focused) {
+        b->mix = mhla_params_add(ps, NAME("scale"), MHLA_SHAPE(1, 1, D), MHLA_PARAM_DECAY);
+        b->position = mhla_params_add(ps, NAME("positional_encoding"), MHLA_SHAPE(1, T, D), MHLA_PARAM_DECAY);
+    }
+    if (pointwise)
+        b->qkv = mhla_part_pointwise(ps, (c->gate ? 4 : 3) * D, D, c->qkv_bias, c->gate ? NAME("qkvo") : NAME("qkv"));
+    else
+        b->qkv = mhla_part_linear(ps, 3 * D, D, c->qkv_bias, ours ? NAME("to_qkv") : NAME("qkv"));
+    if (c->qk_norm) {
+        b->q_norm = mhla_params_add(ps, NAME("q_norm.weight"), MHLA_SHAPE(D), 0);
+        b->k_norm = mhla_params_add(ps, NAME("k_norm.weight"), MHLA_SHAPE(D), 0);
+    }
+    if (c->lepe && own) {
+        const int64_t k2 = (int64_t)c->lepe * c->lepe;
+        b->squeeze = mhla_part_grouped(ps, D, K, NAME("residual.0"));
+        b->widen = mhla_part_grouped(ps, k2 * D, K, NAME("residual.2"));
+    } else if (c->lepe) {
+        b->lepe = mhla_part_depthwise(ps, focused ? K : D, c->lepe, focused ? NAME("dwc") : NAME("lepe"));
+    }
+    if (c->attention == MHLA_ATTENTION_MHLA)
+        b->mix = mhla_part_mix(ps, M, c->structure, NAME("piece_attn.conv.weight"));
+    if (pointwise)
+        b->out = mhla_part_pointwise(ps, D, D, 1, NAME("proj"));
+    else
+        b->out = mhla_part_linear(ps, D, D, 1, ours ? NAME("to_out.0") : NAME("proj"));
+#undef NAME
+}
+
+/* In the order of the published lists. */
 static void add_block(block *b, mhla_params *ps, const mhla_deit_config *c, int i) {
     char name[64];
-    const int timm = c->attention == MHLA_ATTENTION_SOFTMAX;
-    const int64_t D = c->dim, hidden = (int64_t)(c->dim * c->mlp_ratio), M = blocks_of(c);
+    const int64_t D = c->dim, hidden = (int64_t)(c->dim * c->mlp_ratio);
 #define NAME(suffix) (snprintf(name, sizeof name, "blocks.%d.%s", i, suffix), name)
     if (c->cpe) b->cpe = mhla_part_depthwise(ps, D, c->cpe, NAME("cpe"));
     b->norm1 = add_norm(ps, c->norm, D, NAME("norm1"));
-    if (c->inner_norm) b->inner = add_norm(ps, MHLA_NORM_LAYER, D, NAME("attn.norm"));
-    b->qkv = mhla_part_linear(ps, 3 * D, D, c->qkv_bias, timm ? NAME("attn.qkv") : NAME("attn.to_qkv"));
-    if (c->qk_norm) {
-        b->q_norm = mhla_params_add(ps, NAME("attn.q_norm.weight"), MHLA_SHAPE(D), 0);
-        b->k_norm = mhla_params_add(ps, NAME("attn.k_norm.weight"), MHLA_SHAPE(D), 0);
-    }
-    if (c->lepe) b->lepe = mhla_part_depthwise(ps, D, c->lepe, NAME("attn.lepe"));
-    if (c->attention == MHLA_ATTENTION_MHLA)
-        b->mix = mhla_part_mix(ps, M, c->structure, NAME("attn.piece_attn.conv.weight"));
-    b->out = mhla_part_linear(ps, D, D, 1, timm ? NAME("attn.proj") : NAME("attn.to_out.0"));
+    add_attention(b, ps, c, i);
     b->norm2 = add_norm(ps, c->norm, D, NAME("norm2"));
     b->fc1 = mhla_part_linear(ps, hidden, D, 1, NAME("mlp.fc1"));
     b->fc2 = mhla_part_linear(ps, D, hidden, 1, NAME("mlp.fc2"));
@@ -107,7 +140,8 @@ static mhla_status plan_with_class(mhla_plan **plan, mhla_plan_desc *desc, const
 }
 
 static mhla_grid_attention attention_of(const mhla_deit_config *c) {
-    return (mhla_grid_attention){c->attention, c->dim, c->heads, c->feature_eps, c->den_eps, c->denominator};
+    return (mhla_grid_attention){c->attention, c->dim,         c->heads, c->feature_eps,
+                                 c->den_eps,   c->denominator, c->rope,  c->power};
 }
 
 static mhla_status make_plan(mhla_deit *m) {
@@ -123,6 +157,23 @@ static mhla_status make_plan(mhla_deit *m) {
         }
     }
     return mhla_plan_create(&m->plan, &desc);
+}
+
+/* n = K/4 frequencies of 10000^(-i/(n-1)) for rows and as many for columns: the last is 1/10000 itself, so that the usual
+ * base^(-i/n) has another base. A class token, which has no place in the image, does not turn. */
+static mhla_status make_rope(mhla_deit *m) {
+    const mhla_deit_config *c = &m->config;
+    const int K = c->dim / c->heads, dims[2] = {K / 2, K / 2}, n = K / 4;
+    const int64_t T = mhla_deit_tokens(c), half = K / 2, first = c->class_token * half;
+    m->cos = mhla_alloc((size_t)(2 * T * half) * sizeof *m->cos);
+    if (m->cos == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for a rotary table of %lld rows", (long long)T);
+    m->sin = m->cos + T * half;
+    for (int64_t j = 0; j < first; j++) {
+        m->cos[j] = 1.0f;
+        m->sin[j] = 0.0f;
+    }
+    return mhla_rope_table(m->cos + first, m->sin + first, 2, m->grid, dims,
+                           n > 1 ? pow(10000.0, (double)n / (n - 1)) : 10000.0);
 }
 
 mhla_status mhla_deit_create(mhla_deit **model, const mhla_deit_config *config) {
@@ -157,6 +208,7 @@ mhla_status mhla_deit_create(mhla_deit **model, const mhla_deit_config *config) 
         status = mhla_params_status(ps);
     }
     if (status == MHLA_OK) status = make_plan(m);
+    if (status == MHLA_OK && c->rope) status = make_rope(m);
     if (status != MHLA_OK) {
         mhla_deit_free(m);
         return status;
@@ -168,6 +220,7 @@ mhla_status mhla_deit_create(mhla_deit **model, const mhla_deit_config *config) 
 void mhla_deit_free(mhla_deit *m) {
     if (m == NULL) return;
     mhla_plan_free(m->plan);
+    mhla_free(m->cos);
     mhla_params_free(m->params);
     free(m->blocks);
     free(m);
@@ -196,7 +249,8 @@ static mhla_status init_mix(mhla_param *p, const mhla_deit_config *c) {
     return MHLA_OK;
 }
 
-/* Linear layers and embeddings: truncated normal 0.02; convolutions: PyTorch's default; norms 1, biases 0. */
+/* Linear layers and embeddings: truncated normal 0.02; convolutions: PyTorch's default, but normal 0.02 where MALA and RALA have
+ * them; norms 1, biases 0, and what Focused LA adds to its keys and scales them by. */
 mhla_status mhla_deit_init_param(mhla_deit *m, mhla_param *p, uint64_t seed) {
     const mhla_deit_config *c = &m->config;
     const size_t n = strlen(p->name);
@@ -206,7 +260,11 @@ mhla_status mhla_deit_init_param(mhla_deit *m, mhla_param *p, uint64_t seed) {
         return init_mix(p, c);
     } else if (strncmp(p->name, "patch_embed.", 12) == 0) {
         mhla_init_torch(p, seed, patch_fan);
-    } else if (strstr(p->name, ".lepe.")) {
+    } else if (strstr(p->name, ".attn.scale") || strstr(p->name, ".positional_encoding")) {
+        mhla_init_constant(p, 0.0f);
+    } else if (strstr(p->name, ".residual.")) {
+        mhla_init_torch(p, seed, c->dim / c->heads);
+    } else if (strstr(p->name, ".dwc.") || (strstr(p->name, ".lepe.") && c->attention < MHLA_ATTENTION_FOCUSED)) {
         mhla_init_torch(p, seed, (int64_t)c->lepe * c->lepe);
     } else if (strstr(p->name, ".cpe.")) {
         mhla_init_torch(p, seed, (int64_t)c->cpe * c->cpe);
@@ -231,15 +289,21 @@ static mhla_tensor *normalise(mhla_tape *t, const mhla_deit_config *c, norm n, m
                                     : mhla_nn_layer_norm(t, n.w, n.b, (float)c->norm_eps, x);
 }
 
-/* residual (NULL: 0) + the depthwise convolution of x on the grid of patches; a class token in front stays out of it. */
-static mhla_tensor *local(mhla_tape *t, const mhla_deit *m, layer l, mhla_tensor *residual, mhla_tensor *x) {
+/* residual (NULL: 0) + the depthwise convolution of x on the grid of patches, by l or, with kernels [B,k*k*D] of their own, by
+ * each image's; a class token in front stays out of it. */
+static mhla_tensor *local(mhla_tape *t, const mhla_deit *m, layer l, mhla_tensor *own, mhla_tensor *residual,
+                          mhla_tensor *x) {
     const int64_t H = m->grid[0], W = m->grid[1];
-    if (!m->config.class_token) return mhla_nn_depthwise(t, l.w, l.b, H, W, residual, x);
-    mhla_tensor *first =
-        residual ? mhla_nn_slice_tokens(t, residual, 0, 1) : mhla_nn_scale(t, 0.0f, mhla_nn_slice_tokens(t, x, 0, 1));
-    mhla_tensor *rest = residual ? mhla_nn_slice_tokens(t, residual, 1, H * W) : NULL;
-    return mhla_nn_concat_tokens(t, first,
-                                 mhla_nn_depthwise(t, l.w, l.b, H, W, rest, mhla_nn_slice_tokens(t, x, 1, H * W)));
+    mhla_tensor *first = NULL;
+    if (m->config.class_token) {
+        first = residual ? mhla_nn_slice_tokens(t, residual, 0, 1)
+                         : mhla_nn_scale(t, 0.0f, mhla_nn_slice_tokens(t, x, 0, 1));
+        if (residual) residual = mhla_nn_slice_tokens(t, residual, 1, H * W);
+        x = mhla_nn_slice_tokens(t, x, 1, H * W);
+    }
+    mhla_tensor *y = own ? mhla_nn_depthwise_own(t, own, m->config.lepe, H, W, residual, x)
+                         : mhla_nn_depthwise(t, l.w, l.b, H, W, residual, x);
+    return m->config.class_token ? mhla_nn_concat_tokens(t, first, y) : y;
 }
 
 /* x + the last linear layer of a branch; in training the branch may be dropped for a sample. */
@@ -247,8 +311,15 @@ static mhla_tensor *join(mhla_tape *t, const block *b, layer l, mhla_tensor *x, 
     return mhla_nn_linear_drop(t, b->drop_path, l.w, l.b, x, branch);
 }
 
-/* x + attention(h): q, k, v of every token; q and k normalised; the operator, added onto what LePE makes of v. */
-static mhla_tensor *attention(mhla_tape *t, const block *b, mhla_tensor *x, mhla_tensor *h) {
+/* InLine: the kernels of each image, from the mean of its tokens, each head for itself. */
+static mhla_tensor *predict_kernels(mhla_tape *t, const block *b, mhla_tensor *h) {
+    const int heads = b->model->config.heads;
+    mhla_tensor *u = mhla_nn_grouped_linear(t, b->squeeze.w, b->squeeze.b, heads, mhla_nn_mean_tokens(t, h));
+    return mhla_nn_grouped_linear(t, b->widen.w, b->widen.b, heads, mhla_nn_activation(t, MHLA_ACT_GELU_ERF, u));
+}
+
+/* q, k, v of every token; q and k normalised; the operator, added onto what a convolution makes of v; times the gate. */
+static mhla_tensor *attention(mhla_tape *t, const block *b, mhla_tensor *h) {
     const mhla_deit_config *c = &b->model->config;
     const int64_t D = c->dim;
     if (c->inner_norm) h = mhla_nn_layer_norm(t, b->inner.w, b->inner.b, 1e-5f, h);
@@ -259,8 +330,17 @@ static mhla_tensor *attention(mhla_tape *t, const block *b, mhla_tensor *x, mhla
         q = mhla_nn_rms_norm(t, b->q_norm, (float)c->qk_norm_eps, 0, q);
         k = mhla_nn_rms_norm(t, b->k_norm, (float)c->qk_norm_eps, 0, k);
     }
-    mhla_tensor *lepe = c->lepe ? local(t, b->model, b->lepe, NULL, v) : NULL;
-    return join(t, b, b->out, x, mhla_nn_attention_onto(t, b->model->plan, NULL, b->mix, lepe, q, k, v));
+    if (b->position) k = mhla_nn_add_position(t, b->position, k);
+    mhla_tensor *own = b->widen.w ? predict_kernels(t, b, h) : NULL;
+    mhla_tensor *lepe = c->lepe ? local(t, b->model, b->lepe, own, NULL, v) : NULL;
+    const mhla_call rope = {.rope_cos = b->model->cos, .rope_sin = b->model->sin, .rope_rows = q ? q->shape[1] : 0};
+    mhla_tensor *o = mhla_nn_attention_onto(t, b->model->plan, c->rope ? &rope : NULL, b->mix, lepe, q, k, v);
+    return c->gate ? mhla_nn_mul(t, o, mhla_nn_slice(t, qkv, 3 * D, D)) : o;
+}
+
+mhla_tensor *mhla_deit_attention(mhla_tape *t, const mhla_deit *m, int i, mhla_tensor *x) {
+    const block *b = &m->blocks[i];
+    return mhla_nn_linear(t, b->out.w, b->out.b, MHLA_ACT_NONE, NULL, attention(t, b, x));
 }
 
 static mhla_tensor *mlp(mhla_tape *t, const block *b, mhla_tensor *x, mhla_tensor *h) {
@@ -270,8 +350,8 @@ static mhla_tensor *mlp(mhla_tape *t, const block *b, mhla_tensor *x, mhla_tenso
 static mhla_tensor *transformer_block(mhla_tape *t, const void *arg, mhla_tensor *x) {
     const block *b = arg;
     const mhla_deit_config *c = &b->model->config;
-    if (c->cpe) x = local(t, b->model, b->cpe, x, x);
-    x = attention(t, b, x, normalise(t, c, b->norm1, x));
+    if (c->cpe) x = local(t, b->model, b->cpe, NULL, x, x);
+    x = join(t, b, b->out, x, attention(t, b, normalise(t, c, b->norm1, x)));
     x = mlp(t, b, x, normalise(t, c, b->norm2, x));
     return x;
 }
@@ -317,9 +397,11 @@ int64_t mhla_deit_tokens(const mhla_deit_config *c) { return tokens(c, 1); }
 int64_t mhla_deit_multiply_adds(const mhla_deit_config *c, int as_paper) {
     const int64_t T = tokens(c, !as_paper), D = c->dim, hidden = (int64_t)(D * c->mlp_ratio);
     const int64_t M = blocks_of(c), patches = T - c->class_token;
-    int64_t each = T * D * (3 * D + D + 2 * hidden); /* qkv, out, fc1, fc2 */
-    each += patches * D * ((int64_t)c->lepe * c->lepe + (int64_t)c->cpe * c->cpe);
+    const int64_t lepe = (int64_t)c->lepe * c->lepe;
+    int64_t each = T * D * ((c->gate ? 4 : 3) * D + D + 2 * hidden); /* qkv and gate, out, fc1, fc2 */
+    each += patches * D * (lepe + (int64_t)c->cpe * c->cpe);
+    if (c->attention == MHLA_ATTENTION_INLINE && lepe) each += D * (D / c->heads) * (1 + lepe); /* the kernels */
     const mhla_grid_attention kind = attention_of(c);
-    if (!as_paper) each += mhla_grid_attention_cost(&kind, T, M);
+    if (!as_paper) each += mhla_grid_attention_cost(&kind, T, M) + (c->gate ? T * D : 0);
     return patches * c->channels * c->patch * c->patch * D + c->depth * each + D * c->classes;
 }

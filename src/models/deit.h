@@ -1,4 +1,4 @@
-/* DeiT with MHLA, linear or softmax attention: what a model of this family is (its config), its parameters by name, its
+/* DeiT with MHLA or one of the attentions beside it: what a model of this family is (its config), its parameters by name, its
  * forward pass. deit.c is the paper; config.c reads and writes what can be chosen. */
 #ifndef MHLA_MODELS_DEIT_H
 #define MHLA_MODELS_DEIT_H
@@ -34,7 +34,11 @@ typedef struct mhla_deit_config {
     int qkv_bias;
     int qk_norm; /* RMS norm of q and k over all heads */
     double qk_norm_eps;
-    int lepe; /* kernel of the depthwise convolution of v that is added to the attention, 0 = none */
+    int lepe; /* kernel of the depthwise convolution of v that is added to the attention, 0 = none. Focused LA: its filters
+                 are shared by heads (dwc); InLine: each image predicts its own (residual) */
+    int gate;  /* MALA, RALA: the result times a fourth part of the projection */
+    int rope;  /* MALA, RALA: axial rotary embedding, a class token stays unturned */
+    int power; /* Focused LA: of its features */
     double feature_eps, den_eps;
     int blocks[2];   /* MHLA: pieces per axis of the grid of patches */
     int denominator; /* MHLA: mhla_denominator */
@@ -44,7 +48,13 @@ typedef struct mhla_deit_config {
     double mean[3], deviation[3], crop;
 } mhla_deit_config;
 
-/* The sizes of a preset in a structure, for an attention. MHLA_EINVAL lists the presets. */
+/* The sizes of a preset in a structure, for an attention. MHLA_EINVAL lists the presets.
+ *
+ * Equal: image, padding, pooling, norms, MLP and, among MHLA, linear and softmax attention, q/k norm, bias and LePE are the
+ * same for all. Focused LA, InLine, MALA and RALA are modules of their authors: what stands under `attn.` is theirs in both
+ * structures (a bias of q, k, v, no q/k norm, the convolution, the gate), and so is the size of a head of InLine, 32.
+ * Released: as published; of Focused LA, MALA and RALA, of which no DeiT is public, the unpadded image makes the difference,
+ * InLine's has a class token besides. */
 mhla_status mhla_deit_preset(mhla_deit_config *c, const char *model, int structure, int attention);
 
 /* The keys of config.json: rows as a recipe wants them, without values of their own (presets give those), ended by an
@@ -84,6 +94,9 @@ typedef struct mhla_deit_run {
     int recompute;
     mhla_tensor **trace, **features;
 } mhla_deit_run;
+
+/* What the attention of a block, its projections included, makes of x [B,T,dim]; no residual. For tests and analyses. */
+mhla_tensor *mhla_deit_attention(mhla_tape *t, const mhla_deit *model, int block, mhla_tensor *x);
 
 /* logits [B,classes] of images [B,channels,height,width]. */
 mhla_tensor *mhla_deit_forward(mhla_tape *t, mhla_deit *model, const mhla_deit_run *run, mhla_tensor *images);

@@ -9,9 +9,12 @@ typedef struct mhla_part {
     mhla_param *w, *b; /* b NULL where there is no bias */
 } mhla_part;
 
-/* NAME.weight [N,K] and, with a bias, NAME.bias [N]; of a depthwise convolution [D,1,k,k] and [D]. */
+/* NAME.weight [N,K] and, with a bias, NAME.bias [N]; of a depthwise convolution [D,1,k,k] and [D]; of a 1x1 convolution, which
+ * is a linear layer in all but its shape, [N,K,1,1], and of one of groups that each have K inputs, [N,K,1]. */
 mhla_part mhla_part_linear(mhla_params *params, int64_t N, int64_t K, int bias, const char *name);
 mhla_part mhla_part_depthwise(mhla_params *params, int64_t D, int k, const char *name);
+mhla_part mhla_part_pointwise(mhla_params *params, int64_t N, int64_t K, int bias, const char *name);
+mhla_part mhla_part_grouped(mhla_params *params, int64_t N, int64_t K, const char *name);
 
 /* A choice of attention, as a config says it. */
 typedef struct mhla_grid_attention {
@@ -19,6 +22,8 @@ typedef struct mhla_grid_attention {
     int dim, heads;
     double feature_eps, den_eps; /* phi(x) = relu(x) + eps; all but softmax */
     int denominator;             /* MHLA */
+    int rope;                    /* MALA, RALA: interleaved pairs of a whole head turn */
+    int power;                   /* Focused LA */
 } mhla_grid_attention;
 
 /* Its plan; of MHLA with axes, grid and blocks, or n_blocks and what goes with it, left to the caller. */

@@ -15,6 +15,9 @@ typedef struct attention {
 
 static mhla_strides strides(int64_t tokens, int64_t ld, int dim) { return (mhla_strides){tokens * ld, ld, dim}; }
 
+/* What the operator takes as its mixing matrix; the parameter may also be the scale of Focused LA, which is in the call. */
+static const float *mix_of(const attention *op) { return op->mix && !op->call.focus ? op->mix->data : NULL; }
+
 /* o = attention(q, k, v, mix) [+ what was there]: libmhla's own backward, from the inputs alone. Gradients are all
  * written or all added by one flag: where they differ, the ones to be written start from 0. */
 static void attention_backward(mhla_tape *t, void *p) {
@@ -52,11 +55,12 @@ static void attention_backward(mhla_tape *t, void *p) {
                               .dq_strides = strides(T, s[0].ld, d->key_dim),
                               .dk_strides = strides(Tk, s[1].ld, d->key_dim),
                               .dv_strides = strides(Tk, s[2].ld, d->value_dim),
-                              .dmix = mix_bytes ? (float *)ws : NULL,
+                              .dmix = mix_bytes && !op->call.focus ? (float *)ws : NULL,
+                              .dfocus = mix_bytes && op->call.focus ? (float *)ws : NULL,
                               .accumulate = added > 0};
     if (!written && !added && !mix_bytes) return;
     const mhla_status status = mhla_backward(op->plan, &op->call, &grads, mhla_tape_arrived(op->o), op->q->data,
-                                             op->k->data, op->v->data, op->mix ? op->mix->data : NULL, ws + mix_bytes);
+                                             op->k->data, op->v->data, mix_of(op), ws + mix_bytes);
     if (status != MHLA_OK) {
         mhla_tape_fail(t, status, "attention: %s", mhla_message());
         return;
@@ -111,7 +115,8 @@ mhla_tensor *mhla_nn_attention_onto(mhla_tape *t, const mhla_plan *plan, const m
     MHLA_NEED(t, v->dims == 3 && v->cols == G * V && v->rows == k->rows && v->shape[0] == k->shape[0],
               "v is %s: expected [%lld, %lld, %lld]", mhla_shape_text(text, v->shape, v->dims), (long long)k->shape[0],
               (long long)k->shape[1], (long long)(G * V));
-    const int64_t entries = plan->M * plan->M * (d->mix_per_head ? H : 1);
+    const int focused = d->kind == MHLA_KIND_FOCUSED;
+    const int64_t entries = focused ? H * K : plan->M * plan->M * (d->mix_per_head ? H : 1);
     MHLA_NEED(t, mix == NULL || mix->count == entries, "%s has %lld elements: expected %lld", mix->name,
               (long long)mix->count, (long long)entries);
     MHLA_NEED(t, onto == NULL || (onto->rows == q->rows && onto->cols == H * V && onto->ld == onto->cols),
@@ -134,7 +139,8 @@ mhla_tensor *mhla_nn_attention_onto(mhla_tape *t, const mhla_plan *plan, const m
                            .k = strides(k->shape[1], k->ld, (int)K),
                            .v = strides(v->shape[1], v->ld, (int)V),
                            .o = strides(o->shape[1], o->ld, (int)V),
-                           .accumulate = onto != NULL};
+                           .accumulate = onto != NULL,
+                           .focus = focused && mix ? mix->data : NULL};
     if (call) {
         op->call.rope_cos = call->rope_cos;
         op->call.rope_sin = call->rope_sin;
@@ -146,8 +152,7 @@ mhla_tensor *mhla_nn_attention_onto(mhla_tape *t, const mhla_plan *plan, const m
     if (bytes == 0) return mhla_tape_fail(t, MHLA_EINVAL, "attention: %s", mhla_message());
     void *ws = mhla_tape_scratch(t, bytes);
     if (t->status == MHLA_OK && !mhla_tape_dry(t)) {
-        const mhla_status status =
-            mhla_forward(plan, &op->call, o->data, q->data, k->data, v->data, mix ? mix->data : NULL, ws);
+        const mhla_status status = mhla_forward(plan, &op->call, o->data, q->data, k->data, v->data, mix_of(op), ws);
         if (status != MHLA_OK) return mhla_tape_fail(t, status, "attention: %s", mhla_message());
         if (t->watch) show(t, op, ws);
     }

@@ -18,13 +18,15 @@ typedef struct depthwise {
     const mhla_kernels *kernels;
     mhla_tensor *x, *residual, *y;
     mhla_param *w, *b;
+    mhla_tensor *own; /* [B,C*k*k] kernels of each sample instead of w, or NULL */
+    int64_t filters;  /* of w and b: channel c has number c mod filters */
     int k;
     int64_t H, W, C;
     int64_t blocks, ct;  /* of channels; channels of a tile, a multiple of 16 */
     int64_t bands, rows; /* of a sample; rows of a band, at most */
     /* scratch */
     size_t tile_floats;
-    float *taps;    /* [blocks][k*k][ct] */
+    float *taps;    /* [blocks][k*k][ct]; own: of each sample */
     float *bias;    /* [blocks][ct] */
     float *tiles;   /* [threads][tile_floats] */
     float *partial; /* [parts][blocks][k*k+1][ct]: dw, db */
@@ -44,7 +46,7 @@ static void lay_out(depthwise *op) {
     op->rows = (op->H + op->bands - 1) / op->bands;
     op->tile_floats = (size_t)((op->rows + op->k - 1) * (op->W + op->k - 1) * op->ct);
     const int64_t B = op->x->shape[0];
-    op->parts = B < WEIGHT_PARTS ? B : WEIGHT_PARTS;
+    op->parts = B < WEIGHT_PARTS || op->own ? B : WEIGHT_PARTS;
 }
 
 /* The workspace, cut into its pieces; 0 without memory. */
@@ -54,7 +56,7 @@ static int carve(mhla_tape *t, depthwise *op, int weight) {
     for (int pass = 0; pass < 2; pass++) { /* counts, then cuts */
         c.used = 0;
         op->tiles = mhla_carve_floats(&c, (int64_t)op->tile_floats * threads);
-        op->taps = mhla_carve_floats(&c, op->blocks * k2 * op->ct);
+        op->taps = mhla_carve_floats(&c, (op->own ? op->x->shape[0] : 1) * op->blocks * k2 * op->ct);
         op->bias = mhla_carve_floats(&c, op->blocks * op->ct);
         op->partial = weight ? mhla_carve_floats(&c, op->parts * op->blocks * (k2 + 1) * op->ct) : NULL;
         if (pass == 0) c.base = mhla_tape_scratch(t, c.used);
@@ -63,17 +65,32 @@ static int carve(mhla_tape *t, depthwise *op, int weight) {
     return !mhla_tape_dry(t);
 }
 
-/* w [C,1,k,k] as taps of blocks of channels, turned by half a turn for the way back. */
-static void fill_taps(const depthwise *op, int turned) {
+/* Kernels w [filters,k*k] as taps of blocks of channels, turned by half a turn for the way back. */
+static void fill_taps(const depthwise *op, float *taps, const float *w, int turned) {
     const int64_t k2 = (int64_t)op->k * op->k;
-    memset(op->taps, 0, sizeof(float) * (size_t)(op->blocks * k2 * op->ct));
-    memset(op->bias, 0, sizeof(float) * (size_t)(op->blocks * op->ct));
+    memset(taps, 0, sizeof(float) * (size_t)(op->blocks * k2 * op->ct));
     for (int64_t c = 0; c < op->C; c++) {
-        const int64_t block = c / op->ct, lane = c % op->ct;
-        for (int64_t e = 0; e < k2; e++)
-            op->taps[(block * k2 + (turned ? k2 - 1 - e : e)) * op->ct + lane] = op->w->data[c * k2 + e];
-        if (op->b) op->bias[block * op->ct + lane] = op->b->data[c];
+        const float *from = w + c % op->filters * k2;
+        float *to = taps + c / op->ct * k2 * op->ct + c % op->ct;
+        for (int64_t e = 0; e < k2; e++) to[(turned ? k2 - 1 - e : e) * op->ct] = from[e];
     }
+}
+
+static void own_taps_task(void *arg, int64_t b, int worker) {
+    const depthwise *op = arg;
+    (void)worker;
+    fill_taps(op, op->taps + b * op->blocks * op->k * op->k * op->ct, op->own->data + b * op->own->ld, op->dx.wanted);
+}
+
+/* The kernels and the bias, for the convolution or (dx.wanted) the way back. */
+static void prepare(mhla_tape *t, depthwise *op) {
+    if (op->own) {
+        mhla_tape_run(t, op->x->shape[0], own_taps_task, op);
+        return;
+    }
+    fill_taps(op, op->taps, op->w->data, op->dx.wanted);
+    memset(op->bias, 0, sizeof(float) * (size_t)(op->blocks * op->ct));
+    for (int64_t c = 0; c < op->C && op->b; c++) op->bias[c] = op->b->data[c % op->filters];
 }
 
 /* The band of sample b with its borders: rows first-k/2 .. of channels c.., zeros outside the grid. */
@@ -113,7 +130,7 @@ static void depthwise_task(void *arg, int64_t task, int worker) {
                         .C = op->C - c < op->ct ? op->C - c : op->ct,
                         .ct = op->ct,
                         .tile = tile,
-                        .w = op->taps + block * op->k * op->k * op->ct,
+                        .w = op->taps + ((op->own ? b * op->blocks : 0) + block) * op->k * op->k * op->ct,
                         .y = (back ? op->dx.data : op->y->data) + at * ld + c,
                         .y_row = op->W * ld,
                         .y_col = ld,
@@ -155,23 +172,44 @@ static void depthwise_weight_task(void *arg, int64_t task, int worker) {
         }
 }
 
-/* The parts in their order, into dw [C,k*k] and db [C]; one block of channels. */
+/* The parts in their order, into the first of them; one block of channels. */
 static void add_parts_task(void *arg, int64_t block, int worker) {
     const depthwise *op = arg;
     (void)worker;
-    const int64_t k2 = (int64_t)op->k * op->k, size = (k2 + 1) * op->ct, c0 = block * op->ct;
-    const int64_t n = op->C - c0 < op->ct ? op->C - c0 : op->ct;
+    const int64_t size = ((int64_t)op->k * op->k + 1) * op->ct;
     float *sum = op->partial + block * size;
     for (int64_t part = 1; part < op->parts; part++)
         op->kernels->axpy(sum, 1.0f, op->partial + (part * op->blocks + block) * size, size);
-    for (int64_t e = 0; e <= k2; e++) {
-        const mhla_slot *s = e < k2 ? &op->dw : &op->db;
-        if (!s->wanted) continue;
-        const int64_t step = e < k2 ? k2 : 1;
-        float *dst = s->data + (e < k2 ? c0 * k2 + e : c0);
-        for (int64_t c = 0; c < n; c++)
-            dst[c * step] = s->add ? dst[c * step] + sum[e * op->ct + c] : sum[e * op->ct + c];
-    }
+}
+
+/* Some filters, each the sum over the channels that have it. */
+static void filters_task(void *arg, int64_t task, int worker) {
+    const depthwise *op = arg;
+    (void)worker;
+    const int64_t k2 = (int64_t)op->k * op->k, last = task * CHANNELS + CHANNELS;
+    for (int64_t f = task * CHANNELS; f < last && f < op->filters; f++)
+        for (int64_t e = 0; e <= k2; e++) {
+            const mhla_slot *s = e < k2 ? &op->dw : &op->db;
+            if (!s->wanted) continue;
+            float *dst = s->data + (e < k2 ? f * k2 + e : f), sum = s->add ? *dst : 0.0f;
+            for (int64_t c = f; c < op->C; c += op->filters)
+                sum += op->partial[(c / op->ct * (k2 + 1) + e) * op->ct + c % op->ct];
+            *dst = sum;
+        }
+}
+
+/* One sample's own kernels. */
+static void own_grad_task(void *arg, int64_t b, int worker) {
+    const depthwise *op = arg;
+    (void)worker;
+    const int64_t k2 = (int64_t)op->k * op->k;
+    const float *from = op->partial + b * op->blocks * (k2 + 1) * op->ct;
+    float *to = op->dw.data + b * op->dw.ld;
+    for (int64_t c = 0; c < op->C; c++)
+        for (int64_t e = 0; e < k2; e++) {
+            const float d = from[(c / op->ct * (k2 + 1) + e) * op->ct + c % op->ct];
+            to[c * k2 + e] = op->dw.add ? to[c * k2 + e] + d : d;
+        }
 }
 
 /* y[h,w] = b + residual[h,w] + sum over taps i, j of w[i,j] x[h+i-k/2, w+j-k/2]:
@@ -179,17 +217,58 @@ static void add_parts_task(void *arg, int64_t block, int worker) {
  *   db += sum dy, dresidual += dy */
 static void depthwise_backward(mhla_tape *t, void *p) {
     depthwise *op = p;
-    const int weight = mhla_param_trains(op->w) || mhla_param_trains(op->b), run = carve(t, op, weight);
-    op->dw = mhla_tape_param_grad(t, op->w);
+    const int weight = op->own ? op->own->needs_grad : mhla_param_trains(op->w) || mhla_param_trains(op->b);
+    const int run = carve(t, op, weight);
+    op->dx = (mhla_slot){0};
+    op->dw = op->own ? mhla_tape_grad(t, op->own) : mhla_tape_param_grad(t, op->w);
     op->db = mhla_tape_param_grad(t, op->b);
     if (weight) mhla_tape_run(t, op->parts * op->blocks, depthwise_weight_task, op);
-    if (weight) mhla_tape_run(t, op->blocks, add_parts_task, op);
+    if (weight && op->own) {
+        mhla_tape_run(t, op->parts, own_grad_task, op);
+    } else if (weight) {
+        mhla_tape_run(t, op->blocks, add_parts_task, op);
+        mhla_tape_run(t, (op->filters + CHANNELS - 1) / CHANNELS, filters_task, op);
+    }
     op->dx = mhla_tape_grad(t, op->x);
     if (op->dx.wanted) {
-        if (run) fill_taps(op, 1);
+        if (run) prepare(t, op);
         mhla_tape_run(t, op->x->shape[0] * op->bands * op->blocks, depthwise_task, op);
     }
     mhla_tape_pass_grad(t, op->residual, op->y);
+}
+
+/* The rest of both: op has w and b, or own, k and filters. */
+static mhla_tensor *convolve(mhla_tape *t, const depthwise *made, int64_t H, int64_t W, mhla_tensor *residual,
+                             mhla_tensor *x) {
+    const mhla_param *w = made->w, *b = made->b;
+    const char *name = w ? w->name : "a kernel of each sample";
+    char text[96];
+    MHLA_NEED(t, x->dims == 3 && x->cols % made->filters == 0 && H > 0 && W > 0 && x->shape[1] == H * W,
+              "%s convolves a grid of %lld x %lld of %lld channels: its input is %s", name, (long long)H, (long long)W,
+              (long long)made->filters, mhla_shape_text(text, x->shape, x->dims));
+    MHLA_NEED(t, b == NULL || b->count == made->filters, "%s has %lld elements: expected %lld", b->name,
+              (long long)b->count, (long long)made->filters);
+    MHLA_NEED(t, residual == NULL || (residual->rows == x->rows && residual->cols == x->cols),
+              "the residual of %s has another shape than its input", name);
+    depthwise *op = mhla_tape_op(t, sizeof *op);
+    mhla_tensor *y = op ? mhla_tape_tensor(t, x->shape, x->dims) : NULL;
+    if (y == NULL) return NULL;
+    const mhla_record r = op->r;
+    *op = *made;
+    op->r = r;
+    op->kernels = t->kernels;
+    op->x = x;
+    op->residual = residual;
+    op->y = y;
+    op->H = H;
+    op->W = W;
+    op->C = x->cols;
+    lay_out(op);
+    if (carve(t, op, 0)) prepare(t, op);
+    mhla_tape_run(t, x->shape[0] * op->bands * op->blocks, depthwise_task, op);
+    return mhla_tape_record(t, &op->r, depthwise_backward, y,
+                            x->needs_grad || mhla_param_trains(w) || mhla_param_trains(b) ||
+                                (op->own != NULL && op->own->needs_grad) || (residual != NULL && residual->needs_grad));
 }
 
 mhla_tensor *mhla_nn_depthwise(mhla_tape *t, mhla_param *w, mhla_param *b, int64_t H, int64_t W, mhla_tensor *residual,
@@ -201,32 +280,20 @@ mhla_tensor *mhla_nn_depthwise(mhla_tape *t, mhla_param *w, mhla_param *b, int64
               w->dims == 4 && w->shape[1] == 1 && w->shape[2] == w->shape[3] && w->shape[2] % 2 == 1 &&
                   w->shape[2] <= MHLA_WIDEST_DEPTHWISE,
               "%s is %s: expected [C, 1, k, k], k odd", w->name, mhla_shape_text(text, w->shape, w->dims));
-    MHLA_NEED(t, x->dims == 3 && x->cols == w->shape[0] && H > 0 && W > 0 && x->shape[1] == H * W,
-              "%s convolves a grid of %lld x %lld of %lld channels: its input is %s", w->name, (long long)H,
-              (long long)W, (long long)w->shape[0], mhla_shape_text(text, x->shape, x->dims));
-    MHLA_NEED(t, b == NULL || b->count == x->cols, "%s has %lld elements: expected %lld", b->name, (long long)b->count,
-              (long long)x->cols);
-    MHLA_NEED(t, residual == NULL || (residual->rows == x->rows && residual->cols == x->cols),
-              "the residual of %s has another shape than its input", w->name);
-    depthwise *op = mhla_tape_op(t, sizeof *op);
-    mhla_tensor *y = op ? mhla_tape_tensor(t, x->shape, x->dims) : NULL;
-    if (y == NULL) return NULL;
-    *op = (depthwise){.kernels = t->kernels,
-                      .x = x,
-                      .residual = residual,
-                      .y = y,
-                      .w = w,
-                      .b = b,
-                      .k = (int)w->shape[2],
-                      .H = H,
-                      .W = W,
-                      .C = x->cols};
-    lay_out(op);
-    if (carve(t, op, 0)) fill_taps(op, 0);
-    mhla_tape_run(t, x->shape[0] * op->bands * op->blocks, depthwise_task, op);
-    return mhla_tape_record(t, &op->r, depthwise_backward, y,
-                            x->needs_grad || mhla_param_trains(w) || mhla_param_trains(b) ||
-                                (residual != NULL && residual->needs_grad));
+    const depthwise op = {.w = w, .b = b, .filters = w->shape[0], .k = (int)w->shape[2]};
+    return convolve(t, &op, H, W, residual, x);
+}
+
+mhla_tensor *mhla_nn_depthwise_own(mhla_tape *t, mhla_tensor *w, int k, int64_t H, int64_t W, mhla_tensor *residual,
+                                   mhla_tensor *x) {
+    MHLA_GIVEN(t, x);
+    MHLA_GIVEN(t, w);
+    char text[96];
+    MHLA_NEED(t, k > 0 && k % 2 == 1 && k <= MHLA_WIDEST_DEPTHWISE, "kernels of %d x %d: k must be odd", k, k);
+    MHLA_NEED(t, w->rows == x->shape[0] && w->cols == x->cols * k * k, "kernels are %s: expected [%lld, %lld]",
+              mhla_shape_text(text, w->shape, w->dims), (long long)x->shape[0], (long long)(x->cols * k * k));
+    const depthwise op = {.own = w, .filters = x->cols, .k = k};
+    return convolve(t, &op, H, W, residual, x);
 }
 
 /* ---- Any other convolution ---- */
@@ -324,11 +391,21 @@ static void grouped_backward(mhla_tape *t, void *p) {
     t->kernels->column_sums(db.data, mhla_tape_arrived(op->y), op->y->ld, NULL, 0, op->y->rows, op->y->cols);
 }
 
-static mhla_tensor *grouped_linear(mhla_tape *t, mhla_param *w, mhla_param *b, int groups, mhla_tensor *x) {
-    if (x == NULL) return NULL;
+mhla_tensor *mhla_nn_grouped_linear(mhla_tape *t, mhla_param *w, mhla_param *b, int groups, mhla_tensor *x) {
+    MHLA_GIVEN(t, x);
+    MHLA_GIVEN(t, w);
     const int64_t O = w->shape[0];
+    char text[96];
+    MHLA_NEED(t, groups > 0 && O % groups == 0 && x->cols == w->count / O * groups,
+              "%s is %s: it takes rows of %lld in %d groups, not of %lld", w->name,
+              mhla_shape_text(text, w->shape, w->dims), (long long)(w->count / O * groups), groups, (long long)x->cols);
+    MHLA_NEED(t, b == NULL || b->count == O, "%s has %lld elements: expected %lld", b->name, (long long)b->count,
+              (long long)O);
+    int64_t shape[MHLA_MAX_DIMS];
+    memcpy(shape, x->shape, sizeof shape);
+    shape[x->dims - 1] = O;
     grouped *op = mhla_tape_op(t, sizeof *op);
-    mhla_tensor *y = op ? mhla_tape_tensor(t, MHLA_SHAPE(x->shape[0], x->shape[1], O)) : NULL;
+    mhla_tensor *y = op ? mhla_tape_tensor(t, shape, x->dims) : NULL;
     if (y == NULL) return NULL;
     *op = (grouped){.kernels = t->kernels, .x = x, .y = y, .w = w, .b = b, .n = w->count / O, .outs = O / groups};
     mhla_tape_run(t, x->rows, grouped_task, op);
@@ -364,7 +441,8 @@ mhla_tensor *mhla_nn_conv(mhla_tape *t, mhla_param *w, mhla_param *b, mhla_conv 
     *op = (fields){.x = x, .y = y, .c = c, .kh = kh, .kw = kw, .Ho = Ho, .Wo = Wo};
     mhla_tape_run(t, x->shape[0], fields_task, op);
     y = mhla_tape_record(t, &op->r, fields_backward, y, x->needs_grad);
-    return c.groups == 1 ? mhla_nn_linear(t, w, b, MHLA_ACT_NONE, NULL, y) : grouped_linear(t, w, b, c.groups, y);
+    return c.groups == 1 ? mhla_nn_linear(t, w, b, MHLA_ACT_NONE, NULL, y)
+                         : mhla_nn_grouped_linear(t, w, b, c.groups, y);
 }
 
 /* ---- Images with zeros around them ---- */

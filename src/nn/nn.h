@@ -232,15 +232,21 @@ mhla_tensor *mhla_nn_patch_embed(mhla_tape *t, mhla_param *w, mhla_param *b, mhl
 mhla_tensor *mhla_nn_unpatch(mhla_tape *t, int p, int64_t H, int64_t W, mhla_tensor *x);
 
 /* Depthwise convolution of a token grid x [B,H*W,C] with w [C,1,k,k], k odd, zero padding k/2, b [C] or NULL, plus
- * residual like x or NULL (x itself makes a CPE). 3x3 and 5x5 are fast. */
+ * residual like x or NULL (x itself makes a CPE). 3x3 and 5x5 are fast. w and b may have fewer filters n that divide C:
+ * channel c has filter c mod n. */
 mhla_tensor *mhla_nn_depthwise(mhla_tape *t, mhla_param *w, mhla_param *b, int64_t H, int64_t W, mhla_tensor *residual,
                                mhla_tensor *x);
+/* The same with kernels of each sample's own: w [B,C*k*k], those of channel c from c*k*k on. No bias. */
+mhla_tensor *mhla_nn_depthwise_own(mhla_tape *t, mhla_tensor *w, int k, int64_t H, int64_t W, mhla_tensor *residual,
+                                   mhla_tensor *x);
 /* Any convolution of a token grid x [B,H*W,I] with w [O,I/groups,kh,kw] -> [B,H'*W',O], H' = (H + 2 pad - kh)/stride + 1. */
 typedef struct mhla_conv {
     int64_t H, W;
     int stride, pad, groups; /* stride, groups 0 = 1 */
 } mhla_conv;
 mhla_tensor *mhla_nn_conv(mhla_tape *t, mhla_param *w, mhla_param *b, mhla_conv c, mhla_tensor *x);
+/* y [...,N] = x [...,K] in groups, each read by N/groups outputs: w [N,K/groups] (or more axes), b [N] or NULL. */
+mhla_tensor *mhla_nn_grouped_linear(mhla_tape *t, mhla_param *w, mhla_param *b, int groups, mhla_tensor *x);
 
 mhla_tensor *mhla_nn_activation(mhla_tape *t, mhla_activation activation, mhla_tensor *x);
 mhla_tensor *mhla_nn_add(mhla_tape *t, mhla_tensor *a, mhla_tensor *b); /* same shapes */
@@ -295,7 +301,7 @@ typedef struct mhla_rotary {
 mhla_tensor *mhla_nn_rotary(mhla_tape *t, mhla_rotary a, mhla_tensor *x);
 
 /* Every attention of libmhla: o [B,T,H*V] of q [B,T,H*K], k [B,T',G*K], v [B,T',G*V], which may be slices of a fused qkv. mix
- * as the plan wants it ([M,M], [M,M,1,1], [H,M,M]; NULL for the baselines). Plan, rope table and cu_seqlens live until
+ * as the plan wants it ([M,M], [M,M,1,1], [H,M,M]; Focused LA: its scale [H*K]; NULL for other baselines). Plan, rope table and cu_seqlens live until
  * backward. `call` NULL, or one whose rope_*, cu_seqlens, sequences are used (batch = 1 then). */
 mhla_tensor *mhla_nn_attention(mhla_tape *t, const mhla_plan *plan, const mhla_call *call, mhla_param *mix,
                                mhla_tensor *q, mhla_tensor *k, mhla_tensor *v);

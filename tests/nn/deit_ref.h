@@ -85,25 +85,29 @@ static void ref_norm(const deit_ref *r, int block, const char *layer, double eps
     }
 }
 
-/* y += the depthwise k x k convolution of the patches of x; a class token in front gets nothing. */
-static void ref_local(const deit_ref *r, int block, const char *layer, int k, const double *x, double *y) {
-    char name[64];
+/* y += the depthwise convolution of the patches of x with w [n,k,k] and b [n] or NULL, channel d having filter d mod n; a class
+ * token in front gets nothing. */
+static void ref_filter(const deit_ref *r, const double *w, const double *b, int n, int k, const double *x, double *y) {
     const int D = r->c->dim, H = r->H, W = r->W, first = r->c->class_token;
-    snprintf(name, sizeof name, "%s.weight", layer);
-    const double *w = ref_param(r, block, name);
-    snprintf(name, sizeof name, "%s.bias", layer);
-    const double *b = ref_param(r, block, name);
     for (int i = 0; i < H * W; i++)
         for (int d = 0; d < D; d++) {
-            double sum = b[d];
+            double sum = b ? b[d % n] : 0.0;
             for (int v = 0; v < k; v++)
                 for (int u = 0; u < k; u++) {
                     const int row = i / W + v - k / 2, column = i % W + u - k / 2;
                     if (row < 0 || row >= H || column < 0 || column >= W) continue;
-                    sum += w[(d * k + v) * k + u] * x[(first + row * W + column) * D + d];
+                    sum += w[(d % n * k + v) * k + u] * x[(first + row * W + column) * D + d];
                 }
             y[(first + i) * D + d] += sum;
         }
+}
+
+static void ref_local(const deit_ref *r, int block, const char *layer, int k, const double *x, double *y) {
+    char name[64];
+    snprintf(name, sizeof name, "%s.weight", layer);
+    const double *w = ref_param(r, block, name);
+    snprintf(name, sizeof name, "%s.bias", layer);
+    ref_filter(r, w, ref_param(r, block, name), r->c->dim, k, x, y);
 }
 
 /* The block of token t, a class token's is 0, and its place inside. */
@@ -159,23 +163,123 @@ static void ref_head(const deit_ref *r, int block, int at, double *o, const doub
     }
 }
 
+/* Focused LA: rows of x become a^p |a| / |a^p|, a = (relu(x) + eps) / softplus(scale). */
+static void ref_focus(const deit_ref *r, int block, double *x, int T) {
+    const double *scale = ref_param(r, block, "attn.scale");
+    const int D = r->c->dim;
+    for (int t = 0; t < T; t++, x += D) {
+        double a = 0.0, sharp = 0.0;
+        for (int d = 0; d < D; d++) {
+            x[d] = (fmax(x[d], 0.0) + r->c->feature_eps) / log(1.0 + exp(scale[d]));
+            a += x[d] * x[d];
+            sharp += pow(x[d], 2 * r->c->power);
+        }
+        for (int d = 0; d < D; d++) x[d] = pow(x[d], r->c->power) * sqrt(a / sharp);
+    }
+}
+
+/* x [T,D] of one head turned: pair j by row or column times its frequency; y [T,K]. */
+static void ref_turn(const deit_ref *r, double *y, const double *x, int at, int T) {
+    const int D = r->c->dim, K = D / r->c->heads, n = K / 4, first = r->c->class_token;
+    for (int t = 0; t < T; t++)
+        for (int j = 0; j < K / 2; j++) {
+            const double place = t < first ? 0.0 : j < n ? (t - first) / r->W : (t - first) % r->W;
+            const double angle = r->c->rope ? place * (n > 1 ? pow(10000.0, -(j % n) / (n - 1.0)) : 1.0) : 0.0;
+            const double a = x[t * D + at + 2 * j], b = x[t * D + at + 2 * j + 1];
+            y[t * K + 2 * j] = a * cos(angle) - b * sin(angle);
+            y[t * K + 2 * j + 1] = b * cos(angle) + a * sin(angle);
+        }
+}
+
+/* o [T,D] of one head of Focused LA, InLine, MALA or RALA, by its matrix A; q and k are features already. */
+static void ref_baseline(const deit_ref *r, int at, double *o, const double *q, const double *k, const double *v,
+                         int T) {
+    const mhla_deit_config *c = r->c;
+    const int D = c->dim, K = D / c->heads, kind = c->attention;
+    const int turns = kind == MHLA_ATTENTION_MALA || kind == MHLA_ATTENTION_RALA;
+    const double s = 1.0 / sqrt(K);
+    double *q0 = ref_zeros(K), *k0 = ref_zeros(K), *weight = ref_zeros(T), sum = 0.0;
+    double *qr = ref_zeros((int64_t)T * K), *kr = ref_zeros((int64_t)T * K);
+    if (turns) ref_turn(r, qr, q, at, T);
+    if (turns) ref_turn(r, kr, k, at, T);
+    for (int i = 0; i < T * K; i++) q0[i % K] += q[i / K * D + at + i % K] / T;
+    for (int u = 0; u < T; u++) { /* a_u of RALA; 1/T of the others */
+        weight[u] = kind == MHLA_ATTENTION_RALA ? exp(s * ref_dot(q0, k + u * D + at, K)) : 1.0;
+        sum += weight[u];
+    }
+    for (int i = 0; i < T * K; i++) k0[i % K] += weight[i / K] / sum * k[i / K * D + at + i % K];
+    for (int t = 0; t < T; t++) {
+        const double z = ref_dot(q + t * D + at, k0, K);
+        for (int u = 0; u < T; u++) {
+            const double plain = ref_dot(q + t * D + at, k + u * D + at, K),
+                         turned = ref_dot(qr + t * K, kr + u * K, K);
+            double a = plain / T / (z + c->den_eps);
+            if (kind == MHLA_ATTENTION_INLINE) a = (s * plain - s * z + 1.0) / T;
+            if (kind == MHLA_ATTENTION_MALA) a = (s * turned * (1.0 + 1.0 / (s * z + c->den_eps)) - s * z) / T;
+            if (kind == MHLA_ATTENTION_RALA) a = weight[u] / sum * turned / (z + c->den_eps);
+            for (int d = 0; d < K; d++) o[t * D + at + d] += a * v[u * D + at + d];
+        }
+    }
+    free(q0), free(k0), free(weight), free(qr), free(kr);
+}
+
+/* o += the convolution of v with kernels that the mean of all tokens of h tells. */
+static void ref_residual(const deit_ref *r, int block, const double *h, const double *v, double *o, int T) {
+    const int D = r->c->dim, K = D / r->c->heads, k2 = r->c->lepe * r->c->lepe;
+    const double *w0 = ref_param(r, block, "attn.residual.0.weight"), *b0 = ref_param(r, block, "attn.residual.0.bias"),
+                 *w2 = ref_param(r, block, "attn.residual.2.weight"), *b2 = ref_param(r, block, "attn.residual.2.bias");
+    double *g = ref_zeros(D), *u = ref_zeros(D), *w = ref_zeros((int64_t)k2 * D);
+    for (int i = 0; i < T * D; i++) g[i % D] += h[i] / T;
+    for (int i = 0; i < D; i++) {
+        u[i] = b0[i] + ref_dot(w0 + i * K, g + i / K * K, K);
+        u[i] *= 0.5 * (1.0 + erf(u[i] / sqrt(2.0)));
+    }
+    for (int i = 0; i < k2 * D; i++) w[i] = b2[i] + ref_dot(w2 + i * K, u + i / k2 / K * K, K);
+    ref_filter(r, w, NULL, D, r->c->lepe, v, o);
+    free(g), free(u), free(w);
+}
+
+static double ref_feature(const mhla_deit_config *c, double x) {
+    switch (c->attention) {
+    case MHLA_ATTENTION_MHLA:
+    case MHLA_ATTENTION_LINEAR: return fmax(x, 0.0) + c->feature_eps;
+    case MHLA_ATTENTION_MALA:
+    case MHLA_ATTENTION_RALA: return x > 0.0 ? x + 1.0 : exp(x);
+    default: return x;
+    }
+}
+
 static double *ref_attention(const deit_ref *r, int block, double *h, int T) {
     const mhla_deit_config *c = r->c;
-    const int D = c->dim, softmax = c->attention == MHLA_ATTENTION_SOFTMAX;
+    const int D = c->dim, parts = c->gate ? 4 : 3, ours = c->attention <= MHLA_ATTENTION_LINEAR;
+    const int focused = c->attention == MHLA_ATTENTION_FOCUSED;
     if (c->inner_norm) ref_norm(r, block, "attn.norm", 1e-5, 0, h, T);
-    double *qkv = ref_linear(r, block, softmax ? "attn.qkv" : "attn.to_qkv", h, T, D, 3 * D);
-    double *part[3], *o = ref_zeros((int64_t)T * D);
-    for (int p = 0; p < 3; p++) {
+    double *qkv = ref_linear(r, block, ours ? "attn.to_qkv" : c->gate ? "attn.qkvo" : "attn.qkv", h, T, D, parts * D);
+    double *part[4] = {0}, *o = ref_zeros((int64_t)T * D);
+    for (int p = 0; p < parts; p++) {
         part[p] = ref_zeros((int64_t)T * D);
-        for (int i = 0; i < T * D; i++) part[p][i] = qkv[i / D * 3 * D + p * D + i % D];
-        if (p < 2 && c->qk_norm) ref_norm(r, block, p ? "attn.k_norm" : "attn.q_norm", c->qk_norm_eps, 1, part[p], T);
-        for (int i = 0; i < T * D && p < 2 && !softmax; i++) part[p][i] = fmax(part[p][i], 0.0) + c->feature_eps;
+        for (int i = 0; i < T * D; i++) part[p][i] = qkv[i / D * parts * D + p * D + i % D];
+        if (p >= 2) continue;
+        if (c->qk_norm) ref_norm(r, block, p ? "attn.k_norm" : "attn.q_norm", c->qk_norm_eps, 1, part[p], T);
+        const double *position = p ? ref_param(r, block, "attn.positional_encoding") : NULL;
+        for (int i = 0; i < T * D; i++) part[p][i] = ref_feature(c, part[p][i] + (position ? position[i] : 0.0));
+        if (focused) ref_focus(r, block, part[p], T);
     }
-    for (int head = 0; head < c->heads; head++)
-        ref_head(r, block, head * (D / c->heads), o, part[0], part[1], part[2], T);
-    if (c->lepe) ref_local(r, block, "attn.lepe", c->lepe, part[2], o);
-    double *y = ref_linear(r, block, softmax ? "attn.proj" : "attn.to_out.0", o, T, D, D);
-    for (int p = 0; p < 3; p++) free(part[p]);
+    for (int at = 0; at < D; at += D / c->heads)
+        if (c->attention < MHLA_ATTENTION_FOCUSED)
+            ref_head(r, block, at, o, part[0], part[1], part[2], T);
+        else
+            ref_baseline(r, at, o, part[0], part[1], part[2], T);
+    if (c->lepe && c->attention == MHLA_ATTENTION_INLINE)
+        ref_residual(r, block, h, part[2], o, T);
+    else if (c->lepe && focused)
+        ref_filter(r, ref_param(r, block, "attn.dwc.weight"), ref_param(r, block, "attn.dwc.bias"), D / c->heads,
+                   c->lepe, part[2], o);
+    else if (c->lepe)
+        ref_local(r, block, "attn.lepe", c->lepe, part[2], o);
+    for (int i = 0; i < T * D && c->gate; i++) o[i] *= part[3][i];
+    double *y = ref_linear(r, block, ours ? "attn.to_out.0" : "attn.proj", o, T, D, D);
+    for (int p = 0; p < 4; p++) free(part[p]);
     free(qkv);
     free(o);
     return y;

@@ -2,6 +2,7 @@
  *
  *   run_model forward MODEL IN OUT        in.x and in.target or dout.logits -> out.*, grad.in.x, grad.param.*
  *                                         of a diffusion model in.x, in.t, in.label and dout.y or not -> the same
+ *   run_model attention MODEL IN OUT      a classifier's first block: in.x [B,T,D], dout.y -> out.y, grad.in.x, grad.param.*
  *   run_model steps MODEL IN OUT RATE DECAY EMA   in.x.0, in.target.0, ... -> out.loss.N, out.stepN.*, out.emaN.*
  *   run_model schedule KIND OUT BASE FLOOR FROM WARMUP TOTAL COUNT   -> out.rates
  *   run_model levels linear|cosine OUT LEVELS RESPACING   tables of noise levels
@@ -124,6 +125,26 @@ static mhla_status forward_dit(mhla_model *m, const mhla_safetensors *in) {
     return MHLA_OK;
 }
 
+static mhla_status attention(mhla_model *m, const mhla_safetensors *in) {
+    const mhla_stored *sx = NULL, *sd = NULL;
+    float *x = run_floats(in, "in.x", &sx), *dy = run_floats(in, "dout.y", &sd);
+    if (x == NULL || dy == NULL || m->deit == NULL) return mhla_fail(MHLA_EDATA, "no in.x or dout.y, or no classifier");
+    mhla_tape *t;
+    MHLA_TRY(mhla_tape_create(&t, NULL));
+    mhla_tape_begin(t, MHLA_TAPE_RECORD);
+    mhla_tensor *input = mhla_nn_variable(t, x, sx->shape, sx->rank);
+    mhla_tensor *y = mhla_deit_attention(t, m->deit, 0, input);
+    MHLA_TRY(mhla_tape_status(t));
+    keep_tensor(y, "out.y");
+    MHLA_TRY(mhla_tape_backward_from(t, y, dy));
+    run_keep(mhla_tensor_grad(input), sx->rank, sx->shape, "grad.in.x");
+    keep_grads(m->params);
+    mhla_tape_free(t);
+    free(x);
+    free(dy);
+    return MHLA_OK;
+}
+
 static mhla_status forward(mhla_model *m, const mhla_safetensors *in) {
     if (m->dit) return forward_dit(m, in);
     const mhla_stored *sx = NULL, *sd = NULL;
@@ -232,12 +253,15 @@ int main(int argc, char **argv) {
     if (strcmp(verb, "schedule") == 0 && argc == 10) {
         out = argv[3];
         status = schedule(argv + 2);
-    } else if ((strcmp(verb, "forward") == 0 && argc == 5) || (strcmp(verb, "steps") == 0 && argc == 8)) {
+    } else if ((argc == 5 && (strcmp(verb, "forward") == 0 || strcmp(verb, "attention") == 0)) ||
+               (strcmp(verb, "steps") == 0 && argc == 8)) {
         out = argv[4];
         status = mhla_model_open(&model, argv[2]);
         if (status == MHLA_OK) status = mhla_safetensors_open(&in, argv[3]);
         if (status == MHLA_OK)
-            status = argc == 5 ? forward(model, in) : steps(model, in, atof(argv[5]), atof(argv[6]), atof(argv[7]));
+            status = argc == 8                        ? steps(model, in, atof(argv[5]), atof(argv[6]), atof(argv[7]))
+                     : strcmp(verb, "attention") == 0 ? attention(model, in)
+                                                      : forward(model, in);
     } else if (strcmp(verb, "levels") == 0 && argc == 6) {
         out = argv[3];
         status = run_levels(argv + 2);

@@ -46,6 +46,117 @@ static void counts(void **state) {
     assert_in_range(mhla_deit_multiply_adds(&c, 1), 1070000000, 1100000000);
 }
 
+/* The table of the comparison: 1000 classes, no class token, LayerNorm; multiply-adds, in 10 M, at 196 tokens without CPE. */
+static void table(void **state) {
+    (void)state;
+    static const struct {
+        const char *model;
+        int attention;
+        int64_t parameters[4]; /* 196 tokens, 196 and CPE, 256 tokens, 256 and CPE */
+        int layers, all;
+    } known[] = {
+        {"deit_tiny", MHLA_ATTENTION_SOFTMAX, {5717032, 5740072, 5728552, 5751592}, 107, 125},
+        {"deit_tiny", MHLA_ATTENTION_LINEAR, {5714728, 5737768, 5726248, 5749288}, 107, 113},
+        {"deit_tiny", MHLA_ATTENTION_FOCUSED, {6190888, 6213928, 6340648, 6363688}, 108, 114},
+        {"deit_tiny", MHLA_ATTENTION_INLINE, {6477352, 6500392, 6488872, 6511912}, 107, 110},
+        {"deit_tiny", MHLA_ATTENTION_MALA, {6221608, 6244648, 6233128, 6256168}, 117, 123},
+        {"deit_tiny", MHLA_ATTENTION_RALA, {6221608, 6244648, 6233128, 6256168}, 117, 123},
+        {"deit_small", MHLA_ATTENTION_SOFTMAX, {22049896, 22095976, 22072936, 22119016}, 422, 457},
+        {"deit_small", MHLA_ATTENTION_LINEAR, {22045288, 22091368, 22068328, 22114408}, 422, 434},
+        {"deit_small", MHLA_ATTENTION_FOCUSED, {22977640, 23023720, 23277160, 23323240}, 424, 436},
+        {"deit_small", MHLA_ATTENTION_INLINE, {23570536, 23616616, 23593576, 23639656}, 423, 429},
+        {"deit_small", MHLA_ATTENTION_MALA, {23943784, 23989864, 23966824, 24012904}, 459, 471},
+        {"deit_small", MHLA_ATTENTION_RALA, {23943784, 23989864, 23966824, 24012904}, 459, 471},
+    };
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        for (int column = 0; column < 4; column += strcmp(known[i].model, "deit_tiny") ? 3 : 1) {
+            mhla_deit_config c = configure(known[i].model, MHLA_STRUCTURE_RELEASED, known[i].attention);
+            c.class_token = 0;
+            c.norm = MHLA_NORM_LAYER;
+            c.padding[0] = c.padding[1] = column < 2 ? 0 : 16;
+            c.cpe = column % 2 ? 3 : 0;
+            mhla_deit *m;
+            assert_int_equal(mhla_deit_create(&m, &c), MHLA_OK);
+            assert_int_equal(mhla_params_elements(mhla_deit_params(m)), known[i].parameters[column]);
+            mhla_deit_free(m);
+            if (column) continue;
+            assert_int_equal((mhla_deit_multiply_adds(&c, 1) + 5000000) / 10000000, known[i].layers);
+            assert_int_equal((mhla_deit_multiply_adds(&c, 0) + 5000000) / 10000000, known[i].all);
+        }
+    /* in equal surroundings an attention's own parts are all that differs: the same numbers */
+    for (size_t i = 2; i < 6; i++) {
+        const mhla_deit_config c = configure(known[i].model, MHLA_STRUCTURE_EQUAL, known[i].attention);
+        mhla_deit *m;
+        assert_int_equal(mhla_deit_create(&m, &c), MHLA_OK);
+        assert_int_equal(mhla_params_elements(mhla_deit_params(m)), known[i].parameters[2]);
+        mhla_deit_free(m);
+    }
+}
+
+/* Names, shapes and first values of the attentions of other authors. */
+static void baselines(void **state) {
+    (void)state;
+    static const struct {
+        int attention;
+        const char *name;
+        int dims;
+        int64_t shape[4];
+        double bound; /* of its values; they reach at least half of it. Negative: truncated normal 0.02 */
+    } known[] = {
+        {MHLA_ATTENTION_FOCUSED, "qkv.weight", 2, {576, 192}, -1},
+        {MHLA_ATTENTION_FOCUSED, "qkv.bias", 1, {576}, 0},
+        {MHLA_ATTENTION_FOCUSED, "scale", 3, {1, 1, 192}, 0},
+        {MHLA_ATTENTION_FOCUSED, "positional_encoding", 3, {1, 256, 192}, 0},
+        {MHLA_ATTENTION_FOCUSED, "dwc.weight", 4, {64, 1, 5, 5}, 0.2},
+        {MHLA_ATTENTION_FOCUSED, "dwc.bias", 1, {64}, 0.2},
+        {MHLA_ATTENTION_FOCUSED, "proj.weight", 2, {192, 192}, -1},
+        {MHLA_ATTENTION_INLINE, "qkv.weight", 2, {576, 192}, -1},
+        {MHLA_ATTENTION_INLINE, "residual.0.weight", 3, {192, 32, 1}, 0.1767767},
+        {MHLA_ATTENTION_INLINE, "residual.0.bias", 1, {192}, 0.1767767},
+        {MHLA_ATTENTION_INLINE, "residual.2.weight", 3, {1728, 32, 1}, 0.1767767},
+        {MHLA_ATTENTION_INLINE, "residual.2.bias", 1, {1728}, 0.1767767},
+        {MHLA_ATTENTION_INLINE, "proj.bias", 1, {192}, 0},
+        {MHLA_ATTENTION_MALA, "qkvo.weight", 4, {768, 192, 1, 1}, -1},
+        {MHLA_ATTENTION_MALA, "qkvo.bias", 1, {768}, 0},
+        {MHLA_ATTENTION_MALA, "lepe.weight", 4, {192, 1, 5, 5}, -1},
+        {MHLA_ATTENTION_MALA, "lepe.bias", 1, {192}, 0},
+        {MHLA_ATTENTION_MALA, "proj.weight", 4, {192, 192, 1, 1}, -1},
+        {MHLA_ATTENTION_RALA, "qkvo.weight", 4, {768, 192, 1, 1}, -1},
+        {MHLA_ATTENTION_RALA, "proj.bias", 1, {192}, 0},
+    };
+    for (int attention = MHLA_ATTENTION_FOCUSED; attention <= MHLA_ATTENTION_RALA; attention++) {
+        mhla_deit_config c = configure("deit_tiny", MHLA_STRUCTURE_EQUAL, attention);
+        c.depth = 1;
+        mhla_deit *m;
+        assert_int_equal(mhla_deit_create(&m, &c), MHLA_OK);
+        assert_int_equal(mhla_deit_init(m, 5), MHLA_OK);
+        for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+            if (known[i].attention != attention) continue;
+            char name[64];
+            snprintf(name, sizeof name, "blocks.0.attn.%s", known[i].name);
+            const mhla_param *p = mhla_params_find(mhla_deit_params(m), name);
+            if (p == NULL) fail_msg("no %s", name);
+            assert_int_equal(p->dims, known[i].dims);
+            for (int a = 0; a < p->dims; a++) assert_int_equal(p->shape[a], known[i].shape[a]);
+            assert_int_equal(!!(p->flags & MHLA_PARAM_DECAY), p->dims > 1);
+            double most = 0.0, square = 0.0;
+            for (int64_t k = 0; k < p->count; k++) {
+                most = fmax(most, fabs((double)p->data[k]));
+                square += (double)p->data[k] * (double)p->data[k] / (double)p->count;
+            }
+            if (known[i].bound < 0.0)
+                assert_true(fabs(sqrt(square) - 0.02) < 0.002);
+            else
+                assert_true(most <= known[i].bound && most >= 0.5 * known[i].bound);
+        }
+        mhla_deit_free(m);
+    }
+    /* heads of InLine: 32 channels each */
+    assert_int_equal(configure("deit_small", MHLA_STRUCTURE_EQUAL, MHLA_ATTENTION_INLINE).heads, 12);
+    assert_int_equal(configure("deit_nano", MHLA_STRUCTURE_EQUAL, MHLA_ATTENTION_INLINE).heads, 2);
+    assert_int_equal(configure("deit_tiny", MHLA_STRUCTURE_RELEASED, MHLA_ATTENTION_INLINE).class_token, 1);
+}
+
 static void names(void **state) {
     (void)state;
     static const char *const mhla[] = {
@@ -90,7 +201,7 @@ static void names(void **state) {
     mhla_deit_free(m);
 }
 
-/* Equal surroundings: but for the mixing matrices the three have the same number of parameters. */
+/* Equal surroundings: but for the mixing matrices the first three have the same number of parameters. */
 static void equal_surroundings(void **state) {
     (void)state;
     int64_t n[3];
@@ -120,6 +231,8 @@ static void refused(void **state) {
         {"atention=softmax", "attention"},
         {"dim=many", "integer"},
         {"image=28,28,28", "3 numbers"},
+        {"gate=true", "only the attentions mala and rala have it"},
+        {"power=3", "the attention focused has one"},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         mhla_model *m;
@@ -131,6 +244,12 @@ static void refused(void **state) {
     mhla_model *m;
     assert_int_not_equal(mhla_model_create(&m, "deit_nano", token, 2, 0), MHLA_OK);
     assert_non_null(strstr(mhla_message(), "set denominator to eq4"));
+    const char *const turned[] = {"attention=mala", "heads=32"};
+    assert_int_not_equal(mhla_model_create(&m, "deit_nano", turned, 2, 0), MHLA_OK);
+    assert_non_null(strstr(mhla_message(), "2 per head: an axial rotary embedding (rope) needs a multiple of 4"));
+    const char *const elsewhere[] = {"attention=mala"};
+    assert_int_not_equal(mhla_model_create(&m, "dit_nano", elsewhere, 1, 0), MHLA_OK);
+    assert_non_null(strstr(mhla_message(), "expected one of mhla, linear, softmax"));
     assert_int_not_equal(mhla_model_create(&m, "deit_huge", NULL, 0, 0), MHLA_OK);
     assert_non_null(strstr(mhla_message(), "deit_tiny"));
 }
@@ -138,7 +257,7 @@ static void refused(void **state) {
 static void config_round_trip(void **state) {
     (void)state;
     for (int structure = 0; structure < 2; structure++)
-        for (int attention = 0; attention < 3; attention++) {
+        for (int attention = 0; attention < MHLA_ATTENTIONS; attention++) {
             mhla_deit_config c = configure("deit_small", structure, attention), back;
             c.image[0] = 96;
             c.padding[1] = 16;
@@ -167,6 +286,7 @@ static mhla_deit_config small(int attention, int variant) {
     c.depth = 2;
     c.classes = 5;
     c.mlp_ratio = 2.0;
+    if (c.rope) c.dim = 16; /* two frequencies for each axis; variant 3: one */
     if (variant == 1) {
         c.cpe = 3;
         c.lepe = 0;
@@ -185,6 +305,11 @@ static mhla_deit_config small(int attention, int variant) {
         c.qk_norm = 0;
         c.blocks[0] = 3;
         c.denominator = MHLA_DEN_NONE;
+        if (c.gate) c.heads = 4;
+        if (c.gate) c.qk_norm = 1;
+        c.gate = 0;
+        if (attention == MHLA_ATTENTION_RALA) c.rope = 0;
+        if (attention == MHLA_ATTENTION_FOCUSED) c.power = 2;
     }
     return c;
 }
@@ -233,7 +358,7 @@ static void gradients(void **state) {
     (void)state;
     enum { B = 2 };
     const int32_t labels[B] = {3, 1};
-    for (int attention = 0; attention < 3; attention++)
+    for (int attention = 0; attention < MHLA_ATTENTIONS; attention++)
         for (int variant = 0; variant < VARIANTS; variant++) {
             const mhla_deit_config c = small(attention, variant);
             rng r = {(uint64_t)(10 * attention + variant)};
@@ -410,6 +535,8 @@ static void timm_config(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(counts),
+        cmocka_unit_test(table),
+        cmocka_unit_test(baselines),
         cmocka_unit_test(names),
         cmocka_unit_test(equal_surroundings),
         cmocka_unit_test(refused),

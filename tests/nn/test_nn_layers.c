@@ -157,6 +157,79 @@ static void convolutions(void **state) {
     }
 }
 
+/* Filters that channels share, or a kernel of each sample's own (an input instead of a parameter). */
+typedef struct filters_arg {
+    int64_t H, W, filters; /* 0: own */
+    int k, residual;
+} filters_arg;
+
+static mhla_tensor *filters_build(mhla_tape *t, const layer_case *c) {
+    const filters_arg *a = c->arg;
+    mhla_tensor *residual = a->residual ? X(c->n - 1) : NULL;
+    return a->filters ? mhla_nn_depthwise(t, P(1), P(2), a->H, a->W, residual, X(0))
+                      : mhla_nn_depthwise_own(t, X(1), a->k, a->H, a->W, residual, X(0));
+}
+static void filters_reference(double *y, const layer_case *c) {
+    const filters_arg *a = c->arg;
+    const int64_t C = S(0, 2), k2 = (int64_t)a->k * a->k;
+    for (int64_t i = 0; i < c->in[0].count; i++) {
+        const int64_t ch = i % C, w = i / C % a->W, h = i / C / a->W % a->H, b = i / C / a->W / a->H;
+        const double *kernel = D(1) + (a->filters ? ch % a->filters : b * C + ch) * k2;
+        y[i] = (a->filters ? D(2)[ch % a->filters] : 0.0) + (a->residual ? D(c->n - 1)[i] : 0.0);
+        for (int64_t e = 0; e < k2; e++) {
+            const int64_t row = h + e / a->k - a->k / 2, column = w + e % a->k - a->k / 2;
+            if (row >= 0 && row < a->H && column >= 0 && column < a->W)
+                y[i] += kernel[e] * D(0)[((b * a->H + row) * a->W + column) * C + ch];
+        }
+    }
+}
+static void filters(void **state) {
+    (void)state;
+    rng r = {31};
+    static const filters_arg cases[] = {{3, 4, 2, 5, 0}, {4, 3, 3, 3, 1}, {2, 2, 1, 3, 0},
+                                        {3, 4, 0, 3, 0}, {4, 3, 0, 3, 1}, {2, 5, 0, 5, 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const filters_arg *a = &cases[i];
+        const int64_t C = 6, B = 3;
+        layer_case c = {.name = "filters", .build = filters_build, .reference = filters_reference, .arg = a};
+        VARIABLE(&c, &r, B, a->H * a->W, C);
+        if (a->filters) {
+            PARAMETER(&c, &r, a->filters, 1, a->k, a->k);
+            PARAMETER(&c, &r, a->filters);
+        } else {
+            VARIABLE(&c, &r, B, C * a->k * a->k);
+        }
+        if (a->residual) VARIABLE(&c, &r, B, a->H * a->W, C);
+        check_case(&c);
+    }
+}
+
+/* ---- Linear layers of groups ---- */
+
+static mhla_tensor *grouped_build(mhla_tape *t, const layer_case *c) {
+    return mhla_nn_grouped_linear(t, P(1), c->n > 2 ? P(2) : NULL, *(const int *)c->arg, X(0));
+}
+static void grouped_reference(double *y, const layer_case *c) {
+    const int64_t K = S(0, 1), N = S(1, 0), n = S(1, 1), groups = *(const int *)c->arg;
+    for (int64_t r = 0; r < S(0, 0); r++)
+        for (int64_t o = 0; o < N; o++) {
+            double s = c->n > 2 ? D(2)[o] : 0.0;
+            for (int64_t i = 0; i < n; i++) s += D(1)[o * n + i] * D(0)[r * K + o / (N / groups) * n + i];
+            y[r * N + o] = s;
+        }
+}
+static void grouped(void **state) {
+    (void)state;
+    rng r = {32};
+    for (int groups = 1; groups < 4; groups++) {
+        layer_case c = {.name = "grouped", .build = grouped_build, .reference = grouped_reference, .arg = &groups};
+        VARIABLE(&c, &r, 3, 5 * groups);
+        PARAMETER(&c, &r, 7 * groups, 5, 1);
+        if (groups > 1) PARAMETER(&c, &r, 7 * groups);
+        check_case(&c);
+    }
+}
+
 static mhla_tensor *patch_build(mhla_tape *t, const layer_case *c) {
     return mhla_nn_patch_embed(t, P(1), P(2), mhla_nn_pad_image(t, 1, 2, 3, 0, X(0)));
 }
@@ -552,6 +625,15 @@ static void attention(void **state) {
          .rope_dim = 4,
          .heads = 2,
          .key_dim = 5,
+         .value_dim = 5},
+        {.size = sizeof *plans, .kind = MHLA_KIND_FOCUSED, .heads = 2, .key_dim = 5, .value_dim = 5},
+        {.size = sizeof *plans, .kind = MHLA_KIND_INLINE, .heads = 2, .key_dim = 5, .value_dim = 5},
+        {.size = sizeof *plans,
+         .kind = MHLA_KIND_RALA,
+         .rope = MHLA_ROPE_INTERLEAVED,
+         .rope_dim = 4,
+         .heads = 2,
+         .key_dim = 5,
          .value_dim = 5}};
     enum { B = 2, T = 24, D = 10 };
     for (size_t i = 0; i < sizeof plans / sizeof *plans; i++)
@@ -569,7 +651,10 @@ static void attention(void **state) {
             const mhla_call *given = plans[i].rope ? &rope : NULL;
             mhla_params *ps;
             ASSERT_OK(mhla_params_create(&ps));
-            mhla_param *mix = M ? mhla_params_add(ps, "mix", MHLA_SHAPE(H, M, M), 0) : NULL;
+            const int focused = plans[i].kind == MHLA_KIND_FOCUSED;
+            mhla_param *mix = M         ? mhla_params_add(ps, "mix", MHLA_SHAPE(H, M, M), 0)
+                              : focused ? mhla_params_add(ps, "scale", MHLA_SHAPE(1, 1, D), 0)
+                                        : NULL;
             for (int64_t e = 0; mix && e < mix->count; e++) mix->data[e] = fabsf(rng_signed(&r));
             mhla_tape *t;
             ASSERT_OK(mhla_tape_create(&t, NULL));
@@ -589,9 +674,11 @@ static void attention(void **state) {
             call.batch = B;
             call.tokens = T;
             call.q = call.k = call.v = s;
+            if (focused) call.focus = mix->data;
+            const float *m = M ? mix->data : NULL;
             float *o = new_poisoned(B * T * D), *dqkv = new_poisoned(B * T * 3 * D),
-                  *dmix = new_poisoned(M * M * H + 1);
-            ASSERT_OK(mhla_forward_reference(plan, &call, o, qkv, qkv + D, qkv + 2 * D, mix ? mix->data : NULL));
+                  *dmix = new_poisoned(M * M * H + D);
+            ASSERT_OK(mhla_forward_reference(plan, &call, o, qkv, qkv + D, qkv + 2 * D, m));
             for (int64_t e = 0; e < B * T * D; e++) o[e] += 2.0f * base[e];
             ASSERT_CLOSE(y->data, o, B * T * D, 2e-6, "attention %zu, onto %d", i, onto);
             const mhla_grads grads = {.size = sizeof grads,
@@ -601,12 +688,12 @@ static void attention(void **state) {
                                       .dq_strides = s,
                                       .dk_strides = s,
                                       .dv_strides = s,
-                                      .dmix = M ? dmix : NULL};
-            ASSERT_OK(
-                mhla_backward_reference(plan, &call, &grads, dy, qkv, qkv + D, qkv + 2 * D, mix ? mix->data : NULL));
+                                      .dmix = M ? dmix : NULL,
+                                      .dfocus = focused ? dmix : NULL};
+            ASSERT_OK(mhla_backward_reference(plan, &call, &grads, dy, qkv, qkv + D, qkv + 2 * D, m));
             ASSERT_OK(mhla_tape_backward_from(t, y, dy));
             ASSERT_CLOSE(mhla_tensor_grad(x), dqkv, B * T * 3 * D, 5e-6, "attention %zu, onto %d", i, onto);
-            if (mix) ASSERT_CLOSE(mix->grad, dmix, M * M * H, 5e-6, "attention %zu, onto %d", i, onto);
+            if (mix) ASSERT_CLOSE(mix->grad, dmix, mix->count, 5e-6, "attention %zu, onto %d", i, onto);
             for (int64_t e = 0; e < B * T * D; e++) assert_true(mhla_tensor_grad(b)[e] == 2.0f * dy[e]);
             free(qkv), free(dy), free(base), free(o), free(dqkv), free(dmix);
             mhla_tape_free(t);
@@ -618,10 +705,11 @@ static void attention(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(linear),    cmocka_unit_test(norms),     cmocka_unit_test(convolutions),
-        cmocka_unit_test(patches),   cmocka_unit_test(unpatch),   cmocka_unit_test(modulated),
-        cmocka_unit_test(pointwise), cmocka_unit_test(tokens),    cmocka_unit_test(drops),
-        cmocka_unit_test(rotary),    cmocka_unit_test(embedding), cmocka_unit_test(losses),
-        cmocka_unit_test(attention), cmocka_unit_test(views),
+        cmocka_unit_test(filters),   cmocka_unit_test(grouped),   cmocka_unit_test(patches),
+        cmocka_unit_test(unpatch),   cmocka_unit_test(modulated), cmocka_unit_test(pointwise),
+        cmocka_unit_test(tokens),    cmocka_unit_test(drops),     cmocka_unit_test(rotary),
+        cmocka_unit_test(embedding), cmocka_unit_test(losses),    cmocka_unit_test(attention),
+        cmocka_unit_test(views),
     };
     return cmocka_run_group_tests(tests, poison, NULL);
 }
