@@ -52,6 +52,43 @@ static void some_ids(int32_t *ids, int n, uint64_t seed) {
     for (int i = 0; i < n; i++) ids[i] = rng_below(&r, VOCABULARY);
 }
 
+/* ---- Before training ---- */
+
+/* What every parameter starts from, and whether the optimiser lets it decay: matrices normal and decaying, norms 1, biases 0,
+ * hedgehog the identity, mixing rows 1/(i+1). */
+static void start_values(void **state) {
+    (void)state;
+    for (int kind = 0; kind < KINDS; kind++) {
+        const char *settings[24] = {"vocab_size=24", "hidden_size=16", "intermediate_size=20"};
+        int n = 3, hedgehog = 0;
+        for (int i = 0; i < 16 && kinds[kind][i]; i++) {
+            hedgehog |= strcmp(kinds[kind][i], "feature_map=hedgehog") == 0;
+            settings[n++] = kinds[kind][i];
+        }
+        mhla_model *m = create(settings, n);
+        for (int i = 0; i < mhla_params_count(m->params); i++) {
+            const mhla_param *p = mhla_params_at(m->params, i);
+            const int bias = strstr(p->name, ".bias") != NULL, map = strstr(p->name, "feature_map") != NULL;
+            const int64_t N = p->shape[0];
+            assert_int_equal((p->flags & MHLA_PARAM_DECAY) != 0, p->dims > 1);
+            double squares = 0.0;
+            for (int64_t k = 0; k < p->count; k++) {
+                const float x = p->data[k];
+                squares += (double)(x * x);
+                if (p->flags & MHLA_PARAM_MIX)
+                    assert_true(k % N > k / N || fabs((double)x - 1.0 / (double)(k / N + 1)) < 1e-6);
+                else if (p->dims == 1)
+                    assert_true(x == (bias ? 0.0f : 1.0f));
+                else if (hedgehog && map)
+                    assert_true(x == (k / N == k % N ? 1.0f : 0.0f));
+            }
+            if (p->dims > 1 && !(p->flags & MHLA_PARAM_MIX) && !(hedgehog && map) && p->count > 200)
+                assert_in_range((int)(1000.0 * sqrt(squares / (double)p->count)), 15, 25); /* deviation 0.02 */
+        }
+        mhla_model_free(m);
+    }
+}
+
 /* ---- Gradients ---- */
 
 static double loss_of(mhla_tape *t, mhla_model *m, const int32_t *ids, int backward, int recompute) {
@@ -520,17 +557,10 @@ static void storage(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gradients),
-        cmocka_unit_test(packed),
-        cmocka_unit_test(hook),
-        cmocka_unit_test(refused),
-        cmocka_unit_test(config_round_trip),
-        cmocka_unit_test(mixed),
-        cmocka_unit_test(config_files),
-        cmocka_unit_test(misuse),
-        cmocka_unit_test(rotary_tables),
-        cmocka_unit_test(files),
-        cmocka_unit_test(storage),
+        cmocka_unit_test(start_values),  cmocka_unit_test(gradients),    cmocka_unit_test(packed),
+        cmocka_unit_test(hook),          cmocka_unit_test(refused),      cmocka_unit_test(config_round_trip),
+        cmocka_unit_test(mixed),         cmocka_unit_test(config_files), cmocka_unit_test(misuse),
+        cmocka_unit_test(rotary_tables), cmocka_unit_test(files),        cmocka_unit_test(storage),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
