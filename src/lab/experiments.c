@@ -109,6 +109,58 @@ const mhla_experiment mhla_experiments[] = {
         .make = mhla_part_diffusion,
     },
     {
+        .info = {.name = "language",
+                 .title = "Language: bits per byte, by position, and recall (Tab. 6, MQAR)",
+                 .claim = "as a language model MHLA does better than linear attention, and close to softmax, whose "
+                          "perplexity is lower.",
+                 .paper = "Tab. 6: models of 340M parameters, 10B tokens of FineWeb-Edu; word perplexity on WikiText",
+                 .known = "linear attention is MHLA of one block here, so that all else is the same. Recall is "
+                          "zoology's, with a "
+                          "convolution of four tokens in all three: without it none of them learns it in minutes "
+                          "(docs/mqar.md).",
+                 .data = "text",
+                 .minutes = 55,
+                 .quick = 5},
+        .settings =
+            "task=text model.model=lm_micro model.hidden_size=128 model.num_hidden_layers=3 model.num_heads=4 "
+            "model.vocab_size=1024 train.context=512 train.batch=8 train.steps=500 train.rate=2e-3 train.min_rate=1e-4 "
+            "train.schedule=cosine-after train.warmup_steps=30 train.warmup_rate=1e-5 train.beta2=0.95 "
+            "train.weight_decay=0.01 train.clip=1 eval.epochs=0 eval.limit=20000 checkpoint.minutes=0.5 "
+            "lab.measured=200000 lab.width=64 lab.conv=4 lab.steps=2000 lab.tests=250 lab.rate=0.003",
+        .quick_settings = "train.steps=60 train.warmup_steps=10 lab.measured=20000 lab.steps=200 lab.tests=50",
+        .paper_titles = {"paper: WikiText ppl, 340M"},
+        .arms = {{"mhla", "MHLA, text", "model.attention=mhla model.chunk_size=32 model.num_blocks=16", {38.31}},
+                 {"linear", "linear, text", "model.attention=mhla model.chunk_size=512 model.num_blocks=1", {0}},
+                 {"softmax", "softmax, text", "model.attention=softmax", {34.57}},
+                 {"mhla-recall", "MHLA, recall", "lab.recall=mhla lab.chunk=16", {0}},
+                 {"linear-recall", "linear, recall", "lab.recall=mhla lab.chunk=512", {0}},
+                 {"softmax-recall", "softmax, recall", "lab.recall=softmax", {0}}},
+        .columns = {{"bpb", "bits per byte", 1.0, 3},
+                    {"bits_64", "bits per token, the first 64", 1.0, 3},
+                    {"bits_512", "the last 64 of 512", 1.0, 3},
+                    {"recall_4", "recall of 4 pairs, %", 100.0, 1},
+                    {"recall_8", "8 pairs", 100.0, 1},
+                    {"recall_16", "16 pairs", 100.0, 1},
+                    {"recall_64", "64 pairs", 100.0, 1}},
+        .claims = {{"MHLA has fewer bits per byte than linear attention", "bpb", "mhla", "linear", 1, 0},
+                   {"MHLA has fewer bits late in the text (tokens 449 to 512) than linear attention", "bits_512",
+                    "mhla", "linear", 1, 0},
+                   {"softmax has fewer bits per byte than MHLA", "bpb", "softmax", "mhla", 1, 0},
+                   {"MHLA recalls more of 16 pairs than linear attention", "recall_16", "mhla-recall", "linear-recall",
+                    0, 0}},
+        .lines = {{"bits per token by position in the window",
+                   "tokens before",
+                   "bits",
+                   "bits_",
+                   {64, 128, 192, 256, 320, 384, 448, 512},
+                   {0},
+                   0,
+                   0,
+                   0},
+                  {"recall by number of pairs", "pairs", "%", "recall_", {4, 8, 16, 64}, {0}, 1, 0, 100.0}},
+        .make = mhla_part_language,
+    },
+    {
         .info = {.name = "scaling",
                  .title = "Time and memory by number of tokens and blocks (Tab. 14, Fig. 1b)",
                  .claim = "MHLA's time grows with the tokens as linear attention's does, softmax's with their square.",

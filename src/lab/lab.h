@@ -131,6 +131,7 @@ typedef struct mhla_lab_part {
     char *settings;         /* all of them, separated by blanks: experiment, quick, arm, shuffle, seed */
     char key[MHLA_LAB_KEY]; /* of settings, data and way of measuring */
     json_t *measures;
+    char source[MHLA_LAB_PATH]; /* the data of its training; "": the lab's */
 } mhla_lab_part;
 
 mhla_status mhla_part_begin(mhla_lab_part *part, mhla_lab *lab, int arm, int seed);

@@ -60,7 +60,7 @@ static mhla_status begin(mhla_trainer **trainer, const mhla_lab_part *part, cons
     if ((text = strdup(part->settings)) == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for a part");
     int n = split(text, settings);
     if (*lab->source) {
-        snprintf(source, sizeof source, "data.source=%s", lab->source);
+        snprintf(source, sizeof source, "data.source=%s", *part->source ? part->source : lab->source);
         settings[n++] = source;
     }
     const mhla_status status = mhla_trainer_create(trainer, run, NULL, settings, n);

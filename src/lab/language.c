@@ -1,0 +1,164 @@
+/* Parts of the language experiment: small decoders on text, measured in bits by position, and on recall (MQAR). Linear attention is
+ * MHLA of one block, so that everything around the attention is the same. */
+#include <math.h>
+#include <mhla/lm.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/status.h"
+#include "io/file.h"
+#include "lab/lab.h"
+
+enum { EVERY = 8, VOCABULARY = 1024, BUCKETS = 8 };
+
+/* ---- A small corpus: every eighth document, and a tokenizer of its own ---- */
+
+static mhla_status write_some(const char *from, const char *to, int every) {
+    mhla_documents *documents = NULL;
+    mhla_writer w;
+    MHLA_TRY(mhla_documents_open(&documents, &from, 1));
+    mhla_status status = mhla_writer_open(&w, to);
+    for (int64_t i = 0; status == MHLA_OK && i < mhla_documents_count(documents); i += every) {
+        size_t bytes;
+        const char *text = mhla_documents_text(documents, i, &bytes);
+        fwrite(text, 1, bytes, w.stream);
+        fputs("\n\f\n", w.stream); /* a line with a form feed ends a document */
+    }
+    mhla_documents_free(documents);
+    return status == MHLA_OK ? mhla_writer_commit(&w) : status;
+}
+
+static mhla_status make_corpus(const mhla_lab *lab, const char *folder) {
+    char in[2][MHLA_LAB_PATH + 32], out[4][MHLA_LAB_PATH + 64];
+    static const char *const names[] = {"train.txt", "validation.txt", "tokenizer.json", "train.shard"};
+    for (int i = 0; i < 4; i++) snprintf(out[i], sizeof out[i], "%s/%s", folder, names[i]);
+    for (int i = 0; i < 2; i++) {
+        snprintf(in[i], sizeof in[i], "%s/%s", lab->source, names[i]);
+        MHLA_TRY(write_some(in[i], out[i], i ? 1 : EVERY));
+    }
+    const char *files[] = {out[0]};
+    MHLA_TRY(mhla_tokenizer_train(out[2], files, 1,
+                                  &(mhla_tokenizer_training){.size = sizeof(mhla_tokenizer_training),
+                                                             .vocabulary = VOCABULARY,
+                                                             .context = lab->context},
+                                  NULL, NULL));
+    MHLA_TRY(mhla_shard_make(out[3], out[2], files, 1, lab->context, NULL, NULL, NULL));
+    return remove(out[0]) == 0 ? MHLA_OK : mhla_fail(MHLA_EIO, "%s: it cannot be removed", out[0]);
+}
+
+/* work/text-SUM, made once; under another name until it is complete. */
+static mhla_status find_corpus(mhla_lab_part *part) {
+    const mhla_lab *lab = part->lab;
+    char folder[MHLA_LAB_PATH], making[MHLA_LAB_PATH + 8];
+    if (snprintf(folder, sizeof folder, "%s/text-%.12s", lab->work, lab->data_sum) >= (int)sizeof folder)
+        return mhla_fail(MHLA_EIO, "%.60s...: the path is too long", lab->work);
+    if (access(folder, F_OK) != 0) {
+        snprintf(making, sizeof making, "%s.tmp", folder);
+        mhla_folder_remove(making);
+        MHLA_TRY(mhla_folder_make(making));
+        MHLA_TRY(make_corpus(lab, making));
+        if (rename(making, folder) != 0) return mhla_fail(MHLA_EIO, "%s: it cannot be renamed", making);
+    }
+    char *real = realpath(folder, NULL); /* the run goes on from anywhere */
+    if (real == NULL) return mhla_fail(MHLA_EIO, "%s: it is not there", folder);
+    snprintf(part->source, sizeof part->source, "%.*s", (int)sizeof part->source - 1, real);
+    free(real);
+    return MHLA_OK;
+}
+
+/* ---- Bits by position ---- */
+
+static void tell_done(void *user, int64_t done, int64_t all) { mhla_part_tell(user, done, all); }
+
+static mhla_status measure_text(mhla_lab_part *part, const char *run) {
+    char path[MHLA_LAB_PATH + 32], limit[32] = "0", name[48];
+    const char *paths[] = {path};
+    mhla_model *model = NULL;
+    mhla_documents *documents = NULL;
+    mhla_perplexity r = {.size = sizeof r};
+    mhla_lm_info info = {.size = sizeof info};
+    const char **texts = NULL;
+    size_t *bytes = NULL;
+    snprintf(path, sizeof path, "%s/last", run);
+    mhla_status status = mhla_model_open_weights(&model, path, "raw");
+    if (status == MHLA_OK && part->lab->context) mhla_model_set_context(model, part->lab->context);
+    if (status == MHLA_OK) status = mhla_lm_query(model, &info);
+    snprintf(path, sizeof path, "%s/validation.txt", part->source);
+    if (status == MHLA_OK) status = mhla_documents_open(&documents, paths, 1);
+    const int64_t n = status == MHLA_OK ? mhla_documents_count(documents) : 0;
+    if (status == MHLA_OK) {
+        texts = calloc((size_t)n + 1, sizeof *texts);
+        bytes = calloc((size_t)n + 1, sizeof *bytes);
+        if (texts == NULL || bytes == NULL)
+            status = mhla_fail(MHLA_ENOMEM, "no memory for %lld documents", (long long)n);
+    }
+    for (int64_t i = 0; i < n && status == MHLA_OK; i++) texts[i] = mhla_documents_text(documents, i, &bytes[i]);
+    mhla_part_setting(part, "lab.measured", limit, sizeof limit);
+    if (status == MHLA_OK)
+        status = mhla_lm_perplexity(model, &r, texts, bytes, n,
+                                    &(mhla_perplexity_desc){.size = sizeof(mhla_perplexity_desc),
+                                                            .window = info.context,
+                                                            .bucket = info.context / BUCKETS,
+                                                            .limit = strtoll(limit, NULL, 10)},
+                                    tell_done, part);
+    if (status == MHLA_OK) status = mhla_part_put(part, "bpb", r.bits_per_byte, NAN);
+    for (int i = 0; i < r.buckets && status == MHLA_OK; i++) {
+        if (r.bucket_tokens[i] == 0) continue;
+        snprintf(name, sizeof name, "bits_%lld", (long long)(i + 1) * (long long)r.bucket);
+        status = mhla_part_put(part, name, r.bucket_bits[i], NAN);
+    }
+    mhla_perplexity_free(&r);
+    free(texts);
+    free(bytes);
+    mhla_documents_free(documents);
+    mhla_model_free(model);
+    return status;
+}
+
+static mhla_status make_text(mhla_lab_part *part) {
+    char run[MHLA_LAB_PATH];
+    MHLA_TRY(find_corpus(part));
+    MHLA_TRY(mhla_part_train(part, run));
+    return *run ? measure_text(part, run) : MHLA_OK;
+}
+
+/* ---- Recall ---- */
+
+static void tell_step(void *user, const mhla_mqar_event *e) { mhla_part_tell(user, e->step, e->steps); }
+
+static long long number(const mhla_lab_part *part, const char *key) {
+    char text[32] = "0";
+    mhla_part_setting(part, key, text, sizeof text);
+    return strtoll(text, NULL, 10);
+}
+
+static mhla_status make_recall(mhla_lab_part *part, const char *attention) {
+    char rate[32] = "0", name[48];
+    mhla_part_setting(part, "lab.rate", rate, sizeof rate);
+    mhla_mqar_result r = {.size = sizeof r};
+    MHLA_TRY(mhla_mqar_run(&r,
+                           &(mhla_mqar_desc){.size = sizeof(mhla_mqar_desc),
+                                             .attention = attention,
+                                             .width = (int)number(part, "lab.width"),
+                                             .chunk = (int)number(part, "lab.chunk"),
+                                             .conv = (int)number(part, "lab.conv"),
+                                             .steps = number(part, "lab.steps"),
+                                             .tests = number(part, "lab.tests"),
+                                             .rate = strtod(rate, NULL),
+                                             .seed = (uint64_t)part->seed,
+                                             .context = part->lab->context},
+                           tell_step, part));
+    for (int i = 0; i < MHLA_MQAR_ROWS; i++) {
+        const double asked = (double)r.rows[i].asked, share = (double)r.rows[i].right / asked;
+        snprintf(name, sizeof name, "recall_%d", r.rows[i].pairs);
+        MHLA_TRY(mhla_part_put(part, name, share, sqrt(share * (1.0 - share) / asked)));
+    }
+    return MHLA_OK;
+}
+
+mhla_status mhla_part_language(mhla_lab_part *part) {
+    char attention[32];
+    if (mhla_part_setting(part, "lab.recall", attention, sizeof attention)) return make_recall(part, attention);
+    return make_text(part);
+}
