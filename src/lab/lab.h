@@ -141,12 +141,16 @@ mhla_status mhla_part_put(mhla_lab_part *part, const char *measure, double value
 void mhla_part_tell(const mhla_lab_part *part, int64_t done, int64_t all);
 /* The value of a setting of the part ("task"), the last one that was given; 0 if there is none. */
 int mhla_part_setting(const mhla_lab_part *part, const char *key, char *value, size_t size);
+int64_t mhla_part_number(const mhla_lab_part *part, const char *key); /* the same of a whole number; 0 without */
 
 /* Ways of making one. trained.c: */
 mhla_status mhla_part_train(mhla_lab_part *part,
-                            char run[MHLA_LAB_PATH]); /* to the end; MHLA_OK with run "" if stopped */
-mhla_status mhla_part_images(mhla_lab_part *part);    /* accuracy */
-mhla_status mhla_part_diffusion(mhla_lab_part *part); /* test loss */
+                            char run[MHLA_LAB_PATH]);                 /* to the end; MHLA_OK with run "" if stopped */
+mhla_status mhla_part_accuracy(mhla_lab_part *part, const char *run); /* that its last evaluation found, and the loss */
+mhla_status mhla_part_images(mhla_lab_part *part);                    /* accuracy */
+mhla_status mhla_part_diffusion(mhla_lab_part *part);                 /* test loss */
+/* collapse.c: rank and entropy of a trained classifier, besides */
+mhla_status mhla_part_collapse(mhla_lab_part *part);
 /* scaling.c: */
 mhla_status mhla_part_scaling(mhla_lab_part *part);
 void mhla_scaling_remark(FILE *out, const mhla_lab *lab);

@@ -127,12 +127,6 @@ static mhla_status make_text(mhla_lab_part *part) {
 
 static void tell_step(void *user, const mhla_mqar_event *e) { mhla_part_tell(user, e->step, e->steps); }
 
-static long long number(const mhla_lab_part *part, const char *key) {
-    char text[32] = "0";
-    mhla_part_setting(part, key, text, sizeof text);
-    return strtoll(text, NULL, 10);
-}
-
 static mhla_status make_recall(mhla_lab_part *part, const char *attention) {
     char rate[32] = "0", name[48];
     mhla_part_setting(part, "lab.rate", rate, sizeof rate);
@@ -140,11 +134,11 @@ static mhla_status make_recall(mhla_lab_part *part, const char *attention) {
     MHLA_TRY(mhla_mqar_run(&r,
                            &(mhla_mqar_desc){.size = sizeof(mhla_mqar_desc),
                                              .attention = attention,
-                                             .width = (int)number(part, "lab.width"),
-                                             .chunk = (int)number(part, "lab.chunk"),
-                                             .conv = (int)number(part, "lab.conv"),
-                                             .steps = number(part, "lab.steps"),
-                                             .tests = number(part, "lab.tests"),
+                                             .width = (int)mhla_part_number(part, "lab.width"),
+                                             .chunk = (int)mhla_part_number(part, "lab.chunk"),
+                                             .conv = (int)mhla_part_number(part, "lab.conv"),
+                                             .steps = mhla_part_number(part, "lab.steps"),
+                                             .tests = mhla_part_number(part, "lab.tests"),
                                              .rate = strtod(rate, NULL),
                                              .seed = (uint64_t)part->seed,
                                              .context = part->lab->context},

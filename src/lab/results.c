@@ -76,6 +76,12 @@ int mhla_part_setting(const mhla_lab_part *part, const char *key, char *value, s
     return found;
 }
 
+int64_t mhla_part_number(const mhla_lab_part *part, const char *key) {
+    char text[32] = "0";
+    mhla_part_setting(part, key, text, sizeof text);
+    return strtoll(text, NULL, 10);
+}
+
 /* ---- The file ---- */
 
 static void row_free(mhla_lab_row *row) {

@@ -118,11 +118,8 @@ static mhla_status test_of(const char *run, json_t **row) {
     return status;
 }
 
-mhla_status mhla_part_images(mhla_lab_part *part) {
-    char run[MHLA_LAB_PATH];
+mhla_status mhla_part_accuracy(mhla_lab_part *part, const char *run) {
     json_t *row;
-    MHLA_TRY(mhla_part_train(part, run));
-    if (*run == '\0') return MHLA_OK;
     MHLA_TRY(test_of(run, &row));
     const double images = json_number_value(json_object_get(row, "images"));
     const double accuracy = json_number_value(json_object_get(row, "accuracy"));
@@ -131,6 +128,12 @@ mhla_status mhla_part_images(mhla_lab_part *part) {
     if (!(images > 0.0)) return mhla_fail(MHLA_EDATA, "%s: no picture was tested", run);
     MHLA_TRY(mhla_part_put(part, "accuracy", accuracy, sqrt(accuracy * (1.0 - accuracy) / images)));
     return mhla_part_put(part, "loss", loss, NAN);
+}
+
+mhla_status mhla_part_images(mhla_lab_part *part) {
+    char run[MHLA_LAB_PATH];
+    MHLA_TRY(mhla_part_train(part, run));
+    return *run ? mhla_part_accuracy(part, run) : MHLA_OK;
 }
 
 mhla_status mhla_part_diffusion(mhla_lab_part *part) {
