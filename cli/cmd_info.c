@@ -25,8 +25,8 @@ static const cli_usage usage = {
             "MHLA_ISA in the environment forces the kernels.\n\n"
             "With MODEL, a folder, a run, a .gguf file or a preset (deit_nano, deit_tiny, deit_small, deit_base,\n"
             "dit_micro, dit_nano, dit_s_2 to dit_xl_8, lm_micro, lm_nano, lm_340m) changed by settings such as\n"
-            "attention=softmax: its parameters and multiply-adds; of a language model also what a token reads and a\n"
-            "sequence keeps.\n",
+            "attention=softmax (or --attention softmax, as for train): its parameters and multiply-adds; of a\n"
+            "language model also what a token reads and a sequence keeps.\n",
 };
 
 /* ---- A model ---- */
@@ -131,14 +131,16 @@ static void print_model_json(const mhla_model *model, const mhla_model_info *inf
     json_put_close('}');
 }
 
+static int is_preset(const char *name) {
+    return strncmp(name, "deit_", 5) == 0 || strncmp(name, "dit_", 4) == 0 || strncmp(name, "lm_", 3) == 0;
+}
+
 static int info_model(char **argv, int given) {
     struct stat file;
     mhla_model *model = NULL;
     mhla_model_info info = {.size = sizeof info};
     mhla_lm_info lm = {.size = sizeof lm};
-    const int preset =
-        (strncmp(argv[0], "deit_", 5) == 0 || strncmp(argv[0], "dit_", 4) == 0 || strncmp(argv[0], "lm_", 3) == 0) &&
-        stat(argv[0], &file) != 0;
+    const int preset = is_preset(argv[0]) && stat(argv[0], &file) != 0;
     if (!preset && given > 1) return cli_wrong(usage.verb, "\"%s\" is not expected: only presets are changed", argv[1]);
     mhla_status status = preset ? mhla_model_create(&model, argv[0], (const char *const *)argv + 1, given - 1, 0)
                                 : mhla_model_open(&model, argv[0]);
@@ -193,8 +195,33 @@ static void print_json(const mhla_cpu_info *info, int n, const double *peak, dou
     json_put_close('}');
 }
 
+/* What mhla train takes as a flag, --key value, is a setting behind a model: key=value, in place. The new number of arguments. */
+static int settings_from_flags(int argc, char **argv) {
+    static char room[32][160];
+    int n = 0, used = 0, model = 0;
+    for (int i = 0; i < argc; i++) {
+        const size_t length = strncmp(argv[i], "--", 2) == 0 ? strcspn(argv[i] + 2, "=") : 0;
+        int own = length == 0 || !model || strcmp(argv[i], "--help") == 0;
+        for (const cli_option *o = options; o->name && !own; o++)
+            own = strlen(o->name) == length && strncmp(argv[i] + 2, o->name, length) == 0;
+        const int split = !own && argv[i][2 + length] == '\0';
+        if (own || (split && (i + 1 == argc || used == 32))) {
+            model |= is_preset(argv[i]);
+            argv[n++] = argv[i];
+        } else if (!split) {
+            argv[n++] = argv[i] + 2;
+        } else {
+            snprintf(room[used], sizeof *room, "%s=%s", argv[i] + 2, argv[i + 1]);
+            argv[n++] = room[used++];
+            i++;
+        }
+    }
+    return n;
+}
+
 int cmd_info(int argc, char **argv) {
     int given = 0;
+    argc = settings_from_flags(argc, argv);
     const int code = cli_parse(&usage, argc, argv, &given);
     if (code >= 0) return code;
     if (given) return info_model(argv, given);

@@ -33,7 +33,8 @@ typedef struct mhla_model mhla_model;
  * `seed`. Of image classifiers and diffusion models:
  * The key `structure` is applied first whatever its place: "equal" (the default; everything but the attention is the
  * same for all attentions) or "released" (the published models: MHLA's and the linear one as released with the paper,
- * softmax as in timm and in facebookresearch's DiT). */
+ * softmax as in timm and in facebookresearch's DiT). "attention" is mhla, linear or softmax; of classifiers also focused, inline,
+ * mala or rala, whose own parts (biases, convolution, gate) are their authors' in either structure. */
 MHLA_API mhla_status mhla_model_create(mhla_model **model, const char *preset, const char *const *settings, int count,
                                        uint64_t seed);
 

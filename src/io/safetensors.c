@@ -319,6 +319,12 @@ void mhla_safetensors_metadata_at(const mhla_safetensors *f, int64_t i, const ch
     *key = f->metadata[i].key, *value = f->metadata[i].value;
 }
 
+int mhla_stored_alike(const mhla_stored *t, int rank, const int64_t *shape) {
+    for (int i = 0; i < rank || i < t->rank; i++)
+        if ((i < t->rank ? t->shape[i] : 1) != (i < rank ? shape[i] : 1)) return 0;
+    return 1;
+}
+
 mhla_status mhla_stored_check(const mhla_stored *t, int rank, const int64_t *shape) {
     int same = t->rank == rank;
     for (int i = 0; i < rank && same; i++) same = t->shape[i] == shape[i];

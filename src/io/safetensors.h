@@ -52,6 +52,8 @@ void mhla_safetensors_metadata_at(const mhla_safetensors *file, int64_t i, const
 
 /* MHLA_EDATA naming file, tensor and both shapes unless the tensor has this shape. */
 mhla_status mhla_stored_check(const mhla_stored *tensor, int rank, const int64_t *shape);
+/* This shape but for axes of 1 at its end: a 1x1 convolution [N,K,1,1] is the linear layer [N,K]. */
+int mhla_stored_alike(const mhla_stored *tensor, int rank, const int64_t *shape);
 /* All of it as float32 into to [count]. MHLA_EDATA for a tensor of integers. */
 mhla_status mhla_stored_read(float *to, const mhla_stored *tensor);
 /* need + check + read: the one call for loading a weight. to [product of shape]. */

@@ -18,7 +18,7 @@ static const struct size {
     {"deit_small", 224, 16, 16, 384, 12, 6, 4},
     {"deit_base", 224, 16, 16, 768, 12, 12, 4},
 };
-enum { SIZES = sizeof sizes / sizeof *sizes };
+enum { SIZES = sizeof sizes / sizeof *sizes, INLINE_HEAD = 32 };
 
 /* What belongs to an attention as its authors wrote it, whatever surrounds it. */
 static void preset_own(mhla_deit_config *c) {
@@ -27,7 +27,7 @@ static void preset_own(mhla_deit_config *c) {
     c->qk_norm = 0;
     if (c->attention == MHLA_ATTENTION_FOCUSED) c->power = 3;
     if (c->attention == MHLA_ATTENTION_INLINE) {
-        c->heads = c->dim / 32;
+        c->heads = c->dim / INLINE_HEAD;
         c->lepe = 3;
     }
     c->gate = c->rope = c->attention == MHLA_ATTENTION_MALA || c->attention == MHLA_ATTENTION_RALA;
@@ -103,7 +103,7 @@ static const mhla_field fields[] = {
     }
     F("model", TEXT, TEXT, model, 0, 0, "deit_nano|deit_tiny|deit_small|deit_base", "the preset that sizes come from"),
     F("structure", TEXT, CHOICE, structure, 0, 0, "equal|released",
-      "equal: all but the attention alike for all; released: as published"),
+      "equal: all but the attention, and what belongs to it, alike for all; released: as published"),
     F("attention", TEXT, CHOICE, attention, 0, 0, "mhla|linear|softmax|focused|inline|mala|rala", "which attention"),
     F("image", INTS, INT2, image, 1, 16384, NULL, "height, width of an input image"),
     F("channels", INT, INT, channels, 1, 3, NULL, "1 grey, 3 colour"),
@@ -111,7 +111,7 @@ static const mhla_field fields[] = {
     F("patch", INT, INT, patch, 1, 256, NULL, "side of a patch, pixels"),
     F("dim", INT, INT, dim, 1, 16384, NULL, "width of a token"),
     F("depth", INT, INT, depth, 1, 256, NULL, "blocks of the transformer"),
-    F("heads", INT, INT, heads, 1, 256, NULL, "attention heads"),
+    F("heads", INT, INT, heads, 1, 256, NULL, "attention heads; inline, where not given: dim over 32"),
     F("classes", INT, INT, classes, 1, 1000000, NULL, "how many classes"),
     F("mlp_ratio", REAL, REAL, mlp_ratio, 0.01, 64, NULL, "hidden width of the MLP over dim"),
     F("class_token", BOOL, BOOL, class_token, 0, 0, NULL,
@@ -153,6 +153,10 @@ mhla_status mhla_deit_from_recipe(mhla_deit_config *c, const mhla_recipe *given,
     MHLA_TRY(mhla_fields_take(&first, &table, 0, 3, given, prefix));
     MHLA_TRY(mhla_deit_preset(c, first.model, first.structure, first.attention));
     MHLA_TRY(mhla_fields_take(c, &table, 3, table.count, given, prefix));
+    char heads[64];
+    snprintf(heads, sizeof heads, "%sheads", prefix);
+    if (c->attention == MHLA_ATTENTION_INLINE && c->dim % INLINE_HEAD == 0 && !mhla_recipe_has(given, heads))
+        c->heads = c->dim / INLINE_HEAD; /* of a width that is not the preset's */
     return mhla_deit_config_check(c);
 }
 

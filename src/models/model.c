@@ -123,7 +123,10 @@ mhla_status mhla_model_locate(const char *path, const char *which, char *folder,
 mhla_status mhla_params_load(mhla_params *params, const mhla_safetensors *file) {
     for (int i = 0; i < mhla_params_count(params); i++) {
         mhla_param *p = mhla_params_at(params, i);
-        MHLA_TRY(mhla_safetensors_load(p->data, file, p->name, p->dims, p->shape));
+        const mhla_stored *s;
+        MHLA_TRY(mhla_safetensors_need(&s, file, p->name));
+        if (!mhla_stored_alike(s, p->dims, p->shape)) MHLA_TRY(mhla_stored_check(s, p->dims, p->shape));
+        MHLA_TRY(mhla_stored_read(p->data, s));
         mhla_param_touch(p);
     }
     for (int64_t i = 0; i < mhla_safetensors_count(file); i++) {

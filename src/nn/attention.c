@@ -82,7 +82,7 @@ static void show(mhla_tape *t, attention *op, void *ws) {
         o = mhla_tape_floats(t, op->o->rows * op->o->cols);
         if (o == NULL) return;
         const mhla_status status =
-            mhla_forward(op->plan, &call, o, op->q->data, op->k->data, op->v->data, op->mix ? op->mix->data : NULL, ws);
+            mhla_forward(op->plan, &call, o, op->q->data, op->k->data, op->v->data, mix_of(op), ws);
         if (status != MHLA_OK) {
             mhla_tape_fail(t, status, "attention: %s", mhla_message());
             return;

@@ -301,8 +301,8 @@ typedef struct mhla_rotary {
 mhla_tensor *mhla_nn_rotary(mhla_tape *t, mhla_rotary a, mhla_tensor *x);
 
 /* Every attention of libmhla: o [B,T,H*V] of q [B,T,H*K], k [B,T',G*K], v [B,T',G*V], which may be slices of a fused qkv. mix
- * as the plan wants it ([M,M], [M,M,1,1], [H,M,M]; Focused LA: its scale [H*K]; NULL for other baselines). Plan, rope table and cu_seqlens live until
- * backward. `call` NULL, or one whose rope_*, cu_seqlens, sequences are used (batch = 1 then). */
+ * as the plan wants it ([M,M], [M,M,1,1], [H,M,M]; Focused LA: its scale [H*K]; NULL for other baselines). Plan, rope table
+ * and cu_seqlens live until backward. `call` NULL, or one whose rope_*, cu_seqlens, sequences are used (batch = 1 then). */
 mhla_tensor *mhla_nn_attention(mhla_tape *t, const mhla_plan *plan, const mhla_call *call, mhla_param *mix,
                                mhla_tensor *q, mhla_tensor *k, mhla_tensor *v);
 /* The same added into `onto` [B,T,H*V], which is overwritten: a fresh result of depthwise, add or linear without

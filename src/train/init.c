@@ -117,12 +117,7 @@ static void list_tell(const name_list *l, const char *what, note_fn note, void *
     note(user, text);
 }
 
-static int same_shape(const mhla_stored *s, const mhla_param *p) {
-    if (s->rank != p->dims) return 0;
-    for (int a = 0; a < p->dims; a++)
-        if (s->shape[a] != p->shape[a]) return 0;
-    return 1;
-}
+static int same_shape(const mhla_stored *s, const mhla_param *p) { return mhla_stored_alike(s, p->dims, p->shape); }
 
 /* ---- The work ------------------------------------------------------------------------------------------------------------ */
 

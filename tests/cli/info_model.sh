@@ -5,6 +5,15 @@ done
 mhla info deit_small structure=released attention=softmax
 mhla info deit_small structure=released attention=linear --json
 mhla info deit_nano classes=10 channels=1 depth=1 --tensors
+# The attentions that MHLA is compared with: 256 tokens, 196 tokens with CPE; flags as train has them.
+for attention in focused inline mala rala; do
+    mhla info deit_tiny --attention $attention
+    mhla info deit_tiny --attention=$attention padding=0 --cpe 3
+    mhla info deit_nano attention=$attention depth=1 classes=10 --tensors
+done
+mhla info deit_nano attention=mala heads=32
+mhla info deit_nano --attention
+mhla info dit_nano attention=rala
 # Language models: the released configuration, and what a small one of each attention is made of.
 mhla info lm_340m num_hidden_layers=2
 mhla info lm_340m attention=softmax num_hidden_layers=1 --json

@@ -247,6 +247,10 @@ static void refused(void **state) {
     const char *const turned[] = {"attention=mala", "heads=32"};
     assert_int_not_equal(mhla_model_create(&m, "deit_nano", turned, 2, 0), MHLA_OK);
     assert_non_null(strstr(mhla_message(), "2 per head: an axial rotary embedding (rope) needs a multiple of 4"));
+    const char *const wide[] = {"attention=inline", "dim=128", "depth=1"};
+    assert_int_equal(mhla_model_create(&m, "deit_nano", wide, 3, 0), MHLA_OK);
+    assert_int_equal(mhla_params_find(m->params, "blocks.0.attn.residual.0.weight")->shape[1], 32);
+    mhla_model_free(m);
     const char *const elsewhere[] = {"attention=mala"};
     assert_int_not_equal(mhla_model_create(&m, "dit_nano", elsewhere, 1, 0), MHLA_OK);
     assert_non_null(strstr(mhla_message(), "expected one of mhla, linear, softmax"));
@@ -473,7 +477,30 @@ static void files(void **state) {
     snprintf(path, sizeof path, "%s/model.safetensors", a);
     assert_int_equal(mhla_model_open(&back, path), MHLA_OK);
     mhla_model_free(back);
+    /* 1x1 convolutions as the linear layers that they are */
+    const char *const convolved[] = {"classes=4", "depth=2", "attention=mala"};
+    mhla_model *mala;
+    float w[8], flat[8];
+    char b[128];
+    snprintf(b, sizeof b, "%s/b", folder);
+    assert_int_equal(mhla_model_create(&mala, "deit_nano", convolved, 3, 3), MHLA_OK);
+    assert_int_equal(mhla_model_forward(mala, w, x, 2), MHLA_OK);
+    assert_int_equal(mhla_model_save(mala, b), MHLA_OK);
+    mhla_params_find(mala->params, "blocks.1.attn.qkvo.weight")->dims = 2;
+    mhla_params_find(mala->params, "blocks.0.attn.proj.weight")->dims = 2;
+    snprintf(path, sizeof path, "%s/model.safetensors", b);
+    assert_int_equal(mhla_params_save(mala->params, path, NULL, NULL), MHLA_OK);
+    assert_int_equal(mhla_model_open(&back, b), MHLA_OK);
+    assert_int_equal(mhla_model_forward(back, flat, x, 2), MHLA_OK);
+    assert_memory_equal(w, flat, sizeof w);
+    mhla_model_free(back);
+    mhla_model_free(mala);
+    unlink(path);
+    snprintf(path, sizeof path, "%s/config.json", b);
+    unlink(path);
+    rmdir(b);
     /* weights of another model */
+    snprintf(path, sizeof path, "%s/model.safetensors", a);
     const char *const other[] = {"classes=4", "depth=2", "attention=softmax"};
     mhla_model *softmax;
     assert_int_equal(mhla_model_create(&softmax, "deit_nano", other, 3, 3), MHLA_OK);
