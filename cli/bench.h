@@ -19,7 +19,16 @@ typedef struct bench {
     int notes; /* footnotes that the table needs, bits of bench_note */
 } bench;
 
-typedef enum bench_operator { OPERATOR_MHLA, OPERATOR_LINEAR, OPERATOR_SOFTMAX } bench_operator;
+typedef enum bench_operator {
+    OPERATOR_MHLA,
+    OPERATOR_LINEAR,
+    OPERATOR_SOFTMAX,
+    OPERATOR_FOCUSED, /* from here on: bidirectional only, no whole models */
+    OPERATOR_INLINE,
+    OPERATOR_MALA,
+    OPERATOR_RALA,
+    OPERATORS
+} bench_operator;
 
 typedef enum bench_note {
     NOTE_HEADS = 1,   /* measured on fewer heads, multiplied */

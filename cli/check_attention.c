@@ -90,6 +90,22 @@ static const attention_case softmax_cases[] = {
     {"packed sequences", 1, 130, .plan = {HKV(2, 64, 33), .causal = 1}, .cu_seqlens = packed, .sequences = 4},
 };
 
+/* The baselines of vision models. One token, or K = 1, says little: see above. */
+static const attention_case vision_cases[] = {
+    {"focused, 256 tokens, 64x64", 2, 256, .plan = {.kind = MHLA_KIND_FOCUSED, HKV(3, 64, 64)}},
+    {"inline, 256 tokens, 32x32", 2, 256, .plan = {.kind = MHLA_KIND_INLINE, HKV(6, 32, 32)}},
+    {"mala, 256 tokens, 64x64, rotary", 2, 256,
+     .plan = {.kind = MHLA_KIND_MALA, HKV(3, 64, 64), .rope = MHLA_ROPE_INTERLEAVED}},
+    {"rala, 256 tokens, 64x64, rotary", 2, 256,
+     .plan = {.kind = MHLA_KIND_RALA, HKV(3, 64, 64), .rope = MHLA_ROPE_INTERLEAVED}},
+    {"focused, 63 tokens, 60x24, power 4", 1, 63,
+     .plan = {.kind = MHLA_KIND_FOCUSED, HKV(2, 60, 24), .focus_power = 4}},
+    {"inline, 600 tokens, 72x40", 1, 600, .plan = {.kind = MHLA_KIND_INLINE, HKV(1, 72, 40)}},
+    {"mala, 65 tokens, 20x33", 1, 65, .plan = {.kind = MHLA_KIND_MALA, HKV(2, 20, 33)}},
+    {"rala, 600 tokens, 36x64", 1, 600,
+     .plan = {.kind = MHLA_KIND_RALA, HKV(1, 36, 64), .rope = MHLA_ROPE_INTERLEAVED, .rope_dim = 16}},
+};
+
 #define COUNT(table) ((int)(sizeof(table) / sizeof *(table)))
 enum { BRIEF = 2 };
 
@@ -119,6 +135,7 @@ static int list_compared(compared *t, const problem *p) {
         {"dk2", g->dk2, p->n_k, MHLA_F32, NULL},
         {"dinitial_state", g->dinitial_state, p->n_state0, MHLA_F32, NULL},
         {"dinitial_z", g->dinitial_z, p->n_z0, MHLA_F32, NULL},
+        {"dfocus", g->dfocus, p->n_focus, MHLA_F32, NULL},
     };
     int n = 0;
     for (int i = 0; i < COUNT(all); i++)
@@ -153,7 +170,7 @@ static problem_desc describe(const attention_case *c, mhla_kind kind, mhla_dtype
     problem_desc d = {.plan = c->plan, .backward = 1, .second_pair = c->second_pair, .state = c->state, .seed = seed};
     d.plan.kind = c->plan.kind ? c->plan.kind : kind;
     d.plan.dtype = dtype;
-    if (kind != MHLA_KIND_SOFTMAX) {
+    if (kind < MHLA_KIND_SOFTMAX) {
         d.plan.feature_eps = d.plan.feature == MHLA_FEATURE_RELU ? 1e-6f : 0.0f;
         d.plan.den_eps = 1e-6f;
     }
@@ -218,4 +235,9 @@ mhla_status check_linear(check_row *row, const check_isas *isas, int brief) {
 
 mhla_status check_softmax(check_row *row, const check_isas *isas, int brief) {
     return check_cases(row, isas, softmax_cases, brief ? BRIEF : COUNT(softmax_cases), MHLA_KIND_SOFTMAX);
+}
+
+mhla_status check_vision(check_row *row, const check_isas *isas, int brief) {
+    enum { KINDS = 4 };
+    return check_cases(row, isas, vision_cases, brief ? KINDS : COUNT(vision_cases), MHLA_KIND_FOCUSED);
 }

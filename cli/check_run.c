@@ -14,6 +14,7 @@ static const struct group {
     {"causal", check_causal},
     {"linear", check_linear},
     {"softmax", check_softmax},
+    {"vision", check_vision},
     {"streaming", check_streaming},
     {"linear layers", check_layers},
 };

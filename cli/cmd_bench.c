@@ -47,6 +47,8 @@ enum { GROUPS = sizeof groups / sizeof *groups };
 
 /* ---- The command line ---- */
 
+#define OPERATOR_LIST "mhla,linear,softmax,focused,inline,mala,rala"
+
 static struct {
     int64_t batch, heads, kv_heads, tokens, key, value, chunk, chunks, threads;
     cli_grid grid, blocks;
@@ -57,7 +59,7 @@ static struct {
 
 static const cli_option options[] = {
     {"compare", CLI_FLAG, &given.compare, NULL, "MHLA beside linear and softmax attention"},
-    {"operator", CLI_TEXT, &given.operators, "LIST", "some of mhla,linear,softmax; default: mhla"},
+    {"operator", CLI_TEXT, &given.operators, "LIST", "some of " OPERATOR_LIST "; default: mhla"},
     {"dtype", CLI_TEXT, &given.dtype, "LIST", "some of float32,bfloat16,q8_0 (layers and lm-340m); default: float32"},
     {"batch", CLI_INT, &given.batch, "B", "a shape of your own, or a change to the one named;"},
     {"heads", CLI_INT, &given.heads, "H", "  batch and heads are 1 if not given"},
@@ -95,6 +97,7 @@ static const cli_usage usage = {
             "their names.\n"
             "\n"
             "  mhla bench forward --compare\n"
+            "  mhla bench forward backward deit-t --operator focused,mala,rala\n"
             "  mhla bench forward backward dit-xl --dtype float32,bfloat16\n"
             "  mhla bench --heads 8 --grid 24x24 --blocks 4x4 --key 96 --value 96\n"
             "  mhla bench causal --tokens 16384 --chunk 128 --heads 4\n"
@@ -123,7 +126,7 @@ static int bits_of(const char *list, const char *const *names, int count) {
     }
 }
 
-static const char *const operator_names[] = {"mhla", "linear", "softmax"};
+static const char *const operator_names[OPERATORS] = {"mhla", "linear", "softmax", "focused", "inline", "mala", "rala"};
 static const char *const denominator_names[] = {"eq4", "released", "none"};
 static const char *const feature_names[] = {"relu", "elu", "identity"};
 static const char *const backend_names[] = {"openmp", "pthreads"};
@@ -216,6 +219,7 @@ static double flops_of(const shape *s, bench_operator op, int causal) {
     case OPERATOR_MHLA: return causal ? flops_causal_mhla(T, K, V, C) : flops_mhla(T, K, V, (double)blocks_of(s));
     case OPERATOR_LINEAR: return causal ? flops_causal_linear(T, K, V, C) : flops_linear(T, K, V);
     case OPERATOR_SOFTMAX: break;
+    default: return flops_linear(T, K, V);
     }
     return causal ? flops_softmax(T, K, V) / 2.0 : flops_softmax(T, K, V);
 }
@@ -223,7 +227,11 @@ static double flops_of(const shape *s, bench_operator op, int causal) {
 static problem_desc describe(const shape *s, bench_operator op, const struct group *g, mhla_dtype dtype) {
     static const mhla_kind kinds[][2] = {[OPERATOR_MHLA] = {MHLA_KIND_BIDIRECTIONAL, MHLA_KIND_CAUSAL},
                                          [OPERATOR_LINEAR] = {MHLA_KIND_LINEAR, MHLA_KIND_LINEAR_CAUSAL},
-                                         [OPERATOR_SOFTMAX] = {MHLA_KIND_SOFTMAX, MHLA_KIND_SOFTMAX}};
+                                         [OPERATOR_SOFTMAX] = {MHLA_KIND_SOFTMAX, MHLA_KIND_SOFTMAX},
+                                         [OPERATOR_FOCUSED] = {MHLA_KIND_FOCUSED},
+                                         [OPERATOR_INLINE] = {MHLA_KIND_INLINE},
+                                         [OPERATOR_MALA] = {MHLA_KIND_MALA},
+                                         [OPERATOR_RALA] = {MHLA_KIND_RALA}};
     problem_desc d = {.backward = g->backward, .seed = 1, .call = {.batch = s->B, .tokens = s->T}};
     d.plan = (mhla_plan_desc){.kind = kinds[op][g->causal],
                               .dtype = dtype,
@@ -233,6 +241,10 @@ static problem_desc describe(const shape *s, bench_operator op, const struct gro
                               .value_dim = s->V};
     if (op == OPERATOR_SOFTMAX) {
         d.plan.causal = g->causal;
+        return d;
+    }
+    if (op >= OPERATOR_FOCUSED) {
+        if (op >= OPERATOR_MALA && s->K % 2 == 0) d.plan.rope = MHLA_ROPE_INTERLEAVED; /* as published */
         return d;
     }
     d.plan.feature = given.feature ? (mhla_feature)index_of(given.feature, strlen(given.feature), feature_names, 3)
@@ -304,8 +316,8 @@ static mhla_status bench_attention(bench *b, const shape *s, const struct group 
 static mhla_status bench_shape(bench *b, const shape *s, const struct group *g) {
     mhla_status status = MHLA_OK;
     for (int dtype = MHLA_F32; dtype <= MHLA_BF16; dtype++)
-        for (int op = OPERATOR_MHLA; op <= OPERATOR_SOFTMAX && status == MHLA_OK; op++)
-            if ((b->dtypes & 1 << dtype) && (b->operators & 1 << op))
+        for (int op = OPERATOR_MHLA; op < OPERATORS && status == MHLA_OK; op++)
+            if ((b->dtypes & 1 << dtype) && (b->operators & 1 << op) && !(g->causal && op >= OPERATOR_FOCUSED))
                 status = bench_attention(b, s, g, (bench_operator)op, (mhla_dtype)dtype);
     return status;
 }
@@ -351,8 +363,8 @@ static int check_names(const bench *b) {
 /* The options that are names; -1 or the code to exit with. */
 static int check_options_given(bench *b) {
     static const char *const short_names[] = {"f32", "bf16", "q8_0"};
-    if (given.operators && !(b->operators = bits_of(given.operators, operator_names, 3)))
-        return cli_wrong(usage.verb, "--operator is \"%s\": expected some of mhla,linear,softmax", given.operators);
+    if (given.operators && !(b->operators = bits_of(given.operators, operator_names, OPERATORS)))
+        return cli_wrong(usage.verb, "--operator is \"%s\": expected some of " OPERATOR_LIST, given.operators);
     if (given.dtype && !(b->dtypes = bits_of(given.dtype, bench_dtype_names, 3)) &&
         !(b->dtypes = bits_of(given.dtype, short_names, 3)))
         return cli_wrong(usage.verb, "--dtype is \"%s\": expected some of float32,bfloat16,q8_0", given.dtype);

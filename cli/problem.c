@@ -129,6 +129,10 @@ static int make_inputs(problem *p, const problem_desc *desc, uint64_t *seed) {
         if (!(p->mix = own_f32(p, p->n_mix))) return 0;
         fill_mix(p->mix, rows, M, seed);
     }
+    if (d->kind == MHLA_KIND_FOCUSED) {
+        p->n_focus = H * d->key_dim;
+        if (!(p->call.focus = own_random(p, MHLA_F32, p->n_focus, seed))) return 0;
+    }
     if (desc->second_pair) {
         p->call.q2 = own_random(p, d->dtype, p->n_q, seed);
         p->call.k2 = own_random(p, d->dtype, p->n_k, seed);
@@ -144,6 +148,7 @@ static int make_gradients(problem *p, const problem_desc *desc, uint64_t *seed) 
     p->grads.dv = own_f32(p, p->n_v);
     if (!p->dO || !p->grads.dq || !p->grads.dk || !p->grads.dv) return 0;
     if (p->mix && !(p->grads.dmix = own_f32(p, p->n_mix))) return 0;
+    if (p->n_focus && !(p->grads.dfocus = own_f32(p, p->n_focus))) return 0;
     if (!desc->second_pair) return 1;
     p->grads.dq2 = own_f32(p, p->n_q);
     p->grads.dk2 = own_f32(p, p->n_k);

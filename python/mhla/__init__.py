@@ -1,6 +1,7 @@
 """Multi-Head Linear Attention on the CPU, for NumPy and PyTorch.
 
-``attention``, ``causal_attention``, ``linear_attention`` and ``softmax_attention`` take NumPy arrays or torch tensors;
+``attention``, ``causal_attention``, ``linear_attention``, ``softmax_attention`` and the baselines of vision models
+(``focused_attention``, ``inline_attention``, ``mala_attention``, ``rala_attention``) take NumPy arrays or torch tensors;
 with torch they are custom ops with gradients that torch.compile does not break at. ``State`` and ``step`` stream.
 ``load`` opens a model that the program has trained, ``create`` makes one. ``mhla.nn`` has modules that load the released
 checkpoints, and ours.
@@ -14,7 +15,8 @@ except ImportError:
 
 from . import _mhla
 from ._mhla import Error
-from .functional import attention, causal_attention, linear_attention, softmax_attention
+from .functional import (attention, causal_attention, focused_attention, inline_attention, linear_attention, mala_attention,
+                         rala_attention, softmax_attention)
 from .mixing import mix_clip, mix_init, mix_names, rope_table
 from .model import Model, create, load
 from .streaming import State, step
@@ -73,5 +75,6 @@ def set_isa(name: str | None) -> None:
 
 _openmp_used = _share_openmp(_openmp_runtimes())
 __version__: str = _mhla.cpu_info()["version"]
-__all__ = ["Error", "Model", "State", "attention", "causal_attention", "create", "info", "linear_attention", "load", "mix_clip",
-           "mix_init", "mix_names", "rope_table", "set_isa", "set_num_threads", "softmax_attention", "step"]
+__all__ = ["Error", "Model", "State", "attention", "causal_attention", "create", "focused_attention", "info", "inline_attention",
+           "linear_attention", "load", "mala_attention", "mix_clip", "mix_init", "mix_names", "rala_attention", "rope_table",
+           "set_isa", "set_num_threads", "softmax_attention", "step"]

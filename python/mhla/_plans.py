@@ -12,7 +12,7 @@ from . import _mhla
 Error = _mhla.Error
 
 # names of the header's enumerations, in their order
-KINDS = ("bidirectional", "causal", "linear", "linear_causal", "softmax")
+KINDS = ("bidirectional", "causal", "linear", "linear_causal", "softmax", "focused", "inline", "mala", "rala")
 FEATURES = ("relu", "elu", "identity")
 DENOMINATORS = ("eq4", "released", "none")
 ORDERS = ("raster", "blocks")
@@ -39,10 +39,11 @@ class Options(NamedTuple):
     window: int = 0
     block_offsets: Optional[bytes] = None
     permutation: Optional[bytes] = None
+    focus_power: int = 0
 
 
 class Shapes(NamedTuple):
-    """Shapes of a call's tensors, None where there is none."""
+    """Shapes of a call's tensors, None where there is none. `mix` is the learned parameter: Focused LA's is its focus."""
 
     q: Sequence[int]
     k: Sequence[int]
@@ -92,7 +93,11 @@ def make_plan(kind: str, dtype: int, heads: int, kv_heads: int, key_dim: int, va
     plan = _plans.get(key)
     if plan is not None:
         return plan
-    has_mix = kind in ("bidirectional", "causal")
+    has_mix, focused = kind in ("bidirectional", "causal"), kind == "focused"
+    if focused:
+        channels = (heads * key_dim,)
+        _expect(mix is not None and tuple(mix) == channels, f"focus has shape {mix and tuple(mix)}: expected {channels}")
+        mix = None
     _expect(has_mix == (mix is not None), "mix is given: this operator has none" if mix is not None else "mix is missing")
     if mix is not None:
         square = len(mix) in (2, 3) and mix[-1] == mix[-2] and (len(mix) == 2 or mix[0] == heads)
@@ -107,7 +112,8 @@ def make_plan(kind: str, dtype: int, heads: int, kv_heads: int, key_dim: int, va
         order=_index(ORDERS, o.order, "order"), block_offsets=o.block_offsets, permutation=o.permutation,
         mix_per_head=int(mix is not None and len(mix) == 3), chunk=o.chunk,
         chunks=mix[-1] if kind == "causal" and mix is not None else 0, beyond=_index(BEYONDS, o.beyond, "beyond"),
-        max_tokens=o.max_tokens, causal=int(o.causal and kind == "softmax"), window=o.window)
+        max_tokens=o.max_tokens, causal=int(o.causal and kind == "softmax"), window=o.window,
+        focus_power=o.focus_power)
     if kind == "bidirectional" and mix is not None:
         _expect(plan.blocks == mix[-1], f"mix has shape {tuple(mix)}: there are {plan.blocks} blocks")
     if len(_plans) >= _LIMIT:

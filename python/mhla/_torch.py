@@ -1,6 +1,7 @@
-"""The operators as torch.library ops: mhla::attention, causal_attention, linear_attention, softmax_attention.
+"""The operators as torch.library ops: mhla::attention, causal_attention, linear_attention, softmax_attention and those of
+vision models, focused_attention, inline_attention, mala_attention, rala_attention.
 
-All four have one list of arguments, one CPU kernel, one fake kernel and one backward; a name stands for its kind of plan.
+All have one list of arguments, one CPU kernel, one fake kernel and one backward; a name stands for its kind of plan.
 The low-level API (Library.define and impl) is used, and an autograd kernel of our own: a call through custom_op or
 register_autograd costs several times as much as all of this.
 """
@@ -14,7 +15,7 @@ from torch import Tensor
 from ._plans import Error, Options, Prepared, Shapes, prepare
 
 # Three lists instead of a dozen options, because every argument costs 0.2 us, twice. meaning: "rope feature denominator
-# order beyond", numbers: feature_eps, den_eps, scale, sizes: chunk, max_tokens, causal, window, *grid, *blocks. No
+# order beyond", numbers: feature_eps, den_eps, scale, focus_power, sizes: chunk, max_tokens, causal, window, *grid, *blocks. No
 # defaults: the dispatcher drops trailing arguments that equal them on the way to a Python kernel.
 _ARGUMENTS = (
     "Tensor q, Tensor k, Tensor v, Tensor? mix, Tensor? q2, Tensor? k2, Tensor? initial_state, Tensor? initial_z, "
@@ -24,7 +25,8 @@ _ARGUMENTS = (
 _GRADS = 8  # the first arguments, which may have a gradient
 _TENSORS = 13  # all tensors
 _KINDS = {"attention": "bidirectional", "causal_attention": "causal", "linear_attention": "linear",
-          "softmax_attention": "softmax"}
+          "softmax_attention": "softmax", "focused_attention": "focused", "inline_attention": "inline",
+          "mala_attention": "mala", "rala_attention": "rala"}
 _STATES = ("causal_attention", "linear_attention")  # those that return (o, final_state, final_z) instead of o
 _CODES = {torch.float32: 0, torch.bfloat16: 1}
 _NONE = (0, 0, 0, 0)
@@ -90,11 +92,11 @@ def _check_dtypes(q, k, v, mix, q2, k2, state, z, cos, sin, cu) -> int:
 
 def _options(meaning: str, numbers: List[float], sizes: List[int], offsets: Optional[Tensor], permutation: Optional[Tensor]) -> Options:
     rope, feature, denominator, order, beyond = meaning.split()
-    feature_eps, den_eps, scale = numbers
+    feature_eps, den_eps, scale, power = numbers
     chunk, max_tokens, causal, window, *cuts = sizes
     axes = len(cuts) // 2
     return Options(rope, feature, feature_eps, denominator, den_eps, scale, tuple(cuts[:axes]), tuple(cuts[axes:]), order, chunk,
-                   beyond, max_tokens, bool(causal), window, _bytes(offsets, torch.int64), _bytes(permutation, torch.int32))
+                   beyond, max_tokens, bool(causal), window, _bytes(offsets, torch.int64), _bytes(permutation, torch.int32), int(power))
 
 
 def _prepare(name: str, tensors: tuple, past: int, meaning: str, numbers: List[float], sizes: List[int]) -> Prepared:

@@ -1,4 +1,4 @@
-"""The four operators, for NumPy arrays and for torch tensors.
+"""The operators, for NumPy arrays and for torch tensors.
 
 Tensors are token-major: q [B,T,H,K], k [B,T,G,K], v [B,T,G,V], G key/value heads (H is a multiple of G). Strides are
 taken as they are, so slices of a fused projection and transposed [B,H,T,K] tensors cost no copy; only the last axis must
@@ -26,8 +26,8 @@ Array = Any  # numpy.ndarray or torch.Tensor
 
 def _run(name: str, kind: str, tensors: tuple, rope: Optional[Tuple[Array, Array]], cu_seqlens: Optional[Array],
          block_offsets: Optional[Array], permutation: Optional[Array], past: int, output_final_state: bool, options: tuple):
-    """To torch's op or to the NumPy call. tensors: q, k, v, mix, q2, k2, initial_state, initial_z; options: those of
-    the op's schema, meaning, numbers and sizes."""
+    """To torch's op or to the NumPy call. tensors: q, k, v, mix (or focus), q2, k2, initial_state, initial_z; options: those
+    of the op's schema, meaning, numbers and sizes."""
     cos, sin = (None, None) if rope is None else rope
     if torch is not None and isinstance(tensors[0], torch.Tensor):
         q, k, v, mix, q2, k2, state, z = tensors
@@ -40,7 +40,7 @@ def _run(name: str, kind: str, tensors: tuple, rope: Optional[Tuple[Array, Array
     raw = (None if x is None else np.ascontiguousarray(x, dtype).tobytes()
            for x, dtype in ((block_offsets, np.int64), (permutation, np.int32)))
     chosen = Options(rope_style, feature, options[1][0], denominator, options[1][1], options[1][2], tuple(cuts[:axes]),
-                     tuple(cuts[axes:]), order, chunk, beyond, max_tokens, bool(causal), window, *raw)
+                     tuple(cuts[axes:]), order, chunk, beyond, max_tokens, bool(causal), window, *raw, int(options[1][3]))
     result = _numpy.forward(kind, chosen, *tensors, rope_cos=cos, rope_sin=sin, cu_seqlens=cu_seqlens, past=past,
                             output_final_state=output_final_state)
     return result if name in ("causal_attention", "linear_attention") else result[0]
@@ -74,12 +74,12 @@ def _axes(grid: Any, blocks: Any) -> tuple:
 
 def _options(rope: Optional[tuple], rope_style: str, feature: str, feature_eps: float, denominator: str, den_eps: float,
              scale: Optional[float], order: str = "raster", chunk: int = 0, beyond: str = "error", max_tokens: int = 0,
-             causal: bool = False, window: int = 0, grid: Sequence[int] = (), blocks: Sequence[int] = ()) -> tuple:
+             causal: bool = False, window: int = 0, grid: Sequence[int] = (), blocks: Sequence[int] = (), power: int = 0) -> tuple:
     """The three lists of the op's schema. A scale of 0 is the library's word for the default, so nobody may mean it."""
     if scale == 0:
         raise Error("scale is 0: everything would be; None is the default")
     style = "none" if rope is None else rope_style
-    return (f"{style} {feature} {denominator} {order} {beyond}", [feature_eps, den_eps, scale or 0.0],
+    return (f"{style} {feature} {denominator} {order} {beyond}", [feature_eps, den_eps, scale or 0.0, float(power)],
             [chunk, max_tokens, int(causal), window, *grid, *blocks])
 
 
@@ -230,3 +230,90 @@ def softmax_attention(q: Array, k: Array, v: Array, scale: Optional[float] = Non
     """
     return _run("softmax_attention", "softmax", (q, k, v, None, None, None, None, None), rope, cu_seqlens, None, None, 0, False,
                 _options(rope, rope_style, "relu", 0.0, "eq4", 0.0, scale, causal=causal, window=window))
+
+
+# ---- Linear attentions of vision models: what is between their projections, without convolutions and gates -------------
+
+def focused_attention(q: Array, k: Array, v: Array, focus: Array, *, power: int = 3, feature_eps: float = 1e-6,
+                      den_eps: float = 1e-6) -> Array:
+    """Focused linear attention (FLatten-Transformer), a baseline: features sharpened by a power, their length kept.
+
+    Args:
+        q, k, v: [B,T,H,K], [B,T,H,K], [B,T,H,V].
+        focus: [H*K], the scale of each channel before softplus, shared by q and k.
+        power: p of f(a) = a^p |a| / |a^p|, a = (max(x,0) + feature_eps) / softplus(focus), norms over all heads.
+        den_eps: added to q~ . mean k~.
+
+    Returns:
+        o [B,T,H,V].
+
+    >>> import numpy as np, mhla
+    >>> q, k, v = np.random.default_rng(0).standard_normal((3, 1, 16, 2, 8), dtype=np.float32)
+    >>> mhla.focused_attention(q, k, v, np.zeros(16, np.float32)).shape
+    (1, 16, 2, 8)
+    """
+    return _run("focused_attention", "focused", (q, k, v, focus, None, None, None, None), None, None, None, None, 0, False,
+                _options(None, "none", "relu", feature_eps, "eq4", den_eps, None, power=power))
+
+
+def inline_attention(q: Array, k: Array, v: Array, scale: Optional[float] = None) -> Array:
+    """InLine attention, a baseline: no feature map, and a subtraction where others divide, so that rows sum to 1.
+
+    Args:
+        q, k, v: [B,T,H,K], [B,T,H,K], [B,T,H,V].
+        scale: multiplies q.k; default K^-1/2.
+
+    Returns:
+        o [B,T,H,V].
+
+    >>> import numpy as np, mhla
+    >>> q, k = np.random.default_rng(0).standard_normal((2, 1, 16, 2, 8), dtype=np.float32)
+    >>> bool(np.allclose(mhla.inline_attention(q, k, np.ones_like(q)), 1, atol=1e-6))
+    True
+    """
+    return _run("inline_attention", "inline", (q, k, v, None, None, None, None, None), None, None, None, None, 0, False,
+                _options(None, "none", "relu", 0.0, "eq4", 0.0, scale))
+
+
+def mala_attention(q: Array, k: Array, v: Array, scale: Optional[float] = None, *, den_eps: float = 1e-6,
+                   rope: Optional[Tuple[Array, Array]] = None, rope_style: str = "interleaved") -> Array:
+    """MALA, a baseline: elu + 1 features, scaled and shifted by the query's own magnitude instead of divided.
+
+    Args:
+        q, k, v: [B,T,H,K], [B,T,H,K], [B,T,H,V].
+        scale: multiplies q~.k~; default K^-1/2.
+        den_eps: added to z = scale q~ . mean k~ before it divides.
+        rope: (cos, sin), each [T, dim/2], turns q~ and k~ in the numerator.
+
+    Returns:
+        o [B,T,H,V].
+
+    >>> import numpy as np, mhla
+    >>> q, k = np.random.default_rng(0).standard_normal((2, 1, 16, 2, 8), dtype=np.float32)
+    >>> bool(np.allclose(mhla.mala_attention(q, k, np.ones_like(q)), 1, atol=1e-5))
+    True
+    """
+    return _run("mala_attention", "mala", (q, k, v, None, None, None, None, None), rope, None, None, None, 0, False,
+                _options(rope, rope_style, "relu", 0.0, "eq4", den_eps, scale))
+
+
+def rala_attention(q: Array, k: Array, v: Array, scale: Optional[float] = None, *, den_eps: float = 1e-6,
+                   rope: Optional[Tuple[Array, Array]] = None, rope_style: str = "interleaved") -> Array:
+    """RALA, a baseline: elu + 1 features, the keys weighed by a softmax over tokens against the mean query.
+
+    Args:
+        q, k, v: [B,T,H,K], [B,T,H,K], [B,T,H,V].
+        scale: of that softmax; default K^-1/2.
+        den_eps: added to the denominator.
+        rope: (cos, sin), each [T, dim/2], turns q~ and k~ in the numerator.
+
+    Returns:
+        o [B,T,H,V].
+
+    >>> import numpy as np, mhla
+    >>> q, k, v = np.random.default_rng(0).standard_normal((3, 1, 16, 2, 8), dtype=np.float32)
+    >>> mhla.rala_attention(q, k, v).shape
+    (1, 16, 2, 8)
+    """
+    return _run("rala_attention", "rala", (q, k, v, None, None, None, None, None), rope, None, None, None, 0, False,
+                _options(rope, rope_style, "relu", 0.0, "eq4", den_eps, scale))

@@ -61,30 +61,41 @@ mhla_call binding_call(const flat_call *f) {
     };
 }
 
+/* The call of a plan, and the mixing matrix that goes with it. */
+static mhla_call call_of(const plan_object *p, const flat_call *f, const float **mix) {
+    mhla_call call = binding_call(f);
+    *mix = p->focused ? NULL : at(f->mix);
+    if (p->focused) call.focus = at(f->mix);
+    return call;
+}
+
 static PyObject *run_forward(PyObject *self, PyObject *const *args, Py_ssize_t n, int reference) {
-    const mhla_plan *plan = ((plan_object *)self)->plan;
+    const plan_object *p = (const plan_object *)self;
     flat_call f;
     if (binding_read(&f, args, n, N_CALL) < 0) return NULL;
-    const mhla_call call = binding_call(&f);
+    const float *mix;
+    const mhla_call call = call_of(p, &f, &mix);
     mhla_status status;
     Py_BEGIN_ALLOW_THREADS if (reference) status =
-        mhla_forward_reference(plan, &call, at(f.o), at(f.q), at(f.k), at(f.v), at(f.mix));
-    else status = mhla_forward(plan, &call, at(f.o), at(f.q), at(f.k), at(f.v), at(f.mix), NULL);
+        mhla_forward_reference(p->plan, &call, at(f.o), at(f.q), at(f.k), at(f.v), mix);
+    else status = mhla_forward(p->plan, &call, at(f.o), at(f.q), at(f.k), at(f.v), mix, NULL);
     Py_END_ALLOW_THREADS if (status != MHLA_OK) return binding_raise(status);
     Py_RETURN_NONE;
 }
 
 static PyObject *run_backward(PyObject *self, PyObject *const *args, Py_ssize_t n, int reference) {
-    const mhla_plan *plan = ((plan_object *)self)->plan;
+    const plan_object *p = (const plan_object *)self;
     flat_call f;
     if (binding_read(&f, args, n, N_CALL + N_GRAD) < 0) return NULL;
-    const mhla_call call = binding_call(&f);
+    const float *mix;
+    const mhla_call call = call_of(p, &f, &mix);
     const mhla_grads grads = {
         .size = sizeof grads,
         .dq = at(f.dq),
         .dk = at(f.dk),
         .dv = at(f.dv),
-        .dmix = at(f.dmix),
+        .dmix = p->focused ? NULL : at(f.dmix),
+        .dfocus = p->focused ? at(f.dmix) : NULL,
         .dq2 = at(f.dq2),
         .dk2 = at(f.dk2),
         .dinitial_state = at(f.dinitial_state),
@@ -94,8 +105,8 @@ static PyObject *run_backward(PyObject *self, PyObject *const *args, Py_ssize_t 
     };
     mhla_status status;
     Py_BEGIN_ALLOW_THREADS if (reference) status =
-        mhla_backward_reference(plan, &call, &grads, at(f.o), at(f.q), at(f.k), at(f.v), at(f.mix));
-    else status = mhla_backward(plan, &call, &grads, at(f.o), at(f.q), at(f.k), at(f.v), at(f.mix), NULL);
+        mhla_backward_reference(p->plan, &call, &grads, at(f.o), at(f.q), at(f.k), at(f.v), mix);
+    else status = mhla_backward(p->plan, &call, &grads, at(f.o), at(f.q), at(f.k), at(f.v), mix, NULL);
     Py_END_ALLOW_THREADS if (status != MHLA_OK) return binding_raise(status);
     Py_RETURN_NONE;
 }
@@ -151,17 +162,17 @@ static PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) 
                             "feature",      "feature_eps", "denominator", "den_eps",  "scale",         "rope",
                             "rope_dim",     "grid",        "blocks",      "order",    "block_offsets", "permutation",
                             "mix_per_head", "chunk",       "chunks",      "beyond",   "max_tokens",    "causal",
-                            "window",       NULL};
+                            "window",       "focus_power", NULL};
     mhla_plan_desc d = {.size = sizeof d};
     int kind, dtype, feature, denominator, rope, order, beyond;
     PyObject *grid, *blocks;
     long long chunks, max_tokens, window;
     Py_buffer offsets = {0}, permutation = {0};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iiiiiiififfiiOOiz*z*iiLiLiL", names, &kind, &dtype, &d.heads,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iiiiiiififfiiOOiz*z*iiLiLiLi", names, &kind, &dtype, &d.heads,
                                      &d.kv_heads, &d.key_dim, &d.value_dim, &feature, &d.feature_eps, &denominator,
                                      &d.den_eps, &d.scale, &rope, &d.rope_dim, &grid, &blocks, &order, &offsets,
                                      &permutation, &d.mix_per_head, &d.chunk, &chunks, &beyond, &max_tokens, &d.causal,
-                                     &window))
+                                     &window, &d.focus_power))
         return NULL;
     plan_object *self = NULL;
     d.kind = (mhla_kind)kind;
@@ -194,6 +205,7 @@ static PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) 
     }
     self = (plan_object *)type->tp_alloc(type, 0);
     if (self == NULL) goto done;
+    self->focused = d.kind == MHLA_KIND_FOCUSED;
     const mhla_status status = mhla_plan_create(&self->plan, &d);
     if (status != MHLA_OK) {
         binding_raise(status);

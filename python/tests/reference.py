@@ -162,3 +162,41 @@ def softmax_attention(q, k, v, scale=None, causal=False, window=0, rope=None, ro
             hidden = hidden | (u <= t - window)
         s = s.masked_fill(hidden, -math.inf)
     return gather(s.softmax(-1).nan_to_num(0.0), v.repeat_interleave(H // G, 2))
+
+
+# ---- Linear attentions of vision models: every row of weights [T,T], then times v ---------------------------------------
+
+def row_dots(q, x):
+    """q_t . x for each query: [B,T,H,K], [B,H,K] -> [B,H,T,1]."""
+    return torch.einsum("bthk,bhk->bht", q, x)[..., None]
+
+
+def focused_attention(q, k, v, focus, power=3, feature_eps=1e-6, den_eps=1e-6):
+    def focused(x):
+        a = (x.relu() + feature_eps).flatten(2) / torch.nn.functional.softplus(focus)
+        f = a**power * a.norm(dim=-1, keepdim=True) / (a**power).norm(dim=-1, keepdim=True)
+        return f.view_as(x)
+
+    q, k = focused(q), focused(k)
+    return gather(scores(q, k) / (q.shape[1] * (row_dots(q, k.mean(1)) + den_eps)), v)
+
+
+def inline_attention(q, k, v, scale=None):
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    return gather((1 + scale * (scores(q, k) - row_dots(q, k.mean(1)))) / q.shape[1], v)
+
+
+def mala_attention(q, k, v, scale=None, den_eps=1e-6, rope=None, rope_style="interleaved"):
+    T, scale = q.shape[1], q.shape[-1] ** -0.5 if scale is None else scale
+    q, k = features(q, "elu", 0), features(k, "elu", 0)
+    z = scale * row_dots(q, k.mean(1))
+    turned = scores(rotate(q, rope, rope_style), rotate(k, rope, rope_style))
+    return gather(scale / T * (1 + 1 / (z + den_eps)) * turned - z / T, v)
+
+
+def rala_attention(q, k, v, scale=None, den_eps=1e-6, rope=None, rope_style="interleaved"):
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    q, k = features(q, "elu", 0), features(k, "elu", 0)
+    a = torch.softmax(scale * torch.einsum("bhk,buhk->bhu", q.mean(1), k), -1)[:, :, None]
+    den = (scores(q, k) * a).sum(-1, keepdim=True) + den_eps
+    return gather(scores(rotate(q, rope, rope_style), rotate(k, rope, rope_style)) * a / den, v)

@@ -41,8 +41,16 @@ def softmax(q, k, v, mix):
     return mhla.softmax_attention(q, k, v, causal=True, window=5)
 
 
+def focused(q, k, v, focus):
+    return mhla.focused_attention(q, k, v, focus)
+
+
+def rala(q, k, v, mix):
+    return mhla.rala_attention(q, k, v, rope=ROPE)
+
+
 FUNCTIONS = {"attention": (attention, mix_of(2, 2)), "causal": (causal, mix_of(4, name="causal")), "linear": (linear, None),
-             "softmax": (softmax, None)}
+             "softmax": (softmax, None), "focused": (focused, torch.linspace(-1, 1, 16).requires_grad_()), "rala": (rala, None)}
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
