@@ -142,7 +142,7 @@ static int info_model(char **argv, int given) {
     mhla_lm_info lm = {.size = sizeof lm};
     const int preset = is_preset(argv[0]) && stat(argv[0], &file) != 0;
     if (!preset && given > 1) return cli_wrong(usage.verb, "\"%s\" is not expected: only presets are changed", argv[1]);
-    mhla_status status = preset ? mhla_model_create(&model, argv[0], (const char *const *)argv + 1, given - 1, 0)
+    mhla_status status = preset ? mhla_model_outline(&model, argv[0], (const char *const *)argv + 1, given - 1)
                                 : mhla_model_open(&model, argv[0]);
     if (status == MHLA_OK) status = mhla_model_query(model, &info);
     if (status == MHLA_OK && info.classes == 0) status = mhla_lm_query(model, &lm);

@@ -37,6 +37,8 @@ typedef struct mhla_model mhla_model;
  * mala or rala, whose own parts (biases, convolution, gate) are their authors' in either structure. */
 MHLA_API mhla_status mhla_model_create(mhla_model **model, const char *preset, const char *const *settings, int count,
                                        uint64_t seed);
+/* The same with weights of zero, whose memory is not touched: for looking at names, sizes and costs. */
+MHLA_API mhla_status mhla_model_outline(mhla_model **model, const char *preset, const char *const *settings, int count);
 
 /* Opens a folder with config.json and model.safetensors (also sharded, with its index) or pytorch_model.bin, a
  * .safetensors file beside which config.json lies, or the folder of a run, whose best checkpoint is taken, or else its

@@ -33,9 +33,7 @@ static void ask_huge(char *memory, size_t bytes) {
 #endif
 }
 
-void *mhla_alloc(size_t bytes) {
-    if (bytes == 0 || bytes > SIZE_MAX - 2 * MHLA_ALIGN) return NULL;
-    char *raw = allocate_fn(bytes + MHLA_ALIGN + sizeof(void *));
+static void *align(char *raw, size_t bytes) {
     if (raw == NULL) return NULL;
     const uintptr_t at = ((uintptr_t)raw + sizeof(void *) + MHLA_ALIGN - 1) & ~(uintptr_t)(MHLA_ALIGN - 1);
     ((void **)at)[-1] = raw;
@@ -43,7 +41,15 @@ void *mhla_alloc(size_t bytes) {
     return (void *)at;
 }
 
+void *mhla_alloc(size_t bytes) {
+    if (bytes == 0 || bytes > SIZE_MAX - 2 * MHLA_ALIGN) return NULL;
+    return align(allocate_fn(bytes + MHLA_ALIGN + sizeof(void *)), bytes);
+}
+
 void *mhla_alloc_zero(size_t bytes) {
+    if (bytes == 0 || bytes > SIZE_MAX - 2 * MHLA_ALIGN) return NULL;
+    if (allocate_fn == malloc)
+        return align(calloc(1, bytes + MHLA_ALIGN + sizeof(void *)), bytes); /* touches no page */
     void *p = mhla_alloc(bytes);
     if (p) memset(p, 0, bytes);
     return p;

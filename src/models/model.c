@@ -24,8 +24,7 @@ static int has_preset(const mhla_family *f, const char *name) {
     return 0;
 }
 
-mhla_status mhla_model_create(mhla_model **model, const char *preset, const char *const *settings, int count,
-                              uint64_t seed) {
+mhla_status mhla_model_outline(mhla_model **model, const char *preset, const char *const *settings, int count) {
     *model = NULL;
     const mhla_family *f = NULL;
     char all[512] = "";
@@ -44,12 +43,18 @@ mhla_status mhla_model_create(mhla_model **model, const char *preset, const char
     if (status == MHLA_OK) status = mhla_recipe_set(recipe, "model", preset);
     for (int i = 0; i < count && status == MHLA_OK; i++) status = mhla_recipe_assign(recipe, settings[i]);
     if (status == MHLA_OK) status = f->create(model, recipe, "");
-    if (status == MHLA_OK) status = f->init(*model, seed);
+    mhla_recipe_free(recipe);
+    return status;
+}
+
+mhla_status mhla_model_create(mhla_model **model, const char *preset, const char *const *settings, int count,
+                              uint64_t seed) {
+    MHLA_TRY(mhla_model_outline(model, preset, settings, count));
+    const mhla_status status = (*model)->family->init(*model, seed);
     if (status != MHLA_OK) {
         mhla_model_free(*model);
         *model = NULL;
     }
-    mhla_recipe_free(recipe);
     return status;
 }
 
