@@ -133,7 +133,12 @@ static void fill_time(float *numbers, double time) {
 }
 
 static mhla_grid_attention attention_of(const mhla_dit_config *c) {
-    return (mhla_grid_attention){c->attention, c->dim, c->heads, c->feature_eps, c->den_eps, c->denominator};
+    return (mhla_grid_attention){.attention = c->attention,
+                                 .dim = c->dim,
+                                 .heads = c->heads,
+                                 .feature_eps = c->feature_eps,
+                                 .den_eps = c->den_eps,
+                                 .denominator = c->denominator};
 }
 
 static mhla_status make_plan(mhla_plan **plan, const mhla_dit_config *c, int H, int W) {
