@@ -44,6 +44,7 @@ void mhla_low_query_step(const mhla_low_head *x, int64_t block) {
     const mhla_low_geometry *g = x->g;
     const mhla_kernels *kernels = x->run->kernels;
     const mhla_low_buffers *buf = x->buf;
+    const mhla_grads *out = &x->run->grads;
     const int64_t begin = mhla_low_begin(g, block);
     const int n = (int)(mhla_low_begin(g, block + 1) - begin), pieces = mhla_low_pieces(n);
     const float *S = x->m->S;
@@ -62,20 +63,29 @@ void mhla_low_query_step(const mhla_low_head *x, int64_t block) {
         c.ratio += at;
         const mhla_rows dO = mhla_low_rows(x, x->run->dO, x->run->plan->d.dtype, &x->run->call.o, begin + at);
         kernels->copy_rows(buf->g, g->ldv, &dO, count, g->V, c.alpha); /* g = alpha do */
-        kernels->gemm(&(mhla_gemm){                                    /* h = S g */
+        const mhla_prefetch fetch[3] = {
+            mhla_low_fetch(x, x->op->focused ? NULL : out->dq, MHLA_F32, &out->dq_strides, begin + at, count, g->K),
+            mhla_low_fetch(x, x->op->focused ? NULL : out->dk, MHLA_F32, &out->dk_strides, begin + at, count, g->K),
+            mhla_low_fetch(x, out->dv, MHLA_F32, &out->dv_strides, begin + at, count, g->V),
+        };
+        kernels->gemm(&(mhla_gemm){/* h = S g */
                                    .m = count,
                                    .n = g->pk,
                                    .f = {.k = g->V, .a = buf->g, .a_row = g->ldv, .a_k = 1, .b = S, .b_rows = g->V},
                                    .store = MHLA_STORE_SET,
                                    .c = buf->h,
-                                   .c_row = g->ldk});
+                                   .c_row = g->ldk,
+                                   .prefetch = fetch,
+                                   .n_prefetch = 1});
         kernels->gemm(&(mhla_gemm){/* dS^T = sum_t g_t q^_t^T */
                                    .m = g->V,
                                    .n = g->pk,
                                    .f = {.k = count, .a = buf->g, .a_row = 1, .a_k = g->ldv, .b = q, .b_k = g->ldk},
                                    .store = how,
                                    .c = D,
-                                   .c_rows = g->V});
+                                   .c_rows = g->V,
+                                   .prefetch = fetch + 1,
+                                   .n_prefetch = 2});
         kernels->row_dots(buf->dalpha, q, g->ldk, buf->h, g->ldk, count, g->K);
         if (x->op->shifted) kernels->row_dots(buf->dbeta, buf->g, g->ldv, S + g->vs, 0, count, g->V);
         x->op->slopes(&c);
@@ -116,13 +126,17 @@ void mhla_low_key_step(const mhla_low_head *x, int64_t block) {
                 .row_scale = a,
                 .accumulate = out->accumulate});
         const mhla_rows v = mhla_low_values(x, begin + at, count, a);
+        mhla_prefetch fetch[2];
+        const int lists = mhla_low_fetch_next(x, fetch, begin + at, count);
         kernels->gemm(&(mhla_gemm){/* h = a dS v */
                                    .m = count,
                                    .n = g->pk,
                                    .f = {.k = g->V, .a = v.base, .a_row = v.stride, .a_k = 1, .b = D, .b_rows = g->V},
                                    .store = MHLA_STORE_SET,
                                    .c = buf->h,
-                                   .c_row = g->ldk});
+                                   .c_row = g->ldk,
+                                   .prefetch = fetch,
+                                   .n_prefetch = lists});
         store(x, 1, begin + at, count, k, buf->h, a, D + g->ks, 0); /* dk = phi' (unrotate(h) + a dk+) */
         if (a == NULL) continue;
         float *da = x->m->da + begin + at;

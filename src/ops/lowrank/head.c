@@ -8,6 +8,25 @@ mhla_rows mhla_low_rows(const mhla_low_head *x, const void *base, mhla_dtype dty
         .base = (void *)(uintptr_t)mhla_at(base, dtype, s, x->b, at, x->h), .stride = s->token, .dtype = dtype};
 }
 
+/* n rows that will be needed soon, to be fetched while a product runs; none where there is no tensor. */
+mhla_prefetch mhla_low_fetch(const mhla_low_head *x, const void *base, mhla_dtype dtype, const mhla_strides *s,
+                             int64_t at, int n, int cols) {
+    if (base == NULL) return (mhla_prefetch){.n = 0};
+    return (mhla_prefetch){mhla_low_rows(x, base, dtype, s, at), n, cols * (int)mhla_dtype_size(dtype)};
+}
+
+/* The same for k and v of the head that comes next; how many lists that are. */
+int mhla_low_fetch_next(const mhla_low_head *x, mhla_prefetch fetch[2], int64_t at, int n) {
+    const mhla_run *run = x->run;
+    const mhla_dtype dtype = run->plan->d.dtype;
+    mhla_low_head y = *x;
+    y.h = x->next;
+    if (x->next < 0) return 0;
+    fetch[0] = mhla_low_fetch(&y, run->k, dtype, &run->call.k, at, n, x->g->K);
+    fetch[1] = mhla_low_fetch(&y, run->v, dtype, &run->call.v, at, n, x->g->V);
+    return 2;
+}
+
 /* ---- Features of a block, kept until another one is asked for ---- */
 
 static void load(const mhla_low_head *x, int which, int64_t block, float *f, float *plain) {
@@ -111,7 +130,9 @@ static void weigh(const mhla_low_head *x, int64_t block, float *a, int n) {
 /* S = sum_u a_u k^_u v_u^T (backward: transposed), sum_u a_u k~_u, and sum_u v_u where it is used. */
 void mhla_low_summary_step(const mhla_low_head *x, int64_t block) {
     const mhla_low_geometry *g = x->g;
-    const mhla_kernels *kernels = x->run->kernels;
+    const mhla_run *run = x->run;
+    const mhla_call *c = &run->call;
+    const mhla_dtype dtype = run->plan->d.dtype;
     const int transposed = x->m->D != NULL;
     const int64_t begin = mhla_low_begin(g, block);
     const int n = (int)(mhla_low_begin(g, block + 1) - begin), pieces = mhla_low_pieces(n);
@@ -125,15 +146,21 @@ void mhla_low_summary_step(const mhla_low_head *x, int64_t block) {
         const int at = p * n / pieces, count = (p + 1) * n / pieces - at;
         const float *k = x->buf->k + at * g->ldk;
         const mhla_rows v = mhla_low_values(x, begin + at, count, a ? a + at : NULL);
+        const mhla_prefetch fetch[2] = {
+            mhla_low_fetch(x, run->q, dtype, &c->q, begin + at, count, g->K),
+            mhla_low_fetch(x, transposed ? run->dO : run->o, dtype, &c->o, begin + at, count, g->V),
+        };
         mhla_gemm product = {.m = transposed ? g->V : g->K,
                              .n = transposed ? g->pk : g->pv,
                              .f = {.k = count, .a = k, .a_row = 1, .a_k = g->ldk, .b = v.base, .b_k = v.stride},
                              .store = p == 0 ? MHLA_STORE_SET : MHLA_STORE_ADD,
                              .c = S,
-                             .c_rows = transposed ? g->V : g->K};
+                             .c_rows = transposed ? g->V : g->K,
+                             .prefetch = fetch,
+                             .n_prefetch = 2};
         if (transposed)
             product.f = (mhla_factor){.k = count, .a = v.base, .a_row = 1, .a_k = v.stride, .b = k, .b_k = g->ldk};
-        kernels->gemm(&product);
+        run->kernels->gemm(&product);
         if (x->op->shifted)
             mhla_low_sum(x, S + g->vs, &g->pv, x->buf->ones, v.base, v.stride, count,
                          p == 0 ? MHLA_STORE_SET : MHLA_STORE_ADD);
@@ -195,6 +222,8 @@ void mhla_low_output_step(const mhla_low_head *x, int64_t block) {
     const mhla_coefficients c = mhla_low_coefficients(x, n);
     for (int p = 0; p < pieces; p++) {
         const int at = p * n / pieces, count = (p + 1) * n / pieces - at;
+        mhla_prefetch fetch[2];
+        const int lists = mhla_low_fetch_next(x, fetch, begin + at, count);
         x->run->kernels->gemm(&(mhla_gemm){
             .m = count,
             .n = g->pv,
@@ -203,6 +232,8 @@ void mhla_low_output_step(const mhla_low_head *x, int64_t block) {
             .store = MHLA_STORE_ROWS,
             .out = mhla_low_rows(x, x->run->o, x->run->plan->d.dtype, &x->run->call.o, begin + at),
             .row_scale = c.alpha + at,
-            .accumulate = x->run->call.accumulate});
+            .accumulate = x->run->call.accumulate,
+            .prefetch = fetch,
+            .n_prefetch = lists});
     }
 }

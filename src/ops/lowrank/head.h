@@ -49,6 +49,7 @@ typedef struct mhla_low_head {
     mhla_low_buffers *buf;
     const mhla_low_memory *m;
     int64_t b, h;
+    int64_t next; /* the head of this batch entry that the thread takes after this one, or -1 */
 } mhla_low_head;
 
 /* A stage of the work on a head: `step` on each block, in any order, then `join` (or NULL) once. */
@@ -64,6 +65,9 @@ enum { MHLA_LOW_PIECE = 128 };
 static inline int mhla_low_pieces(int n) { return (n + MHLA_LOW_PIECE - 1) / MHLA_LOW_PIECE; }
 
 mhla_rows mhla_low_rows(const mhla_low_head *x, const void *base, mhla_dtype dtype, const mhla_strides *s, int64_t at);
+mhla_prefetch mhla_low_fetch(const mhla_low_head *x, const void *base, mhla_dtype dtype, const mhla_strides *s,
+                             int64_t at, int n, int cols);
+int mhla_low_fetch_next(const mhla_low_head *x, mhla_prefetch fetch[2], int64_t at, int n);
 void mhla_low_queries(const mhla_low_head *x, int64_t block);
 void mhla_low_keys(const mhla_low_head *x, int64_t block);
 mhla_rows mhla_low_values(const mhla_low_head *x, int64_t at, int n, const float *scale);

@@ -37,6 +37,7 @@ typedef struct low_job {
     mhla_low_memory *memory;   /* [threads] */
     const mhla_low_stage *stages;
     int n_stages, stage;
+    int team;      /* heads of a batch entry that a thread takes one after the other */
     int64_t first; /* head, or batch entry, of task 0 */
     int64_t group; /* focused, backward: batch entries whose gradients are kept at a time */
 } low_job;
@@ -123,6 +124,13 @@ size_t mhla_lowrank_workspace(const mhla_run *run, const mhla_lowrank *op, int b
 
 /* ---- Heads to threads ---- */
 
+/* Rows of one token lie beside each other, and what comes next can be fetched: all heads of an entry are one thread's,
+ * unless that leaves others idle. */
+static int choose_team(const mhla_run *run, int64_t heads) {
+    const int H = run->plan->d.heads;
+    return heads / H % run->threads == 0 ? H : 1;
+}
+
 static mhla_low_head head_at(const low_job *job, int64_t index, int worker, int64_t memory) {
     const int64_t head = job->first + index, H = job->run->plan->d.heads;
     return (mhla_low_head){.run = job->run,
@@ -132,15 +140,19 @@ static mhla_low_head head_at(const low_job *job, int64_t index, int worker, int6
                            .buf = &job->buffers[worker],
                            .m = &job->memory[memory],
                            .b = head / H,
-                           .h = head % H};
+                           .h = head % H,
+                           .next = -1};
 }
 
-static void whole_head(void *arg, int64_t task, int worker) {
+static void whole_team(void *arg, int64_t task, int worker) {
     const low_job *job = arg;
-    const mhla_low_head x = head_at(job, task, worker, worker);
-    for (int s = 0; s < job->n_stages; s++) {
-        for (int64_t b = 0; b < job->g.blocks; b++) job->stages[s].step(&x, b);
-        if (job->stages[s].join) job->stages[s].join(&x);
+    for (int i = 0; i < job->team; i++) {
+        mhla_low_head x = head_at(job, task * job->team + i, worker, worker);
+        if (i + 1 < job->team) x.next = x.h + 1;
+        for (int s = 0; s < job->n_stages; s++) {
+            for (int64_t b = 0; b < job->g.blocks; b++) job->stages[s].step(&x, b);
+            if (job->stages[s].join) job->stages[s].join(&x);
+        }
     }
 }
 
@@ -162,7 +174,8 @@ static void run_heads(low_job *job, int64_t first, int64_t count) {
     const mhla_context *context = job->run->call.context;
     const int64_t left = job->g.blocks > 1 ? count % job->run->threads : 0;
     job->first = first;
-    mhla_parallel(context, count - left, whole_head, job);
+    job->team = choose_team(job->run, count);
+    mhla_parallel(context, (count - left) / job->team, whole_team, job);
     job->first = first + count - left;
     for (job->stage = 0; left > 0 && job->stage < job->n_stages; job->stage++) {
         mhla_parallel(context, left * job->g.blocks, split_step, job);
