@@ -84,6 +84,17 @@ static mhla_status print_result(mhla_lab *lab, const char *name) {
     return MHLA_OK;
 }
 
+/* The data, unless it is there. */
+static int fetch(const char *name) {
+    mhla_data_info set = {.size = sizeof set};
+    char text[64], *arguments[] = {text};
+    int there = 0;
+    for (int i = 0; mhla_data_query(i, &set) == MHLA_OK; i++)
+        if (strcmp(set.name, name) == 0 && mhla_data_check(name, set.folder, &there) == MHLA_OK && there) return CLI_OK;
+    snprintf(text, sizeof text, "%s", name);
+    return cmd_data(1, arguments);
+}
+
 int reproduce_lab(const char *name, int argc, char **argv) {
     mhla_lab *lab = NULL;
     mhla_context *context = NULL;
@@ -103,11 +114,8 @@ int reproduce_lab(const char *name, int argc, char **argv) {
     if (seeds > 100) return cli_wrong(verb, "--seeds is %lld: expected 1 to 100", (long long)seeds);
     if (threads > 1024) return cli_wrong(verb, "--threads is %lld: expected 1 to 1024", (long long)threads);
     if (shuffle && !info.labels) return cli_wrong(verb, "%s has no labels that could be shuffled", name);
-    if (info.data && data == NULL) { /* fetched unless it is there */
-        char *arguments[] = {strdup(info.data)};
-        if (arguments[0] == NULL) return cli_failed(verb, MHLA_ENOMEM);
-        const int fetched = cmd_data(1, arguments);
-        free(arguments[0]);
+    if (info.data && data == NULL) {
+        const int fetched = fetch(info.data);
         if (fetched != CLI_OK) return fetched;
     }
     snprintf(program, sizeof program, "mhla %s, commit %s", mhla_version(), MHLA_COMMIT);

@@ -74,7 +74,7 @@ static int ticks(const axis *a, double values[24]) {
     if (a->log) {
         static const double marks[] = {1.0, 2.0, 5.0};
         const int all = a->to - a->from < 2.5;
-        for (double decade = floor(a->from); decade <= a->to; decade += 1.0)
+        for (int decade = (int)floor(a->from); decade <= a->to; decade++)
             for (int i = 0; i < (all ? 3 : 1); i++) {
                 const double v = decade + log10(marks[i]);
                 if (v >= a->from && v <= a->to && n < 24) values[n++] = pow(10.0, v);
@@ -83,11 +83,18 @@ static int ticks(const axis *a, double values[24]) {
     }
     const double rough = (a->to - a->from) / 5.0, power = pow(10.0, floor(log10(rough))), unit = rough / power;
     const double step = power * (unit < 1.5 ? 1.0 : unit < 3.5 ? 2.0 : unit < 7.5 ? 5.0 : 10.0);
-    for (double v = ceil(a->from / step); v * step <= a->to && n < 24; v += 1.0) values[n++] = v * step;
+    const double first = ceil(a->from / step);
+    for (; (first + n) * step <= a->to && n < 24; n++) values[n] = (first + n) * step;
     return n;
 }
 
 /* ---- Dots ---- */
+
+/* Half the length of the bar around the mean: between seeds, or of a single one the error of the test. */
+static double bar_of(const mhla_seeds *s) {
+    if (s->count > 1) return s->deviation;
+    return isnan(s->error) ? 0.0 : s->error;
+}
 
 void mhla_figure_dots(FILE *out, const mhla_lab *lab, const mhla_lab_column *column) {
     const mhla_experiment *e = lab->experiment;
@@ -98,14 +105,17 @@ void mhla_figure_dots(FILE *out, const mhla_lab *lab, const mhla_lab_column *col
     axis x = {.from = INFINITY, .to = -INFINITY, .start = LEFT, .end = WIDTH - RIGHT};
     for (int arm = 0; arm < MHLA_LAB_ARMS && e->arms[arm].name; arm++) {
         const int n = mhla_results_take(lab, arm, column->measure, values, errors);
-        rows += n > 0;
-        for (int i = 0; i < n; i++) widen(&x, k * values[i]);
+        if (n == 0) continue;
         const mhla_seeds s = mhla_seeds_of(values, errors, n);
-        if (n > 1) widen(&x, k * (s.mean - s.deviation)), widen(&x, k * (s.mean + s.deviation));
+        rows++;
+        for (int i = 0; i < n; i++) widen(&x, k * values[i]);
+        widen(&x, k * (s.mean - bar_of(&s)));
+        widen(&x, k * (s.mean + bar_of(&s)));
     }
     settle(&x);
     const int height = 76 + 30 * rows;
-    snprintf(title, sizeof title, "%s: %s", lab->name, column->title);
+    snprintf(title, sizeof title, "%s: %s (bars: %s)", lab->name, column->title,
+             lab->seeds > 1 ? "deviation between seeds" : "error of the test");
     begin(out, WIDTH, height, title);
     for (int i = 0, n = ticks(&x, marks); i < n; i++) {
         rule(out, place(&x, marks[i]), 36, place(&x, marks[i]), height - 32, "#ddd", 1);
@@ -116,10 +126,9 @@ void mhla_figure_dots(FILE *out, const mhla_lab *lab, const mhla_lab_column *col
         if (n == 0) continue;
         const double y = 54 + 30.0 * row++;
         const mhla_seeds s = mhla_seeds_of(values, errors, n);
+        const double bar = bar_of(&s);
         put_text(out, LEFT - 12, y + 4, "end", e->arms[arm].title);
-        if (n > 1)
-            rule(out, place(&x, k * (s.mean - s.deviation)), y, place(&x, k * (s.mean + s.deviation)), y,
-                 colour_of(arm), 2);
+        rule(out, place(&x, k * (s.mean - bar)), y, place(&x, k * (s.mean + bar)), y, colour_of(arm), 2);
         rule(out, place(&x, k * s.mean), y - 9, place(&x, k * s.mean), y + 9, colour_of(arm), 2.5);
         for (int i = 0; i < n; i++)
             fprintf(out, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"4\" fill=\"%s\" fill-opacity=\"0.6\"/>\n",
