@@ -30,6 +30,7 @@ int cmd_chat(int argc, char **argv);
 int cmd_tokenize(int argc, char **argv);
 int cmd_reproduce(int argc, char **argv);
 int cmd_sample(int argc, char **argv);
+int cmd_analyze(int argc, char **argv);
 
 /* ---- Options (options.c): one table per verb feeds the parser and --help ---- */
 

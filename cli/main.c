@@ -19,6 +19,7 @@ static const struct verb {
     {"generate", cmd_generate, "text that a language model continues a prompt with"},
     {"chat", cmd_chat, "a conversation with a language model"},
     {"sample", cmd_sample, "images that a diffusion model makes out of noise"},
+    {"analyze", cmd_analyze, "what attention does inside models: ranks, entropies, maps, mixing matrices; one page"},
     {"info", cmd_info, "this machine: instruction set, threads, caches, measured peak; or a model"},
     {"check", cmd_check, "every operator against its reference, on this very CPU"},
     {"bench", cmd_bench, "time, GFLOP/s and percent of this machine's peak"},

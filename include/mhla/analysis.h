@@ -39,7 +39,8 @@ typedef struct mhla_analysis_desc {
                              negative: none. Fewer where they would take more than MHLA_ANALYSIS_MAPS bytes */
     double time;          /* diffusion models: images are seen with the noise of this time, up to 1000; 0: 500 */
     /* Matrices as files for NumPy: dump is a folder, made if it is not there, that gets sample-S.layer-L.head-H.A.npy
-     * [rows,T] float64, .v.npy [T,V] and .o.npy [T,V] float32, .rows.npy where not all rows were formed. */
+     * [rows,T] float64, .v.npy [T,V] and .o.npy [T,V] float32; of causal attention .scores.npy, A without the mask, which
+     * the rank is of; .rows.npy where not all rows were formed. */
     const char *dump;
     int64_t dump_sample;
     int dump_layer, dump_head; /* from 0; -1: all */

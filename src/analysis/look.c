@@ -180,7 +180,7 @@ static mhla_status dump_array(const char *folder, int64_t sample, int layer, int
     return mhla_npy_write(path, type, m ? 2 : 1, (const int64_t[]){n, m}, data);
 }
 
-/* A as it was formed, and v and o of its head. */
+/* A as it was formed, and v and o of its head; of causal attention also the scores that the rank is of. */
 static mhla_status dump(const look *x, const double *A, int64_t b, int h) {
     const mhla_analysis *a = x->a;
     const mhla_attended *s = x->seen;
@@ -189,6 +189,12 @@ static mhla_status dump(const look *x, const double *A, int64_t b, int h) {
     float *values = malloc((size_t)(T * V) * sizeof *values);
     if (values == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for what is dumped");
     mhla_status status = dump_array(x->d->dump, sample, x->layer, h, "A", MHLA_IO_F64, a->rows, T, A);
+    double *scores =
+        status == MHLA_OK && mhla_matrix_causal(s->plan) ? mhla_alloc((size_t)(a->rows * T) * sizeof *A) : NULL;
+    if (scores) status = mhla_matrix_form(scores, s, b, h, a->which, a->rows, 0);
+    if (scores && status == MHLA_OK)
+        status = dump_array(x->d->dump, sample, x->layer, h, "scores", MHLA_IO_F64, a->rows, T, scores);
+    mhla_free(scores);
     for (int which = 0; which < 2 && status == MHLA_OK; which++) {
         const mhla_strides *st = which ? &s->call->o : &s->call->v;
         const float *from =
@@ -284,15 +290,15 @@ static mhla_status check_desc(const mhla_analysis_desc *d, const mhla_analysis *
         return mhla_fail(MHLA_EINVAL, "%s is negative", d->samples < 0 ? "samples" : d->rows < 0 ? "rows" : "window");
     if (a->T > MHLA_ANALYSIS_TOKENS && d->rows == 0)
         return mhla_fail(
-            MHLA_ERANGE, "%lld tokens: a matrix of %lld x %lld (%.1f GB) is too large; sample its rows, e.g. rows 256",
+            MHLA_ERANGE,
+            "%lld tokens: a matrix of %lld x %lld (%.1f GB) is too large; sample its rows: --rows 256, or `rows`",
             (long long)a->T, (long long)a->T, (long long)a->T, (double)a->T * (double)a->T * sizeof(double) / 1e9);
     if (!(d->time >= 0.0 && d->time <= 1000.0))
         return mhla_fail(MHLA_EINVAL, "time is %g: expected 0 to 1000", d->time);
-    if (d->dump == NULL) return MHLA_OK;
     if (d->dump_layer < -1 || d->dump_layer >= a->layers)
-        return mhla_fail(MHLA_EINVAL, "dump_layer is %d: the model has layers 0 to %d", d->dump_layer, a->layers - 1);
+        return mhla_fail(MHLA_EINVAL, "layer %d: the model has layers 0 to %d", d->dump_layer, a->layers - 1);
     if (d->dump_head < -1 || d->dump_head >= a->heads)
-        return mhla_fail(MHLA_EINVAL, "dump_head is %d: the model has heads 0 to %d", d->dump_head, a->heads - 1);
+        return mhla_fail(MHLA_EINVAL, "head %d: the model has heads 0 to %d", d->dump_head, a->heads - 1);
     return MHLA_OK;
 }
 
@@ -336,8 +342,8 @@ static mhla_status run(mhla_analysis *a, mhla_model *m, const mhla_analysis_desc
     mhla_tape *tape = NULL;
     look x = {.a = a, .d = d, .model = m, .context = m->context};
     mhla_status status = reserve(a, d, &x);
-    if (status == MHLA_OK && d->dump && d->dump_sample >= a->samples)
-        status = mhla_fail(MHLA_EINVAL, "dump_sample is %lld: there are samples 0 to %lld", (long long)d->dump_sample,
+    if (status == MHLA_OK && (d->dump_sample < 0 || d->dump_sample >= a->samples))
+        status = mhla_fail(MHLA_EINVAL, "sample %lld: there are samples 0 to %lld", (long long)d->dump_sample,
                            (long long)a->samples - 1);
     if (status == MHLA_OK && d->dump && mkdir(d->dump, 0777) != 0 && errno != EEXIST)
         status = mhla_fail(MHLA_EIO, "%s: %s", d->dump, strerror(errno));

@@ -211,7 +211,8 @@ static void ticks_log(FILE *out, const axes *a) {
 }
 
 static void write_axes(FILE *out, const axes *a, const mhla_chart *c) {
-    const double dx = tick_step(a->x0, a->x1, 6.0), dy = tick_step(a->y0, a->y1, 5.0);
+    const double step = tick_step(a->x0, a->x1, 6.0), dx = c->whole_x ? fmax(step, 1.0) : step,
+                 dy = tick_step(a->y0, a->y1, 5.0);
     /* Counted, not added up: with a step too small to move a double the loop would not end. */
     const double first_x = ceil(a->x0 / dx - 1e-9), first_y = ceil(a->y0 / dy - 1e-9);
     for (int i = 0; i < 20 && (first_x + i) * dx <= a->x1 + 1e-9 * dx; i++) tick_x(out, a, (first_x + i) * dx, dx);

@@ -1,0 +1,209 @@
+/* An analysis as files: JSON with all figures, CSV with a line per layer and head, a page. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "analysis/look.h"
+#include "core/status.h"
+#include "io/file.h"
+#include "io/json.h"
+
+/* ---- JSON: whoever runs out of memory leaves a NULL behind, which json_object_set_new passes on as a failure ---- */
+
+static json_t *ints(const int *x, int n) {
+    json_t *list = json_array();
+    for (int i = 0; i < n; i++) json_array_append_new(list, json_integer(x[i]));
+    return list;
+}
+
+static json_t *square(const float *x, int64_t M) {
+    json_t *rows = json_array();
+    for (int64_t i = 0; i < M; i++) {
+        json_t *row = json_array();
+        for (int64_t b = 0; b < M; b++) json_array_append_new(row, mhla_json_float(x[i * M + b]));
+        json_array_append_new(rows, row);
+    }
+    return rows;
+}
+
+typedef struct figure {
+    const char *name;
+    size_t at;
+} figure;
+
+static const figure figures[] = {
+    {"rank", offsetof(mhla_head_analysis, rank)},
+    {"rank_deviation", offsetof(mhla_head_analysis, rank_deviation)},
+    {"effective_rank", offsetof(mhla_head_analysis, effective_rank)},
+    {"effective_rank_deviation", offsetof(mhla_head_analysis, effective_rank_deviation)},
+    {"entropy", offsetof(mhla_head_analysis, entropy)},
+    {"entropy_deviation", offsetof(mhla_head_analysis, entropy_deviation)},
+    {"clipped", offsetof(mhla_head_analysis, clipped)},
+    {"dead", offsetof(mhla_head_analysis, dead)},
+    {"own", offsetof(mhla_head_analysis, own)},
+    {"near", offsetof(mhla_head_analysis, near)},
+    {"far", offsetof(mhla_head_analysis, far)},
+    {"distance", offsetof(mhla_head_analysis, distance)},
+};
+enum { FIGURES = sizeof figures / sizeof *figures };
+
+static double figure_of(const mhla_head_analysis *x, int i) {
+    double value;
+    memcpy(&value, (const char *)x + figures[i].at, sizeof value);
+    return value;
+}
+
+static json_t *heads_of(const mhla_analysis *a) {
+    json_t *list = json_array();
+    for (int layer = 0; layer < a->layers; layer++)
+        for (int head = 0; head < a->layer[layer].heads; head++) {
+            mhla_head_analysis x = {.size = sizeof x};
+            if (mhla_analysis_head(a, layer, head, &x) != MHLA_OK) continue;
+            json_t *row = json_object();
+            json_object_set_new(row, "layer", json_integer(layer));
+            json_object_set_new(row, "head", json_integer(head));
+            json_object_set_new(row, "attention", json_string(x.attention));
+            json_object_set_new(row, "bound", json_integer(x.bound));
+            for (int i = 0; i < FIGURES; i++)
+                json_object_set_new(row, figures[i].name, mhla_json_real(figure_of(&x, i)));
+            json_array_append_new(list, row);
+        }
+    return list;
+}
+
+static json_t *shares(const mhla_mix_analysis *x, int which) {
+    json_t *row = json_object();
+    json_object_set_new(row, "own", mhla_json_real(x->own[which]));
+    json_object_set_new(row, "near", mhla_json_real(x->near[which]));
+    json_object_set_new(row, "far", mhla_json_real(x->far[which]));
+    return row;
+}
+
+static json_t *mixing_of(const mhla_analysis *a) {
+    json_t *list = json_array();
+    for (int layer = 0; layer < a->layers; layer++) {
+        const mhla_mix_analysis *x = &a->layer[layer].mix;
+        if (x->blocks == 0) continue;
+        json_t *row = json_object();
+        json_object_set_new(row, "layer", json_integer(layer));
+        json_object_set_new(row, "blocks", json_integer(x->blocks));
+        json_object_set_new(row, "grid", ints(x->grid, 2));
+        json_object_set_new(row, "class_token_blocks", json_integer(x->first));
+        json_object_set_new(row, "shares_before", shares(x, 0));
+        json_object_set_new(row, "shares_after", shares(x, 1));
+        json_object_set_new(row, "before", square(x->before, x->blocks));
+        json_object_set_new(row, "after", square(x->after, x->blocks));
+        json_array_append_new(list, row);
+    }
+    return list;
+}
+
+static json_t *model_of(const mhla_analysis *a, const char *name) {
+    json_t *o = json_object();
+    json_object_set_new(o, "name", json_string(name));
+    json_object_set_new(o, "model", json_string(a->model));
+    json_object_set_new(o, "kind", json_string(a->kind));
+    json_object_set_new(o, "attention", json_string(a->attention));
+    json_object_set_new(o, "data", json_string(a->data));
+    json_object_set_new(o, "layers", json_integer(a->layers));
+    json_object_set_new(o, "heads", json_integer(a->heads));
+    json_object_set_new(o, "tokens", json_integer(a->T));
+    json_object_set_new(o, "rows", json_integer(a->rows));
+    json_object_set_new(o, "grid", ints(a->grid, 2));
+    json_object_set_new(o, "class_tokens", json_integer(a->first));
+    json_object_set_new(o, "blocks", ints(a->blocks, 2));
+    json_object_set_new(o, "samples", json_integer(a->samples));
+    json_object_set_new(o, "rank_samples", json_integer(a->rank_samples));
+    json_object_set_new(o, "rank_of",
+                        json_string(a->layer[0].causal ? "scores without the causal mask" : "the attention matrix"));
+    json_object_set_new(o, "seconds", mhla_json_real(a->seconds));
+    json_object_set_new(o, "svd_seconds", mhla_json_real(a->svd_seconds));
+    if (strcmp(a->kind, "language") == 0) {
+        json_t *list = json_array();
+        for (int64_t t = 0; t < a->T; t++) json_array_append_new(list, mhla_json_real(a->position[t]));
+        json_object_set_new(o, "loss", mhla_json_real(a->loss));
+        json_object_set_new(o, "loss_by_position", list);
+    }
+    json_object_set_new(o, "by_head", heads_of(a));
+    json_object_set_new(o, "mixing", mixing_of(a));
+    return o;
+}
+
+static mhla_status write_json(const char *path, const mhla_analysis *const *list, const char *const *names, int count) {
+    json_t *tree = json_object(), *models = json_array();
+    for (int i = 0; i < count; i++) json_array_append_new(models, model_of(list[i], names[i]));
+    json_object_set_new(tree, "version", json_string(mhla_version()));
+    json_object_set_new(tree, "models", models);
+    const mhla_status status =
+        json_array_size(json_object_get(tree, "models")) == (size_t)count
+            ? mhla_json_save(tree, path)
+            : mhla_fail(MHLA_EDATA, "%s: no memory, or a name that is not UTF-8: nothing is written", path);
+    json_decref(tree);
+    return status;
+}
+
+/* ---- CSV ---- */
+
+static void csv_text(FILE *out, const char *text) {
+    const int quoted = strpbrk(text, ",\"\r\n") != NULL;
+    if (quoted) fputc('"', out);
+    for (; *text; text++) {
+        if (*text == '"') fputc('"', out);
+        fputc(*text, out);
+    }
+    if (quoted) fputc('"', out);
+}
+
+static void write_csv(FILE *out, const mhla_analysis *const *list, const char *const *names, int count) {
+    fputs("name,model,attention,tokens,samples,rank_samples,layer,head,bound", out);
+    for (int i = 0; i < FIGURES; i++) fprintf(out, ",%s", figures[i].name);
+    fputc('\n', out);
+    for (int k = 0; k < count; k++) {
+        const mhla_analysis *a = list[k];
+        for (int layer = 0; layer < a->layers; layer++)
+            for (int head = 0; head < a->layer[layer].heads; head++) {
+                mhla_head_analysis x = {.size = sizeof x};
+                if (mhla_analysis_head(a, layer, head, &x) != MHLA_OK) continue;
+                csv_text(out, names[k]);
+                fputc(',', out);
+                csv_text(out, a->model);
+                fprintf(out, ",%s,%lld,%lld,%lld,%d,%d,%lld", x.attention, (long long)a->T, (long long)a->samples,
+                        (long long)a->rank_samples, layer, head, (long long)x.bound);
+                for (int i = 0; i < FIGURES; i++) {
+                    const double value = figure_of(&x, i);
+                    fputc(',', out);
+                    if (isfinite(value)) fprintf(out, "%.9g", value);
+                }
+                fputc('\n', out);
+            }
+    }
+}
+
+static int ends_with(const char *text, const char *end) {
+    const size_t n = strlen(text), m = strlen(end);
+    return n >= m && strcmp(text + n - m, end) == 0;
+}
+
+mhla_status mhla_analysis_write(const char *path, const mhla_analysis *const *analyses, const char *const *names,
+                                int count) {
+    if (path == NULL || analyses == NULL || names == NULL || count < 1)
+        return mhla_fail(MHLA_EINVAL, "%s",
+                         path == NULL       ? "path is NULL"
+                         : analyses == NULL ? "analyses is NULL"
+                         : names == NULL    ? "names is NULL"
+                                            : "count is not positive");
+    if (ends_with(path, ".json")) return write_json(path, analyses, names, count);
+    const int page = ends_with(path, ".html");
+    if (!page && !ends_with(path, ".csv"))
+        return mhla_fail(MHLA_EINVAL, "%s: the name ends with none of .json, .csv, .html", path);
+    mhla_writer w;
+    MHLA_TRY(mhla_writer_open(&w, path));
+    mhla_status status = MHLA_OK;
+    if (page)
+        status = mhla_analysis_page(w.stream, analyses, names, count);
+    else
+        write_csv(w.stream, analyses, names, count);
+    if (status == MHLA_OK) return mhla_writer_commit(&w);
+    mhla_writer_discard(&w);
+    return status;
+}
