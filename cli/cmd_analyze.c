@@ -11,6 +11,7 @@
 #include "cli.h"
 
 enum { MODELS = 16, SETTINGS = 32, PATH = 4096 };
+#define TOLD ((mhla_status)-1) /* failed, and said so */
 
 static cli_texts given;
 static const char *data, *split, *out, *html, *json, *csv, *dump;
@@ -88,23 +89,29 @@ static mhla_status make_preset(mhla_model **model, const char *spec) {
     return status;
 }
 
-static mhla_status open_model(looked *x) {
+static int is_preset(const char *spec) {
     struct stat info;
-    const char *spec = x->spec;
-    const int preset =
-        (strncmp(spec, "deit_", 5) == 0 || strncmp(spec, "dit_", 4) == 0 || strncmp(spec, "lm_", 3) == 0) &&
-        stat(spec, &info) != 0;
-    return preset ? make_preset(&x->model, spec) : mhla_model_open(&x->model, spec);
+    return (strncmp(spec, "deit_", 5) == 0 || strncmp(spec, "dit_", 4) == 0 || strncmp(spec, "lm_", 3) == 0) &&
+           stat(spec, &info) != 0;
 }
 
-/* The last part of a path; all of it where two would be called the same. */
+static mhla_status open_model(looked *x) {
+    return is_preset(x->spec) ? make_preset(&x->model, x->spec) : mhla_model_open(&x->model, x->spec);
+}
+
+/* The last part of a path, or a preset and its attention; all of it where two would be called the same. */
 static void name_models(looked *list, int n) {
     for (int i = 0; i < n; i++) {
         size_t length = strlen(list[i].spec);
         while (length > 1 && list[i].spec[length - 1] == '/') length--;
         size_t begin = length;
         while (begin > 0 && list[i].spec[begin - 1] != '/') begin--;
-        snprintf(list[i].name, sizeof list[i].name, "%.*s", (int)(length - begin), list[i].spec + begin);
+        const char *attention = is_preset(list[i].spec) ? strstr(list[i].spec, ",attention=") : NULL;
+        if (attention)
+            snprintf(list[i].name, sizeof list[i].name, "%.*s %.*s", (int)strcspn(list[i].spec, ","), list[i].spec,
+                     (int)strcspn(attention + 11, ","), attention + 11);
+        else
+            snprintf(list[i].name, sizeof list[i].name, "%.*s", (int)(length - begin), list[i].spec + begin);
     }
     int twice[MODELS] = {0};
     for (int i = 0; i < n; i++)
@@ -237,10 +244,19 @@ static mhla_status analyze(looked *x, int count, const mhla_context *context) {
                             .user = &p};
     if (dump) {
         snprintf(folder, sizeof folder, count > 1 ? "%s/%s" : "%s", dump, x->name);
-        for (char *at = folder + strlen(dump) + 1; count > 1 && (at = strchr(at, '/')) != NULL;) *at = '-';
+        for (char *at = folder + strlen(dump) + 1; count > 1 && (at = strpbrk(at, "/ ,")) != NULL;) *at = '-';
         d.dump = folder;
     }
+    mhla_model_info info = {.size = sizeof info};
     mhla_status status = open_model(x);
+    if (status == MHLA_OK) status = mhla_model_query(x->model, &info);
+    const int64_t tokens = window ? window : info.tokens; /* 0: not known before */
+    if (status == MHLA_OK && tokens && token >= tokens) {
+        fprintf(stderr, "mhla analyze: token %lld: %s has tokens 0 to %lld\n", (long long)token, x->name,
+                (long long)tokens - 1);
+        mhla_model_free(x->model);
+        return TOLD;
+    }
     if (status == MHLA_OK) {
         mhla_model_set_context(x->model, context);
         status = mhla_analysis_create(&x->analysis, x->model, &d);
@@ -333,5 +349,5 @@ int cmd_analyze(int argc, char **argv) {
     if (status == MHLA_OK) status = write_files(list, n);
     for (int i = 0; i < n; i++) mhla_analysis_free(list[i].analysis);
     mhla_context_free(context);
-    return status == MHLA_OK ? CLI_OK : cli_failed(usage.verb, status);
+    return status == MHLA_OK ? CLI_OK : status == TOLD ? CLI_FAILED : cli_failed(usage.verb, status);
 }

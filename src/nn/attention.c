@@ -91,7 +91,7 @@ static void show(mhla_tape *t, attention *op, void *ws) {
     t->watch(t->watcher, &(mhla_attended){.index = t->attended++,
                                           .plan = op->plan,
                                           .call = &call,
-                                          .mix = op->mix,
+                                          .mix = mix_of(op) ? op->mix : NULL,
                                           .q = op->q->data,
                                           .k = op->k->data,
                                           .v = op->v->data,
