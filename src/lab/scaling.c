@@ -31,10 +31,9 @@ static void layer_free(layer *l) {
 }
 
 static mhla_status layer_create(layer *l, const mhla_lab_part *part, int64_t T) {
-    char kind[32] = "", blocks[32] = "1";
+    char kind[32] = "";
     mhla_part_setting(part, "lab.kind", kind, sizeof kind);
-    mhla_part_setting(part, "lab.blocks", blocks, sizeof blocks);
-    const int side = (int)lround(sqrt((double)T)), cut = atoi(blocks);
+    const int side = (int)lround(sqrt((double)T)), cut = (int)mhla_part_number(part, "lab.blocks");
     const size_t count = (size_t)T * HEADS * DIM;
     mhla_plan_desc d = {.size = sizeof d, .heads = HEADS, .key_dim = DIM, .value_dim = DIM, .kind = MHLA_KIND_SOFTMAX};
     *l = (layer){.call = {.size = sizeof l->call, .context = part->lab->context, .batch = 1, .tokens = T}};
@@ -90,8 +89,10 @@ mhla_status mhla_part_scaling(mhla_lab_part *part) {
     double first = 0.0, first_error = 0.0, first_T = 0.0, last = 0.0, last_error = 0.0, last_T = 0.0;
     mhla_part_setting(part, "lab.tokens", tokens, sizeof tokens);
     mhla_part_setting(part, "lab.seconds", seconds, sizeof seconds);
+    const int64_t cut = mhla_part_number(part, "lab.blocks");
     for (const char *at = tokens; *at && !part->lab->stop; at += strcspn(at, ","), at += *at == ',') {
         const int64_t T = strtoll(at, NULL, 10);
+        if (cut * cut > T) continue; /* more blocks than tokens on an axis */
         layer l;
         double best = 0.0, error = 0.0;
         mhla_status status = layer_create(&l, part, T);
@@ -125,14 +126,14 @@ static double time_at(const mhla_lab *lab, const char *arm, double T) {
 
 void mhla_scaling_remark(FILE *out, const mhla_lab *lab) {
     static const char *const arms[] = {"linear", "mhla-4", "mhla-16", "mhla-64", "mhla-256"};
-    static const double sizes[] = {256, 1024, 4096, 16384};
+    static const double sizes[] = {64, 256, 1024, 4096, 16384};
     fputs("Softmax attention takes longer from about this many tokens on (between two that were measured, by straight "
           "lines "
           "of logarithms):",
           out);
     for (int i = 0; i < 5; i++) {
         double before = NAN, at = NAN;
-        for (int k = 0; k < 4 && isnan(at); k++) {
+        for (int k = 0; k < 5 && isnan(at); k++) {
             const double ratio = log(time_at(lab, "softmax", sizes[k]) / time_at(lab, arms[i], sizes[k]));
             if (isnan(ratio)) continue;
             if (ratio > 0.0) at = isnan(before) ? -sizes[k] : sizes[k] * pow(4.0, -ratio / (ratio - before));
