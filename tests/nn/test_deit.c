@@ -407,6 +407,58 @@ static void gradients(void **state) {
         }
 }
 
+/* Every attention: the same bits with one thread and with three, and a dry run that counts the memory of the real one. */
+static void threads_and_memory(void **state) {
+    (void)state;
+    enum { B = 5 };
+    const int32_t labels[B] = {3, 1, 0, 4, 2};
+    for (int attention = 0; attention < MHLA_ATTENTIONS; attention++) {
+        mhla_deit_config c = configure("deit_nano", MHLA_STRUCTURE_EQUAL, attention);
+        c.depth = 1;
+        c.classes = 5;
+        c.class_token = attention % 2;
+        rng r = {(uint64_t)attention};
+        float *x = new_random(&r, (int64_t)B * c.channels * c.image[0] * c.image[1]), *kept = NULL;
+        mhla_deit *m;
+        assert_int_equal(mhla_deit_create(&m, &c), MHLA_OK);
+        assert_int_equal(mhla_deit_init(m, 7), MHLA_OK);
+        mhla_params *ps = mhla_deit_params(m);
+        int64_t all = 0;
+        for (int i = 0; i < mhla_params_count(ps); i++) all += mhla_params_at(ps, i)->count;
+        for (int threads = 1; threads <= 3; threads += 2) {
+            mhla_context *context = new_context(threads);
+            float *grads = new_poisoned(all);
+            size_t peak[2];
+            mhla_params_clear_grads(ps);
+            for (int dry = 0; dry < 2; dry++) {
+                mhla_tape *t;
+                assert_int_equal(mhla_tape_create(&t, context), MHLA_OK);
+                mhla_tape_begin(t, MHLA_TAPE_RECORD | (dry ? MHLA_TAPE_DRY : 0));
+                mhla_tensor *in = mhla_nn_input(t, x, MHLA_SHAPE(B, c.channels, c.image[0], c.image[1]));
+                mhla_tensor *y = mhla_deit_forward(t, m, &(mhla_deit_run){0}, in);
+                mhla_tensor *loss = mhla_nn_cross_entropy(t, y, labels, NULL, 0.1f, NULL);
+                assert_int_equal(mhla_tape_backward(t, loss, 1.0f), MHLA_OK);
+                peak[dry] = mhla_tape_peak(t);
+                mhla_tape_free(t);
+            }
+            assert_int_equal(peak[0], peak[1]);
+            int64_t at = 0;
+            for (int i = 0; i < mhla_params_count(ps); i++) {
+                const mhla_param *p = mhla_params_at(ps, i);
+                memcpy(grads + at, p->grad, (size_t)p->count * sizeof(float));
+                at += p->count;
+            }
+            if (kept) assert_memory_equal(kept, grads, (size_t)all * sizeof(float));
+            free(kept);
+            kept = grads;
+            mhla_context_free(context);
+        }
+        free(kept);
+        free(x);
+        mhla_deit_free(m);
+    }
+}
+
 /* MHLA with a class token: one block more, which gives and takes from the beginning; rows sum to 1 as without. */
 static void class_token(void **state) {
     (void)state;
@@ -569,6 +621,7 @@ int main(void) {
         cmocka_unit_test(refused),
         cmocka_unit_test(config_round_trip),
         cmocka_unit_test(gradients),
+        cmocka_unit_test(threads_and_memory),
         cmocka_unit_test(class_token),
         cmocka_unit_test(batches),
         cmocka_unit_test(files),
