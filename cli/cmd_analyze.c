@@ -131,7 +131,7 @@ static void show(void *user, int64_t done, int64_t all) {
     progress *p = user;
     const double now = now_seconds();
     const int terminal = isatty(STDERR_FILENO);
-    if (now - p->shown < (terminal ? 0.2 : 10.0)) return;
+    if (now - p->shown < (terminal ? 0.2 : 10.0) || done == all) return;
     p->shown = now;
     char left[32];
     text_left(left, sizeof left, (now - p->begin) * (double)(all - done) / (double)done);

@@ -278,7 +278,7 @@ static double bytes_of(const page *p, const budget *b) {
     double sum = 0.0;
     for (int i = 0; i < p->count; i++) {
         const mhla_analysis *a = p->list[i];
-        const double T = (double)shown_tokens(a), each = (T * T + 4.0 * T) * 4.0 / 3.0;
+        const double T = (double)shown_tokens(a), each = T * T * 4.0 / 3.0;
         if (shown_maps(a))
             sum += (double)(b->samples < a->maps ? b->samples : a->maps) * at_most(b->layers, a->layers) *
                    at_most(b->heads, a->heads) * each;
@@ -306,19 +306,18 @@ static budget find_budget(const page *p) {
 /* The k-th of n kept layers, the first and the last among them. */
 static int layer_at(int k, int n, int layers) { return n > 1 ? k * (layers - 1) / (n - 1) : layers - 1; }
 
-/* "base64": largest weights [T] float32, then bytes [T,T], negative weights 0. */
+/* "base64" of bytes [T,T]: 255 is the largest weight of a row, negative ones are 0. */
 static mhla_status write_map(FILE *out, const float *map, int64_t stride, int64_t T) {
-    unsigned char *bytes = malloc((size_t)(T * T + 4 * T));
+    unsigned char *bytes = malloc((size_t)(T * T));
     char *text = NULL;
     for (int64_t t = 0; bytes && t < T; t++) {
         const float *row = map + t * stride;
         float most = 0.0f;
         for (int64_t u = 0; u < T; u++) most = fmaxf(most, row[u]);
-        memcpy(bytes + 4 * t, &most, sizeof most); /* little-endian here and in browsers */
         for (int64_t u = 0; u < T; u++)
-            bytes[4 * T + t * T + u] = row[u] > 0.0f && most > 0.0f ? (unsigned char)lrintf(255.0f * row[u] / most) : 0;
+            bytes[t * T + u] = row[u] > 0.0f ? (unsigned char)lrintf(255.0f * row[u] / most) : 0;
     }
-    if (bytes) text = mhla_base64(bytes, (size_t)(T * T + 4 * T));
+    if (bytes) text = mhla_base64(bytes, (size_t)(T * T));
     free(bytes);
     if (text == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for a map of %lld tokens", (long long)T);
     fprintf(out, "\"%s\"", text);
@@ -419,8 +418,8 @@ static mhla_status write_controls(const page *p, const budget *b, const mhla_ana
             "<p>Point at a %s, or reach a map with the Tab key and walk with the arrow keys: bright is what it attends "
             "to, in "
             "all models at once. <kbd>PageUp</kbd> <kbd>PageDown</kbd> change the layer, <kbd>+</kbd> <kbd>-</kbd> the "
-            "head, <kbd>n</kbd> <kbd>p</kbd> the sample%s. Weights are shown to 1/255 of the largest of their row; "
-            "negative ones as 0.</p>\n<div class=\"controls\">\n",
+            "head, <kbd>n</kbd> <kbd>p</kbd> the sample%s. Weights are shares of their row, to 1/255 of the "
+            "largest; negative ones are shown as 0.</p>\n<div class=\"controls\">\n",
             text && pictures ? "patch or token"
             : text           ? "token"
                              : "patch",
