@@ -27,7 +27,7 @@ static const cli_option options[] = {
     {"split", CLI_TEXT, &split, "SPLIT", "of a dataset: test (default) or train"},
     {"samples", CLI_INT, &samples, "N", "images, or windows of text; default: 500, 16"},
     {"rank-samples", CLI_INT, &rank_samples, "N",
-     "of these N are decomposed for ranks; default: 16, or 4 of more than 256 tokens"},
+     "of these N are decomposed for ranks; default: 64 up to 128 tokens, 16 up to 256, 4"},
     {"no-rank", CLI_FLAG, &no_rank, NULL, "none of them is"},
     {"rows", CLI_INT, &rows, "N", "of every matrix only N rows, evenly spread: for long sequences"},
     {"window", CLI_INT, &window, "N", "tokens of a window of text; default: the model's context, 512 at most"},

@@ -30,8 +30,8 @@ typedef struct mhla_analysis_desc {
     const char *split;    /* of a dataset: "test" (default), "train" */
     int64_t samples;      /* images, or windows of text, evenly spread over the data: entropies and shares are means over them;
                              0: 500 images, 16 windows. Fewer where there are no more */
-    int64_t rank_samples; /* of these, evenly spread, so many are decomposed for ranks; 0: 16, or 4 of more than 256 tokens;
-                             negative: none */
+    int64_t rank_samples; /* of these, evenly spread, so many are decomposed for ranks; 0: 64 up to 128 tokens, 16 up to 256, else
+                             4; negative: none */
     int64_t rows;         /* of every matrix only so many rows, evenly spread, are formed: for long sequences. 0: all, and
                              MHLA_EINVAL beyond MHLA_ANALYSIS_TOKENS */
     int64_t window;       /* tokens of a window of text; 0: the model's context, 512 at most */

@@ -16,17 +16,7 @@
 #include "io/npy.h"
 #include "ops/op.h"
 
-enum {
-    SAMPLES = 500,
-    WINDOWS = 16,
-    RANKS = 16,
-    FEWER_RANKS = 4,
-    MANY_TOKENS = 256,
-    MAPS = 4,
-    WINDOW = 512,
-    PIECE = 2048,
-    MOST_BATCH = 16
-};
+enum { SAMPLES = 500, WINDOWS = 16, MAPS = 4, WINDOW = 512, PIECE = 2048, MOST_BATCH = 16 };
 
 /* ---- What kind of model ---------------------------------------------------------------------------------------------- */
 
@@ -311,12 +301,12 @@ static mhla_status choose_rows(mhla_analysis *a, int64_t rows) {
     return MHLA_OK;
 }
 
+/* The time of an SVD grows with the cube of the tokens. */
+static int64_t usual_ranks(int64_t T) { return T <= 128 ? 64 : T <= 256 ? 16 : 4; }
+
 static mhla_status reserve(mhla_analysis *a, const mhla_analysis_desc *d, look *x) {
     const int64_t each = (int64_t)a->layers * a->heads, cells = a->rows * a->T;
-    a->rank_samples = d->rank_samples < 0  ? 0
-                      : d->rank_samples    ? d->rank_samples
-                      : a->T > MANY_TOKENS ? FEWER_RANKS
-                                           : RANKS;
+    a->rank_samples = d->rank_samples < 0 ? 0 : d->rank_samples ? d->rank_samples : usual_ranks(a->T);
     if (a->rank_samples > a->samples) a->rank_samples = a->samples;
     a->maps = d->maps < 0 ? 0 : d->maps ? d->maps : MAPS;
     if (a->maps > a->samples) a->maps = a->samples;
