@@ -26,6 +26,14 @@ SHAPES = {
     "softmax": dict(attention="softmax"),
     "softmax released": dict(attention="softmax", structure="released"),
     "softmax token": dict(attention="softmax", class_token=True, cpe=3),
+    "focused": dict(attention="focused", cpe=3),
+    "focused token": dict(attention="focused", class_token=True, power=2, lepe=3),
+    "inline": dict(attention="inline"),
+    "inline released": dict(attention="inline", structure="released"),
+    "mala": dict(attention="mala"),
+    "mala token": dict(attention="mala", class_token=True, inner_norm=True),
+    "rala": dict(attention="rala", cpe=3),
+    "rala plain": dict(attention="rala", gate=False, rope=False, lepe=0),
 }
 
 

@@ -10,15 +10,22 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..functional import attention, linear_attention, softmax_attention
+from ..functional import (attention, focused_attention, inline_attention, linear_attention, mala_attention, rala_attention,
+                          softmax_attention)
 from ..model import load
 from ._parts import Mixing, depthwise, heads_of
+from .image import axial_rope
 
 
 def _local(conv: nn.Module, x: Tensor, grid: Sequence[int]) -> Tensor:
     """A depthwise convolution of patches on their grid; a class token in front of them gets nothing."""
     first = x.shape[1] - grid[0] * grid[1]
     return F.pad(depthwise(conv, x[:, first:], grid), (0, 0, first, 0))
+
+
+def _linear(layer: nn.Module, x: Tensor) -> Tensor:
+    """Of a linear layer or of the 1x1 convolution that it may be."""
+    return F.linear(x, layer.weight.flatten(1), layer.bias)
 
 
 class _Mixing(Mixing):
@@ -44,41 +51,87 @@ def _division(grid: Sequence[int], blocks: Sequence[int]) -> dict:
 
 
 class _Attention(nn.Module):
+    """MHLA and linear attention under the names of MHLA's release, the others under timm's."""
+
     def __init__(self, c: Mapping[str, Any], grid: Sequence[int]):
         super().__init__()
-        self.c, self.grid, D = c, grid, c["dim"]
-        self.softmax = c["attention"] == "softmax"  # under timm's names
+        self.c, self.grid, D, K = c, grid, c["dim"], c["dim"] // c["heads"]
+        self.kind, self.gate, k = c["attention"], c.get("gate", False), c["lepe"]
+        ours, convolved = self.kind in ("mhla", "linear"), self.kind in ("mala", "rala")
+
+        def layer(rows: int, bias: bool) -> nn.Module:
+            return nn.Conv2d(D, rows, 1, bias=bias) if convolved else nn.Linear(D, rows, bias=bias)
+
         if c["inner_norm"]:
             self.norm = nn.LayerNorm(D, eps=1e-5)
-        self.add_module("qkv" if self.softmax else "to_qkv", nn.Linear(D, 3 * D, bias=c["qkv_bias"]))
+        self.first = "to_qkv" if ours else "qkvo" if self.gate else "qkv"
+        self.add_module(self.first, layer((4 if self.gate else 3) * D, c["qkv_bias"]))
         if c["qk_norm"]:
             self.q_norm, self.k_norm = (nn.RMSNorm(D, eps=c["qk_norm_eps"]) for _ in range(2))
-        if c["lepe"]:
-            self.lepe = nn.Conv2d(D, D, c["lepe"], padding=c["lepe"] // 2, groups=D)
-        if c["attention"] == "mhla":
+        if self.kind == "focused":
+            self.scale = nn.Parameter(torch.zeros(1, 1, D))
+            self.positional_encoding = nn.Parameter(torch.zeros(1, grid[0] * grid[1] + c["class_token"], D))
+        if k and self.kind == "focused":
+            self.dwc = nn.Conv2d(K, K, k, padding=k // 2, groups=K)
+        elif k and self.kind == "inline":
+            self.residual = nn.Sequential(nn.Conv1d(D, D, 1, groups=c["heads"]), nn.GELU(), nn.Conv1d(D, k * k * D, 1, groups=c["heads"]))
+        elif k:
+            self.lepe = nn.Conv2d(D, D, k, padding=k // 2, groups=D)
+        if self.kind == "mhla":
             self.piece_attn = (_Mixing if c["class_token"] else Mixing)(c["blocks"], c["mix"])
             self.division = _division(grid, c["blocks"]) if c["class_token"] else dict(grid=grid, blocks=c["blocks"])
-        self.add_module("proj" if self.softmax else "to_out", nn.Linear(D, D) if self.softmax else nn.Sequential(nn.Linear(D, D)))
+        cos, sin = axial_rope(grid, K) if c.get("rope") else (None, None)
+        if cos is not None and c["class_token"]:  # which does not turn
+            cos, sin = F.pad(cos, (0, 0, 1, 0), value=1.0), F.pad(sin, (0, 0, 1, 0))
+        self.register_buffer("_cos", cos, persistent=False)
+        self.register_buffer("_sin", sin, persistent=False)
+        self.add_module("to_out" if ours else "proj", nn.Sequential(nn.Linear(D, D)) if ours else layer(D, True))
+
+    def _operator(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        c = self.c
+        heads = [heads_of(y, c["heads"]) for y in (q, k, v)]
+        rope, den = None if self._cos is None else (self._cos, self._sin), dict(den_eps=c["den_eps"])
+        if self.kind == "softmax":
+            return softmax_attention(*heads)
+        if self.kind == "linear":
+            return linear_attention(*heads, feature_eps=c["feature_eps"], **den)[0]
+        if self.kind == "focused":
+            return focused_attention(*heads, self.scale.flatten(), power=c["power"], feature_eps=c["feature_eps"], **den)
+        if self.kind == "inline":
+            return inline_attention(*heads)
+        if self.kind in ("mala", "rala"):
+            return (mala_attention if self.kind == "mala" else rala_attention)(*heads, rope=rope, **den)
+        return attention(*heads, self.piece_attn(), denominator=c["denominator"], feature_eps=c["feature_eps"], **self.division, **den)
+
+    def _local(self, x: Tensor, v: Tensor) -> Tensor:
+        """What a convolution makes of v: filters that heads share, or that each image predicts, or LePE."""
+        c, (B, T, D) = self.c, v.shape
+        if self.kind == "focused":
+            shared = v.unflatten(-1, (c["heads"], -1)).transpose(1, 2).flatten(0, 1)  # [B*H,T,K]
+            return _local(self.dwc, shared, self.grid).unflatten(0, (B, -1)).transpose(1, 2).flatten(2)
+        if self.kind == "inline":
+            k = c["lepe"]
+            kernels = self.residual(x.mean(1).unsqueeze(-1)).view(B * D, 1, k, k)
+            patches = v[:, T - self.grid[0] * self.grid[1] :].transpose(1, 2).reshape(1, B * D, *self.grid)
+            y = F.conv2d(patches, kernels, padding=k // 2, groups=B * D).view(B, D, -1).transpose(1, 2)
+            return F.pad(y, (0, 0, T - y.shape[1], 0))
+        return _local(self.lepe, v, self.grid)
 
     def forward(self, x: Tensor) -> Tensor:
         c = self.c
         if c["inner_norm"]:
             x = self.norm(x)
-        q, k, v = (self.qkv if self.softmax else self.to_qkv)(x).chunk(3, -1)
+        q, k, v, *gate = _linear(getattr(self, self.first), x).split(c["dim"], -1)
         if c["qk_norm"]:
             q, k = self.q_norm(q), self.k_norm(k)
-        heads = [heads_of(y, c["heads"]) for y in (q, k, v)]
-        eps = dict(feature_eps=c["feature_eps"], den_eps=c["den_eps"])
-        if self.softmax:
-            o = softmax_attention(*heads)
-        elif c["attention"] == "linear":
-            o = linear_attention(*heads, **eps)[0]
-        else:
-            o = attention(*heads, self.piece_attn(), denominator=c["denominator"], **self.division, **eps)
-        o = o.flatten(2)
+        if self.kind == "focused":
+            k = k + self.positional_encoding
+        o = self._operator(q, k, v).flatten(2)
         if c["lepe"]:
-            o = o + _local(self.lepe, v, self.grid)
-        return (self.proj if self.softmax else self.to_out)(o)
+            o = o + self._local(x, v)
+        if gate:
+            o = o * gate[0]
+        return self.to_out(o) if self.kind in ("mhla", "linear") else _linear(self.proj, o)
 
 
 class _MLP(nn.Module):
