@@ -84,6 +84,21 @@ static mhla_status print_result(mhla_lab *lab, const char *name) {
     return MHLA_OK;
 }
 
+/* Can the folder be written to, or be made? Asked before an hour of work, not after it. */
+static int can_write(const char *folder) {
+    char path[4096];
+    if (snprintf(path, sizeof path, "%s", folder) >= (int)sizeof path) return 0;
+    while (access(path, F_OK) != 0) {
+        char *slash = strrchr(path, '/');
+        if (slash == NULL || slash == path) {
+            snprintf(path, sizeof path, "%s", slash ? "/" : ".");
+            break;
+        }
+        *slash = '\0';
+    }
+    return access(path, W_OK | X_OK) == 0;
+}
+
 /* The data, unless it is there. */
 static int fetch(const char *name) {
     mhla_data_info set = {.size = sizeof set};
@@ -114,6 +129,10 @@ int reproduce_lab(const char *name, int argc, char **argv) {
     if (seeds > 100) return cli_wrong(verb, "--seeds is %lld: expected 1 to 100", (long long)seeds);
     if (threads > 1024) return cli_wrong(verb, "--threads is %lld: expected 1 to 1024", (long long)threads);
     if (shuffle && !info.labels) return cli_wrong(verb, "%s has no labels that could be shuffled", name);
+    if (out && !can_write(out)) {
+        fprintf(stderr, "mhla %s: %s cannot be written\n", verb, out);
+        return CLI_FAILED;
+    }
     if (info.data && data == NULL) {
         const int fetched = fetch(info.data);
         if (fetched != CLI_OK) return fetched;

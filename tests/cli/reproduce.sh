@@ -6,6 +6,10 @@ mhla reproduce scaling --shuffle-labels; echo "-> $?"
 mhla reproduce heads --seeds 101; echo "-> $?"
 mhla reproduce heads --data no/where; echo "-> $?"
 mhla reproduce scaling --work /proc/no/where; echo "-> $?"
+: >file; mhla reproduce scaling --out file/pages --work w; echo "-> $?"
+mkdir -p w/scaling-quick && echo "[1]" >w/scaling-quick/results.jsonl && mhla reproduce scaling --quick --work w; echo "-> $?"
+echo "{}x" >w/scaling-quick/results.jsonl; echo "{}" >>w/scaling-quick/results.jsonl; mhla reproduce scaling --quick --work w; echo "-> $?"
+rm -r w file
 mhla reproduce scaling --help
 mhla reproduce mqar --attention soft; echo "-> $?"
 mhla reproduce mqar --width 7; echo "-> $?"
