@@ -39,6 +39,9 @@ class Program:
     def say(self, *arguments: str) -> str:
         return subprocess.run([self.path, *arguments], capture_output=True, text=True, timeout=120).stdout
 
+    def experiments(self) -> list:
+        return re.findall(r"^  ([a-z]+) ", self.say("reproduce", "--help"), re.M)
+
     def flags(self, verb: str, sub: str = "") -> set:
         """Those that its help lists; a key of a recipe is a flag by its last part, too."""
         if (verb, sub) not in self.known:
@@ -105,10 +108,13 @@ class Checker:
             if verb not in self.program.verbs:
                 self.fault(page, line, f"mhla {verb}: no such verb")
                 return
-            sub = words[2] if verb in ("reproduce", "tokenize") and len(words) > 2 and re.fullmatch("[a-z]+", words[2]) else ""
+            known = self.program.flags(verb)
+            if verb in ("reproduce", "tokenize") and len(words) > 2:  # have verbs of their own; NAME stands for any
+                for sub in [words[2]] if re.fullmatch("[a-z]+", words[2]) else self.program.experiments():
+                    known = known | self.program.flags(verb, sub)
             for word in words[2:]:
                 flag = re.match(r"--[a-zA-Z][\w.-]*|-[a-zA-Z]$", word)
-                if flag and flag[0] not in self.program.flags(verb) | (self.program.flags(verb, sub) if sub else set()):
+                if flag and flag[0] not in known:
                     self.fault(page, line, f"mhla {verb} {flag[0]}: no such option")
 
     def shell(self, page, line: int, text: str) -> None:
@@ -225,6 +231,9 @@ def main() -> int:
     for page in sorted(ROOT.rglob("*.md")):
         if not away.search(str(page.relative_to(ROOT))):
             checker.page(page, page.read_text())
+    table = subprocess.run([sys.executable, str(ROOT / "scripts" / "models_table.py"), program.path, "--check"], capture_output=True, text=True)
+    if table.returncode:
+        checker.faults += (table.stdout + table.stderr).strip().splitlines()[-20:]
     for fault in checker.faults:
         print(fault)
     print("docs:", ", ".join(f"{n} {what}" for what, n in checker.counts.items()) + f"; {len(checker.faults)} faults")

@@ -44,19 +44,19 @@ body { margin: 0; color: var(--ink); background: var(--paper); font: 16px/1.55 s
 nav { border-bottom: 1px solid var(--line); padding: .6rem 1.2rem; font-size: .88rem; }
 nav b { display: inline-block; margin: 0 .4rem 0 1rem; color: var(--note); font-weight: 600; } nav a { margin-right: .7rem; white-space: nowrap; }
 nav a.home { font-weight: 700; } nav a[aria-current] { color: var(--ink); text-decoration: none; font-weight: 600; }
-main { max-width: 52rem; padding: 1.2rem; margin: 0 auto 4rem; }
+main { max-width: 60rem; padding: 1.2rem; margin: 0 auto 4rem; }
 h1 { font-size: 1.9rem; line-height: 1.2; } h2 { margin-top: 2.4rem; border-bottom: 1px solid var(--line); padding-bottom: .2rem; } h3 { margin-top: 1.8rem; }
 a { color: var(--link); } a.anchor { visibility: hidden; margin-left: .4em; text-decoration: none; font-weight: 400; }
 h1:hover .anchor, h2:hover .anchor, h3:hover .anchor, a.anchor:focus { visibility: visible; }
 code, pre { font: .86em/1.5 ui-monospace, "DejaVu Sans Mono", monospace; } p code, li code, td code { background: var(--soft); padding: .08em .25em; border-radius: 3px; }
 pre { background: var(--soft); padding: .7rem .9rem; overflow-x: auto; border-radius: 5px; } pre code { font-size: inherit; }
-pre { font-size: .82rem; } .wide { overflow-x: auto; } table { border-collapse: collapse; font-size: .9rem; }
+pre { font-size: .8rem; } p, li, dd { max-width: 50rem; } .wide { overflow-x: auto; } table { border-collapse: collapse; font-size: .9rem; }
 th, td { border: 1px solid var(--line); padding: .3rem .55rem; text-align: left; vertical-align: top; } th { background: var(--soft); }
 figure { margin: 1.2rem 0; } img { max-width: 100%; height: auto; } blockquote { border-left: 3px solid var(--line); margin-left: 0; padding-left: 1rem; color: var(--note); }
 .note { color: var(--note); font-size: .9rem; } .api { border-top: 1px solid var(--line); } .api h3 { font-family: ui-monospace, monospace; font-size: 1rem; margin: 1rem 0 .3rem; overflow-wrap: anywhere; }
 dl dt { font-weight: 600; margin-top: .5rem; } dl dd { margin-left: 0; color: var(--note); } .names { columns: 16rem; font-size: .85rem; padding-left: 1rem; }
 @media (min-width: 76rem) { nav { position: fixed; top: 0; bottom: 0; width: 15rem; overflow-y: auto; border-right: 1px solid var(--line); border-bottom: 0; }
-  nav b { display: block; margin: 1rem 0 .2rem; } nav a { display: block; margin: .1rem 0; } main { margin-left: max(17rem, calc(50vw - 24rem)); } }
+  nav b { display: block; margin: 1rem 0 .2rem; } nav a { display: block; margin: .1rem 0; } nav a { white-space: normal; } main { margin-left: max(16rem, calc(50vw - 28rem)); } }
 @media print { nav, a.anchor { display: none; } }
 """
 

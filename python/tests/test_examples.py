@@ -1,4 +1,4 @@
-"""The examples in Python run as a visitor runs them, and come to what they promise."""
+"""The examples in Python run as a visitor runs them, and come to what they promise; so does the tutorial."""
 import pathlib
 import re
 import subprocess
@@ -55,3 +55,15 @@ def test_timm_vit():
     out = run(str(EXAMPLES / "timm_vit.py"), "--steps", "10", "--depth", "2", prelude=("-c", WITH_TORCHVISION))
     first, last = map(float, re.search(r"loss ([\d.]+) at first, ([\d.]+) at last", out).groups())
     assert "50 more in mixing matrices" in out and last < first / 2
+
+
+def test_tutorial(capsys):
+    """What a comment behind a print promises is what is printed."""
+    page = (EXAMPLES.parent / "docs" / "tutorial.md").read_text()
+    code = "".join(re.findall(r"```python\n(.*?)```", page, re.S))
+    exec(compile(code, "tutorial.md", "exec"), {})
+    said = re.findall(r"^ *print\(.*\) +# (True|[\d., ]+?)(?::.*)?$", code, re.M)
+    assert len(said) >= 8
+    promised = [float(x) for line in said for x in re.findall(r"[\d.]+", line.replace("True", "1"))]
+    printed = [float(x) for x in re.findall(r"[\d.]+", capsys.readouterr().out.replace("True", "1"))]
+    assert printed == pytest.approx(promised, abs=0.006)

@@ -1,0 +1,149 @@
+#!/usr/bin/env python3
+"""tutorial_figures.py FOLDER: draws the figures of docs/tutorial.md, SVG, from what `mhla analyze` wrote into FOLDER.
+
+The models are those that `make demo` leaves behind, and one with more blocks; in the folder in which runs/ lies:
+
+    mhla analyze -m runs/demo-1/softmax -m runs/demo-1/linear -m runs/demo-1/mhla --out FOLDER/three
+    mhla analyze -m runs/demo-1/softmax -m runs/demo-1/linear -m runs/demo-1/mhla --data runs/demo-1/pictures/9.png --samples 1
+        --no-rank --dump FOLDER/matrices
+    mhla train recipes/fashion-mnist.toml --patch 2 --blocks 4,4 --steps 500 --warmup_steps 50 --rate 2e-3 --out runs/fine
+    mhla analyze -m runs/fine --out FOLDER/fine
+    cp runs/demo-1/pictures/9.png FOLDER/picture.png
+    python3 scripts/tutorial_figures.py FOLDER
+
+Nothing but Python is needed.
+"""
+import base64
+import json
+import pathlib
+import re
+import struct
+import sys
+import zlib
+
+OUT = pathlib.Path(__file__).resolve().parent.parent / "docs"
+NAMES = {"softmax": "#8a5a00", "linear": "#b3261e", "mhla": "#0b5cad"}
+LABELS = {"softmax": "softmax", "linear": "linear", "mhla": "MHLA"}
+
+
+def npy(path: pathlib.Path):
+    """A matrix of float64 as a list of rows."""
+    raw = path.read_bytes()
+    length = struct.unpack("<H", raw[8:10])[0]
+    shape = tuple(map(int, re.search(rb"'shape': \((\d+), (\d+)\)", raw).groups()))
+    assert b"'<f8'" in raw[10:10 + length]
+    values = struct.unpack(f"<{shape[0] * shape[1]}d", raw[10 + length:10 + length + 8 * shape[0] * shape[1]])
+    return [values[i * shape[1]:(i + 1) * shape[1]] for i in range(shape[0])]
+
+
+def colour(x: float):
+    """0 is white, 1 dark blue, by way of green."""
+    stops = [(255, 255, 255), (190, 220, 200), (60, 150, 160), (20, 60, 120), (8, 20, 60)]
+    x = min(max(x, 0.0), 1.0) * (len(stops) - 1)
+    i = min(int(x), len(stops) - 2)
+    return tuple(round(a + (b - a) * (x - i)) for a, b in zip(stops[i], stops[i + 1]))
+
+
+def image(rows, x, y, side, title="") -> str:
+    """A heat map, a pixel for each entry, as a PNG inside the SVG; entries 0..1."""
+    raw = b"".join(b"\0" + bytes(c for v in row for c in colour(v)) for row in rows)
+    chunk = lambda kind, data: struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+    png = (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", len(rows[0]), len(rows), 8, 2, 0, 0, 0))
+           + chunk(b"IDAT", zlib.compress(raw, 9)) + chunk(b"IEND", b""))
+    data = base64.b64encode(png).decode()
+    caption = f'<text x="{x + side / 2}" y="{y - 7}" text-anchor="middle">{title}</text>' if title else ""
+    return (f'{caption}<image x="{x}" y="{y}" width="{side}" height="{side}" style="image-rendering:pixelated" '
+            f'href="data:image/png;base64,{data}"/><rect x="{x}" y="{y}" width="{side}" height="{side}" fill="none" stroke="#999"/>')
+
+
+def write(name: str, width: int, height: int, body: str) -> None:
+    (OUT / name).write_text(f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+                            f'font-family="sans-serif" font-size="13" fill="#222"><rect width="{width}" height="{height}" fill="#fff"/>\n{body}\n</svg>\n')
+    print(OUT / name)
+
+
+def matrices(folder: pathlib.Path, layer: int, head: int) -> None:
+    """The attention matrices of one picture, tokens sorted block after block."""
+    order = sorted(range(64), key=lambda t: (t // 32, t % 8 // 4, t // 8, t % 8))
+    body = []
+    for i, name in enumerate(NAMES):
+        A = npy(folder / name / f"sample-0.layer-{layer}.head-{head}.A.npy")
+        rows = [[(A[t][u] / 0.12) ** 0.6 for u in order] for t in order]
+        body.append(image(rows, 20 + 250 * i, 34, 230, LABELS[name]))
+        for cut in (1, 2, 3):
+            at = cut * 230 / 4
+            body.append(f'<path d="M{20 + 250 * i + at} 34v230M{20 + 250 * i} {34 + at}h230" stroke="#888" stroke-width=".6" stroke-dasharray="2 3"/>')
+    bar = [[i / 99 for i in range(100)]]
+    body.append(image(bar * 8, 20, 285, 100).replace('height="100"', 'height="10"'))
+    body.append('<text x="130" y="294">weight 0 to 0.12 and more; a row is what a token looks at</text>')
+    write("tutorial-matrices.svg", 770, 308, "\n".join(body))
+
+
+def bars(analysis: dict) -> None:
+    """Rank and entropy by layer, means over heads and samples."""
+    body, models = [], {m["name"]: m for m in analysis["models"]}
+    for panel, (key, title, top, ticks) in enumerate([("rank", "rank (64 tokens)", 64, (0, 16, 32, 48, 64)), ("entropy", "entropy (ln 64 = 4.16)", 4.16, (0, 1, 2, 3, 4))]):
+        x0, y0, w, h = 55 + 365 * panel, 40, 300, 170
+        body.append(f'<text x="{x0}" y="22" font-weight="bold">{title}</text>')
+        for tick in ticks:
+            y = y0 + h - h * tick / top
+            body.append(f'<path d="M{x0} {y:.1f}h{w}" stroke="#ddd"/><text x="{x0 - 6}" y="{y + 4:.1f}" text-anchor="end">{tick}</text>')
+        for layer in range(4):
+            for i, name in enumerate(NAMES):
+                heads = [x for x in models[name]["by_head"] if x["layer"] == layer]
+                value = sum(x[key] for x in heads) / len(heads)
+                x = x0 + 14 + layer * 73 + i * 19
+                body.append(f'<rect x="{x}" y="{y0 + h - h * value / top:.1f}" width="17" height="{h * value / top:.1f}" fill="{NAMES[name]}"><title>{LABELS[name]}, layer {layer}: {value:.2f}</title></rect>')
+                if key == "rank":
+                    y = y0 + h - h * heads[0]["bound"] / top
+                    body.append(f'<path d="M{x - 1} {y:.1f}h19" stroke="#000" stroke-width="2"/>')
+            body.append(f'<text x="{x0 + 14 + layer * 73 + 28}" y="{y0 + h + 17}" text-anchor="middle">layer {layer}</text>')
+    for i, name in enumerate(NAMES):
+        body.append(f'<rect x="{55 + 95 * i}" y="246" width="12" height="12" fill="{NAMES[name]}"/><text x="{72 + 95 * i}" y="257">{LABELS[name]}</text>')
+    body.append('<path d="M345 252h19" stroke="#000" stroke-width="2"/><text x="372" y="257">the most that is possible</text>')
+    write("tutorial-rank.svg", 740, 270, "\n".join(body))
+
+
+def token(folder: pathlib.Path, picture: pathlib.Path, layer: int, head: int, at: int) -> None:
+    """What one patch of the picture looks at."""
+    data = base64.b64encode(picture.read_bytes()).decode()
+    side, y = 170, 34
+    cell = side / 8
+    body = [f'<rect x="20" y="{y}" width="{side}" height="{side}"/><image x="{20 + side / 16}" y="{y + side / 16}" width="{side * 7 / 8}" height="{side * 7 / 8}" '
+            f'style="image-rendering:pixelated" href="data:image/png;base64,{data}"/><text x="{20 + side / 2}" y="{y - 7}" text-anchor="middle">the picture</text>']
+    for i, name in enumerate(NAMES):
+        row = npy(folder / name / f"sample-0.layer-{layer}.head-{head}.A.npy")[at]
+        grid = [[(row[r * 8 + c] / max(row)) for c in range(8)] for r in range(8)]
+        body.append(image(grid, 20 + 190 * (i + 1), y, side, LABELS[name]))
+    for i in range(4):
+        body.append(f'<rect x="{20 + 190 * i + at % 8 * cell}" y="{y + at // 8 * cell}" width="{cell}" height="{cell}" fill="none" stroke="#e0261e" stroke-width="2.5"/>')
+    body.append(f'<text x="20" y="{y + side + 20}">red: the patch that looks; dark: what it looks at (darkest: its largest weight)</text>')
+    write("tutorial-token.svg", 20 + 190 * 4, y + side + 32, "\n".join(body))
+
+
+def mixing(analysis: dict) -> None:
+    """Each row of a mixing matrix as a picture of the grid of blocks, at the place of the block that it belongs to."""
+    found = analysis["models"][0]["mixing"]
+    rows_, columns = found[0]["grid"]
+    body = []
+    for i, (title, mix) in enumerate([("at first, all layers", found[0]["before"])] + [(f"learnt, layer {x['layer']}", x["after"]) for x in found]):
+        x0, y0, step = 16 + 152 * i, 34, 34
+        top = max(max(r) for r in mix)
+        body.append(f'<text x="{x0 + 68}" y="{y0 - 10}" text-anchor="middle">{title}</text>')
+        for b, row in enumerate(mix):
+            grid = [[row[r * columns + c] / top for c in range(columns)] for r in range(rows_)]
+            body.append(image(grid, x0 + b % columns * step, y0 + b // columns * step, step - 3))
+    write("tutorial-mixing.svg", 16 + 152 * (len(found) + 1), 34 + 34 * rows_ + 12, "\n".join(body))
+
+
+def main() -> int:
+    folder = pathlib.Path(sys.argv[1])
+    matrices(folder / "matrices", layer=1, head=0)
+    token(folder / "matrices", folder / "picture.png", layer=1, head=0, at=27)
+    bars(json.loads((folder / "three" / "analysis.json").read_text()))
+    mixing(json.loads((folder / "fine" / "analysis.json").read_text()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
