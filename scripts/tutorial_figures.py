@@ -136,8 +136,38 @@ def mixing(analysis: dict) -> None:
     write("tutorial-mixing.svg", 16 + 152 * (len(found) + 1), 34 + 34 * rows_ + 12, "\n".join(body))
 
 
+def flow() -> None:
+    """Who reads from whom: keys and values above, queries below."""
+    hues, body = ["#0b5cad", "#2e8b57", "#b3261e", "#8a5a00"], []
+    dots = lambda x0, y, colours: "".join(f'<circle cx="{x0 + 18 * i}" cy="{y}" r="5" fill="{c}"/>' for i, c in enumerate(colours))
+    line = lambda x, y, u, v, w=1.0, c="#888": f'<path d="M{x:.1f} {y}L{u:.1f} {v}" stroke="{c}" stroke-width="{w:.2f}" opacity=".75"/>'
+    box = lambda x, y, w, text, c="#444": (f'<rect x="{x - w / 2}" y="{y - 12}" width="{w}" height="24" rx="4" fill="#fff" stroke="{c}" stroke-width="2"/>'
+                                           f'<text x="{x}" y="{y + 5}" text-anchor="middle" fill="{c}">{text}</text>')
+    top, middle, lower, bottom = 62, 110, 190, 238
+    for panel, title in enumerate(["softmax: T x T weights", "linear: one summary S", "MHLA: M summaries, M mixtures"]):
+        x0 = 24 + 262 * panel
+        xs, cs = [x0 + 18 * i for i in range(12)], [hues[i // 3] if panel == 2 else "#555" for i in range(12)]
+        body.append(f'<text x="{x0 + 99}" y="22" text-anchor="middle" font-weight="bold">{title}</text>')
+        body.append(f'<text x="{x0 + 99}" y="44" text-anchor="middle" fill="#666">keys and values</text><text x="{x0 + 99}" y="{bottom + 25}" text-anchor="middle" fill="#666">queries</text>')
+        if panel == 0:
+            body += [line(x, top, u, bottom, 0.5) for x in xs for u in xs]
+        elif panel == 1:
+            body += [line(x, top, x0 + 99, 150) + line(x0 + 99, 150, x, bottom) for x in xs] + [box(x0 + 99, 150, 34, "S")]
+        else:
+            centres = [xs[3 * b + 1] for b in range(4)]
+            for b, x in enumerate(centres):
+                for i, u in enumerate(centres):
+                    body.append(line(x, middle, u, lower, (4.5, 2, 1, 0.4)[abs(b - i)], hues[b]))
+            body += [line(xs[t], top, centres[t // 3], middle, 1, cs[t]) + line(centres[t // 3], lower, xs[t], bottom, 1, cs[t]) for t in range(12)]
+            body += [box(x, middle, 34, f"S{b + 1}", hues[b]) + box(x, lower, 34, f"S'{b + 1}", hues[b]) for b, x in enumerate(centres)]
+            body.append(f'<text x="{x0 + 212}" y="154" fill="#666">m</text>')
+        body.append(dots(x0, top, cs) + dots(x0, bottom, cs))
+    write("tutorial-flow.svg", 790, 275, "\n".join(body))
+
+
 def main() -> int:
     folder = pathlib.Path(sys.argv[1])
+    flow()
     matrices(folder / "matrices", layer=1, head=0)
     token(folder / "matrices", folder / "picture.png", layer=1, head=0, at=27)
     bars(json.loads((folder / "three" / "analysis.json").read_text()))
