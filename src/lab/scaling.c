@@ -10,7 +10,7 @@
 #include "core/status.h"
 #include "lab/lab.h"
 
-enum { HEADS = 6, DIM = 64, CALLS = 200 };
+enum { HEADS = 6, DIM = 64 };
 
 typedef struct layer {
     mhla_plan *plan;
@@ -62,25 +62,21 @@ static mhla_status layer_create(layer *l, const mhla_lab_part *part, int64_t T) 
     return l->ws ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory for a workspace of %zu bytes", l->ws_bytes);
 }
 
-static int by_value(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-/* Seconds of a call: the best of many, as whatever else the machine does only adds; how far the lower quartile lies from it
- * stands for its error. */
+/* Seconds of a call: the best of many, as whatever else the machine does only adds; how far the bests of the even and of the
+ * odd calls lie apart stands for its error. */
 static mhla_status time_layer(const layer *l, double budget, double *best, double *error) {
-    double samples[CALLS];
-    int n = 0;
+    enum { LEAST = 6, MOST = 400 };
+    double bests[2] = {INFINITY, INFINITY};
     MHLA_TRY(mhla_forward(l->plan, &l->call, l->o, l->q, l->k, l->v, l->mix, l->ws)); /* meets fresh memory */
-    for (const double begin = mhla_seconds(); n < CALLS && (n < 5 || mhla_seconds() - begin < budget); n++) {
+    const double begin = mhla_seconds();
+    for (int n = 0; n < MOST && (n < LEAST || mhla_seconds() - begin < budget); n++) {
         const double start = mhla_seconds();
         MHLA_TRY(mhla_forward(l->plan, &l->call, l->o, l->q, l->k, l->v, l->mix, l->ws));
-        samples[n] = mhla_seconds() - start;
+        const double took = mhla_seconds() - start;
+        if (took < bests[n % 2]) bests[n % 2] = took;
     }
-    qsort(samples, (size_t)n, sizeof *samples, by_value);
-    *best = samples[0];
-    *error = samples[n / 4] - samples[0];
+    *best = bests[0] < bests[1] ? bests[0] : bests[1];
+    *error = fabs(bests[0] - bests[1]);
     return MHLA_OK;
 }
 
