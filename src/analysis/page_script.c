@@ -5,9 +5,10 @@
 /* A line of these texts is a line of the page. */
 /* clang-format off */
 const char mhla_page_css[] =
-    ".looks{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,15rem),24rem));gap:1rem;margin:.6rem 0}\n"
+    ".looks{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,15rem),1fr));gap:1rem;margin:.6rem 0}\n"
     ".looks.texts{grid-template-columns:repeat(auto-fill,minmax(min(100%,30rem),1fr))}\n"
-    ".look{background:var(--card);border-radius:.5rem;padding:.7rem;min-width:0}\n"
+    ".look{background:var(--card);border-radius:.5rem;padding:.7rem;min-width:0;max-width:26rem}\n"
+    ".texts .look{max-width:none}\n"
     ".look figcaption{font-weight:600;overflow-wrap:anywhere}\n"
     "canvas.face{display:block;width:100%;max-width:26rem;height:auto;image-rendering:pixelated;cursor:crosshair;touch-action:pan-y}\n"
     "div.face{max-height:24rem;overflow:auto;line-height:1.7;cursor:crosshair;white-space:pre-wrap;overflow-wrap:anywhere}\n"
