@@ -60,6 +60,15 @@ def test_numpy_and_fused_layout_agree(name):
     assert isinstance(numpy, np.ndarray) and (numpy == plain.numpy()).all()
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_broadcast_inputs(name):
+    leaves, options = problem(name)
+    q, k, v, *rest = (x.detach() for x in leaves)
+    function = getattr(mhla, name)
+    given = [q[:, :1].expand_as(q), k[:, :, :1].expand_as(k), v[:1, :1].expand_as(v)]
+    assert torch.equal(function(*given, *rest, **options), function(*(x.contiguous() for x in given), *rest, **options))
+
+
 def test_focus_has_a_power_and_a_shape():
     (q, k, v, focus), _ = problem("focused_attention")
     for power in (1, 2, 4):
