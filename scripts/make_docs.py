@@ -100,8 +100,9 @@ class Site:
                 return inside.split("/")[1] + ".html"
             if full.suffix.lower() in (".svg", ".png", ".jpg") and full.exists():
                 (self.out / "images").mkdir(exist_ok=True)
-                shutil.copyfile(full, self.out / "images" / full.name)
-                return "images/" + full.name
+                name = inside.removeprefix("docs/").replace("/", "-")
+                shutil.copyfile(full, self.out / "images" / name)
+                return "images/" + name
             if full.is_file() and full.suffix != ".html":
                 self.sources["source-" + inside.replace("/", "-") + ".html"] = inside
                 return "source-" + inside.replace("/", "-") + ".html"

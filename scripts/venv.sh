@@ -7,7 +7,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK=1
 [ -x .venv/bin/python ] || { echo "making .venv"; python3 -m venv .venv; }
 .venv/bin/python -m pip install -q torch==2.13.0 numpy pytest safetensors
 # for examples/timm_vit.py; without their dependencies, so that no other torch comes along
-{ .venv/bin/python -m pip install -q --no-deps timm torchvision==0.28.0 && .venv/bin/python -m pip install -q pyyaml huggingface_hub pillow; } ||
+ls .venv/lib/*/site-packages/timm >/dev/null 2>&1 ||
+    { .venv/bin/python -m pip install -q --no-deps timm torchvision==0.28.0 && .venv/bin/python -m pip install -q pyyaml huggingface_hub pillow; } ||
     echo "timm is not to be had here: its example will not be tested"
 if [ ! -e .venv/installed ] || [ -n "$(find CMakeLists.txt pyproject.toml cmake include src python -newer .venv/installed -type f ! -name '*.pyc' ! -path '*/tests/*' -print -quit)" ]; then
     echo "pip install ."
