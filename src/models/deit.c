@@ -249,8 +249,8 @@ static mhla_status init_mix(mhla_param *p, const mhla_deit_config *c) {
     return MHLA_OK;
 }
 
-/* Linear layers and embeddings: truncated normal 0.02; convolutions: PyTorch's default, but normal 0.02 where MALA and RALA have
- * them; norms 1, biases 0, and what Focused LA adds to its keys and scales them by. */
+/* Linear layers and embeddings: truncated normal 0.02; convolutions: PyTorch's default, but normal 0.02 in the attention of
+ * MALA and RALA; norms 1, biases 0, and so what Focused LA adds to its keys and scales by. */
 mhla_status mhla_deit_init_param(mhla_deit *m, mhla_param *p, uint64_t seed) {
     const mhla_deit_config *c = &m->config;
     const size_t n = strlen(p->name);
@@ -294,16 +294,8 @@ static mhla_tensor *normalise(mhla_tape *t, const mhla_deit_config *c, norm n, m
 static mhla_tensor *local(mhla_tape *t, const mhla_deit *m, layer l, mhla_tensor *own, mhla_tensor *residual,
                           mhla_tensor *x) {
     const int64_t H = m->grid[0], W = m->grid[1];
-    mhla_tensor *first = NULL;
-    if (m->config.class_token) {
-        first = residual ? mhla_nn_slice_tokens(t, residual, 0, 1)
-                         : mhla_nn_scale(t, 0.0f, mhla_nn_slice_tokens(t, x, 0, 1));
-        if (residual) residual = mhla_nn_slice_tokens(t, residual, 1, H * W);
-        x = mhla_nn_slice_tokens(t, x, 1, H * W);
-    }
-    mhla_tensor *y = own ? mhla_nn_depthwise_own(t, own, m->config.lepe, H, W, residual, x)
-                         : mhla_nn_depthwise(t, l.w, l.b, H, W, residual, x);
-    return m->config.class_token ? mhla_nn_concat_tokens(t, first, y) : y;
+    return own ? mhla_nn_depthwise_own(t, own, m->config.lepe, H, W, residual, x)
+               : mhla_nn_depthwise(t, l.w, l.b, H, W, residual, x);
 }
 
 /* x + the last linear layer of a branch; in training the branch may be dropped for a sample. */

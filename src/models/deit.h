@@ -95,8 +95,8 @@ typedef struct mhla_deit_run {
     mhla_tensor **trace, **features;
 } mhla_deit_run;
 
-/* What the attention of a block, its projections included, makes of x [B,T,dim]; no residual. For tests and analyses. */
-mhla_tensor *mhla_deit_attention(mhla_tape *t, const mhla_deit *model, int block, mhla_tensor *x);
+/* What the attention of block i, its projections included, makes of x [B,T,dim]; no residual. For tests and analyses. */
+mhla_tensor *mhla_deit_attention(mhla_tape *t, const mhla_deit *model, int i, mhla_tensor *x);
 
 /* logits [B,classes] of images [B,channels,height,width]. */
 mhla_tensor *mhla_deit_forward(mhla_tape *t, mhla_deit *model, const mhla_deit_run *run, mhla_tensor *images);

@@ -22,6 +22,7 @@ typedef struct depthwise {
     int64_t filters;  /* of w and b: channel c has number c mod filters */
     int k;
     int64_t H, W, C;
+    int64_t T, alone;    /* tokens of a sample, and of those before the grid: 0 or 1 */
     int64_t blocks, ct;  /* of channels; channels of a tile, a multiple of 16 */
     int64_t bands, rows; /* of a sample; rows of a band, at most */
     /* scratch */
@@ -105,13 +106,26 @@ static void fill_tile(const depthwise *op, float *tile, const float *x, int64_t 
         }
         memset(tile, 0, ct_bytes * (size_t)edge);
         memset(tile + (edge + op->W) * op->ct, 0, ct_bytes * (size_t)edge);
-        const float *from = x + (b * op->H + h) * op->W * ld + c;
+        const float *from = x + (b * op->T + op->alone + h * op->W) * ld + c;
         float *to = tile + edge * op->ct;
         for (int64_t w = 0; w < op->W; w++, from += ld, to += op->ct) {
             memcpy(to, from, sizeof(float) * (size_t)n);
             for (int64_t e = n; e < op->ct; e++) to[e] = 0.0f;
         }
     }
+}
+
+/* The token before the grid, some channels: it gets the residual and gives nothing. */
+static void alone_token(const depthwise *op, int64_t b, int64_t c, int64_t n) {
+    if (op->dx.wanted) {
+        if (!op->dx.add) memset(op->dx.data + b * op->T * op->dx.ld + c, 0, sizeof(float) * (size_t)n);
+        return;
+    }
+    float *y = op->y->data + b * op->T * op->y->ld + c;
+    if (op->residual)
+        memcpy(y, op->residual->data + b * op->T * op->residual->ld + c, sizeof(float) * (size_t)n);
+    else
+        memset(y, 0, sizeof(float) * (size_t)n);
 }
 
 /* One band, one block of channels, forward or (dx.wanted) back. */
@@ -123,7 +137,8 @@ static void depthwise_task(void *arg, int64_t task, int worker) {
     float *tile = op->tiles + (size_t)worker * op->tile_floats;
     const float *x = back ? mhla_tape_arrived(op->y) : op->x->data;
     fill_tile(op, tile, x, back ? op->y->ld : op->x->ld, b, first, last - first, c);
-    const int64_t ld = back ? op->dx.ld : op->y->ld, at = (b * op->H + first) * op->W;
+    const int64_t ld = back ? op->dx.ld : op->y->ld, at = b * op->T + op->alone + first * op->W;
+    if (op->alone && band == 0) alone_token(op, b, c, op->C - c < op->ct ? op->C - c : op->ct);
     mhla_depthwise d = {.k = op->k,
                         .rows = (int)(last - first),
                         .W = (int)op->W,
@@ -156,7 +171,7 @@ static void depthwise_weight_task(void *arg, int64_t task, int worker) {
     for (int64_t b = part * B / op->parts; b < (part + 1) * B / op->parts; b++)
         for (int64_t band = 0; band < op->bands; band++) {
             const int64_t first = band * op->H / op->bands, last = (band + 1) * op->H / op->bands;
-            float *dy = mhla_tape_arrived(op->y) + (b * op->H + first) * op->W * ld + c;
+            float *dy = mhla_tape_arrived(op->y) + (b * op->T + op->alone + first * op->W) * ld + c;
             fill_tile(op, tile, op->x->data, op->x->ld, b, first, last - first, c);
             op->kernels->depthwise_weight(&(mhla_depthwise){.k = op->k,
                                                             .rows = (int)(last - first),
@@ -243,7 +258,9 @@ static mhla_tensor *convolve(mhla_tape *t, const depthwise *made, int64_t H, int
     const mhla_param *w = made->w, *b = made->b;
     const char *name = w ? w->name : "a kernel of each sample";
     char text[96];
-    MHLA_NEED(t, x->dims == 3 && x->cols % made->filters == 0 && H > 0 && W > 0 && x->shape[1] == H * W,
+    MHLA_NEED(t,
+              x->dims == 3 && x->cols % made->filters == 0 && H > 0 && W > 0 &&
+                  (x->shape[1] == H * W || x->shape[1] == H * W + 1),
               "%s convolves a grid of %lld x %lld of %lld channels: its input is %s", name, (long long)H, (long long)W,
               (long long)made->filters, mhla_shape_text(text, x->shape, x->dims));
     MHLA_NEED(t, b == NULL || b->count == made->filters, "%s has %lld elements: expected %lld", b->name,
@@ -263,6 +280,8 @@ static mhla_tensor *convolve(mhla_tape *t, const depthwise *made, int64_t H, int
     op->H = H;
     op->W = W;
     op->C = x->cols;
+    op->T = x->shape[1];
+    op->alone = op->T - H * W;
     lay_out(op);
     if (carve(t, op, 0)) prepare(t, op);
     mhla_tape_run(t, x->shape[0] * op->bands * op->blocks, depthwise_task, op);

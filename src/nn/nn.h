@@ -233,7 +233,7 @@ mhla_tensor *mhla_nn_unpatch(mhla_tape *t, int p, int64_t H, int64_t W, mhla_ten
 
 /* Depthwise convolution of a token grid x [B,H*W,C] with w [C,1,k,k], k odd, zero padding k/2, b [C] or NULL, plus
  * residual like x or NULL (x itself makes a CPE). 3x3 and 5x5 are fast. w and b may have fewer filters n that divide C:
- * channel c has filter c mod n. */
+ * channel c has filter c mod n. A token before the grid, x [B,1+H*W,C], stays out of it: its result is the residual, or 0. */
 mhla_tensor *mhla_nn_depthwise(mhla_tape *t, mhla_param *w, mhla_param *b, int64_t H, int64_t W, mhla_tensor *residual,
                                mhla_tensor *x);
 /* The same with kernels of each sample's own: w [B,C*k*k], those of channel c from c*k*k on. No bias. */

@@ -157,49 +157,51 @@ static void convolutions(void **state) {
     }
 }
 
-/* Filters that channels share, or a kernel of each sample's own (an input instead of a parameter). */
+/* Filters that channels share, or a kernel of each sample's own (an input instead of a parameter); a token before the grid. */
 typedef struct filters_arg {
     int64_t H, W, filters; /* 0: own */
-    int k, residual;
+    int k, residual, alone;
 } filters_arg;
 
 static mhla_tensor *filters_build(mhla_tape *t, const layer_case *c) {
     const filters_arg *a = c->arg;
-    mhla_tensor *residual = a->residual ? X(c->n - 1) : NULL;
+    mhla_tensor *residual = a->residual == 1 ? X(c->n - 1) : a->residual ? X(0) : NULL;
     return a->filters ? mhla_nn_depthwise(t, P(1), P(2), a->H, a->W, residual, X(0))
                       : mhla_nn_depthwise_own(t, X(1), a->k, a->H, a->W, residual, X(0));
 }
 static void filters_reference(double *y, const layer_case *c) {
     const filters_arg *a = c->arg;
-    const int64_t C = S(0, 2), k2 = (int64_t)a->k * a->k;
+    const int64_t C = S(0, 2), T = S(0, 1), k2 = (int64_t)a->k * a->k;
     for (int64_t i = 0; i < c->in[0].count; i++) {
-        const int64_t ch = i % C, w = i / C % a->W, h = i / C / a->W % a->H, b = i / C / a->W / a->H;
+        const int64_t ch = i % C, b = i / C / T, place = i / C % T - a->alone, h = place / a->W, w = place % a->W;
         const double *kernel = D(1) + (a->filters ? ch % a->filters : b * C + ch) * k2;
-        y[i] = (a->filters ? D(2)[ch % a->filters] : 0.0) + (a->residual ? D(c->n - 1)[i] : 0.0);
+        y[i] = a->residual == 1 ? D(c->n - 1)[i] : a->residual ? D(0)[i] : 0.0;
+        if (place < 0) continue;
+        if (a->filters) y[i] += D(2)[ch % a->filters];
         for (int64_t e = 0; e < k2; e++) {
             const int64_t row = h + e / a->k - a->k / 2, column = w + e % a->k - a->k / 2;
             if (row >= 0 && row < a->H && column >= 0 && column < a->W)
-                y[i] += kernel[e] * D(0)[((b * a->H + row) * a->W + column) * C + ch];
+                y[i] += kernel[e] * D(0)[(b * T + a->alone + row * a->W + column) * C + ch];
         }
     }
 }
 static void filters(void **state) {
     (void)state;
     rng r = {31};
-    static const filters_arg cases[] = {{3, 4, 2, 5, 0}, {4, 3, 3, 3, 1}, {2, 2, 1, 3, 0},
-                                        {3, 4, 0, 3, 0}, {4, 3, 0, 3, 1}, {2, 5, 0, 5, 0}};
+    static const filters_arg cases[] = {{3, 4, 2, 5, 0, 0}, {4, 3, 3, 3, 1, 0}, {2, 2, 1, 3, 0, 1}, {3, 4, 0, 3, 0, 0},
+                                        {4, 3, 0, 3, 1, 0}, {2, 5, 0, 5, 0, 1}, {3, 2, 6, 3, 1, 1}, {3, 2, 6, 5, 2, 1}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const filters_arg *a = &cases[i];
-        const int64_t C = 6, B = 3;
+        const int64_t C = 6, B = 3, T = a->alone + a->H * a->W;
         layer_case c = {.name = "filters", .build = filters_build, .reference = filters_reference, .arg = a};
-        VARIABLE(&c, &r, B, a->H * a->W, C);
+        VARIABLE(&c, &r, B, T, C);
         if (a->filters) {
             PARAMETER(&c, &r, a->filters, 1, a->k, a->k);
             PARAMETER(&c, &r, a->filters);
         } else {
             VARIABLE(&c, &r, B, C * a->k * a->k);
         }
-        if (a->residual) VARIABLE(&c, &r, B, a->H * a->W, C);
+        if (a->residual == 1) VARIABLE(&c, &r, B, T, C);
         check_case(&c);
     }
 }
