@@ -5,8 +5,8 @@
     python bench/vision.py --kind mala --rounds 10 --threads 1
 
 What is timed is what stands between the projections, from q, k, v [B,T,H,K] to o [B,T,H*V], float32: 32 images of 256 tokens, 3
-heads of 64 (InLine: 6 of 32). The originals are written after the published modules, line by line; `compiled` is the same through
-torch.compile (with --compile). Rounds visit the variants in turn, so that a busy minute of the machine falls on all of them alike.
+heads of 64 (InLine: 6 of 32). The originals are plain PyTorch in the published modules' order of operations; `compiled` is the same
+through torch.compile (with --compile). Rounds visit the variants in turn, so that a busy minute of the machine falls on all of them alike.
 `mhla` is the program's own loop (`mhla bench --engine`), `mhla.torch` the same from Python, if the package is installed.
 """
 import argparse
