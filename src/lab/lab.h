@@ -56,6 +56,7 @@ typedef struct mhla_experiment {
     mhla_lab_info info;                    /* size and arms are filled in by mhla_lab_query */
     const char *settings, *quick_settings; /* of all arms, the second ones added in a quick run */
     const char *paper_titles[2];           /* "paper: top-1, %"; NULL: none */
+    int paper_digits;                      /* behind the point */
     const char *paper_note;                /* where there are no figures to quote */
     mhla_lab_arm arms[MHLA_LAB_ARMS];      /* ended by one without a name */
     mhla_lab_column columns[MHLA_LAB_COLUMNS];

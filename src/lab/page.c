@@ -118,14 +118,15 @@ static void put_making(FILE *out, const mhla_lab *lab) {
 static void put_page(FILE *out, const mhla_lab *lab, int figures) {
     const mhla_experiment *e = lab->experiment;
     fprintf(out, "# %s\n\n", e->info.title);
-    fprintf(out, "**Verdict: %s.** ", mhla_verdict_text(verdict_of(lab)));
+    fprintf(out, "**Verdict: %s.**", mhla_verdict_text(verdict_of(lab)));
     if (lab->shuffle)
-        fputs("This is the control: labels have changed places, so that there is nothing to be learned and nothing may "
-              "be "
-              "decided. ",
-              out);
+        fputs(
+            " This is the control: labels have changed places, so that there is nothing to be learned and nothing may "
+            "be "
+            "decided.",
+            out);
     if (lab->quick)
-        fputs("This is the quick form, small and short, to see that everything works; the whole experiment decides. ",
+        fputs(" This is the quick form, small and short, to see that everything works; the whole experiment decides.",
               out);
     fprintf(out, "\n\nWhat the paper says: %s (%s.)\n\n", e->info.claim, e->info.paper);
     fputs("What came out (", out);

@@ -53,7 +53,7 @@ static void fill(cells *t, const mhla_lab *lab) {
             if (e->arms[arm].paper[i] == 0.0)
                 snprintf(row[measured + 1 + i], CELL, "-");
             else
-                snprintf(row[measured + 1 + i], CELL, "%.4g", e->arms[arm].paper[i]);
+                snprintf(row[measured + 1 + i], CELL, "%.*f", e->paper_digits, e->arms[arm].paper[i]);
         }
     }
 }

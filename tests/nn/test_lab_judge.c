@@ -10,6 +10,7 @@ static const mhla_experiment toy = {
     .settings = "k=1 l=2",
     .quick_settings = "k=3",
     .paper_titles = {"paper, %"},
+    .paper_digits = 1,
     .arms = {{"a", "arm a", "x=1", {70.5}}, {"b", "arm b", "x=2", {0}}, {"c", "arm c", "x=3", {0}}},
     .columns = {{"accuracy", "accuracy, %", 100.0, 2}, {"nobody", "what nobody has", 1.0, 2}},
     .claims = {{"b more than a", "accuracy", "b", "a", 0, 0},
