@@ -109,6 +109,11 @@ static void goes_on(void **state) {
     assert_string_equal(a, b);
     free(a);
     free(b);
+    /* what was made with other settings does not count */
+    tiny.arms[1].settings = "model.attention=linear train.rate=0.002";
+    assert_int_equal(run_child("straight", 0), 20 + 2);
+    tiny.arms[1].settings = "model.attention=linear";
+    assert_int_equal(run_child("straight", 0), 20);
 }
 
 /* A run that was killed before its first checkpoint, and a results file whose last line is torn. */
