@@ -238,7 +238,8 @@ static mhla_status run_parts(mhla_lab *lab) {
 
 mhla_status mhla_lab_run(mhla_lab *lab, mhla_lab_fn report, void *user, int *finished) {
     char path[4096];
-    *finished = 0;
+    *finished = lab->count == count_parts(lab);
+    if (*finished) return MHLA_OK;
     snprintf(path, sizeof path, "%s/lock", lab->work);
     const int lock = open(path, O_CREAT | O_RDWR | O_CLOEXEC, 0666);
     if (lock < 0) return mhla_fail(MHLA_EIO, "%s: %s", path, strerror(errno));
