@@ -212,6 +212,10 @@ static mhla_status measure(look *x, double *A, int64_t b, int h) {
         MHLA_TRY(mhla_matrix_form(A, x->seen, b, h, a->which, a->rows, 0));
     else
         MHLA_TRY(mhla_matrix_form(A, x->seen, b, h, a->which, a->rows, 1));
+    for (int64_t i = 0; i < cells; i++)
+        if (!isfinite(A[i]))
+            return mhla_fail(MHLA_ERANGE, "the attention matrix is not finite at row %lld, column %lld",
+                             (long long)(a->which ? a->which[i / a->T] : i / a->T), (long long)(i % a->T));
     double *copy = A + cells;
     if (x->ranked[sample]) {
         int64_t rank;
@@ -242,7 +246,11 @@ static void measure_task(void *arg, int64_t i, int worker) {
                                        (long long)x->a->rows, (long long)x->a->T);
     if (status == MHLA_OK) status = measure(x, A, i / heads, (int)(i % heads));
     mhla_free(A);
-    if (status != MHLA_OK) fail(x, status);
+    if (status == MHLA_OK) return;
+    char why[256];
+    snprintf(why, sizeof why, "%s", mhla_message());
+    fail(x, mhla_fail(status, "sample %lld, layer %d, head %d: %s", (long long)(x->first + i / heads), x->layer,
+                      (int)(i % heads), why));
 }
 
 static void watch(void *user, const mhla_attended *seen) {
