@@ -299,6 +299,7 @@ static budget find_budget(const page *p) {
     while (b.samples > 1 && bytes_of(p, &b) > MOST_BYTES) b.samples--;
     while (b.layers > 2 && bytes_of(p, &b) > MOST_BYTES) b.layers--;
     while (b.heads > 1 && bytes_of(p, &b) > MOST_BYTES) b.heads--;
+    while (b.layers > 1 && bytes_of(p, &b) > MOST_BYTES) b.layers--;
     if (bytes_of(p, &b) > MOST_BYTES) b.layers = 0;
     return b;
 }
@@ -464,7 +465,7 @@ static mhla_status write_maps(const page *p) {
         fprintf(out,
                 " <span class=\"small\">%s, <span class=\"where\"></span></span></figcaption>\n<%s class=\"face\" "
                 "tabindex=\"0\" role=\"img\" aria-describedby=\"note-%d\" aria-label=\"What a token attends to in ",
-                p->list[i]->layer[0].attention, is_text(p->list[i]) ? "div" : "canvas width=\"384\" height=\"384\"", k);
+                p->list[i]->attention, is_text(p->list[i]) ? "div" : "canvas width=\"384\" height=\"384\"", k);
         mhla_html_text(out, p->names[i]);
         fprintf(out,
                 "; the arrow keys move the token\"></%s>\n<p class=\"note small\" id=\"note-%d\"%s></p></figure>\n",

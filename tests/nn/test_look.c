@@ -147,6 +147,28 @@ static void rows_and_maps(void **state) {
     remove_folder(folder);
 }
 
+/* Means do not depend on the number of threads. */
+static void threads(void **state) {
+    (void)state;
+    char folder[40];
+    new_pictures(folder);
+    mhla_model *m = new_deit("mala", "blocks=2,2", "mix=paper");
+    mhla_context *many = new_context(3);
+    mhla_head_analysis x[2];
+    for (int i = 0; i < 2; i++) {
+        mhla_model_set_context(m, i ? many : single_thread());
+        mhla_analysis *a = look(m, in_folder(folder, "pictures.npy"), (mhla_analysis_desc){.samples = 5});
+        x[i] = head_of(a, 1, 1);
+        mhla_analysis_free(a);
+    }
+    assert_true(x[0].rank == x[1].rank && x[0].effective_rank == x[1].effective_rank);
+    assert_true(x[0].entropy == x[1].entropy && x[0].clipped == x[1].clipped && x[0].distance == x[1].distance);
+    assert_true(x[0].clipped > 0.0 && x[0].bound == 17);
+    mhla_model_free(m);
+    mhla_context_free(many);
+    remove_folder(folder);
+}
+
 /* What training changed is told apart from what it began with, and the model keeps what it has. */
 static void mixing(void **state) {
     (void)state;
@@ -334,11 +356,8 @@ static void text(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(linear_is_a_case),
-        cmocka_unit_test(rows_and_maps),
-        cmocka_unit_test(mixing),
-        cmocka_unit_test(files),
-        cmocka_unit_test(text),
+        cmocka_unit_test(linear_is_a_case), cmocka_unit_test(rows_and_maps), cmocka_unit_test(threads),
+        cmocka_unit_test(mixing),           cmocka_unit_test(files),         cmocka_unit_test(text),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -144,15 +144,16 @@ static mhla_tape *watched(counted *c) {
 }
 
 /* LePE is added to attention in DeiT and DiT: what is seen is without it. */
-static void check_deit(const char *attention, const char *structure, const char *padding) {
+static void check_deit(const char *attention, const char *structure, const char *more) {
     char text[2][40];
     snprintf(text[0], sizeof text[0], "attention=%s", attention);
     snprintf(text[1], sizeof text[1], "structure=%s", structure);
-    const char *settings[] = {text[0], text[1], "image=16,16", "patch=2", padding, "classes=3", "heads=2", "dim=32"};
+    const char *settings[] = {text[0],     text[1],   "image=16,16", "patch=2",    more,
+                              "classes=3", "heads=2", "dim=32",      "padding=0,0"};
     mhla_model *m;
     counted c = {0};
     rng r = {7};
-    ASSERT_OK(mhla_model_create(&m, "deit_nano", settings, 8, 5));
+    ASSERT_OK(mhla_model_create(&m, "deit_nano", settings, 9, 5));
     mhla_tape *t = watched(&c);
     const mhla_deit_config *k = mhla_deit_config_of(m->deit);
     float *x = new_random(&r, 2 * k->channels * 256);
@@ -168,9 +169,10 @@ static void check_deit(const char *attention, const char *structure, const char 
 static void classifiers(void **state) {
     (void)state;
     static const char *const kinds[] = {"mhla", "linear", "softmax", "focused", "inline", "mala", "rala"};
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) check_deit(kinds[i], "equal", "padding=0,0");
-    check_deit("mhla", "released", "padding=0,0");
-    check_deit("softmax", "released", "padding=0,0"); /* a class token */
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) check_deit(kinds[i], "equal", "depth=2");
+    check_deit("mhla", "released", "depth=2");
+    check_deit("softmax", "released", "class_token=true");
+    check_deit("mhla", "equal", "class_token=true"); /* a block of its own */
 }
 
 static void generators(void **state) {
@@ -205,6 +207,23 @@ static void decoders(void **state) {
     assert_true(c.error < 1e-5);
     mhla_tape_free(t);
     mhla_model_free(m);
+}
+
+/* What has no matrix is told. */
+static void without_matrix(void **state) {
+    (void)state;
+    mhla_plan plan = {.d = {.kind = (mhla_kind)99}};
+    mhla_call call = {.tokens = 4, .kv_tokens = 4};
+    const mhla_attended a = {.index = 3, .plan = &plan, .call = &call};
+    assert_int_equal(mhla_matrix_check(&a), MHLA_ENOTSUP);
+    assert_non_null(strstr(mhla_message(), "attention 3: its kind (99) has no explicit matrix"));
+    plan.d.kind = MHLA_KIND_SOFTMAX;
+    ASSERT_OK(mhla_matrix_check(&a));
+    call.kv_tokens = 5;
+    assert_int_equal(mhla_matrix_check(&a), MHLA_ENOTSUP);
+    call.kv_tokens = 4;
+    call.cu_seqlens = (const int64_t[]){0, 4};
+    assert_int_equal(mhla_matrix_check(&a), MHLA_ENOTSUP);
 }
 
 /* ---- Numbers of known matrices ---- */
@@ -314,9 +333,9 @@ static void bounds(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(operators), cmocka_unit_test(classifiers), cmocka_unit_test(generators),
-        cmocka_unit_test(decoders),  cmocka_unit_test(spectra),     cmocka_unit_test(rows),
-        cmocka_unit_test(bounds),
+        cmocka_unit_test(operators), cmocka_unit_test(classifiers),    cmocka_unit_test(generators),
+        cmocka_unit_test(decoders),  cmocka_unit_test(without_matrix), cmocka_unit_test(spectra),
+        cmocka_unit_test(rows),      cmocka_unit_test(bounds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
