@@ -108,8 +108,9 @@ static mhla_status deit_read(mhla_model **model, const json_t *tree, const mhla_
     if (desc && desc->storage && strcmp(desc->storage, "float32") != 0)
         return mhla_fail(MHLA_ENOTSUP, "storage \"%s\": image classifiers are kept as float32", desc->storage);
     MHLA_TRY(read_tree(&config, &names, tree, path));
-    const double dim = config.dim,
-                 least = config.depth * dim * dim * (4.0 + 2.0 * config.mlp_ratio) + config.classes * dim;
+    const double dim = config.dim, tables = config.attention == MHLA_ATTENTION_FOCUSED ? 1.0 + config.depth : 1.0;
+    const double least = config.depth * dim * dim * (4.0 + 2.0 * config.mlp_ratio) + config.classes * dim +
+                         tables * (double)mhla_deit_tokens(&config) * dim; /* of positions */
     const mhla_status status = mhla_config_fits(file, least);
     if (status == MHLA_OK) return mhla_model_of_deit(model, &config, names);
     mhla_names_free(names, config.classes);

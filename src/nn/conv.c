@@ -369,12 +369,11 @@ typedef struct grouped {
 static void grouped_task(void *arg, int64_t r, int worker) {
     const grouped *op = arg;
     (void)worker;
-    for (int64_t o = 0; o < op->y->cols; o++) {
-        const float *x = op->x->data + r * op->x->ld + o / op->outs * op->n, *w = op->w->data + o * op->n;
-        float sum = op->b ? op->b->data[o] : 0.0f;
-        for (int64_t i = 0; i < op->n; i++) sum += w[i] * x[i];
-        op->y->data[r * op->y->ld + o] = sum;
-    }
+    float *y = op->y->data + r * op->y->ld;
+    const float *x = op->x->data + r * op->x->ld;
+    for (int64_t o = 0; o < op->y->cols; o += op->outs, x += op->n) /* the same x for all outputs of a group */
+        op->kernels->row_dots(y + o, x, 0, op->w->data + o * op->n, op->n, (int)op->outs, (int)op->n);
+    if (op->b) op->kernels->axpy(y, 1.0f, op->b->data, op->y->cols);
 }
 
 /* dx[r] += dy[r,o] w[o] */
