@@ -154,8 +154,13 @@ static mhla_status write_by_layer(const page *p, const char *title, int measure,
         status = add_layers(&l, p, i, measure, note, 0);
         if (status == MHLA_OK && other >= 0) status = add_layers(&l, p, i, other, other_note, 1);
     }
-    const mhla_chart c = {
-        .title = title, .x_name = "layer", .lines = l.line, .count = l.count, .percent = percent, .whole_x = 1};
+    const mhla_chart c = {.title = title,
+                          .x_name = "layer",
+                          .lines = l.line,
+                          .count = l.count,
+                          .percent = percent,
+                          .whole_x = 1,
+                          .from_zero = 1};
     if (status == MHLA_OK) status = mhla_chart_write(p->out, &c);
     lines_free(&l);
     return status;

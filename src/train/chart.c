@@ -152,7 +152,7 @@ static double place_y(const axes *a, double y) {
 static int shown(const axes *a, double y) { return !a->log_y || y > 0.0; }
 
 static axes find_axes(const drawn *lines, const mhla_chart *c) {
-    axes a = {0.0, 0.0, INFINITY, -INFINITY, c->log_y};
+    axes a = {0.0, 0.0, c->from_zero ? 0.0 : INFINITY, -INFINITY, c->log_y};
     for (int k = 0; k < c->count; k++)
         for (int64_t i = 0; i < lines[k].count; i++) {
             a.x0 = fmin(a.x0, lines[k].x[i]);

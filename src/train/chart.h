@@ -30,10 +30,11 @@ typedef struct mhla_chart {
     const char *title, *x_name;
     const mhla_line *lines;
     int count;
-    int percent; /* y is 0..1, shown as percent */
-    int log_y;   /* points of 0 and less are left out */
-    int smooth;  /* noisy: a running mean is drawn over the measured points */
-    int whole_x; /* x counts: no ticks between whole numbers */
+    int percent;   /* y is 0..1, shown as percent */
+    int log_y;     /* points of 0 and less are left out */
+    int smooth;    /* noisy: a running mean is drawn over the measured points */
+    int whole_x;   /* x counts: no ticks between whole numbers */
+    int from_zero; /* y begins at 0 */
 } mhla_chart;
 
 enum { MHLA_CHART_COLOURS = 8, MHLA_CHART_CLASS = 16 };

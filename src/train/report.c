@@ -169,8 +169,13 @@ static mhla_status write_curves(FILE *out, const run *runs, int n) {
             lines[count].note = "average";
             lines[count++].dashed = 1;
         }
-        const mhla_chart chart = {charts[c].title, "epoch",          lines, count, charts[c].percent,
-                                  charts[c].log_y, charts[c].smooth, 0};
+        const mhla_chart chart = {.title = charts[c].title,
+                                  .x_name = "epoch",
+                                  .lines = lines,
+                                  .count = count,
+                                  .percent = charts[c].percent,
+                                  .log_y = charts[c].log_y,
+                                  .smooth = charts[c].smooth};
         MHLA_TRY(mhla_chart_write(out, &chart));
     }
     fputs("</div></section>\n", out);

@@ -222,7 +222,8 @@ static void test_chart(void **state) {
         char *text = NULL;
         size_t size = 0;
         FILE *out = open_memstream(&text, &size);
-        const mhla_chart chart = {"<title>", "step", &line, 1, 0, kind & 1, kind >> 1, 0};
+        const mhla_chart chart = {
+            .title = "<title>", .x_name = "step", .lines = &line, .count = 1, .log_y = kind & 1, .smooth = kind >> 1};
         ASSERT_OK(mhla_chart_write(out, &chart));
         fclose(out);
         assert_in_range(size, 10000, 60000);
@@ -241,7 +242,8 @@ static void test_chart(void **state) {
         size_t size = 0;
         FILE *out = open_memstream(&text, &size);
         for (int i = 0; i < (kind == 2 ? 5 : kind > 0); i++) ASSERT_OK(mhla_series_add(&s, i, kind == 3 ? 0.0 : 1e-7));
-        const mhla_chart chart = {"t", "epoch", &line, 1, 0, kind == 3, 1, 0};
+        const mhla_chart chart = {
+            .title = "t", .x_name = "epoch", .lines = &line, .count = 1, .log_y = kind == 3, .smooth = 1};
         ASSERT_OK(mhla_chart_write(out, &chart));
         fclose(out);
         assert_int_equal(size > 0, kind > 0);
