@@ -76,13 +76,17 @@ static mhla_status interpolate(float *data, const float *old, const mhla_deit_co
 
 /* The same layer under the name that another attention, or another way to read out, gives it. */
 static const mhla_stored *find(const mhla_safetensors *file, const char *name) {
-    static const char *const pairs[][2] = {
-        {".attn.qkv.", ".attn.to_qkv."}, {".attn.proj.", ".attn.to_out.0."}, {"fc_norm.", "norm."}};
+    static const char *const pairs[][2] = {{".attn.qkv.", ".attn.to_qkv."},
+                                           {".attn.qkv.", ".attn.qkvo."},
+                                           {".attn.to_qkv.", ".attn.qkvo."},
+                                           {".attn.proj.", ".attn.to_out.0."},
+                                           {"fc_norm.", "norm."}};
+    enum { PAIRS = sizeof pairs / sizeof *pairs };
     const mhla_stored *s = mhla_safetensors_find(file, name);
-    for (int i = 0; i < 6 && s == NULL; i++) {
+    for (int i = 0; i < 2 * PAIRS && s == NULL; i++) {
         const char *mine = pairs[i / 2][i % 2], *other = pairs[i / 2][1 - i % 2], *at = strstr(name, mine);
         char changed[256];
-        if (at == NULL || (i / 2 == 2 && at != name)) continue;
+        if (at == NULL || (i / 2 == PAIRS - 1 && at != name)) continue;
         snprintf(changed, sizeof changed, "%.*s%s%s", (int)(at - name), name, other, at + strlen(mine));
         s = mhla_safetensors_find(file, changed);
     }
@@ -139,12 +143,26 @@ static mhla_status move_positions(int *taken, mhla_param *p, const mhla_stored *
     return MHLA_OK;
 }
 
+/* q, k and v of a projection that has a gate as its fourth part, or for one that has: the first three parts go over. *taken is 0
+ * where the tensors are of other shapes. */
+static mhla_status move_parts(int *taken, mhla_param *p, const mhla_stored *s) {
+    const int64_t mine = p->shape[0], other = s->rank > 0 ? s->shape[0] : 0, width = p->count / mine;
+    *taken = (3 * mine == 4 * other || 4 * mine == 3 * other) && s->count == other * width;
+    if (!*taken) return MHLA_OK;
+    float *all = malloc((size_t)s->count * sizeof *all);
+    const mhla_status status = all ? mhla_stored_read(all, s) : mhla_fail(MHLA_ENOMEM, "no memory for %s", p->name);
+    if (status == MHLA_OK) memcpy(p->data, all, (size_t)((mine < other ? mine : other) * width) * sizeof *all);
+    free(all);
+    mhla_param_touch(p);
+    return status;
+}
+
 /* `from` is the config of a classifier, NULL for diffusion models: their table of positions is a formula, not learned. */
 static mhla_status adopt(mhla_model *model, const mhla_safetensors *file, const mhla_deit_config *from, note_fn note,
                          void *user) {
     mhla_params *ps = model->params;
     const mhla_deit_config *to = from ? mhla_deit_config_of(model->deit) : NULL;
-    name_list fresh = {0}, shapes = {0}, unused = {0};
+    name_list fresh = {0}, shapes = {0}, unused = {0}, parts = {0};
     int taken = 0, formula = 0;
     char text[160];
     for (int i = 0; i < mhla_params_count(ps); i++) {
@@ -164,6 +182,10 @@ static mhla_status adopt(mhla_model *model, const mhla_safetensors *file, const 
         if (positions && from == NULL) {
             if (s->count != p->count) note(user, "pos_embed: made anew for this size");
             done = formula = 1;
+        }
+        if (strstr(p->name, ".attn.qkv") && !same_shape(s, p)) {
+            MHLA_TRY(move_parts(&done, p, s));
+            if (done) list_add(&parts, p->name);
         }
         if (done) {
             taken++;
@@ -190,6 +212,7 @@ static mhla_status adopt(mhla_model *model, const mhla_safetensors *file, const 
              mhla_params_count(ps));
     note(user, text);
     list_tell(&fresh, "new, initialised", note, user);
+    list_tell(&parts, "of q, k and v alone, without the gate", note, user);
     list_tell(&shapes, "of another shape, initialised", note, user);
     list_tell(&unused, "left out", note, user);
     return MHLA_OK;

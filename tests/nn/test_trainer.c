@@ -350,11 +350,41 @@ static void interpolates(void **state) {
     }
 }
 
+/* To MALA, whose projection has a gate besides, and back: q, k and v go over, 1x1 convolutions are linear layers. */
+static void other_attentions(void **state) {
+    (void)state;
+    const char *const a[] = {"attention=softmax", "qkv_bias=true", "depth=1"}, *const b[] = {"attention=mala",
+                                                                                             "depth=1"};
+    mhla_model *from, *to, *back;
+    assert_int_equal(mhla_model_create(&from, "deit_nano", a, 3, 1), MHLA_OK);
+    assert_int_equal(mhla_model_create(&to, "deit_nano", b, 2, 2), MHLA_OK);
+    assert_int_equal(mhla_model_create(&back, "deit_nano", a, 3, 3), MHLA_OK);
+    const mhla_param *qkv = mhla_params_find(from->params, "blocks.0.attn.qkv.weight"),
+                     *qkvo = mhla_params_find(to->params, "blocks.0.attn.qkvo.weight"),
+                     *again = mhla_params_find(back->params, "blocks.0.attn.qkv.weight"),
+                     *out = mhla_params_find(from->params, "blocks.0.attn.proj.weight"),
+                     *pointwise = mhla_params_find(to->params, "blocks.0.attn.proj.weight");
+    float gate[64 * 64];
+    memcpy(gate, qkvo->data + qkv->count, sizeof gate);
+    assert_int_equal(mhla_model_save(from, in_root("parts")), MHLA_OK);
+    if (mhla_model_adopt(to, in_root("parts"), ignore, NULL) != MHLA_OK) fail_msg("%s", mhla_message());
+    assert_memory_equal(qkvo->data, qkv->data, (size_t)qkv->count * sizeof(float));
+    assert_memory_equal(qkvo->data + qkv->count, gate, sizeof gate); /* as it was initialised */
+    assert_memory_equal(pointwise->data, out->data, (size_t)out->count * sizeof(float));
+    assert_int_equal(mhla_model_save(to, in_root("gated")), MHLA_OK);
+    if (mhla_model_adopt(back, in_root("gated"), ignore, NULL) != MHLA_OK) fail_msg("%s", mhla_message());
+    assert_memory_equal(again->data, qkv->data, (size_t)qkv->count * sizeof(float));
+    mhla_model_free(from);
+    mhla_model_free(to);
+    mhla_model_free(back);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(learns),     cmocka_unit_test(oblong),     cmocka_unit_test(counted),
-        cmocka_unit_test(goes_on),    cmocka_unit_test(threads),    cmocka_unit_test(accumulates),
-        cmocka_unit_test(goes_wrong), cmocka_unit_test(fine_tunes), cmocka_unit_test(interpolates),
+        cmocka_unit_test(learns),           cmocka_unit_test(oblong),     cmocka_unit_test(counted),
+        cmocka_unit_test(goes_on),          cmocka_unit_test(threads),    cmocka_unit_test(accumulates),
+        cmocka_unit_test(goes_wrong),       cmocka_unit_test(fine_tunes), cmocka_unit_test(interpolates),
+        cmocka_unit_test(other_attentions),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
