@@ -56,7 +56,6 @@ typedef struct mhla_experiment {
     mhla_lab_info info;                    /* size and arms are filled in by mhla_lab_query */
     const char *settings, *quick_settings; /* of all arms, the second ones added in a quick run */
     const char *paper_titles[2];           /* "paper: top-1, %"; NULL: none */
-    int paper_digits;                      /* behind the point */
     const char *paper_note;                /* where there are no figures to quote */
     mhla_lab_arm arms[MHLA_LAB_ARMS];      /* ended by one without a name */
     mhla_lab_column columns[MHLA_LAB_COLUMNS];
@@ -66,6 +65,7 @@ typedef struct mhla_experiment {
     const char *gate_text;    /* the same in words */
     mhla_lab_lines lines[3];  /* figures; ended by one without a prefix */
     int dots;                 /* and so many columns, the first ones, with a dot for each seed */
+    int paper_digits;         /* behind the point, of the paper's figures */
     const char *arm_in_quick; /* arms of a quick run, "mhla,linear,"; NULL: all */
     /* What a part measures: puts numbers into part->measures. */
     mhla_status (*make)(struct mhla_lab_part *part);
