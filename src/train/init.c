@@ -148,7 +148,7 @@ static mhla_status move_positions(int *taken, mhla_param *p, const mhla_stored *
 static mhla_status move_parts(int *taken, mhla_param *p, const mhla_stored *s) {
     const int64_t mine = p->shape[0], other = s->rank > 0 ? s->shape[0] : 0, width = p->count / mine;
     *taken = (3 * mine == 4 * other || 4 * mine == 3 * other) && s->count == other * width;
-    if (!*taken) return MHLA_OK;
+    if (!*taken || s->count == 0) return MHLA_OK;
     float *all = malloc((size_t)s->count * sizeof *all);
     const mhla_status status = all ? mhla_stored_read(all, s) : mhla_fail(MHLA_ENOMEM, "no memory for %s", p->name);
     if (status == MHLA_OK) memcpy(p->data, all, (size_t)((mine < other ? mine : other) * width) * sizeof *all);
@@ -183,7 +183,7 @@ static mhla_status adopt(mhla_model *model, const mhla_safetensors *file, const 
             if (s->count != p->count) note(user, "pos_embed: made anew for this size");
             done = formula = 1;
         }
-        if (strstr(p->name, ".attn.qkv") && !same_shape(s, p)) {
+        if (strstr(p->name, "qkv") && !done && !same_shape(s, p)) {
             MHLA_TRY(move_parts(&done, p, s));
             if (done) list_add(&parts, p->name);
         }

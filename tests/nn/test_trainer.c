@@ -350,18 +350,19 @@ static void interpolates(void **state) {
     }
 }
 
-/* To MALA, whose projection has a gate besides, and back: q, k and v go over, 1x1 convolutions are linear layers. */
+/* To MALA, whose projection has a gate besides, and from it to MHLA: q, k and v go over, 1x1 convolutions are linear layers. */
 static void other_attentions(void **state) {
     (void)state;
     const char *const a[] = {"attention=softmax", "qkv_bias=true", "depth=1"}, *const b[] = {"attention=mala",
                                                                                              "depth=1"};
+    const char *const c[] = {"depth=1"};
     mhla_model *from, *to, *back;
     assert_int_equal(mhla_model_create(&from, "deit_nano", a, 3, 1), MHLA_OK);
     assert_int_equal(mhla_model_create(&to, "deit_nano", b, 2, 2), MHLA_OK);
-    assert_int_equal(mhla_model_create(&back, "deit_nano", a, 3, 3), MHLA_OK);
+    assert_int_equal(mhla_model_create(&back, "deit_nano", c, 1, 3), MHLA_OK);
     const mhla_param *qkv = mhla_params_find(from->params, "blocks.0.attn.qkv.weight"),
                      *qkvo = mhla_params_find(to->params, "blocks.0.attn.qkvo.weight"),
-                     *again = mhla_params_find(back->params, "blocks.0.attn.qkv.weight"),
+                     *again = mhla_params_find(back->params, "blocks.0.attn.to_qkv.weight"),
                      *out = mhla_params_find(from->params, "blocks.0.attn.proj.weight"),
                      *pointwise = mhla_params_find(to->params, "blocks.0.attn.proj.weight");
     float gate[64 * 64];
