@@ -11,7 +11,6 @@
 #include "cli.h"
 
 enum { MODELS = 16, SETTINGS = 32, PATH = 4096 };
-#define TOLD ((mhla_status)-1) /* failed, and said so */
 
 static cli_texts given;
 static const char *data, *split, *out, *html, *json, *csv, *dump;
@@ -36,7 +35,9 @@ static const cli_option options[] = {
     {"html", CLI_TEXT, &html, "FILE", "the page alone"},
     {"json", CLI_TEXT, &json, "FILE", "all figures"},
     {"csv", CLI_TEXT, &csv, "FILE", "a line per layer and head"},
-    {"token", CLI_COUNT, &token, "N", "print what token N attends to, of --image, --layer (the last), --head (0)"},
+    {"token", CLI_COUNT, &token, "N",
+     "print what token N attends to, of --image, --layer (the last), --head (0);\n"
+     "                         --json has it for all of them"},
     {"dump", CLI_TEXT, &dump, "DIR",
      "A, v and o as .npy, of --image (0), --layer and --head (all of them); of several\n"
      "                         models each into a folder of its own there"},
@@ -241,22 +242,15 @@ static mhla_status analyze(looked *x, int count, const mhla_context *context) {
                             .dump_layer = (int)layer,
                             .dump_head = (int)head,
                             .progress = show,
-                            .user = &p};
+                            .user = &p,
+                            .tokens = &token,
+                            .token_count = token >= 0};
     if (dump) {
         snprintf(folder, sizeof folder, count > 1 ? "%s/%s" : "%s", dump, x->name);
         for (char *at = folder + strlen(dump) + 1; count > 1 && (at = strpbrk(at, "/ ,")) != NULL;) *at = '-';
         d.dump = folder;
     }
-    mhla_model_info info = {.size = sizeof info};
     mhla_status status = open_model(x);
-    if (status == MHLA_OK) status = mhla_model_query(x->model, &info);
-    const int64_t tokens = window ? window : info.tokens; /* 0: not known before */
-    if (status == MHLA_OK && tokens && token >= tokens) {
-        fprintf(stderr, "mhla analyze: token %lld: %s has tokens 0 to %lld\n", (long long)token, x->name,
-                (long long)tokens - 1);
-        mhla_model_free(x->model);
-        return TOLD;
-    }
     if (status == MHLA_OK) {
         mhla_model_set_context(x->model, context);
         status = mhla_analysis_create(&x->analysis, x->model, &d);
@@ -349,5 +343,5 @@ int cmd_analyze(int argc, char **argv) {
     if (status == MHLA_OK) status = write_files(list, n);
     for (int i = 0; i < n; i++) mhla_analysis_free(list[i].analysis);
     mhla_context_free(context);
-    return status == MHLA_OK ? CLI_OK : status == TOLD ? CLI_FAILED : cli_failed(usage.verb, status);
+    return status == MHLA_OK ? CLI_OK : cli_failed(usage.verb, status);
 }

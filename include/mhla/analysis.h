@@ -46,6 +46,9 @@ typedef struct mhla_analysis_desc {
     int dump_layer, dump_head; /* from 0; -1: all */
     mhla_progress_fn progress; /* steps done of all; a step is a sample of a layer */
     void *user;
+    /* Tokens whose attention maps go into the JSON (section 3), of every sample that keeps maps, all layers and heads. */
+    const int64_t *tokens;
+    int token_count;
 } mhla_analysis_desc;
 
 enum { MHLA_ANALYSIS_TOKENS = 4096, MHLA_ANALYSIS_MAPS = 64 << 20 };

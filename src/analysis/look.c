@@ -293,6 +293,10 @@ static mhla_status check_desc(const mhla_analysis_desc *d, const mhla_analysis *
             (long long)a->T, (long long)a->T, (long long)a->T, (double)a->T * (double)a->T * sizeof(double) / 1e9);
     if (!(d->time >= 0.0 && d->time <= 1000.0))
         return mhla_fail(MHLA_EINVAL, "time is %g: expected 0 to 1000", d->time);
+    for (int i = 0; i < d->token_count; i++)
+        if (d->tokens[i] < 0 || d->tokens[i] >= a->T)
+            return mhla_fail(MHLA_EINVAL, "token %lld: there are tokens 0 to %lld", (long long)d->tokens[i],
+                             (long long)a->T - 1);
     if (d->dump_layer < -1 || d->dump_layer >= a->layers)
         return mhla_fail(MHLA_EINVAL, "layer %d: the model has layers 0 to %d", d->dump_layer, a->layers - 1);
     if (d->dump_head < -1 || d->dump_head >= a->heads)
@@ -328,9 +332,12 @@ static mhla_status reserve(mhla_analysis *a, const mhla_analysis_desc *d, look *
     a->pieces = calloc((size_t)(a->maps * a->T) + 1, sizeof *a->pieces);
     a->position = calloc((size_t)a->T, sizeof *a->position);
     x->ranked = calloc((size_t)a->samples, 1);
+    a->tokens = malloc((size_t)d->token_count * sizeof *a->tokens + 1);
     if (!a->layer || !a->found || (a->maps && !a->map) || !a->pictures || !a->titles || !a->pieces || !a->position ||
-        !x->ranked)
+        !x->ranked || !a->tokens)
         return mhla_fail(MHLA_ENOMEM, "no memory for %lld samples of %d layers", (long long)a->samples, a->layers);
+    if (d->token_count) memcpy(a->tokens, d->tokens, (size_t)d->token_count * sizeof *a->tokens);
+    a->token_count = d->token_count;
     for (int64_t i = 0; i < each * a->samples; i++) a->found[i] = (mhla_found){.rank = NAN, .effective = NAN};
     for (int64_t i = 0; i < a->rank_samples; i++) x->ranked[i * a->samples / a->rank_samples] = 1;
     return MHLA_OK;
@@ -435,6 +442,7 @@ void mhla_analysis_free(mhla_analysis *a) {
     free(a->found);
     free(a->map);
     free(a->position);
+    free(a->tokens);
     free(a);
 }
 

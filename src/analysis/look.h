@@ -42,6 +42,8 @@ struct mhla_analysis {
     double *position;     /* [T] sums of losses, then means */
     double loss;
     double seconds, svd_seconds;
+    int64_t *tokens; /* [token_count] whose maps are written */
+    int token_count;
 };
 
 static inline mhla_found *mhla_found_at(const mhla_analysis *a, int layer, int head, int64_t sample) {

@@ -98,6 +98,28 @@ static json_t *mixing_of(const mhla_analysis *a) {
     return list;
 }
 
+/* Rows of A, as the model has them; of tokens that were asked for and are among the rows. */
+static json_t *maps_of(const mhla_analysis *a) {
+    json_t *list = json_array();
+    float *w = malloc((size_t)a->T * sizeof *w);
+    for (int64_t s = 0; w && s < a->maps; s++)
+        for (int layer = 0; layer < a->layers; layer++)
+            for (int head = 0; head < a->layer[layer].heads; head++)
+                for (int i = 0; i < a->token_count; i++) {
+                    if (mhla_analysis_map(a, w, s, layer, head, a->tokens[i]) != MHLA_OK) continue;
+                    json_t *row = json_object(), *weights = json_array();
+                    json_object_set_new(row, "sample", json_integer(s));
+                    json_object_set_new(row, "layer", json_integer(layer));
+                    json_object_set_new(row, "head", json_integer(head));
+                    json_object_set_new(row, "token", json_integer(a->tokens[i]));
+                    for (int64_t u = 0; u < a->T; u++) json_array_append_new(weights, mhla_json_float(w[u]));
+                    json_object_set_new(row, "weights", weights);
+                    json_array_append_new(list, row);
+                }
+    free(w);
+    return list;
+}
+
 static json_t *model_of(const mhla_analysis *a, const char *name) {
     json_t *o = json_object();
     json_object_set_new(o, "name", json_string(name));
@@ -126,6 +148,7 @@ static json_t *model_of(const mhla_analysis *a, const char *name) {
     }
     json_object_set_new(o, "by_head", heads_of(a));
     json_object_set_new(o, "mixing", mixing_of(a));
+    if (a->token_count) json_object_set_new(o, "maps", maps_of(a));
     return o;
 }
 

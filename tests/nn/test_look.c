@@ -252,7 +252,12 @@ static void files(void **state) {
     const char *data = in_folder(folder, "pictures.npy");
     char path[3][64];
     for (int i = 0; i < 2; i++)
-        a[i] = look(m[i], data, (mhla_analysis_desc){.samples = 2, .dump = i ? folder : NULL, .dump_sample = 1});
+        a[i] = look(m[i], data,
+                    (mhla_analysis_desc){.samples = 2,
+                                         .dump = i ? folder : NULL,
+                                         .dump_sample = 1,
+                                         .tokens = (const int64_t[]){7, 63},
+                                         .token_count = 2});
     static const char *const ends[] = {"a.json", "a.csv", "a.html"};
     for (int i = 0; i < 3; i++) {
         snprintf(path[i], sizeof path[i], "%s/%s", folder, ends[i]);
@@ -271,6 +276,13 @@ static void files(void **state) {
     const json_t *row = json_array_get(json_object_get(own, "by_head"), 3);
     assert_true(json_number_value(json_object_get(row, "entropy")) == x.entropy);
     assert_true(json_number_value(json_object_get(row, "rank")) == x.rank);
+    const json_t *map = json_array_get(json_object_get(own, "maps"), 2 * 2 * 2 * 2 - 1);
+    assert_int_equal(json_array_size(json_object_get(own, "maps")), 2 * 2 * 2 * 2); /* samples, layers, heads, tokens */
+    assert_int_equal(json_integer_value(json_object_get(map, "token")), 63);
+    float weights[64];
+    ASSERT_OK(mhla_analysis_map(a[1], weights, 1, 1, 1, 63));
+    for (size_t u = 0; u < 64; u++)
+        assert_true((float)json_number_value(json_array_get(json_object_get(map, "weights"), u)) == weights[u]);
     json_decref(tree);
     /* CSV: a head line and one per head; the name in quotes */
     size_t size;
