@@ -293,7 +293,8 @@ MHLA_API size_t mhla_backward_workspace(const mhla_plan *plan, const mhla_call *
  *   ws   the workspace above, 64-byte aligned; NULL lets the call allocate
  *
  * bfloat16: q~, k~ and v enter the products as bfloat16, summaries and mixtures are rounded to bfloat16 before they
- * are multiplied (where the CPU multiplies bfloat16; elsewhere they stay float32), all sums are float32. */
+ * are multiplied (where the CPU multiplies bfloat16; elsewhere they stay float32), all sums are float32. FOCUSED, INLINE,
+ * MALA and RALA read and write bfloat16 and compute in float32. */
 MHLA_API mhla_status mhla_forward(const mhla_plan *plan, const mhla_call *call, void *o, const void *q, const void *k,
                                   const void *v, const float *mix, void *ws);
 
