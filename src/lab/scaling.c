@@ -86,6 +86,8 @@ mhla_status mhla_part_scaling(mhla_lab_part *part) {
     mhla_part_setting(part, "lab.tokens", tokens, sizeof tokens);
     mhla_part_setting(part, "lab.seconds", seconds, sizeof seconds);
     const int64_t cut = mhla_part_number(part, "lab.blocks");
+    double load = 0.0; /* what else the machine was doing */
+    if (getloadavg(&load, 1) == 1) MHLA_TRY(mhla_part_put(part, "load", load, NAN));
     for (const char *at = tokens; *at && !part->lab->stop; at += strcspn(at, ","), at += *at == ',') {
         const int64_t T = strtoll(at, NULL, 10);
         if (cut * cut > T) continue; /* more blocks than tokens on an axis */
@@ -120,7 +122,22 @@ static double time_at(const mhla_lab *lab, const char *arm, double T) {
     return n ? mhla_seeds_of(values, errors, n).mean : NAN;
 }
 
+/* More at work than the one or two threads of this: times are then too long, and not all alike. */
+static void remark_load(FILE *out, const mhla_lab *lab) {
+    double values[MHLA_LAB_SEEDS], errors[MHLA_LAB_SEEDS], most = 0.0;
+    mhla_cpu_info cpu = {.size = sizeof cpu};
+    for (int arm = 0; arm < MHLA_LAB_ARMS && lab->experiment->arms[arm].name; arm++)
+        for (int i = 0, n = mhla_results_take(lab, arm, "load", values, errors); i < n; i++)
+            if (values[i] > most) most = values[i];
+    if (mhla_cpu_query(&cpu) == MHLA_OK && most > cpu.threads + 1.0)
+        fprintf(
+            out,
+            "The machine was busy with other things while this was measured (load %.1f): do not trust the times.\n\n",
+            most);
+}
+
 void mhla_scaling_remark(FILE *out, const mhla_lab *lab) {
+    remark_load(out, lab);
     static const char *const arms[] = {"linear", "mhla-4", "mhla-16", "mhla-64", "mhla-256"};
     static const double sizes[] = {64, 256, 1024, 4096, 16384};
     fputs("Softmax attention takes longer from about this many tokens on (between two that were measured, by straight "
