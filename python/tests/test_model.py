@@ -13,6 +13,7 @@ import mhla
 
 torch = pytest.importorskip("torch")
 import mhla.nn  # noqa: E402
+import torchvision_for_cpu  # noqa: E402
 
 SMALL = dict(depth=2, classes=7)
 SHAPES = {
@@ -285,6 +286,7 @@ def test_pytorch_model_bin(tmp_path):
 
 
 def timm_model(**changes):
+    torchvision_for_cpu.allow()
     timm = pytest.importorskip("timm", exc_type=ImportError)  # also where it lacks torchvision
     torch.manual_seed(0)
     net = timm.create_model("deit_tiny_patch16_224", **changes).eval()
