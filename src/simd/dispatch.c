@@ -184,7 +184,8 @@ double mhla_measure_peak(mhla_dtype dtype, const mhla_context *context, double s
 
 double mhla_measure_bandwidth(const mhla_context *context, double seconds) {
     const int threads = mhla_context_threads(context);
-    const int64_t floats = (int64_t)64 << 18; /* 64 MiB per task, beyond any cache share */
+    /* Half a GiB in all: of 128 MiB a cache of 32 still gave a good part. */
+    const int64_t floats = (int64_t)(threads < 8 ? 512 / threads : 64) << 18;
     float *memory = mhla_alloc((size_t)threads * (size_t)floats * sizeof *memory);
     if (memory == NULL) return 0.0;
     memset(memory, 0, (size_t)threads * (size_t)floats * sizeof *memory);

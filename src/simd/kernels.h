@@ -251,79 +251,82 @@ typedef struct mhla_adamw {
 
 struct mhla_rng;
 
-#define MHLA_KERNEL_LIST(X)                                                                                              \
-    /* the cut into panels that suits n columns */                                                                       \
-    X(panels, (mhla_panels * p, int n))                                                                                  \
-    X(gemm, (const mhla_gemm *g))                                                                                        \
-    X(pack, (const mhla_pack *p))                                                                                        \
-    X(unpack, (const mhla_unpack *u))                                                                                    \
-    X(focus_norms, (const mhla_focus *p))                                                                                \
-    X(focus_pack, (const mhla_focus *p))                                                                                 \
-    X(focus_unpack, (const mhla_focus *p))                                                                               \
-    /* rows [n][ld] of the caller (float32 or bfloat16), times scale[i] if not NULL, as float32; columns to ld = 0 */    \
-    X(copy_rows, (float *dst, int64_t ld, const mhla_rows *src, int n, int cols, const float *scale))                    \
-    /* the same into panels: dst panelled [n][p->n] */                                                                   \
-    X(copy_panels, (float *dst, const mhla_panels *p, const mhla_rows *src, int n, const float *scale))                  \
-    /* the way back: dst rows (=, +=) src [n][ld] */                                                                     \
-    X(store_rows, (const mhla_rows *dst, const float *src, int64_t ld, int n, int cols, int accumulate))                 \
-    /* dst panelled over `cols` (panels p, p->n = number of src rows): dst[c][r] = src[r][c]; columns beyond p->n = 0 */ \
-    X(transpose, (float *dst, const mhla_panels *p, const float *src, int64_t ld, int cols))                             \
-    /* panelled [rows][from->n] -> panelled [from->n][rows], to->n = rows */                                             \
-    X(transpose_panels, (float *dst, const mhla_panels *to, const float *src, const mhla_panels *from))                  \
-    /* c[i*ldc + j] (=, +=) x_i . y_j over k elements, k a multiple of 16 */                                             \
-    X(dots, (float *c, int64_t ldc, const float *x, int64_t ldx, int m, const float *y, int64_t ldy, int n, int64_t k,   \
-             int accumulate))                                                                                            \
-    /* the same for vectors in pieces: element e of piece p of x_i is at x[i*x_row + p*x_step + e] */                    \
-    X(dots_pieces, (float *c, int64_t ldc, const float *x, int64_t x_row, int64_t x_step, int m, const float *y,         \
-                    int64_t y_row, int64_t y_step, int n, int pieces, int width, int accumulate))                        \
-    /* d[i] = x_i . y_i over rows of cols elements, both float32 [n][ld] */                                              \
-    X(row_dots, (float *d, const float *x, int64_t ldx, const float *y, int64_t ldy, int n, int cols))                   \
-    /* y += a x */                                                                                                       \
-    X(axpy, (float *y, float a, const float *x, int64_t n))                                                              \
-    /* softmax: max; s = exp(s - max), sum, o rescaled; s, sum, dot; ds = s * (ds - dot) */                              \
-    X(scores_max, (const mhla_scores *t))                                                                                \
-    X(scores_online, (const mhla_scores *t))                                                                             \
-    X(scores_weights, (const mhla_scores *t))                                                                            \
-    X(scores_grad, (const mhla_scores *t))                                                                               \
-    /* softmax of few queries, from the caller's rows: s [m][lds] = q k^T over K columns; o [m][ldo] += s v */           \
-    X(few_scores, (float *s, int64_t lds, const float *q, int64_t ldq, int m, const mhla_rows *k, int n, int K))         \
-    X(few_sums, (float *o, int64_t ldo, const float *s, int64_t lds, int m, const mhla_rows *v, int n, int V))           \
-    /* dst [n][ld] = factor * scale[i] * rows (scale NULL = 1), 0 up to a multiple of 16 columns; and the way back */    \
-    X(scores_in, (float *dst, int64_t ld, const mhla_rows *src, int n, int cols, float factor, const float *scale))      \
-    X(scores_out,                                                                                                        \
-      (const mhla_rows *out, const float *o, int64_t ldo, int n, int cols, const float *scale, int accumulate))          \
-    /* linear layers: the end of one; dpre = dy * activation'(pre), in place is allowed */                               \
-    X(epilogue, (const mhla_epilogue *e))                                                                                \
-    X(activation_backward, (float *dpre, const float *dy, const float *pre, int64_t n, mhla_activation activation))      \
-    /* layers */                                                                                                         \
-    X(norm_forward, (const mhla_norm *p))                                                                                \
-    X(norm_backward, (const mhla_norm *p))                                                                               \
-    X(blend, (const mhla_blend *p))                                                                                      \
-    /* y = silu(gate) up; dgate (=, +=) dy up silu'(gate), dup (=, +=) dy silu(gate), either NULL: not wanted */         \
-    X(swiglu, (float *y, const float *gate, const float *up, int64_t n))                                                 \
-    X(swiglu_backward, (float *dgate, int add_gate, float *dup, int add_up, const float *dy, const float *gate,          \
-                        const float *up, int64_t n))                                                                     \
-    /* s [cols] += sum over n rows of x z, z NULL = 1 */                                                                 \
-    X(column_sums, (float *s, const float *x, int64_t ldx, const float *z, int64_t ldz, int64_t n, int64_t cols))        \
-    X(depthwise, (const mhla_depthwise *p))                                                                              \
-    X(depthwise_weight, (const mhla_depthwise *p))                                                                       \
-    /* y (=, +=) x / (1 - rate) or 0, by the words of rng from `block` on, four to a block */                            \
-    X(dropout, (float *y, const float *x, int64_t n, const struct mhla_rng *rng, uint32_t block, float rate, int add))   \
-    X(adamw, (float *p, float *m, float *v, const float *g, int64_t n, const mhla_adamw *a))                             \
-    /* bfloat16 in pairs: [k][width] <-> [ceil(k/2)][width][2]; width whole vectors, an odd end is 0 */                  \
-    X(narrow_pairs, (uint16_t * dst, const float *src, int k, int width))                                                \
-    X(widen_pairs, (float *dst, const uint16_t *src, int k, int width))                                                  \
-    /* Q8_0 in panels: blocks {float16 d[width]; int8 q[32][width]} of 32 rows -> q [k][width], d [k/32][width] */       \
-    X(widen_q8, (float *q, float *d, const void *src, int k, int width))                                                 \
-    X(few, (const mhla_few *g))                                                                                          \
-    /* bfloat16 rows [n][ld] of src [n][lds]; columns to ld = 0 */                                                       \
-    X(narrow_rows, (uint16_t * dst, int64_t ld, const float *src, int64_t lds, int n, int cols))                         \
-    /* bfloat16 rows into panels of pairs of rows: dst panel [ceil(n/2)][width][2]; missing rows and columns are 0 */    \
-    X(zip_rows, (uint16_t * dst, const mhla_panels *p, const mhla_rows *src, int n))                                     \
-    /* bfloat16 rows (=, +=) scale[i] * src [n][ld], from column `column` on */                                          \
-    X(store_bf16, (const mhla_rows *dst, int column, const float *src, int64_t ld, int n, int cols,                      \
-                   const float *scale, int accumulate))                                                                  \
-    /* element-wise, in place is allowed */                                                                              \
+#define MHLA_KERNEL_LIST(X)                                                                                                \
+    /* the cut into panels that suits n columns */                                                                         \
+    X(panels, (mhla_panels * p, int n))                                                                                    \
+    X(gemm, (const mhla_gemm *g))                                                                                          \
+    X(pack, (const mhla_pack *p))                                                                                          \
+    X(unpack, (const mhla_unpack *u))                                                                                      \
+    X(focus_norms, (const mhla_focus *p))                                                                                  \
+    X(focus_pack, (const mhla_focus *p))                                                                                   \
+    X(focus_unpack, (const mhla_focus *p))                                                                                 \
+    /* rows [n][ld] of the caller (float32 or bfloat16), times scale[i] if not NULL, as float32; columns to ld = 0 */      \
+    X(copy_rows, (float *dst, int64_t ld, const mhla_rows *src, int n, int cols, const float *scale))                      \
+    /* the same into panels: dst panelled [n][p->n] */                                                                     \
+    X(copy_panels, (float *dst, const mhla_panels *p, const mhla_rows *src, int n, const float *scale))                    \
+    /* the way back: dst rows (=, +=) src [n][ld] */                                                                       \
+    X(store_rows, (const mhla_rows *dst, const float *src, int64_t ld, int n, int cols, int accumulate))                   \
+    /* dst panelled over `cols` (panels p, p->n = number of src rows): dst[c][r] = src[r][c]; columns beyond p->n = 0 */   \
+    X(transpose, (float *dst, const mhla_panels *p, const float *src, int64_t ld, int cols))                               \
+    /* panelled [rows][from->n] -> panelled [from->n][rows], to->n = rows */                                               \
+    X(transpose_panels, (float *dst, const mhla_panels *to, const float *src, const mhla_panels *from))                    \
+    /* c[i*ldc + j] (=, +=) x_i . y_j over k elements, k a multiple of 16 */                                               \
+    X(dots, (float *c, int64_t ldc, const float *x, int64_t ldx, int m, const float *y, int64_t ldy, int n, int64_t k,     \
+             int accumulate))                                                                                              \
+    /* the same for vectors in pieces: element e of piece p of x_i is at x[i*x_row + p*x_step + e] */                      \
+    X(dots_pieces, (float *c, int64_t ldc, const float *x, int64_t x_row, int64_t x_step, int m, const float *y,           \
+                    int64_t y_row, int64_t y_step, int n, int pieces, int width, int accumulate))                          \
+    /* d[i] = x_i . y_i over rows of cols elements, both float32 [n][ld] */                                                \
+    X(row_dots, (float *d, const float *x, int64_t ldx, const float *y, int64_t ldy, int n, int cols))                     \
+    /* y += a x */                                                                                                         \
+    X(axpy, (float *y, float a, const float *x, int64_t n))                                                                \
+    /* softmax: max; s = exp(s - max), sum, o rescaled; s, sum, dot; ds = s * (ds - dot) */                                \
+    X(scores_max, (const mhla_scores *t))                                                                                  \
+    X(scores_online, (const mhla_scores *t))                                                                               \
+    X(scores_weights, (const mhla_scores *t))                                                                              \
+    X(scores_grad, (const mhla_scores *t))                                                                                 \
+    /* softmax of few queries, from the caller's rows: s [m][lds] = q k^T over K columns; o [m][ldo] += s v.             \
+     * Meanwhile as many rows of `next`, which may be NULL, are brought towards L2 */ \
+    X(few_scores, (float *s, int64_t lds, const float *q, int64_t ldq, int m, const mhla_rows *k, int n, int K,            \
+                   const mhla_rows *next))                                                                                 \
+    X(few_sums, (float *o, int64_t ldo, const float *s, int64_t lds, int m, const mhla_rows *v, int n, int V,              \
+                 const mhla_rows *next))                                                                                   \
+    /* dst [n][ld] = factor * scale[i] * rows (scale NULL = 1), 0 up to a multiple of 16 columns; and the way back */      \
+    X(scores_in, (float *dst, int64_t ld, const mhla_rows *src, int n, int cols, float factor, const float *scale))        \
+    X(scores_out,                                                                                                          \
+      (const mhla_rows *out, const float *o, int64_t ldo, int n, int cols, const float *scale, int accumulate))            \
+    /* linear layers: the end of one; dpre = dy * activation'(pre), in place is allowed */                                 \
+    X(epilogue, (const mhla_epilogue *e))                                                                                  \
+    X(activation_backward, (float *dpre, const float *dy, const float *pre, int64_t n, mhla_activation activation))        \
+    /* layers */                                                                                                           \
+    X(norm_forward, (const mhla_norm *p))                                                                                  \
+    X(norm_backward, (const mhla_norm *p))                                                                                 \
+    X(blend, (const mhla_blend *p))                                                                                        \
+    /* y = silu(gate) up; dgate (=, +=) dy up silu'(gate), dup (=, +=) dy silu(gate), either NULL: not wanted */           \
+    X(swiglu, (float *y, const float *gate, const float *up, int64_t n))                                                   \
+    X(swiglu_backward, (float *dgate, int add_gate, float *dup, int add_up, const float *dy, const float *gate,            \
+                        const float *up, int64_t n))                                                                       \
+    /* s [cols] += sum over n rows of x z, z NULL = 1 */                                                                   \
+    X(column_sums, (float *s, const float *x, int64_t ldx, const float *z, int64_t ldz, int64_t n, int64_t cols))          \
+    X(depthwise, (const mhla_depthwise *p))                                                                                \
+    X(depthwise_weight, (const mhla_depthwise *p))                                                                         \
+    /* y (=, +=) x / (1 - rate) or 0, by the words of rng from `block` on, four to a block */                              \
+    X(dropout, (float *y, const float *x, int64_t n, const struct mhla_rng *rng, uint32_t block, float rate, int add))     \
+    X(adamw, (float *p, float *m, float *v, const float *g, int64_t n, const mhla_adamw *a))                               \
+    /* bfloat16 in pairs: [k][width] <-> [ceil(k/2)][width][2]; width whole vectors, an odd end is 0 */                    \
+    X(narrow_pairs, (uint16_t * dst, const float *src, int k, int width))                                                  \
+    X(widen_pairs, (float *dst, const uint16_t *src, int k, int width))                                                    \
+    /* Q8_0 in panels: blocks {float16 d[width]; int8 q[32][width]} of 32 rows -> q [k][width], d [k/32][width] */         \
+    X(widen_q8, (float *q, float *d, const void *src, int k, int width))                                                   \
+    X(few, (const mhla_few *g))                                                                                            \
+    /* bfloat16 rows [n][ld] of src [n][lds]; columns to ld = 0 */                                                         \
+    X(narrow_rows, (uint16_t * dst, int64_t ld, const float *src, int64_t lds, int n, int cols))                           \
+    /* bfloat16 rows into panels of pairs of rows: dst panel [ceil(n/2)][width][2]; missing rows and columns are 0 */      \
+    X(zip_rows, (uint16_t * dst, const mhla_panels *p, const mhla_rows *src, int n))                                       \
+    /* bfloat16 rows (=, +=) scale[i] * src [n][ld], from column `column` on */                                            \
+    X(store_bf16, (const mhla_rows *dst, int column, const float *src, int64_t ld, int n, int cols,                        \
+                   const float *scale, int accumulate))                                                                    \
+    /* element-wise, in place is allowed */                                                                                \
     X(vexp, (float *y, const float *x, int64_t n))
 
 typedef struct mhla_kernels {

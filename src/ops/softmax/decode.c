@@ -73,7 +73,8 @@ size_t mhla_soft_decode_workspace(const mhla_run *run) {
     return plan_decode(&p, &count);
 }
 
-/* All queries of key head g over keys k0 .. k0+n-1. */
+/* All queries of key head g over keys k0 .. k0+n-1. Meanwhile what comes next is fetched: the next head's rows, which the
+ * hardware does not foresee, behind the last head the next keys of the first. */
 static void attend(const decode *p, const slot *w, const partial *x, int64_t batch, int64_t g, int64_t k0, int n) {
     const mhla_run *run = p->run;
     const mhla_plan_desc *d = &run->plan->d;
@@ -81,11 +82,14 @@ static void attend(const decode *p, const slot *w, const partial *x, int64_t bat
     const int64_t ldk = p->tiles.ldk, ldv = p->tiles.ldv, lds = p->tiles.lds, row = g * ratio * Tq;
     mhla_rows k = mhla_soft_rows(run->k, d->dtype, &run->call.k, batch, k0, g);
     const mhla_rows v = mhla_soft_rows(run->v, d->dtype, &run->call.v, batch, k0, g);
+    const int64_t then = g + 1 < d->kv_heads ? k0 : k0 + n, g1 = g + 1 < d->kv_heads ? g + 1 : 0;
+    const mhla_rows next_k = mhla_soft_rows(run->k, d->dtype, &run->call.k, batch, then, g1);
+    const mhla_rows next_v = mhla_soft_rows(run->v, d->dtype, &run->call.v, batch, then, g1);
     if (d->rope != MHLA_ROPE_NONE) {
         mhla_soft_pack(run, w->k, ldk, k, n, k0, 1.0f);
         k = (mhla_rows){w->k, NULL, ldk, MHLA_F32};
     }
-    run->kernels->few_scores(w->s, lds, w->q + row * ldk, ldk, ratio * Tq, &k, n, d->key_dim);
+    run->kernels->few_scores(w->s, lds, w->q + row * ldk, ldk, ratio * Tq, &k, n, d->key_dim, &next_k);
     for (int h = 0; h < ratio; h++) {
         float *o = x->o + (row + h * Tq) * ldv;
         mhla_scores tile = {
@@ -105,9 +109,9 @@ static void attend(const decode *p, const slot *w, const partial *x, int64_t bat
             const mhla_rows seen = mhla_soft_rows(run->v, d->dtype, &run->call.v, batch, k0 + see.first, g);
             if (see.first < see.last)
                 run->kernels->few_sums(o + r * ldv, ldv, tile.s + r * lds + see.first, lds, 1, &seen,
-                                       see.last - see.first, V);
+                                       see.last - see.first, V, NULL);
         }
-        if (!tile.masked) run->kernels->few_sums(o, ldv, tile.s, lds, Tq, &v, n, V);
+        if (!tile.masked) run->kernels->few_sums(o, ldv, tile.s, lds, Tq, &v, n, V, h == 0 ? &next_v : NULL);
     }
 }
 

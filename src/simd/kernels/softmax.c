@@ -235,13 +235,13 @@ void KERNEL(scores_out)(const mhla_rows *to, const float *o, int64_t ldo, int n,
 
 /* ---- Few queries: every key and value is read once, from memory, so that only the reading counts ---- */
 
-enum { FEW_KEYS = 4, FEW_VECTORS = 4, FEW_NEAR = 16, FEW_AHEAD = 32 };
+enum { FEW_KEYS = 4, FEW_VECTORS = 4, FEW_NEAR = 16 };
 
-/* A row that is soon to be read, towards L2: rows of a head are often a multiple of 2 KiB apart and would push each
+/* Rows i .. i+n-1 of what is read next, towards L2: rows of a head are often a multiple of 2 KiB apart and would push each
  * other out of L1. */
-INLINE void prefetch_ahead(const mhla_rows *r, int i, int bytes) {
-    const char *p = row_at(r, i + FEW_AHEAD);
-    for (int at = 0; at < bytes; at += 64) __builtin_prefetch(p + at, 0, 2);
+INLINE void fetch_next(const mhla_rows *next, int i, int n, int bytes) {
+    for (int r = i; next && r < i + n; r++)
+        for (int at = 0; at < bytes; at += 64) __builtin_prefetch((const char *)row_at(next, r) + at, 0, 2);
 }
 
 /* Scores of m queries with `keys` keys from row i on. The part of a vector at the end of a row is read with what stands
@@ -280,21 +280,20 @@ INLINE void few_scores_tile(float *s, int64_t lds, const float *q, int64_t ldq, 
 
 INLINE void few_scores_rows(float *s, int64_t lds, const float *q, int64_t ldq, const int m, const mhla_rows *k, int n,
                             int K, const mhla_dtype dtype) {
-    const int bytes = K * (dtype == MHLA_F32 ? 4 : 2);
     int i = 0;
-    for (; i + FEW_KEYS <= n; i += FEW_KEYS) {
-        for (int j = 0; j < FEW_KEYS; j++) prefetch_ahead(k, i + j, bytes);
-        few_scores_tile(s, lds, q, ldq, m, k, i, FEW_KEYS, K, dtype);
-    }
+    for (; i + FEW_KEYS <= n; i += FEW_KEYS) few_scores_tile(s, lds, q, ldq, m, k, i, FEW_KEYS, K, dtype);
     for (; i < n; i++) few_scores_tile(s, lds, q, ldq, m, k, i, 1, K, dtype);
 }
 
-void KERNEL(few_scores)(float *s, int64_t lds, const float *q, int64_t ldq, int m, const mhla_rows *k, int n, int K) {
+void KERNEL(few_scores)(float *s, int64_t lds, const float *q, int64_t ldq, int m, const mhla_rows *k, int n, int K,
+                        const mhla_rows *next) {
     const mhla_rows rows = *k;
+    const int bytes = K * (rows.dtype == MHLA_F32 ? 4 : 2);
     for (int near = 0; near < n; near += FEW_NEAR) { /* keys that stay in the nearest cache for all queries */
         const int some = n - near < FEW_NEAR ? n - near : FEW_NEAR;
         mhla_rows at = rows;
         at.base = row_at(&rows, near);
+        fetch_next(next, near, some, bytes);
         for (int r = 0; r < m; r += 2) {
             float *to = s + r * lds + near;
             const float *from = q + r * ldq;
@@ -336,14 +335,15 @@ INLINE void few_sums_row(float *o, const float *s, const mhla_rows *v, int n, in
         }
 }
 
-void KERNEL(few_sums)(float *o, int64_t ldo, const float *s, int64_t lds, int m, const mhla_rows *v, int n, int V) {
+void KERNEL(few_sums)(float *o, int64_t ldo, const float *s, int64_t lds, int m, const mhla_rows *v, int n, int V,
+                      const mhla_rows *next) {
     const mhla_rows rows = *v;
     const int bytes = V * (rows.dtype == MHLA_F32 ? 4 : 2);
     for (int near = 0; near < n; near += FEW_NEAR) {
         const int some = n - near < FEW_NEAR ? n - near : FEW_NEAR;
         mhla_rows at = rows;
         at.base = row_at(&rows, near);
-        for (int i = 0; i < some; i++) prefetch_ahead(&at, i, bytes);
+        fetch_next(next, near, some, bytes);
         for (int r = 0; r < m; r++) {
             if (rows.dtype == MHLA_F32)
                 few_sums_row(o + r * ldo, s + r * lds + near, &at, some, V, MHLA_F32);
