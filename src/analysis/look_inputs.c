@@ -43,19 +43,12 @@ struct mhla_inputs {
 
 /* ---- Opening ---------------------------------------------------------------------------------------------------------- */
 
-static mhla_augment augment_of_dit(const mhla_dit_config *c) { /* as in training: -1 .. 1 */
-    mhla_augment a = {
-        .height = c->image[0], .width = c->image[1], .channels = c->channels, .crop = MHLA_CROP_EVAL, .crop_pct = 1.0};
-    for (int i = 0; i < 3; i++) a.mean[i] = a.std[i] = 0.5f;
-    return a;
-}
-
 static mhla_status open_pictures(mhla_inputs *in, const mhla_analysis_desc *d, const char *source) {
     mhla_model *m = in->model;
     if (m->dit && mhla_dit_config_of(m->dit)->channels > 3)
         return mhla_fail(MHLA_ENOTSUP, "the model works on latents of %d channels: pictures are none",
                          mhla_dit_config_of(m->dit)->channels);
-    in->augment = m->deit ? mhla_model_augment(m) : augment_of_dit(mhla_dit_config_of(m->dit));
+    in->augment = mhla_model_augment(m);
     MHLA_TRY(mhla_augment_prepare(&in->augment));
     MHLA_TRY(mhla_gallery_open(&in->pictures, source, d->split, d->samples));
     in->count = mhla_gallery_count(in->pictures);

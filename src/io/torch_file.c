@@ -264,17 +264,23 @@ static mhla_status read_tensor(source *s, mhla_stored *t, const mhla_pickle_valu
     return MHLA_OK;
 }
 
+static int holds_tensor(const mhla_pickle *p, const mhla_pickle_value *value) {
+    if (value == NULL || value->kind != MHLA_PICKLE_DICT) return 0;
+    uint32_t cell = value->first;
+    for (uint32_t i = 0; i < value->size; i++, cell = p->cells[cell].next)
+        if (i % 2 && p->values[p->cells[cell].value].kind == MHLA_PICKLE_TENSOR) return 1;
+    return 0;
+}
+
 /* The dictionary that holds the tensors. */
 static const mhla_pickle_value *find_state(const mhla_pickle *p) {
-    static const char *const names[] = {"model", "state_dict", "model_state_dict", "module"};
+    /* "ema" first: the average is what DiT's own code samples with where its training left both */
+    static const char *const names[] = {"ema", "model", "state_dict", "model_state_dict", "module"};
     const mhla_pickle_value *root = &p->values[p->root];
     if (root->kind != MHLA_PICKLE_DICT) return NULL;
-    uint32_t cell = root->first;
-    for (uint32_t i = 0; i < root->size; i++, cell = p->cells[cell].next)
-        if (i % 2 && p->values[p->cells[cell].value].kind == MHLA_PICKLE_TENSOR) return root;
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    for (size_t i = 0; i < sizeof names / sizeof *names && !holds_tensor(p, root); i++) {
         const mhla_pickle_value *inner = mhla_pickle_get(p, root, names[i]);
-        if (inner && inner->kind == MHLA_PICKLE_DICT) return inner;
+        if (holds_tensor(p, inner)) return inner;
     }
     return root;
 }

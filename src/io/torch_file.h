@@ -8,7 +8,7 @@
 /* Do the bytes begin like one? */
 int mhla_torch_file_is(const unsigned char *bytes, size_t size);
 
-/* The tensors of the state_dict: the dictionary itself, or its "model", "state_dict", "model_state_dict" or "module". A
+/* The tensors of the state_dict: the dictionary itself, or its "ema", "model", "state_dict", "model_state_dict" or "module". A
  * "module." that begins every name is taken off. Those that lie in order are used where they are, others are copied. */
 mhla_status mhla_torch_file_read(mhla_st_header *h, const unsigned char *bytes, size_t size, const char *path);
 

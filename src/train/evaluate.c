@@ -6,11 +6,38 @@
 
 #include "core/clock.h"
 #include "core/status.h"
+#include "train/pictures.h"
 #include "train/train.h"
 
 enum { BATCH = MHLA_EVALUATE_BATCH, TOP = 5 };
 
+/* recipe.json of the run that a model came from, which lies above its checkpoints. *tree is NULL where there is none. */
+static mhla_status recipe_of_run(json_t **tree, const mhla_model *model) {
+    static const char *const places[] = {"", "/..", "/../.."};
+    char path[MHLA_RUN_PATH + 32];
+    *tree = NULL;
+    for (int i = 0; i < 3 && model->origin && *tree == NULL; i++) {
+        snprintf(path, sizeof path, "%.*s%s/recipe.json", MHLA_RUN_PATH, model->origin, places[i]);
+        if (access(path, F_OK) == 0) MHLA_TRY(mhla_json_load(tree, path));
+    }
+    return MHLA_OK;
+}
+
+/* -1 .. 1, resized or cut out as they were for the test loss of its run. */
+static mhla_augment augment_of_dit(const mhla_model *model) {
+    const mhla_dit_config *c = mhla_dit_config_of(model->dit);
+    mhla_augment a = {.height = c->image[0], .width = c->image[1], .channels = c->channels, .crop_pct = 1.0};
+    json_t *recipe = NULL;
+    recipe_of_run(&recipe, model);
+    const char *crop = json_string_value(json_object_get(json_object_get(recipe, "augment"), "crop"));
+    a.crop = mhla_pictures_crop(crop ? crop : "none", 1);
+    json_decref(recipe);
+    for (int i = 0; i < 3; i++) a.mean[i] = a.std[i] = 0.5f;
+    return a;
+}
+
 mhla_augment mhla_model_augment(const mhla_model *model) {
+    if (model->dit) return augment_of_dit(model);
     const mhla_deit_config *c = mhla_deit_config_of(model->deit);
     mhla_augment a = {.height = c->image[0],
                       .width = c->image[1],
@@ -99,20 +126,13 @@ mhla_status mhla_evaluate(mhla_model *model, mhla_evaluation *result, mhla_datas
     return MHLA_OK;
 }
 
-/* The run that a model came from says what it was trained on: recipe.json lies above its checkpoints. */
 mhla_status mhla_data_of_run(char *source, size_t size, const mhla_model *model) {
-    static const char *const places[] = {"", "/..", "/../.."};
-    char path[MHLA_RUN_PATH + 32];
-    for (int i = 0; i < 3 && model->origin; i++) {
-        snprintf(path, sizeof path, "%.*s%s/recipe.json", MHLA_RUN_PATH, model->origin, places[i]);
-        if (access(path, F_OK) != 0) continue;
-        json_t *tree = NULL;
-        MHLA_TRY(mhla_json_load(&tree, path));
-        const char *text = json_string_value(json_object_get(json_object_get(tree, "data"), "source"));
-        snprintf(source, size, "%s", text ? text : "");
-        json_decref(tree);
-        if (*source) return MHLA_OK;
-    }
+    json_t *recipe = NULL;
+    MHLA_TRY(recipe_of_run(&recipe, model));
+    const char *text = json_string_value(json_object_get(json_object_get(recipe, "data"), "source"));
+    snprintf(source, size, "%s", text ? text : "");
+    json_decref(recipe);
+    if (*source) return MHLA_OK;
     return mhla_fail(MHLA_EINVAL, "%s: no run says what data it was trained on; name the data",
                      model->origin ? model->origin : "the model");
 }

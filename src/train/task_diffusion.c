@@ -65,13 +65,6 @@ static mhla_status make_model(mhla_trainer *t, const job *j) {
     return mhla_dit_init(t->model->dit, (uint64_t)mhla_recipe_int(t->recipe, "seed"));
 }
 
-/* Pictures as the model wants them: -1 .. 1. */
-static mhla_augment augment_of(const mhla_dit_config *c) {
-    mhla_augment a = {.height = c->image[0], .width = c->image[1], .channels = c->channels, .crop_pct = 1.0};
-    for (int i = 0; i < 3; i++) a.mean[i] = a.std[i] = 0.5f;
-    return a;
-}
-
 static mhla_status make_room(mhla_trainer *t, job *j) {
     const mhla_dit_config *c = mhla_dit_config_of(t->model->dit);
     const int64_t parts = mhla_recipe_int(t->recipe, "train.accumulate"),
@@ -104,8 +97,9 @@ static mhla_status open_job(mhla_trainer *t) {
     MHLA_TRY(mhla_pictures_open(&j->p, t->recipe));
     MHLA_TRY(make_model(t, j));
     const mhla_dit_config *c = mhla_dit_config_of(t->model->dit);
-    MHLA_TRY(mhla_pictures_load(&j->p, t->recipe,
-                                (mhla_loader_desc){.augment = augment_of(c), .classes = c->classes, .no_targets = 1}));
+    MHLA_TRY(mhla_pictures_load(
+        &j->p, t->recipe,
+        (mhla_loader_desc){.augment = mhla_model_augment(t->model), .classes = c->classes, .no_targets = 1}));
     t->per_epoch = mhla_loader_batches(j->p.loader);
     MHLA_TRY(check_sampling(t));
     return make_room(t, j);
@@ -265,11 +259,11 @@ static mhla_status evaluate(mhla_trainer *t, mhla_score *score, json_t *row, mhl
                           .batch = MHLA_EVALUATE_BATCH,
                           .workers = (int)mhla_recipe_int(t->recipe, "data.workers"),
                           .ahead = MHLA_EVALUATE_AHEAD,
-                          .augment = augment_of(c),
+                          .augment = mhla_model_augment(t->model),
                           .classes = c->classes,
                           .no_targets = 1,
                           .limit = limit};
-    if (strcmp(mhla_recipe_text(t->recipe, "augment.crop"), "centre") == 0) d.augment.crop = MHLA_CROP_CENTRE;
+    d.augment.crop = mhla_pictures_crop(mhla_recipe_text(t->recipe, "augment.crop"), 1);
     if (j->measuring == NULL) MHLA_TRY(mhla_tape_create(&j->measuring, t->context));
     mhla_status status = mhla_loader_create(&loader, &d);
     while (status == MHLA_OK && !t->stop) {

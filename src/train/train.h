@@ -80,7 +80,7 @@ mhla_status mhla_evaluate(mhla_model *model, mhla_evaluation *result, mhla_datas
 mhla_status mhla_data_locate(char *folder, size_t size, const char *source);
 /* What the run that a model was opened from was trained on: data.source of its recipe. */
 mhla_status mhla_data_of_run(char *source, size_t size, const mhla_model *model);
-/* How a model wants its pictures. */
+/* How a model wants its pictures where nothing is left to chance; of a diffusion model also by the run that it came from. */
 mhla_augment mhla_model_augment(const mhla_model *model);
 /* probabilities [classes] of a picture, cropped and normalised as for evaluation. */
 mhla_status mhla_model_classify_image(mhla_model *model, float *probabilities, const mhla_image *image);

@@ -194,12 +194,14 @@ static void check(const bytes *b) {
 #define ORDERED "<collections OrderedDict>)R([w]" W "[t]" T "[i]" I "[n]#3u}[_metadata]#1sb"
 #define WRAPPED                                                                                                        \
     "}([epoch]#3[args]<argparse Namespace>)_N}[a]#1sb[model]}([module.w]" W "[module.t]" T "[module.i]" I "u[lr]Nu"
+#define AVERAGE "}([model]}[w]" T "s[ema]" STATE "u" /* what DiT's training leaves: its samples are of the average */
+#define SHADOW "}([ema]}[decay]#3s[model]" STATE "u"
 #define PARAMETER "}([w]<torch._utils _rebuild_parameter>" W "_T<collections OrderedDict>)R_3R[t]" T "[i]" I "u"
 
 static void both_formats(void **state) {
     (void)state;
-    static const char *const scripts[] = {STATE ".", ORDERED ".", WRAPPED ".", PARAMETER "."};
-    for (int i = 0; i < 4; i++) {
+    static const char *const scripts[] = {STATE ".", ORDERED ".", WRAPPED ".", PARAMETER ".", AVERAGE ".", SHADOW "."};
+    for (int i = 0; i < 6; i++) {
         bytes b = zip_of(scripts[i], 0);
         check(&b);
         b = zip_of(scripts[i], 1);

@@ -209,6 +209,32 @@ static void goes_wrong(void **state) {
     if (!strstr(mhla_message(), "class 2 of the data")) fail_msg("%s", mhla_message());
 }
 
+/* Who opens the model of a run prepares pictures at the scale at which it saw them. */
+static void same_pictures(void **state) {
+    (void)state;
+    static const struct {
+        const char *setting;
+        mhla_crop crop;
+    } cases[] = {{"augment.crop=none", MHLA_CROP_EVAL},
+                 {"augment.crop=random", MHLA_CROP_EVAL},
+                 {"augment.crop=pad", MHLA_CROP_CENTRE},
+                 {"augment.crop=centre", MHLA_CROP_CENTRE}};
+    for (int i = 0; i < 4; i++) {
+        mhla_trainer *t;
+        mhla_model *m;
+        const char *run = cases[i].setting + 8; /* crop=... */
+        assert_int_equal(create_diffusion(&t, run, "model.image=12", cases[i].setting, NULL), MHLA_OK);
+        assert_int_equal(mhla_model_augment(t->model).crop, MHLA_CROP_EVAL); /* it is of no run yet */
+        mhla_trainer_free(t);
+        if (mhla_model_open(&m, in_root(run)) != MHLA_OK) fail_msg("%s", mhla_message());
+        const mhla_augment a = mhla_model_augment(m);
+        assert_int_equal(a.crop, cases[i].crop);
+        assert_int_equal(a.height, 12);
+        assert_true(a.mean[0] == 0.5f && a.std[2] == 0.5f);
+        mhla_model_free(m);
+    }
+}
+
 static mhla_status begin(mhla_trainer **t, const char *name) {
     return create_diffusion(t, name, "checkpoint.steps=2", NULL);
 }
@@ -220,8 +246,9 @@ static void killed(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(killed),      cmocka_unit_test(learns),     cmocka_unit_test(goes_on),
-        cmocka_unit_test(accumulates), cmocka_unit_test(goes_wrong), cmocka_unit_test(drops_labels),
+        cmocka_unit_test(killed),        cmocka_unit_test(learns),     cmocka_unit_test(goes_on),
+        cmocka_unit_test(accumulates),   cmocka_unit_test(goes_wrong), cmocka_unit_test(drops_labels),
+        cmocka_unit_test(same_pictures),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
