@@ -7,7 +7,7 @@
 
 #include "cli.h"
 
-static const char *features, *split, *resize;
+static const char *features, *split, *resize, *dump;
 static int64_t limit, neighbours;
 static int json;
 static cli_grid size;
@@ -21,6 +21,7 @@ static const cli_option options[] = {
     {"neighbours", CLI_INT, &neighbours, "K", "of precision and recall; default: 3"},
     {"size", CLI_GRID, &size, "WxH", "the centre of all pictures, black around what is smaller; default: all of them"},
     {"resize", CLI_TEXT, &resize, "HOW", "to Inception's size: torch (default) as pytorch-fid, tf1 as the first code"},
+    {"dump", CLI_TEXT, &dump, "DIR", "the features of both as .npy, and what classes the generated are taken for"},
     {"json", CLI_FLAG, &json, NULL, "one JSON document instead of text"},
     {0},
 };
@@ -114,6 +115,7 @@ int cmd_measure(int argc, char **argv) {
                                     .neighbours = (int)neighbours,
                                     .progress = isatty(STDERR_FILENO) ? show : NULL,
                                     .resize = resize,
+                                    .dump = dump,
                                     .width = size.size[0],
                                     .height = size.size[size.axes == 2]};
     const mhla_status status = mhla_measure(&r, &desc);

@@ -199,6 +199,9 @@ typedef struct mhla_measure_desc {
     /* The centre of this size of every picture, black around what is smaller, before all else; 0: as they are. A model that
      * was trained on 28 x 28 within 32 x 32 is so compared with pictures of 28 x 28. */
     int height, width;
+    /* A folder, made if it is not there, that gets the features for NumPy: real.npy and generated.npy [images,dims], and, where
+     * the network has classes, generated.probabilities.npy [images,classes]. NULL: none */
+    const char *dump;
 } mhla_measure_desc;
 
 typedef struct mhla_measures {

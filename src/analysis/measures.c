@@ -1,13 +1,16 @@
 /* How near two sets of pictures are: features of both, then the numbers of frechet.c and neighbours.c. */
 #include <ctype.h>
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "analysis/analysis.h"
 #include "core/memory.h"
 #include "core/status.h"
+#include "io/npy.h"
 
 enum { PARTS = 10, NEIGHBOURS = 3 };
 
@@ -70,6 +73,30 @@ static double share_right(const mhla_extractor *e, const mhla_gallery *pictures,
     return (double)right / (double)f->n;
 }
 
+/* ---- For NumPy --------------------------------------------------------------------------------------------------------- */
+
+/* Known before the work, not after it. */
+static mhla_status make_folder(const char *path) {
+    struct stat info;
+    if (mkdir(path, 0777) == 0 || (errno == EEXIST && stat(path, &info) == 0 && S_ISDIR(info.st_mode))) return MHLA_OK;
+    return mhla_fail(MHLA_EIO, "%s: %s", path, strerror(errno));
+}
+
+static mhla_status write_rows(const char *folder, const char *name, const float *x, int64_t n, int64_t columns) {
+    char path[4096];
+    if (snprintf(path, sizeof path, "%s/%s.npy", folder, name) >= (int)sizeof path)
+        return mhla_fail(MHLA_EINVAL, "%.60s...: the path is too long", folder);
+    return mhla_npy_write(path, MHLA_IO_F32, 2, (const int64_t[]){n, columns}, x);
+}
+
+static mhla_status dump(const char *folder, const mhla_extractor *e, const mhla_features *real,
+                        const mhla_features *made) {
+    const int dims = mhla_extractor_dims(e), classes = mhla_extractor_classes(e);
+    MHLA_TRY(write_rows(folder, "real", real->x, real->n, dims));
+    MHLA_TRY(write_rows(folder, "generated", made->x, made->n, dims));
+    return classes ? write_rows(folder, "generated.probabilities", made->probabilities, made->n, classes) : MHLA_OK;
+}
+
 /* ---- All of it ------------------------------------------------------------------------------------------------------------ */
 
 static mhla_status compare(mhla_measures *r, const mhla_extractor *e, const mhla_features *real,
@@ -120,6 +147,7 @@ mhla_status mhla_measure(mhla_measures *result, const mhla_measure_desc *desc) {
                                (long long)mhla_gallery_count(sets[i]));
     }
     if (status == MHLA_OK) status = mhla_extractor_open(&e, d->features, d->resize);
+    if (status == MHLA_OK && d->dump) status = make_folder(d->dump);
     for (int i = 0; i < 2 && status == MHLA_OK; i++) {
         const int64_t n = mhla_gallery_count(sets[i]);
         const mhla_watch watch = {d->progress, d->user, done,
@@ -128,6 +156,7 @@ mhla_status mhla_measure(mhla_measures *result, const mhla_measure_desc *desc) {
         if (status == MHLA_OK) status = mhla_extractor_run(e, &features[i], sets[i], &watch);
         done += n;
     }
+    if (status == MHLA_OK && d->dump) status = dump(d->dump, e, &features[0], &features[1]);
     if (status == MHLA_OK) {
         snprintf(r.features, sizeof r.features, "%s", mhla_extractor_name(e));
         r.inception = mhla_extractor_inception(e);

@@ -12,7 +12,8 @@ json <json | awk '$1 == "frechet_distance" { print $1, $2 < 1e-6 ? "is nothing" 
 json <json | positive 'score$'
 json <json | positive 'accuracy$'
 wc -l <err
-mhla measure data data --features run --limit 12 >out; echo "-> $?"
+mhla measure data data --features run --limit 12 --dump features >out; echo "-> $?"
+for file in features/*; do echo "$file"; head -c 128 "$file" | tail -c 118 | tr -s ' '; done
 
 echo "# refused"
 mkdir empty class class/a
@@ -21,6 +22,7 @@ mhla measure data data; echo "-> $?"
 mhla measure data data --features run --neighbours 65; echo "-> $?"
 mhla measure data data --features run --size 4x4x4; echo "-> $?"
 mhla measure data data --features run --resize area; echo "-> $?"
+mhla measure data data --features run --dump json; echo "-> $?"
 mhla measure data data --features run --split both; echo "-> $?"
 mhla measure data data --features data; echo "-> $?"
 mhla measure data data --features nowhere; echo "-> $?"

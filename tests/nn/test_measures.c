@@ -273,6 +273,34 @@ static void test_measure(void **state) {
     mhla_model_free(model);
     near(b.accuracy, right / (double)IMAGES, 1e-9);
 
+    /* the features that the numbers are of, as files */
+    char dumped[64];
+    snprintf(dumped, sizeof dumped, "%s/features", folder);
+    d = describe(array, flat, model_path);
+    d.limit = 20;
+    d.generated = array;
+    d.real = classes;
+    d.dump = dumped;
+    ASSERT_OK(mhla_measure(&b, &d));
+    ASSERT_OK(mhla_measure(&b, &d)); /* a folder that is there will do */
+    mhla_npy rows[3];
+    static const char *const names[] = {"features/real.npy", "features/generated.npy",
+                                        "features/generated.probabilities.npy"};
+    for (int i = 0; i < 3; i++) {
+        ASSERT_OK(mhla_npy_open(&rows[i], in_folder(folder, names[i])));
+        assert_int_equal(rows[i].rank, 2);
+        assert_int_equal(rows[i].shape[0], 20);
+        assert_int_equal(rows[i].shape[1], i < 2 ? 12 : 3);
+    }
+    double distance, score, deviation;
+    ASSERT_OK(mhla_frechet_distance(&distance, (const float *)rows[0].data, 20, (const float *)rows[1].data, 20, 12));
+    near(distance, b.distance, 0.0);
+    mhla_inception_score(&score, &deviation, (const float *)rows[2].data, 20, 3, 10);
+    near(score, b.score, 0.0);
+    for (int i = 0; i < 3; i++) mhla_npy_close(&rows[i]);
+    d.dump = in_folder(folder, "no/where");
+    ASSERT_FAILS(mhla_measure(&b, &d), MHLA_EIO, "no/where");
+
     /* a part is spread over the whole, and comes with its labels */
     mhla_gallery *some, *all;
     ASSERT_OK(mhla_gallery_open(&all, classes, NULL, 0));
