@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <math.h>
 #include <mhla/analysis.h>
+#include <mhla/lm.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -142,49 +143,53 @@ static void show(void *user, int64_t done, int64_t all) {
 
 /* ---- For people ---- */
 
-static void print_row(const char *name, const double *m) {
+/* Means over heads, of each measure over those that have it: a head of nothing but zeros has no entropy. */
+typedef struct means {
+    double sum[9];
+    int count[9];
+} means;
+
+static void print_row(const char *name, const means *mean) {
     printf("  %-6s", name);
     static const char *const formats[] = {" %8.1f",   " %8.0f",   " %10.2f",  " %8.3f", " %8.1f%%",
                                           " %6.1f%%", " %6.1f%%", " %6.1f%%", " %9.2f"};
     for (int i = 0; i < 9; i++)
-        if (isnan(m[i]))
+        if (mean->count[i] == 0)
             printf("%*s", i == 2 ? 11 : i == 8 ? 10 : i == 4 ? 10 : i > 4 ? 8 : 9, "-");
         else
-            printf(formats[i], m[i]); /* NOLINT(clang-diagnostic-format-nonliteral): ours */
+            printf(formats[i], mean->sum[i] / mean->count[i]); /* NOLINT(clang-diagnostic-format-nonliteral): ours */
     printf("\n");
 }
 
-static void add_head(double *m, const mhla_head_analysis *x) {
+static void add_head(means *m, const mhla_head_analysis *x) {
     const double all[] = {x->rank,        (double)x->bound, x->effective_rank, x->entropy, 100.0 * x->clipped,
                           100.0 * x->own, 100.0 * x->near,  100.0 * x->far,    x->distance};
-    for (int i = 0; i < 9; i++) m[i] += all[i];
+    for (int i = 0; i < 9; i++)
+        if (!isnan(all[i])) m->sum[i] += all[i], m->count[i]++;
 }
 
 static void print_analysis(const looked *x) {
     mhla_analysis_info info = {.size = sizeof info};
     mhla_head_analysis h = {.size = sizeof h};
     if (mhla_analysis_query(x->analysis, &info) != MHLA_OK) return;
-    printf("%s: %s, %s attention, %d layers, %d heads, %lld tokens\n", x->name, info.model, info.attention, info.layers,
-           info.heads, (long long)info.tokens);
+    printf("%s: %s, %s attention, %d layers, %d heads, %lld tokens in ", x->name, info.model, info.attention,
+           info.layers, info.heads, (long long)info.tokens);
+    printf(info.chunk ? "blocks of %d\n" : "%d x %d blocks\n", info.chunk ? info.chunk : info.blocks[0],
+           info.blocks[1]);
     printf("  %-6s %8s %8s %10s %8s %9s %7s %7s %7s %9s\n", "layer", "rank", "at most", "effective", "entropy",
            "negative", "own", "near", "far", "distance");
-    double all[9] = {0};
-    int heads = 0;
+    means all = {0};
     for (int l = 0; l < info.layers; l++) {
-        double m[9] = {0};
-        int n = 0;
+        means m = {0};
         char name[16];
-        for (; mhla_analysis_head(x->analysis, l, n, &h) == MHLA_OK; n++) {
-            add_head(m, &h);
-            add_head(all, &h);
+        for (int n = 0; mhla_analysis_head(x->analysis, l, n, &h) == MHLA_OK; n++) {
+            add_head(&m, &h);
+            add_head(&all, &h);
         }
-        for (int i = 0; i < 9; i++) m[i] /= n;
-        heads += n;
         snprintf(name, sizeof name, "%d", l);
-        print_row(name, m);
+        print_row(name, &m);
     }
-    for (int i = 0; i < 9; i++) all[i] /= heads;
-    print_row("mean", all);
+    print_row("mean", &all);
     if (info.causal) printf("  rank: of the scores without the causal mask\n");
     if (info.rows < info.tokens) printf("  %lld of %lld rows\n", (long long)info.rows, (long long)info.tokens);
     if (!isnan(info.loss)) printf("  loss %.4f nats per token\n", info.loss);
@@ -226,7 +231,21 @@ static mhla_status make_folder(const char *path) {
     return MHLA_EIO;
 }
 
-static mhla_status analyze(looked *x, int count, const mhla_context *context) {
+/* Language models side by side are measured in the same blocks: the chunks of the first that has some. */
+static mhla_status find_chunk(int *chunk, looked *list, int n) {
+    *chunk = 0;
+    for (int i = 0; i < n && n > 1 && *chunk == 0; i++) {
+        mhla_lm_info lm = {.size = sizeof lm};
+        const mhla_status status = open_model(&list[i]);
+        if (status != MHLA_OK) return status;
+        if (mhla_lm_query(list[i].model, &lm) == MHLA_OK) *chunk = lm.chunk;
+        mhla_model_free(list[i].model);
+        list[i].model = NULL;
+    }
+    return MHLA_OK;
+}
+
+static mhla_status analyze(looked *x, int count, int chunk, const mhla_context *context) {
     char folder[PATH];
     progress p = {.name = x->name, .begin = now_seconds(), .shown = now_seconds()};
     mhla_analysis_desc d = {.size = sizeof d,
@@ -244,7 +263,8 @@ static mhla_status analyze(looked *x, int count, const mhla_context *context) {
                             .progress = show,
                             .user = &p,
                             .tokens = &token,
-                            .token_count = token >= 0};
+                            .token_count = token >= 0,
+                            .chunk = chunk};
     if (dump) {
         snprintf(folder, sizeof folder, count > 1 ? "%s/%s" : "%s", dump, x->name);
         for (char *at = folder + strlen(dump) + 1; count > 1 && (at = strpbrk(at, "/ ,")) != NULL;) *at = '-';
@@ -330,12 +350,13 @@ int cmd_analyze(int argc, char **argv) {
     for (int i = 0; i < n; i++) list[i].spec = i < given.count ? given.text[i] : argv[i - given.count];
     name_models(list, n);
     mhla_context *context = NULL;
-    mhla_status status = MHLA_OK;
-    if (threads)
+    int chunk;
+    mhla_status status = find_chunk(&chunk, list, n);
+    if (threads && status == MHLA_OK)
         status = mhla_context_create(&context,
                                      &(mhla_context_desc){.size = sizeof(mhla_context_desc), .threads = (int)threads});
     for (int i = 0; i < n && status == MHLA_OK; i++) {
-        status = analyze(&list[i], n, context);
+        status = analyze(&list[i], n, chunk, context);
         if (status == MHLA_OK) print_analysis(&list[i]);
         if (status == MHLA_OK && token >= 0) status = print_map(&list[i]);
         fflush(stdout);

@@ -49,6 +49,8 @@ typedef struct mhla_analysis_desc {
     /* Tokens whose attention maps go into the JSON (section 3), of every sample that keeps maps, all layers and heads. */
     const int64_t *tokens;
     int token_count;
+    int chunk; /* language models: tokens of a block, which own, near and far are told by; 0: the chunks of MHLA layers, or 64.
+                  Models that stand side by side need the same */
 } mhla_analysis_desc;
 
 enum { MHLA_ANALYSIS_TOKENS = 4096, MHLA_ANALYSIS_MAPS = 64 << 20 };
@@ -75,6 +77,7 @@ typedef struct mhla_analysis_info {
     double seconds, svd_seconds;         /* in all; of these the SVDs, added up over threads and divided by them */
     int causal;
     double loss;           /* language models: nats per token; else NaN */
+    int chunk;             /* language models: tokens of a block; else 0 */
 } mhla_analysis_info;
 MHLA_API mhla_status mhla_analysis_query(const mhla_analysis *analysis, mhla_analysis_info *info);
 

@@ -143,6 +143,7 @@ typedef struct mhla_lm_info {
     size_t state_bytes;      /* that a sequence of `context` tokens takes */
     const int32_t *ends;     /* [end_count] tokens that end a text when they are drawn, the model's: of generation_config.json, */
     int end_count;           /* else of config.json (or the GGUF's keys of eos, eot, eom), else the tokenizer's eos */
+    int chunk;               /* tokens of a block of its MHLA layers; 0 without such layers */
 } mhla_lm_info;
 /* MHLA_EINVAL if the model is no language model. */
 MHLA_API mhla_status mhla_lm_query(const mhla_model *model, mhla_lm_info *info);

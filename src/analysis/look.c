@@ -43,15 +43,15 @@ static mhla_status describe_dit(mhla_analysis *a, const mhla_dit_config *c) {
     return MHLA_OK;
 }
 
-/* Chunks are those of the MHLA layers, or of 64 tokens. */
-static mhla_status describe_lm(mhla_analysis *a, const mhla_lm_config *c, int64_t window) {
+/* Chunks are those that were asked for, or of the MHLA layers, or of 64 tokens. */
+static mhla_status describe_lm(mhla_analysis *a, const mhla_lm_config *c, int64_t window, int chunk) {
     const int64_t context = mhla_lm_context(c);
     a->layers = c->layers;
-    int chunk = 64;
+    a->chunk = chunk ? chunk : 64;
     for (int i = 0; i < c->layers; i++) {
         const mhla_lm_mixer *m = &c->mixer[c->kind[i]];
         if (m->heads > a->heads) a->heads = m->heads;
-        if (c->kind[i] == MHLA_ATTENTION_MHLA) chunk = m->chunk;
+        if (c->kind[i] == MHLA_ATTENTION_MHLA && !chunk) a->chunk = m->chunk;
     }
     a->T = window ? window : context && context < WINDOW ? context : WINDOW;
     if (a->T < 2 || (context && a->T > context && c->mixer[MHLA_ATTENTION_MHLA].blocks))
@@ -59,20 +59,20 @@ static mhla_status describe_lm(mhla_analysis *a, const mhla_lm_config *c, int64_
                          (long long)context);
     a->grid[0] = (int)a->T;
     a->grid[1] = 1;
-    a->blocks[0] = (int)((a->T + chunk - 1) / chunk);
-    a->blocks[1] = chunk; /* for place_tokens; then 1 */
+    a->blocks[0] = (int)((a->T + a->chunk - 1) / a->chunk);
+    a->blocks[1] = 1;
     return MHLA_OK;
 }
 
 /* The block of every token: cut at floor(i g / m), as the operator cuts; a text in chunks. */
-static mhla_status place_tokens(mhla_analysis *a, int text) {
+static mhla_status place_tokens(mhla_analysis *a) {
     a->place = malloc((size_t)a->T * sizeof *a->place);
     if (a->place == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for %lld tokens", (long long)a->T);
     for (int64_t t = 0; t < a->T; t++) {
         mhla_place_of *p = &a->place[t];
         *p = (mhla_place_of){{-1, -1}, {0, 0}};
-        if (text) {
-            *p = (mhla_place_of){{(int32_t)(t / a->blocks[1]), 0}, {(int32_t)t, 0}};
+        if (a->chunk) {
+            *p = (mhla_place_of){{(int32_t)(t / a->chunk), 0}, {(int32_t)t, 0}};
         } else if (t >= a->first) {
             p->at[0] = (int32_t)((t - a->first) / a->grid[1]);
             p->at[1] = (int32_t)((t - a->first) % a->grid[1]);
@@ -80,7 +80,6 @@ static mhla_status place_tokens(mhla_analysis *a, int text) {
                 p->block[i] = ((p->at[i] + 1) * a->blocks[i] - 1) / a->grid[i];
         }
     }
-    if (text) a->blocks[1] = 1;
     return MHLA_OK;
 }
 
@@ -284,8 +283,12 @@ static void watch(void *user, const mhla_attended *seen) {
 /* ---- Running ------------------------------------------------------------------------------------------------------------- */
 
 static mhla_status check_desc(const mhla_analysis_desc *d, const mhla_analysis *a) {
-    if (d->samples < 0 || d->rows < 0 || d->window < 0)
-        return mhla_fail(MHLA_EINVAL, "%s is negative", d->samples < 0 ? "samples" : d->rows < 0 ? "rows" : "window");
+    if (d->samples < 0 || d->rows < 0 || d->window < 0 || d->chunk < 0)
+        return mhla_fail(MHLA_EINVAL, "%s is negative",
+                         d->samples < 0  ? "samples"
+                         : d->rows < 0   ? "rows"
+                         : d->window < 0 ? "window"
+                                         : "chunk");
     if (a->T > MHLA_ANALYSIS_TOKENS && d->rows == 0)
         return mhla_fail(
             MHLA_ERANGE,
@@ -399,11 +402,11 @@ mhla_status mhla_analysis_create(mhla_analysis **analysis, mhla_model *model, co
         snprintf(a->kind, sizeof a->kind, "%s", info.kind);
         status = model->deit  ? describe_deit(a, mhla_deit_config_of(model->deit))
                  : model->dit ? describe_dit(a, mhla_dit_config_of(model->dit))
-                              : describe_lm(a, mhla_lm_config_of(model->lm), d.window);
+                              : describe_lm(a, mhla_lm_config_of(model->lm), d.window, d.chunk);
     }
     if (status == MHLA_OK) status = check_desc(&d, a);
     if (status == MHLA_OK) status = choose_rows(a, d.rows);
-    if (status == MHLA_OK) status = place_tokens(a, model->lm != NULL);
+    if (status == MHLA_OK) status = place_tokens(a);
     if (status == MHLA_OK) {
         a->samples = d.samples ? d.samples : model->lm ? WINDOWS : SAMPLES;
         d.samples = a->samples;
@@ -472,7 +475,8 @@ mhla_status mhla_analysis_query(const mhla_analysis *a, mhla_analysis_info *info
                                      .seconds = a->seconds,
                                      .svd_seconds = a->svd_seconds,
                                      .causal = a->layer[0].causal,
-                                     .loss = a->loss};
+                                     .loss = a->loss,
+                                     .chunk = a->chunk};
     return give(info, info->size, &full, sizeof full, "info");
 }
 

@@ -29,7 +29,7 @@ struct mhla_analysis {
     int layers, heads;
     int64_t T, rows;
     int64_t *which; /* [rows], NULL: all */
-    int grid[2], first, blocks[2];
+    int grid[2], first, blocks[2], chunk;
     mhla_place_of *place; /* [T] */
     int64_t samples, rank_samples, maps;
     mhla_found_layer *layer; /* [layers] */

@@ -134,6 +134,7 @@ static json_t *model_of(const mhla_analysis *a, const char *name) {
     json_object_set_new(o, "grid", ints(a->grid, 2));
     json_object_set_new(o, "class_tokens", json_integer(a->first));
     json_object_set_new(o, "blocks", ints(a->blocks, 2));
+    if (a->chunk) json_object_set_new(o, "chunk", json_integer(a->chunk));
     json_object_set_new(o, "samples", json_integer(a->samples));
     json_object_set_new(o, "rank_samples", json_integer(a->rank_samples));
     json_object_set_new(o, "rank_of",

@@ -40,17 +40,27 @@ static void measures_of(double m[MEASURES], const mhla_analysis *a, int layer, i
     memcpy(m, all, sizeof all);
 }
 
-/* Mean over heads of a layer, or, layer -1, over all of them. */
+/* Mean over heads of a layer, or, layer -1, over all of them; of each measure over those that have it: a head of nothing but
+ * zeros has no entropy. */
 static void mean_of(double m[MEASURES], const mhla_analysis *a, int layer) {
-    int n = 0;
+    int n[MEASURES] = {0};
     memset(m, 0, MEASURES * sizeof *m);
     for (int l = layer < 0 ? 0 : layer; l < (layer < 0 ? a->layers : layer + 1); l++)
-        for (int h = 0; h < a->layer[l].heads; h++, n++) {
+        for (int h = 0; h < a->layer[l].heads; h++) {
             double x[MEASURES];
             measures_of(x, a, l, h);
-            for (int i = 0; i < MEASURES; i++) m[i] += x[i];
+            for (int i = 0; i < MEASURES; i++)
+                if (isfinite(x[i])) m[i] += x[i], n[i]++;
         }
-    for (int i = 0; i < MEASURES; i++) m[i] /= n;
+    for (int i = 0; i < MEASURES; i++) m[i] = n[i] ? m[i] / n[i] : NAN;
+}
+
+/* Of rows that are even; a causal row t has t + 1 entries. */
+static double most_entropy(const mhla_analysis *a) {
+    double sum = 0.0;
+    for (int64_t i = 0; i < a->rows; i++)
+        sum += log((double)(a->layer[0].causal ? (a->which ? a->which[i] : i) + 1 : a->T));
+    return sum / (double)a->rows;
 }
 
 /* ---- Summary -------------------------------------------------------------------------------------------------------------- */
@@ -88,14 +98,18 @@ static void write_summary(const page *p) {
         cell(out, m[BOUND], "%.0f");
         cell(out, m[EFFECTIVE], "%.1f");
         cell(out, m[ENTROPY], "%.3f");
-        cell(out, log((double)a->T), "%.3f");
+        cell(out, most_entropy(a), "%.3f");
         cell(out, 100.0 * m[CLIPPED], "%.1f&nbsp;%%");
         cell(out, m[DISTANCE], "%.2f");
         fprintf(out,
                 "<td><div class=\"bars2\" title=\"own, near, far\"><i class=\"c0\" style=\"width:%.1f%%\"></i><i "
                 "class=\"c2\" style=\"width:%.1f%%\"></i><i class=\"c1\" style=\"width:%.1f%%\"></i></div>"
-                "%.0f, %.0f, %.0f&nbsp;%%</td></tr>\n",
+                "%.0f, %.0f, %.0f&nbsp;%% ",
                 100.0 * m[OWN], 100.0 * m[NEAR], 100.0 * m[FAR], 100.0 * m[OWN], 100.0 * m[NEAR], 100.0 * m[FAR]);
+        if (a->chunk)
+            fprintf(out, "(of %d tokens)</td></tr>\n", a->chunk);
+        else
+            fprintf(out, "(%d x %d)</td></tr>\n", a->blocks[0], a->blocks[1]);
     }
     fputs("</tbody></table></div>\n<p class=\"small\">Means over samples, layers and heads.", out);
     for (int i = 0; i < p->count; i++)

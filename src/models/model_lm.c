@@ -232,6 +232,8 @@ mhla_status mhla_lm_query(const mhla_model *m, mhla_lm_info *info) {
     };
     if (info->size < sizeof info->size || info->size > sizeof full)
         return mhla_fail(MHLA_EINVAL, "info.size is %zu: set it to sizeof the structure", info->size);
+    for (int i = 0; i < c->layers; i++)
+        if (c->kind[i] == MHLA_ATTENTION_MHLA) full.chunk = c->mixer[MHLA_ATTENTION_MHLA].chunk;
     full.multiply_adds = mhla_lm_multiply_adds(c, full.context ? full.context : 1);
     full.state_bytes = (size_t)mhla_lm_state_bytes(c, full.context ? full.context : 1);
     for (int i = 0; i < mhla_params_count(m->params); i++) {

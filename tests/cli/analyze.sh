@@ -37,6 +37,7 @@ mhla analyze lm --data text.txt --samples 2 --window 40 --html lm.html --json lm
 json <lm.json | grep -c 'loss_by_position[.]'
 mhla analyze lm_micro --data text.txt --samples 1 --window 16 --rows 4 >text; echo "-> $?"
 grep rows text
+mhla analyze lm_micro,attention=softmax lm_micro --data text.txt --samples 1 --window 32 | grep -o 'tokens in .*'; echo "-> $?"
 
 echo "# refused"
 mhla analyze; echo "-> $?"

@@ -358,9 +358,37 @@ static void text(void **state) {
     snprintf(page, sizeof page, "%s/lm.html", folder);
     ASSERT_OK(mhla_analysis_write(page, (const mhla_analysis *const *)&a, names, 1));
     check_page(page, 1);
+    size_t size;
+    char *written = read_text(page, &size);
+    assert_non_null(strstr(written, "(of 8 tokens)")); /* what own, near and far are told by */
+    assert_non_null(
+        strstr(written, "<td>2.758</td>")); /* ln(40!) / 40: a causal row t cannot have more than ln(t + 1) */
+    free(written);
+    /* Blocks of another size, as beside a model that has those; a head of zeros has no entropy, the other one has. */
+    mhla_param *p = mhla_params_find(m->params, "model.layers.0.attn.q_proj.weight");
+    assert_non_null(p);
+    memset(p->data, 0, (size_t)(p->count / 2) * sizeof *p->data);
+    mhla_param_touch(p);
+    mhla_analysis *b = look(m, data, (mhla_analysis_desc){.samples = 2, .window = 40, .chunk = 20});
+    mhla_head_analysis dead = {.size = sizeof dead}, alive = {.size = sizeof alive};
+    ASSERT_OK(mhla_analysis_query(b, &info));
+    assert_true(info.chunk == 20 && info.blocks[0] == 2);
+    ASSERT_OK(mhla_analysis_head(b, 0, 0, &dead));
+    ASSERT_OK(mhla_analysis_head(b, 0, 1, &alive));
+    assert_true(isnan(dead.entropy) && dead.dead == 1.0 && alive.entropy > 0.0 && alive.far == 0.0);
+    ASSERT_OK(mhla_analysis_write(page, (const mhla_analysis *const *)&b, names, 1));
+    written = read_text(page, &size);
+    const char *summary = strstr(written, "class=\"summary");
+    assert_non_null(summary);
+    assert_null(
+        memmem(summary, (size_t)(strstr(summary, "</table>") - summary), "<td>-</td>", 10)); /* means of the rest */
+    free(written);
+    mhla_analysis_free(b);
     mhla_analysis *none;
     mhla_analysis_desc d = {.size = sizeof d, .data = data, .window = 65};
     assert_int_equal(mhla_analysis_create(&none, m, &d), MHLA_ERANGE);
+    d = (mhla_analysis_desc){.size = sizeof d, .data = data, .chunk = -1};
+    assert_int_equal(mhla_analysis_create(&none, m, &d), MHLA_EINVAL);
     mhla_analysis_free(a);
     mhla_model_free(m);
     remove_folder(folder);
