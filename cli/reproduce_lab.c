@@ -28,8 +28,12 @@ static const cli_option options[] = {
 
 static mhla_lab *running;
 
+static const char stopped[] = "Stopped. The same command goes on where it was.\n";
+
 static void on_signal(int number) {
-    if (!mhla_lab_stop(running)) _exit(128 + number); /* a part that cannot be stopped is made again the next time */
+    if (mhla_lab_stop(running)) return;
+    (void)!write(STDERR_FILENO, stopped, sizeof stopped - 1);
+    _exit(128 + number); /* a part that cannot be stopped is made again the next time */
 }
 
 static void show(void *user, const mhla_lab_event *e) {
@@ -129,6 +133,7 @@ int reproduce_lab(const char *name, int argc, char **argv) {
     if (seeds > 100) return cli_wrong(verb, "--seeds is %lld: expected 1 to 100", (long long)seeds);
     if (threads > 1024) return cli_wrong(verb, "--threads is %lld: expected 1 to 1024", (long long)threads);
     if (shuffle && !info.labels) return cli_wrong(verb, "%s has no labels that could be shuffled", name);
+    if (data && info.data == NULL) return cli_wrong(verb, "%s takes no data", name);
     if (out && !can_write(out)) {
         fprintf(stderr, "mhla %s: %s cannot be written\n", verb, out);
         return CLI_FAILED;
@@ -158,7 +163,7 @@ int reproduce_lab(const char *name, int argc, char **argv) {
     mhla_context_free(context);
     if (status != MHLA_OK) return cli_failed(verb, status);
     if (!finished) {
-        fprintf(stderr, "Stopped. The same command goes on where it was.\n");
+        fputs(stopped, stderr);
         return CLI_FAILED;
     }
     return CLI_OK;

@@ -12,7 +12,7 @@ static mhla_status put_means(mhla_lab_part *part, const mhla_analysis *a) {
     mhla_analysis_info info = {.size = sizeof info};
     MHLA_TRY(mhla_analysis_query(a, &info));
     double rank = 0.0, rank_error = 0.0, effective = 0.0, effective_error = 0.0, entropy = 0.0, entropy_error = 0.0,
-           bound = 0.0;
+           bound = 0.0, clipped = 0.0;
     const double n = (double)info.layers * info.heads;
     for (int layer = 0; layer < info.layers; layer++)
         for (int head = 0; head < info.heads; head++) {
@@ -25,11 +25,13 @@ static mhla_status put_means(mhla_lab_part *part, const mhla_analysis *a) {
             entropy += h.entropy / n;
             entropy_error += h.entropy_deviation / n;
             bound += (double)h.bound / n;
+            clipped += h.clipped / n;
         }
     const double ranked = sqrt((double)info.rank_samples), seen = sqrt((double)info.samples);
     MHLA_TRY(mhla_part_put(part, "rank", rank, rank_error / ranked));
     MHLA_TRY(mhla_part_put(part, "effective", effective, effective_error / ranked));
     MHLA_TRY(mhla_part_put(part, "entropy", entropy, entropy_error / seen));
+    MHLA_TRY(mhla_part_put(part, "clipped", clipped, NAN));
     return mhla_part_put(part, "bound", bound, 0.0);
 }
 

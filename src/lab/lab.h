@@ -99,6 +99,7 @@ struct mhla_lab {
     char work[MHLA_LAB_PATH];   /* runs of all experiments */
     char folder[MHLA_LAB_PATH]; /* of this one's results */
     char source[MHLA_LAB_PATH]; /* data */
+    char data_name[64];         /* the experiment's own, or that of the folder which was given instead */
     char data_sum[80];          /* its SHA-256, or "" without data */
     char program[128], machine[160];
     const mhla_context *context;

@@ -20,6 +20,19 @@ static void put_seeds(FILE *out, const mhla_lab *lab) {
         fprintf(out, "mean ± deviation over %d seeds", lab->seeds);
 }
 
+/* What a verdict is worth. */
+static void put_caution(FILE *out, const mhla_lab *lab) {
+    if (lab->shuffle)
+        fputs(
+            " This is the control: labels have changed places, so that there is nothing to be learned and nothing may "
+            "be "
+            "decided.",
+            out);
+    if (lab->quick)
+        fputs(" This is the quick form, small and short, to see that everything works; the whole experiment decides.",
+              out);
+}
+
 mhla_status mhla_lab_text(mhla_lab *lab, char **text) {
     const mhla_experiment *e = lab->experiment;
     size_t size = 0;
@@ -38,7 +51,9 @@ mhla_status mhla_lab_text(mhla_lab *lab, char **text) {
     if (e->remark) e->remark(out, lab);
     fputc('\n', out);
     mhla_claims_text(out, lab, 0);
-    fprintf(out, "\nVerdict: %s.\n", mhla_verdict_text(verdict_of(lab)));
+    fprintf(out, "\nVerdict: %s.", mhla_verdict_text(verdict_of(lab)));
+    put_caution(out, lab);
+    fputc('\n', out);
     return fclose(out) == 0 && *text ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory for the table");
 }
 
@@ -85,6 +100,7 @@ static void put_making(FILE *out, const mhla_lab *lab) {
     fprintf(out, "## How it was made\n\n    mhla reproduce %s%s%s", e->info.name, lab->quick ? " --quick" : "",
             lab->shuffle ? " --shuffle-labels" : "");
     if (lab->seeds != (lab->quick ? 1 : 3)) fprintf(out, " --seeds %d", lab->seeds);
+    if (e->info.data && strcmp(lab->data_name, e->info.data) != 0) fprintf(out, " --data %s", lab->data_name);
     fputs(" --out docs/results\n\n", out);
     fprintf(out, "* seed%s 1%s%.0d; %d parts in %.1f minutes\n* program: ", lab->seeds > 1 ? "s" : "",
             lab->seeds > 1 ? " to " : "", lab->seeds > 1 ? lab->seeds : 0, lab->count, seconds / 60.0);
@@ -94,7 +110,7 @@ static void put_making(FILE *out, const mhla_lab *lab) {
     fputs("\n* day: ", out);
     put_distinct(out, lab, offsetof(mhla_lab_row, made));
     if (e->info.data) {
-        fprintf(out, "\n* data: %s, SHA-256 of all its files ", e->info.data);
+        fprintf(out, "\n* data: %s, SHA-256 of all its files ", lab->data_name);
         put_distinct(out, lab, offsetof(mhla_lab_row, data));
     }
     fputs("\n\nSettings of all arms, as `mhla train` takes them (those that begin with `lab.` are the experiment's "
@@ -119,15 +135,7 @@ static void put_page(FILE *out, const mhla_lab *lab, int figures) {
     const mhla_experiment *e = lab->experiment;
     fprintf(out, "# %s\n\n", e->info.title);
     fprintf(out, "**Verdict: %s.**", mhla_verdict_text(verdict_of(lab)));
-    if (lab->shuffle)
-        fputs(
-            " This is the control: labels have changed places, so that there is nothing to be learned and nothing may "
-            "be "
-            "decided.",
-            out);
-    if (lab->quick)
-        fputs(" This is the quick form, small and short, to see that everything works; the whole experiment decides.",
-              out);
+    put_caution(out, lab);
     fprintf(out, "\n\nWhat the paper says: %s (%s.)\n\n", e->info.claim, e->info.paper);
     fputs("What came out (", out);
     put_seeds(out, lab);

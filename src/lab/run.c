@@ -93,6 +93,7 @@ static mhla_status find_data(mhla_lab *lab, const char *given) {
     const int fits = snprintf(lab->source, sizeof lab->source, "%s", real) < (int)sizeof lab->source;
     free(real);
     if (!fits) return mhla_fail(MHLA_EIO, "%.60s...: the path is too long", lab->source);
+    snprintf(lab->data_name, sizeof lab->data_name, "%.63s", given ? strrchr(lab->source, '/') + 1 : name);
     mhla_sha256_begin(&sum);
     MHLA_TRY(add_folder(&sum, lab->source, 0));
     mhla_sha256_end(&sum, digits);

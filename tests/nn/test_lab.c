@@ -168,9 +168,19 @@ static void control(void **state) {
     assert_int_equal(r.verdict, MHLA_VERDICT_UNDECIDED);
     assert_non_null(strstr(r.folder, "tiny-quick-shuffled"));
     ASSERT_OK(mhla_lab_write(lab, in_root("pages")));
+    char *text = NULL;
+    ASSERT_OK(mhla_lab_text(lab, &text)); /* who reads the verdict reads what it is worth */
+    assert_non_null(strstr(text, "This is the control") ? strstr(text, "This is the quick form") : NULL);
+    free(text);
     mhla_lab_free(lab);
     snprintf(path, sizeof path, "%s/tiny-quick-shuffled.md", in_root("pages"));
-    assert_int_equal(access(path, R_OK), 0);
+    text = calloc(1, 1 << 16);
+    FILE *page = fopen(path, "r");
+    assert_true(text && page && fread(text, 1, (1 << 16) - 1, page) > 0);
+    fclose(page);
+    assert_non_null(strstr(text, " --data data --out")); /* the folder that was given, not what is usually taken */
+    assert_non_null(strstr(text, "* data: data, SHA-256"));
+    free(text);
     snprintf(path, sizeof path, "%s/tiny-quick-shuffled-1.svg", in_root("pages"));
     assert_int_equal(access(path, R_OK), 0);
 }
