@@ -187,8 +187,9 @@ static mhla_status write_array(const pass *p) {
 /* Known before the work, not after it. */
 static int grid_is_too_large(const sample_work *w) {
     const mhla_sample_record *r = &w->record;
-    const int64_t rows = (r->images + r->columns - 1) / r->columns;
-    const double pixels = (double)r->columns * (r->width + 2.0) * (double)rows * (r->height + 2.0);
+    const int64_t columns = r->columns < r->images ? r->columns : r->images; /* a text may say any number */
+    const int64_t rows = (r->images + columns - 1) / columns;
+    const double pixels = (double)columns * (r->width + 2.0) * (double)rows * (r->height + 2.0);
     if (pixels <= pixels_most) return 0;
     fprintf(stderr,
             "mhla %s: %lld images make one picture of %.0f million pixels, more than %.0f: let --out be a folder\n",

@@ -67,11 +67,20 @@ static mhla_status read_lists(mhla_sample_record *r, const json_t *tree, const c
     return MHLA_OK;
 }
 
+/* A stranger's text may reach the terminal: no control characters. */
+static mhla_status check_text(const char *text, const char *key, const char *name) {
+    for (const char *c = text; *c; c++)
+        if ((unsigned char)*c < 0x20 || *c == 0x7f)
+            return mhla_fail(MHLA_EDATA, "%s: its text: \"%s\" has a control character", name, key);
+    return MHLA_OK;
+}
+
 static mhla_status read_text(char *to, size_t room, const json_t *tree, const char *key, const char *name) {
     const char *text = NULL;
     MHLA_TRY(mhla_json_get_text(&text, tree, key, name));
     if (text == NULL) return mhla_fail(MHLA_EDATA, "%s: its text lacks \"%s\"", name, key);
     if (strlen(text) >= room) return mhla_fail(MHLA_EDATA, "%s: its text: \"%s\" is too long", name, key);
+    MHLA_TRY(check_text(text, key, name));
     memcpy(to, text, strlen(text) + 1);
     return MHLA_OK;
 }
@@ -115,6 +124,7 @@ static mhla_status read_record(mhla_sample_record *r, const json_t *tree, const 
     }
     MHLA_TRY(mhla_json_get_bool(&r->clip, tree, "clip", name));
     MHLA_TRY(mhla_json_get_text(&model, tree, "model", name));
+    if (model) MHLA_TRY(check_text(model, "model", name));
     if (model && (r->model = strdup(model)) == NULL) return mhla_fail(MHLA_ENOMEM, "%s: no memory for its text", name);
     return read_lists(r, tree, name);
 }

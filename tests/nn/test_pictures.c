@@ -302,6 +302,17 @@ static void records(void **state) {
     ASSERT_FAILS(mhla_sample_record_read(&b, "{\"made_by\": \"me\"}", "x.png"), MHLA_EDATA, "not one of mhla sample");
     ASSERT_FAILS(mhla_sample_record_read(&b, "{\"made_by\": \"mhla sample\"}", "x.png"), MHLA_EDATA,
                  "lacks \"weights\"");
+    /* what could write to the terminal that it is shown on */
+    for (int i = 0; i < 3; i++) {
+        char *const at[] = {model, r.weights, r.isa}, was = *at[i];
+        static const char *const messages[] = {"\"model\" has a control", "\"weights\" has a control",
+                                               "\"isa\" has a control"};
+        *at[i] = '\033';
+        ASSERT_OK(mhla_sample_record_write(&text, &r));
+        ASSERT_FAILS(mhla_sample_record_read(&b, text, "x.png"), MHLA_EDATA, messages[i]);
+        *at[i] = was;
+        free(text);
+    }
     seeds[1] = (uint64_t)INT64_MAX + 1;
     ASSERT_FAILS(mhla_sample_record_write(&text, &r), MHLA_EINVAL, "2^63");
 }
