@@ -41,7 +41,7 @@ extern "C" {
     X(OK, 0, "success")                                                                                              \
     X(EINVAL, 1, "invalid argument")                                                                                 \
     X(ENOMEM, 2, "out of memory")                                                                                    \
-    X(ERANGE, 3, "beyond the trained range")                                                                         \
+    X(ERANGE, 3, "out of range")                                                                                     \
     X(EDATA, 4, "corrupt or foreign data")                                                                           \
     X(ENOTSUP, 5, "not supported")                                                                                   \
     X(EIO, 6, "a file could not be read or written")

@@ -337,7 +337,7 @@ mhla_status mhla_stored_check(const mhla_stored *t, int rank, const int64_t *sha
 
 mhla_status mhla_stored_read(float *to, const mhla_stored *t) {
     if (!mhla_io_dtype_is_float(t->dtype))
-        return mhla_fail(MHLA_EDATA, "%s: tensor %s is of dtype %s, expected F32, BF16 or F16", t->path,
+        return mhla_fail(MHLA_EDATA, "%s: tensor %s is of dtype %s, expected F32, F64, BF16 or F16", t->path,
                          MHLA_QUOTE(t->name), mhla_io_dtype_text(t->dtype));
     mhla_io_to_f32(to, t->data, t->dtype, (size_t)t->count);
     return MHLA_OK;
