@@ -55,14 +55,12 @@ static const cli_usage usage = {
 enum { IMAGES_MOST = 1000000, MANY_CLASSES = 100 };
 static const double usual_guidance = 2.0;
 
-static int is_png(const char *path) {
-    const size_t n = strlen(path);
-    return n > 4 && strcasecmp(path + n - 4, ".png") == 0;
+static int ends(const char *path, const char *ending) {
+    const size_t n = strlen(path), m = strlen(ending);
+    return n > m && strcasecmp(path + n - m, ending) == 0;
 }
-static int is_array(const char *path) {
-    const size_t n = strlen(path);
-    return n > 4 && strcasecmp(path + n - 4, ".npy") == 0;
-}
+static int is_png(const char *path) { return ends(path, ".png"); }
+static int is_array(const char *path) { return ends(path, ".npy"); }
 
 /* ---- What is asked for ---- */
 
@@ -81,6 +79,9 @@ static int refuse(void) {
         if (animate && out && is_array(out))
             return cli_wrong(usage.verb, "--animate makes pictures, --out is \"%s\"", out);
     }
+    if (out && *out == '\0') return cli_wrong(usage.verb, "--out is empty"); /* a folder of that name would be / */
+    if (out && (ends(out, ".jpg") || ends(out, ".jpeg") || ends(out, ".gif")))
+        return cli_wrong(usage.verb, "--out is \"%s\": pictures are written as .png, moving ones, too", out);
     if (threads > 1024) return cli_wrong(usage.verb, "--threads is %lld: expected 1 to 1024", (long long)threads);
     if (batch > 65536) return cli_wrong(usage.verb, "--batch is %lld: expected 1 to 65536", (long long)batch);
     if (steps > 1000) return cli_wrong(usage.verb, "--steps is %lld: expected 1 to 1000", (long long)steps);

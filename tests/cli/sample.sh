@@ -81,6 +81,8 @@ $s --guidance -3; echo "-> $?"
 $s --steps 2000; echo "-> $?"
 $s --out no/where.png; echo "-> $?"
 $s --weights best; echo "-> $?"
+$s --out ''; echo "-> $?"
+$s --out b.jpg; echo "-> $?"
 $s -n 250000 --out c.png; echo "-> $?"
 mhla sample -m m --steps 60 -n 100000 -c 0,1 --animate --out c.png; echo "-> $?"
 small_dit n '' 1 0
