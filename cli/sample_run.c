@@ -49,15 +49,20 @@ static void show(const pass *p, const mhla_sample_state *s) {
     text_left(left, sizeof left, (now - begun) * (double)(p->all - done) / (double)done);
     for (int i = 0; i < 20; i++) filled[i] = i < 20 * done / p->all ? '#' : '.';
     filled[20] = '\0';
-    const int64_t images = done / s->steps;
+    char which[64]; /* the images of a batch take their steps together */
+    const long long first = p->before / s->steps + s->first + 1;
+    if (s->count > 1)
+        snprintf(which, sizeof which, "images %lld to %lld", first, first + (long long)s->count - 1);
+    else
+        snprintf(which, sizeof which, "image %lld", first);
     const double pace = (double)done / (now - begun);
     if (terminal)
-        fprintf(stderr, "\r[%s] %3.0f %%  %s left  image %lld of %lld, step %d of %d, %.1f steps/s\033[K", filled,
-                100.0 * (double)done / (double)p->all, left, (long long)images, (long long)(p->all / s->steps), s->step,
-                s->steps, pace);
+        fprintf(stderr, "\r[%s] %3.0f %%  %s left  %s of %lld, step %d of %d, %.1f steps/s\033[K", filled,
+                100.0 * (double)done / (double)p->all, left, which, (long long)(p->all / s->steps), s->step, s->steps,
+                pace);
     else
-        fprintf(stderr, "image %lld of %lld, step %d of %d, %s left, %.1f steps/s\n", (long long)images,
-                (long long)(p->all / s->steps), s->step, s->steps, left, pace);
+        fprintf(stderr, "%s of %lld, step %d of %d, %s left, %.1f steps/s\n", which, (long long)(p->all / s->steps),
+                s->step, s->steps, left, pace);
     bar = terminal;
 }
 
