@@ -21,6 +21,9 @@ static void check_shape(rng *r, mhla_dtype dtype, int64_t N, int64_t K, const ch
     float *want = new_poisoned(MOST * N), *all = new_poisoned(MOST * ldy), *y = new_poisoned(MOST * ldy);
     if (dtype == MHLA_BF16) /* where the CPU multiplies it, x is rounded too */
         for (int64_t i = 0; i < MOST * ldx; i++) x[i] = from_bf16(to_bf16(x[i]));
+    if (dtype == MHLA_Q8_0) /* rows are taken in 16 bits: such as these have, the largest of each block being 1 */
+        for (int64_t i = 0; i < MOST * ldx; i++)
+            x[i] = i % ldx % 32 == 0 ? 1.0f : rintf(x[i] / 4.0f * 32767.0f) / 32767.0f;
     void *s = stored(w, dtype, N * K);
     mhla_weight *weight;
     mhla_context *one = new_context(1), *three = new_context(3);
@@ -65,6 +68,51 @@ static void test_products(void **state) {
     ASSERT_OK(mhla_set_isa(NULL));
 }
 
+/* Rows of Q8_0 have 16 bits: any x is as near as that says, block by block; what is not finite stays in its row. */
+static void test_rows_of_16_bits(void **state) {
+    (void)state;
+    enum { N = 33, K = 96, ROWS = 11 };
+    const char *names[8];
+    const int isas = isa_names(names, 8);
+    rng r = {3};
+    float *w = new_random(&r, N * K), *x = new_random(&r, ROWS * K), *want = new_poisoned(ROWS * N);
+    float *y = new_poisoned(ROWS * N);
+    for (int i = 0; i < ROWS * K; i++) /* sizes of blocks from nothing to huge, and some that are all zero */
+        x[i] = i / 32 % 9 == 4 ? 0.0f : ldexpf(x[i], i / 32 * 37 % 200 - 120);
+    void *s = stored(w, MHLA_Q8_0, N * K);
+    for (int i = 0; i < isas; i++) {
+        mhla_weight *weight;
+        ASSERT_OK(mhla_set_isa(names[i]));
+        ASSERT_OK(mhla_weight_pack(&weight, s, MHLA_Q8_0, N, K, 0));
+        mhla_linear_desc d = {.size = sizeof d, .rows = ROWS};
+        ASSERT_OK(mhla_linear_forward_reference(&d, want, x, s, MHLA_Q8_0, N, K, 0));
+        for (d.rows = 1; d.rows <= ROWS; d.rows += 5) {
+            ASSERT_OK(mhla_linear_forward(&d, y, x, weight));
+            for (int j = 0; j < d.rows * N; j++) {
+                double room = 1e-30;
+                for (int k = 0; k < K; k++) {
+                    double most = 0.0;
+                    for (int e = 0; e < 32; e++) most = fmax(most, fabs((double)x[j / N * K + k / 32 * 32 + e]));
+                    room += most / 32767.0 * fabs((double)w[j % N * K + k]);
+                }
+                if (fabs((double)y[j] - (double)want[j]) > room) fail_msg("%s: %d of row %d", names[i], j % N, j / N);
+            }
+        }
+        const float bad[] = {INFINITY, -INFINITY, NAN};
+        for (int b = 0; b < 3; b++)
+            for (d.rows = 2; d.rows <= 10; d.rows += 8) {
+                const float was = x[K + 40];
+                x[K + 40] = bad[b];
+                ASSERT_OK(mhla_linear_forward(&d, y, x, weight));
+                for (int n = 0; n < N; n++) assert_true(isnan(y[N + n]) && isfinite(y[n]));
+                x[K + 40] = was;
+            }
+        mhla_weight_free(weight);
+    }
+    ASSERT_OK(mhla_set_isa(NULL));
+    free(w), free(x), free(want), free(y), free(s);
+}
+
 /* Values that float16 has few of: the scales of zero, of subnormal and of huge blocks. */
 static void test_scales(void **state) {
     (void)state;
@@ -74,7 +122,7 @@ static void test_scales(void **state) {
     float w[ROWS * COLS], x[9 * COLS], want[9 * ROWS], y[9 * ROWS], back[ROWS * COLS];
     for (int i = 0; i < ROWS * COLS; i++)
         w[i] = i / COLS == 3 ? 0.0f : ldexpf((float)((i * 37) % 255 - 127) / 127.0f, i / COLS % 40 - 17);
-    for (int i = 0; i < 9 * COLS; i++) x[i] = (float)(i % 13) - 6.0f;
+    for (int i = 0; i < 9 * COLS; i++) x[i] = i % 32 ? (float)((i % 13) - 6) : 32767.0f; /* exact in 16 bits */
     void *s = stored(w, MHLA_Q8_0, ROWS * COLS);
     for (int i = 0; i < isas; i++) {
         mhla_weight *weight;
@@ -164,10 +212,8 @@ static void test_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_products),
-        cmocka_unit_test(test_scales),
-        cmocka_unit_test(test_pieces),
-        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_products), cmocka_unit_test(test_rows_of_16_bits), cmocka_unit_test(test_scales),
+        cmocka_unit_test(test_pieces),   cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

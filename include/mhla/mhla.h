@@ -425,9 +425,10 @@ typedef enum mhla_activation {
 
 /* Packs W [N,K] (row stride ldw, 0 = K) of float32, bfloat16 or Q8_0; the copy is the handle's. A packed bfloat16 weight
  * takes half the memory and is multiplied in bfloat16 where the CPU can: x is then rounded to bfloat16 on the way in,
- * sums are float32. Elsewhere it is widened and x stays as it is. Q8_0 takes a quarter and something; its numbers d q are
- * exact in float32, and x stays as it is. A handle keeps to the kernels (section 8) that were
- * chosen when it was packed. It may be shared by threads while nobody updates it. */
+ * sums are float32. Elsewhere it is widened and x stays as it is. Q8_0 takes a quarter and something and is
+ * multiplied as integers: x is narrowed to 16 bits, a scale for each 32 numbers (one that is not finite makes its row NaN).
+ * A handle keeps to the kernels (section 8) that were chosen when it was packed. It may be shared by threads while nobody
+ * updates it. */
 MHLA_API mhla_status mhla_weight_pack(mhla_weight **weight, const void *w, mhla_dtype dtype, int64_t N, int64_t K,
                                       int64_t ldw);
 MHLA_API void mhla_weight_free(mhla_weight *weight);

@@ -19,7 +19,9 @@ static int has_avx512(void) {
     return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
-static int has_avx512bf16(void) { return has_avx512() && __builtin_cpu_supports("avx512bf16"); }
+static int has_avx512bf16(void) {
+    return has_avx512() && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
+}
 #define ISA_LIST(X) X(plain, always) X(avx2, has_avx2) X(avx512, has_avx512) X(avx512bf16, has_avx512bf16)
 #elif defined(MHLA_ARM64)
 #define ISA_LIST(X) X(plain, always) X(neon, always)

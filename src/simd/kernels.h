@@ -57,8 +57,6 @@ typedef enum mhla_store {
     MHLA_STORE_ROWS /* caller's rows = or += row_scale[i] * */
 } mhla_store;
 
-enum { MHLA_GEMM_BLOCKS = 8 };
-
 /* C [m,n] = A B (+ A2 B2). Each element is a chain of fused multiply-adds in the order of k, then of the second
  * factor, whatever the tiling, so that a result never depends on how the work was cut. */
 typedef struct mhla_gemm {
@@ -70,9 +68,6 @@ typedef struct mhla_gemm {
     mhla_store store;
     float *c; /* SET, ADD: panelled with c_rows rows (c_row = 0) or row-major with row stride c_row */
     int64_t c_rows, c_row;
-    /* NULL, or [k/32][width] for the one panel (SET, ADD): each 32 steps of k are a sum of their own, and C (+)= scale * sum,
-     * one after the other */
-    const float *scales;
     mhla_rows out;          /* ROWS */
     const float *row_scale; /* [m] or NULL */
     int accumulate;
@@ -184,12 +179,11 @@ typedef struct mhla_gemm_bf16 {
     int n_prefetch;
 } mhla_gemm_bf16;
 
-/* C [m,width] (=, +=) A B of few rows straight from a weight's storage: element by element what gemm makes of the widened
- * panel (Q8_0: with its scales). Up to MHLA_FEW_PANELS panels of `vectors` vectors at once. */
+/* C [m,width] (=, +=) A B of few rows straight from a weight of bfloat16, panels [ceil(k/2)][width][2]: element by element
+ * what gemm makes of the widened panel. Up to MHLA_FEW_PANELS panels of `vectors` vectors at once. */
 enum { MHLA_FEW_ROWS = 8, MHLA_FEW_PANELS = 2 };
 typedef struct mhla_few {
-    mhla_dtype dtype; /* MHLA_BF16: panels [ceil(k/2)][width][2]; MHLA_Q8_0: panels of blocks, see widen_q8 */
-    int m, k;         /* rows, 1 to MHLA_FEW_ROWS; length of the sums, for Q8_0 a multiple of 32 */
+    int m, k; /* rows, 1 to MHLA_FEW_ROWS; length of the sums */
     int vectors, panels;
     const float *a;
     int64_t a_row;
@@ -198,6 +192,21 @@ typedef struct mhla_few {
     int64_t c_row;
     int add;
 } mhla_few;
+
+/* C [m,width] (=, +=) A B: A [m][a_row] and its scales [m][a_row/32] as narrow_q8 makes them; B one panel of Q8_0, blocks
+ * {float16 d[width]; int8 q[16][width][2]} of 32 rows; k a multiple of 32. Block by block, whatever the number of rows. */
+typedef struct mhla_gemm_q8 {
+    int m, width, k;
+    const int16_t *a;
+    int64_t a_row;
+    const float *scale;
+    const void *b;
+    float *c;
+    int64_t c_row;
+    int add;
+    const mhla_prefetch *prefetch;
+    int n_prefetch;
+} mhla_gemm_q8;
 
 /* A norm of each group of `group` columns: y = (x - mean) rstd w + b, times silu(gate) where there is one; RMS: mean = 0.
  * Backward reads what forward kept in mean and rstd [rows * cols/group]. */
@@ -316,8 +325,9 @@ struct mhla_rng;
     /* bfloat16 in pairs: [k][width] <-> [ceil(k/2)][width][2]; width whole vectors, an odd end is 0 */                    \
     X(narrow_pairs, (uint16_t * dst, const float *src, int k, int width))                                                  \
     X(widen_pairs, (float *dst, const uint16_t *src, int k, int width))                                                    \
-    /* Q8_0 in panels: blocks {float16 d[width]; int8 q[32][width]} of 32 rows -> q [k][width], d [k/32][width] */         \
-    X(widen_q8, (float *q, float *d, const void *src, int k, int width))                                                   \
+    /* Q8_0: rows in 16 bits, dst [n][ld] of src [n][lds], and the scales of blocks of 32, [n][ld/32]; the product */      \
+    X(narrow_q8, (int16_t * dst, float *scale, int64_t ld, const float *src, int64_t lds, int n, int cols))                \
+    X(gemm_q8, (const mhla_gemm_q8 *g))                                                                                    \
     X(few, (const mhla_few *g))                                                                                            \
     /* bfloat16 rows [n][ld] of src [n][lds]; columns to ld = 0 */                                                         \
     X(narrow_rows, (uint16_t * dst, int64_t ld, const float *src, int64_t lds, int n, int cols))                           \

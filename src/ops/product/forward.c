@@ -1,9 +1,9 @@
 /* y = epilogue(x W^T), and dx = dy W on the same engine.
  *
  * The sum over K is cut into chunks that depend on K and the data type alone; inside a chunk each element of y is one
- * chain of fused multiply-adds. Of Q8_0 each block of 32 is a chain, and a chain of fused multiply-adds with their scales
- * adds them up: one multiplication by d for 32 numbers. Rows and columns are cut into tasks, which changes nothing of that: the result does not
- * depend on threads, on the number of rows, or on where a row stands. */
+ * chain of fused multiply-adds. Of Q8_0 each block of 32 is a sum of integers, the row of x being narrowed to 16 bits;
+ * blocks are added one after the other. Rows and columns are cut into tasks, which changes nothing of that: the result does
+ * not depend on threads, on the number of rows, or on where a row stands. */
 #include "core/memory.h"
 #include "core/parallel.h"
 #include "ops/product/product.h"
@@ -23,6 +23,7 @@ typedef struct product {
     float *y;
     const float *x;
     int pairs;   /* multiplied in bfloat16 */
+    int bytes;   /* Q8_0, multiplied as integers */
     int widened; /* panels are, to float32, on the way */
     int direct;  /* tiles are stored into y at once */
     int64_t chunks;
@@ -30,9 +31,13 @@ typedef struct product {
     int per_task; /* panels */
     int64_t row_blocks, column_blocks;
     int widest;    /* panel */
-    char *scratch; /* per worker: sums [rows][columns of a task, or of a panel if there is one chunk]; the rows of x in
-                       bfloat16 [rows][chunk]; a widened panel [chunk][widest] and its scales */
+    char *scratch; /* per worker: sums [rows][columns of a task, or of a panel if there is one chunk]; the rows of x
+                       narrowed, [rows][chunk] in bfloat16 or integers of 16 bits and their scales [rows][chunk/32]; a
+                       widened panel [chunk][widest] */
     size_t sums_bytes, rows_bytes, worker_bytes;
+    /* Few rows of x for Q8_0, narrowed before the tasks begin: [rows][K], [rows][K/32] */
+    int16_t *narrow;
+    float *scales;
 } product;
 
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -41,7 +46,7 @@ static int64_t positive(int64_t n) { return n > 0 ? n : 1; }
 
 /* First k of chunk c, such that no pair and no block is torn. */
 static int64_t chunk_begin(const product *p, int64_t c) {
-    const int64_t whole = p->w->dtype == MHLA_Q8_0 ? 32 : 2;
+    const int64_t whole = p->bytes ? 32 : 2;
     return c == p->chunks ? p->w->K : c * p->w->K / p->chunks / whole * whole;
 }
 
@@ -83,10 +88,10 @@ typedef struct step {
     int depth;
     int q, next; /* the panel, and the one that comes next (or q) */
     int first_panel, last_chunk;
-    float *sums;            /* [m][width] */
-    const uint16_t *narrow; /* [m][CHUNK] of x */
-    const void *b;          /* the panel's part, widened if need be */
-    const float *scales;    /* of Q8_0 */
+    float *sums;   /* [m][width] */
+    void *narrow;  /* [m][CHUNK] of x, of 16 bits each */
+    float *scales; /* [m][CHUNK/32] of them, for Q8_0 */
+    const void *b; /* the panel's part, widened if need be */
 } step;
 
 /* Where the chunk's part of panel q lies in the weight; *bytes is how much it is. */
@@ -111,7 +116,7 @@ static int prefetches(mhla_prefetch f[NEAR], const product *p, const step *s) {
     const mhla_panels one = mhla_one_panel(&p->w->panels, s->q);
     const int column = mhla_panel_begin(&p->w->panels, s->q), bytes = 4 * one.n;
     int count = 0;
-    if (s->first_panel && !p->pairs && s->m > AHEAD)
+    if (s->first_panel && !p->pairs && !p->bytes && s->m > AHEAD)
         f[count++] = rows_of(p->x + s->k, s->row + AHEAD, d->ldx, s->m - AHEAD, 4 * s->depth);
     if (s->last_chunk) {
         f[count++] = rows_of(p->y + column, s->row, d->ldy, s->m, bytes);
@@ -150,6 +155,24 @@ static void multiply(const product *p, const step *s) {
         w->kernels->gemm_bf16(&g);
         return;
     }
+    if (p->bytes) {
+        const mhla_gemm_q8 g = {
+            .m = s->m,
+            .width = width,
+            .k = s->depth,
+            .a = s->narrow,
+            .a_row = CHUNK,
+            .scale = s->scales,
+            .b = s->b,
+            .c = s->sums,
+            .c_row = width,
+            .add = s->k > 0,
+            .prefetch = near,
+            .n_prefetch = n_near,
+        };
+        w->kernels->gemm_q8(&g);
+        return;
+    }
     const mhla_gemm g = {
         .m = s->m,
         .n = one,
@@ -164,7 +187,6 @@ static void multiply(const product *p, const step *s) {
                             : MHLA_STORE_SET,
         .c = s->sums,
         .c_row = width,
-        .scales = s->scales,
         .out = {p->y + s->row * p->d.ldy + column, NULL, p->d.ldy, MHLA_F32},
         .accumulate = p->d.accumulate,
         .prefetch = near,
@@ -204,14 +226,16 @@ static void task(void *arg, int64_t index, int worker) {
     const int q0 = (int)(index / p->row_blocks) * p->per_task;
     const int q1 = q0 + p->per_task < w->panels.count ? q0 + p->per_task : w->panels.count;
     char *scratch = p->scratch ? p->scratch + (size_t)worker * p->worker_bytes : NULL;
-    uint16_t *narrow = scratch ? (uint16_t *)(scratch + p->sums_bytes) : NULL;
     float *wide = scratch ? (float *)(scratch + p->sums_bytes + p->rows_bytes) : NULL;
-    s.narrow = narrow;
+    s.narrow = scratch ? scratch + p->sums_bytes : NULL;
+    s.scales = (float *)((uint16_t *)s.narrow + (int64_t)p->rows * CHUNK);
     for (int64_t c = 0; c < p->chunks; c++) {
         s.k = chunk_begin(p, c);
         s.depth = (int)(chunk_begin(p, c + 1) - s.k);
         s.last_chunk = c == p->chunks - 1;
-        if (p->pairs) w->kernels->narrow_rows(narrow, CHUNK, p->x + s.row * p->d.ldx + s.k, p->d.ldx, s.m, s.depth);
+        const float *x = p->x + s.row * p->d.ldx + s.k;
+        if (p->pairs) w->kernels->narrow_rows(s.narrow, CHUNK, x, p->d.ldx, s.m, s.depth);
+        if (p->bytes) w->kernels->narrow_q8(s.narrow, s.scales, CHUNK, x, p->d.ldx, s.m, s.depth);
         for (s.q = q0; s.q < q1; s.q++) {
             const int64_t at = mhla_panel_begin(&w->panels, s.q) - mhla_panel_begin(&w->panels, q0);
             int64_t bytes;
@@ -221,13 +245,7 @@ static void task(void *arg, int64_t index, int worker) {
             s.b = panel_at(p, s.q, s.k, s.depth, &bytes);
             if (p->widened) {
                 const mhla_panels one = mhla_one_panel(&w->panels, s.q);
-                if (w->dtype == MHLA_Q8_0) {
-                    float *scales = wide + (int64_t)CHUNK_WIDENED * p->widest;
-                    w->kernels->widen_q8(wide, scales, s.b, s.depth, mhla_panels_width(&one));
-                    s.scales = scales;
-                } else {
-                    w->kernels->widen_pairs(wide, s.b, s.depth, mhla_panels_width(&one));
-                }
+                w->kernels->widen_pairs(wide, s.b, s.depth, mhla_panels_width(&one));
                 s.b = wide;
             }
             multiply(p, &s);
@@ -236,7 +254,7 @@ static void task(void *arg, int64_t index, int worker) {
     }
 }
 
-/* ---- Few rows of a weight that would be widened: straight from its storage, a panel's whole depth at a time ---- */
+/* ---- Few rows of a weight in fewer bits: a panel's whole depth at a time, straight from its storage ---- */
 
 /* Panels of one shape, together where one alone has too few chains to keep the multipliers busy. */
 static int panels_together(const product *p, int q, int end) {
@@ -248,6 +266,22 @@ static int panels_together(const product *p, int q, int end) {
                : 1;
 }
 
+/* sums [m][width] of panel q of Q8_0. */
+static void few_bytes(const product *p, int q, float *sums, int width) {
+    const int K = (int)p->w->K;
+    int64_t bytes;
+    const mhla_gemm_q8 g = {.m = (int)p->d.rows,
+                            .width = width,
+                            .k = K,
+                            .a = p->narrow,
+                            .a_row = K,
+                            .scale = p->scales,
+                            .b = panel_at(p, q, 0, K, &bytes),
+                            .c = sums,
+                            .c_row = width};
+    p->w->kernels->gemm_q8(&g);
+}
+
 static void few_task(void *arg, int64_t index, int worker) {
     (void)worker;
     const product *p = arg;
@@ -257,19 +291,18 @@ static void few_task(void *arg, int64_t index, int worker) {
     const int q1 = q0 + p->per_task < w->panels.count ? q0 + p->per_task : w->panels.count;
     for (int q = q0, together; q < q1; q += together) {
         const mhla_panels one = mhla_one_panel(&w->panels, q);
-        together = panels_together(p, q, q1);
-        mhla_few g = {.dtype = w->dtype,
-                      .m = (int)p->d.rows,
+        together = p->bytes ? 1 : panels_together(p, q, q1);
+        if (p->bytes) few_bytes(p, q, sums[0], mhla_panels_width(&one));
+        mhla_few g = {.m = (int)p->d.rows,
                       .vectors = one.vectors,
                       .panels = together,
                       .a_row = p->d.ldx,
                       .c = {sums[0], sums[1]},
                       .c_row = mhla_panels_width(&one)};
-        const int64_t chunks = w->dtype == MHLA_Q8_0 ? 1 : p->chunks; /* blocks are sums of their own anyway */
-        for (int64_t c = 0; c < chunks; c++) {
+        for (int64_t c = 0; c < p->chunks && !p->bytes; c++) {
             const int64_t k = chunk_begin(p, c);
             int64_t bytes;
-            g.k = (int)(chunk_begin(p, chunks == 1 ? p->chunks : c + 1) - k);
+            g.k = (int)(chunk_begin(p, c + 1) - k);
             g.a = p->x + k;
             g.add = c > 0;
             for (int i = 0; i < together; i++) g.b[i] = panel_at(p, q + i, k, g.k, &bytes);
@@ -283,7 +316,8 @@ static void few_task(void *arg, int64_t index, int worker) {
 static product lay_out(const mhla_linear_desc *desc, const mhla_weight *weight) {
     product p = {.w = weight, .d = *desc};
     p.pairs = weight->dtype == MHLA_BF16 && weight->kernels->gemm_bf16 != NULL;
-    p.widened = weight->dtype != MHLA_F32 && !p.pairs;
+    p.bytes = weight->dtype == MHLA_Q8_0;
+    p.widened = weight->dtype == MHLA_BF16 && !p.pairs;
     p.chunks = ceil_div(weight->K, p.widened ? CHUNK_WIDENED : CHUNK);
     p.widest = (int)positive(mhla_panel_begin(&weight->panels, 1)); /* the first is */
     p.direct = weight->dtype == MHLA_F32 && p.chunks == 1 && !desc->bias && !desc->residual && !desc->pre_activation &&
@@ -292,9 +326,10 @@ static product lay_out(const mhla_linear_desc *desc, const mhla_weight *weight) 
     mhla_carver c = {0};
     mhla_carve_floats(&c, (int64_t)p.rows * p.widest * (p.chunks == 1 ? 1 : p.per_task));
     p.sums_bytes = c.used;
-    if (p.pairs) mhla_carve(&c, (size_t)p.rows * CHUNK * sizeof(uint16_t));
+    if (p.pairs || p.bytes) mhla_carve(&c, (size_t)p.rows * CHUNK * sizeof(uint16_t));
+    if (p.bytes) mhla_carve_floats(&c, (int64_t)p.rows * (CHUNK / 32));
     p.rows_bytes = c.used - p.sums_bytes;
-    if (p.widened) mhla_carve_floats(&c, (int64_t)(CHUNK_WIDENED + MHLA_GEMM_BLOCKS) * p.widest);
+    if (p.widened) mhla_carve_floats(&c, (int64_t)CHUNK_WIDENED * p.widest);
     p.worker_bytes = c.used;
     return p;
 }
@@ -307,7 +342,17 @@ typedef struct products {
     int count;
 } products;
 
-static int is_few(const product *p) { return p->widened && p->d.rows <= MHLA_FEW_ROWS; }
+static int is_few(const product *p) { return (p->widened || p->bytes) && p->d.rows <= MHLA_FEW_ROWS; }
+
+/* Room for few rows of K numbers, narrowed; the same whatever the weight's type, so that what suffices for one weight
+ * suffices beside others. */
+static size_t narrow_bytes(product *p, char *base, int64_t rows, int64_t K) {
+    mhla_carver c = {base, 0};
+    if (rows > MHLA_FEW_ROWS) return 0;
+    p->narrow = mhla_carve(&c, (size_t)(rows * K) * sizeof *p->narrow);
+    p->scales = mhla_carve_floats(&c, rows * (K / 32));
+    return c.used;
+}
 
 static void products_task(void *arg, int64_t index, int worker) {
     products *all = arg;
@@ -318,19 +363,31 @@ static void products_task(void *arg, int64_t index, int worker) {
 
 static mhla_status run(products *all, const mhla_context *context, void *workspace) {
     const int threads = mhla_context_threads(context);
-    size_t worker_bytes = 0;
+    size_t worker_bytes = 0, shared = 0;
     void *own = NULL;
+    const product *bytes = NULL; /* a product whose rows are narrowed first: x is the same for all */
+    product at = {0};
     for (int i = 0; i < all->count; i++) {
         const product *p = &all->p[i];
         all->first[i + 1] = all->first[i] + (is_few(p) ? 1 : p->row_blocks) * p->column_blocks;
         if (!is_few(p) && !p->direct && p->worker_bytes > worker_bytes) worker_bytes = p->worker_bytes;
+        if (is_few(p) && p->bytes) bytes = p;
     }
-    if (worker_bytes > 0) {
-        char *scratch = workspace ? workspace : (own = mhla_alloc(worker_bytes * (size_t)threads));
+    if (bytes) shared = narrow_bytes(&at, NULL, bytes->d.rows, bytes->w->K);
+    if (worker_bytes + shared > 0) {
+        char *scratch = workspace ? workspace : (own = mhla_alloc(shared + worker_bytes * (size_t)threads));
         if (scratch == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for the tiles of %d threads", threads);
+        if (bytes) {
+            const mhla_linear_desc *d = &bytes->d;
+            narrow_bytes(&at, scratch, d->rows, bytes->w->K);
+            bytes->w->kernels->narrow_q8(at.narrow, at.scales, bytes->w->K, bytes->x, d->ldx, (int)d->rows,
+                                         (int)bytes->w->K);
+        }
         for (int i = 0; i < all->count; i++) {
-            all->p[i].scratch = scratch;
+            all->p[i].scratch = scratch + shared;
             all->p[i].worker_bytes = worker_bytes;
+            all->p[i].narrow = at.narrow;
+            all->p[i].scales = at.scales;
         }
     }
     mhla_parallel(context, all->first[all->count], products_task, all);
@@ -449,8 +506,8 @@ size_t mhla_linear_workspace(const mhla_linear_desc *desc, int64_t N, int64_t K,
     const size_t threads = (size_t)mhla_context_threads(d.context);
     mhla_weight w = {.kernels = mhla_kernels_get(), .dtype = dtype, .N = N, .K = K};
     w.panels = mhla_product_panels(w.kernels, N, dtype);
-    size_t most = lay_out(&d, &w).worker_bytes * threads, wide_at;
-    if (dtype == MHLA_Q8_0) return most ? most : 1;
+    size_t wide_at, most = lay_out(&d, &w).worker_bytes * threads + narrow_bytes(&(product){0}, NULL, d.rows, K);
+    if (dtype == MHLA_Q8_0) return most;
     turning t = {.w = &w};
     size_t bytes = turning_bytes(&t, d.context, &wide_at);
     bytes += lay_out(&d, &t.turned).worker_bytes * threads;

@@ -113,10 +113,10 @@ static void put_numbers(const mhla_weight *w, const lanes *l, const float *rows,
 static void put_blocks(const lanes *l, const mhla_q8_block blocks[MHLA_WIDEST], int64_t b) {
     char *to = l->panel + b * (int64_t)sizeof *blocks * l->width;
     uint16_t *d = (uint16_t *)to + l->lane;
-    int8_t *q = (int8_t *)to + 2 * l->width + l->lane;
+    int8_t *q = (int8_t *)to + 2 * l->width + 2 * l->lane;
     for (int r = 0; r < l->n; r++) d[r] = blocks[r].d;
-    for (int i = 0; i < MHLA_Q8_COUNT; i++, q += l->width)
-        for (int r = 0; r < l->n; r++) q[r] = blocks[r].q[i];
+    for (int i = 0; i < MHLA_Q8_COUNT; i++)
+        for (int r = 0; r < l->n; r++) q[2 * (i / 2 * l->width + r) + i % 2] = blocks[r].q[i];
 }
 
 /* One part of the rows of a panel, DEPTH numbers at most; Q8_0 from Q8_0 as it is. */
@@ -168,7 +168,8 @@ static void get_row(float *to, const mhla_weight *w, int64_t row) {
         for (int64_t k = 0; k < w->K; k++) {
             const char *block = l.panel + k / MHLA_Q8_COUNT * (int64_t)sizeof(mhla_q8_block) * l.width;
             const float d = mhla_half_to_float(((const uint16_t *)block)[l.lane]);
-            to[k] = d * (float)((const int8_t *)block)[(2 + k % MHLA_Q8_COUNT) * l.width + l.lane];
+            const int64_t pair = k % MHLA_Q8_COUNT / 2 * l.width + l.lane;
+            to[k] = d * (float)((const int8_t *)block)[2 * (l.width + pair) + k % 2];
         }
 }
 

@@ -21,7 +21,7 @@ struct mhla_weight {
     int64_t N, K;
     mhla_panels panels; /* of the N columns of W^T */
     /* Panel p at mhla_storage_bytes(dtype, K, begin(p)). float32: [K][width]; bfloat16: [ceil(K/2)][width][2]; Q8_0:
-     * [K/32] of {float16 d[width]; int8 q[32][width]} */
+     * [K/32] of {float16 d[width]; int8 q[16][width][2]} */
     void *data;
     int in_slab; /* the memory is a slab's */
 };

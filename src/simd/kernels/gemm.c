@@ -1,7 +1,7 @@
 /* The matrix product that everything stands on: C = A B (+ A2 B2), tile by tile, B in panels. */
 #include "simd/kernels/isa.h"
 
-enum { TILE_MAX_ROWS = 8, TILE_MAX_VECTORS = 4, TILE_BLOCK = 32 /* steps of k under one scale */ };
+enum { TILE_MAX_ROWS = 8, TILE_MAX_VECTORS = 4 };
 
 /* What a tile fetches while it computes: lines of memory that will be needed later, at most a few per step of k, so
  * that they never queue up. */

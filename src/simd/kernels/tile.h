@@ -146,44 +146,13 @@ INLINE void TILE(store_rows)(TILE(tv) acc[TILE_MAX_ROWS][TILE_MAX_VECTORS], cons
     }
 }
 
-/* C (=, +=) scale * acc, a scale for each column. */
-INLINE void TILE(store_scaled)(float *c, int64_t step, TILE(tv) acc[TILE_MAX_ROWS][TILE_MAX_VECTORS], const int mr,
-                               const int nv, const float *scales, int add) {
-#pragma GCC unroll 4
-    for (int j = 0; j < nv; j++) {
-        const TILE(tv) d = *(const TILE(tv) *)(scales + j * TILE_LANES);
-#pragma GCC unroll 8
-        for (int i = 0; i < mr; i++) {
-            TILE(tv) *at = (TILE(tv) *)(c + i * step + j * TILE_LANES);
-            if (add)
-                *at += d * acc[i][j];
-            else
-                *at = d * acc[i][j];
-        }
-    }
-}
-
 INLINE void TILE(run)(const int mr, const int nv, const mhla_gemm *g, int row, int column, const tile_fetch *fetch) {
     TILE(tv) acc[TILE_MAX_ROWS][TILE_MAX_VECTORS];
     const int width = nv * TILE_LANES;
     float *c = g->c + (g->c_row ? row * g->c_row + column : g->c_rows * column + (int64_t)row * width);
     const int64_t step = g->c_row ? g->c_row : width;
     if (g->f.k > 0) {
-        mhla_factor f = g->f;
-        tile_fetch near = *fetch;
-        for (int left = f.k; left > 0; left -= f.k) {
-            if (g->scales) f.k = TILE_BLOCK;
-            TILE(factor)(acc, mr, nv, &f, f.k, row, column, width, 1, &near);
-            if (g->scales == NULL) break;
-            const int done = g->f.k - left;
-            TILE(store_scaled)
-            (c, step, acc, mr, nv, g->scales + (int64_t)(done / TILE_BLOCK) * width,
-             done || g->store == MHLA_STORE_ADD);
-            f.a += TILE_BLOCK;
-            f.b += TILE_BLOCK * width;
-            near.line += near.step * TILE_BLOCK;
-        }
-        if (g->scales) return;
+        TILE(factor)(acc, mr, nv, &g->f, g->f.k, row, column, width, 1, fetch);
     } else {
 #pragma GCC unroll 8
         for (int i = 0; i < mr; i++)
