@@ -305,8 +305,8 @@ static double bytes_of(const page *p, const budget *b) {
     return sum;
 }
 
-/* All of it if that fits; else fewer samples, then fewer layers, then one head. */
-static budget find_budget(const page *p) {
+/* The most that any model has: it is not one model that has most of everything. */
+static budget all_maps(const page *p) {
     budget b = {0};
     for (int i = 0; i < p->count; i++) {
         const mhla_analysis *a = p->list[i];
@@ -315,6 +315,12 @@ static budget find_budget(const page *p) {
         if (a->layers > b.layers) b.layers = a->layers;
         if (a->heads > b.heads) b.heads = a->heads;
     }
+    return b;
+}
+
+/* All of it if that fits; else fewer samples, then fewer layers, then one head. */
+static budget find_budget(const page *p) {
+    budget b = all_maps(p);
     while (b.samples > 1 && bytes_of(p, &b) > MOST_BYTES) b.samples--;
     while (b.layers > 2 && bytes_of(p, &b) > MOST_BYTES) b.layers--;
     while (b.heads > 1 && bytes_of(p, &b) > MOST_BYTES) b.heads--;
@@ -424,14 +430,16 @@ static void write_select(FILE *out, const char *id, const char *label, int count
     fputs("</select></label>\n", out);
 }
 
-static mhla_status write_controls(const page *p, const budget *b, const mhla_analysis *most) {
+static mhla_status write_controls(const page *p, const budget *b, const budget *all) {
+    char *const *titles = NULL;
     int *layers = malloc((size_t)b->layers * sizeof *layers), text = 0, pictures = 0, class_token = 0;
     if (layers == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for %d layers", b->layers);
-    for (int k = 0; k < b->layers; k++) layers[k] = layer_at(k, b->layers, most->layers);
+    for (int k = 0; k < b->layers; k++) layers[k] = layer_at(k, b->layers, all->layers);
     for (int i = 0; i < p->count; i++) {
         text |= is_text(p->list[i]);
         pictures |= !is_text(p->list[i]);
         class_token |= p->list[i]->first;
+        if (shown_maps(p->list[i]) && p->list[i]->maps == all->samples) titles = p->list[i]->titles;
     }
     FILE *out = p->out;
     fprintf(out,
@@ -444,7 +452,7 @@ static mhla_status write_controls(const page *p, const budget *b, const mhla_ana
             : text           ? "token"
                              : "patch",
             class_token ? ", <kbd>c</kbd> asks the class token" : "");
-    write_select(out, "sample", text && !pictures ? "text" : "image", (int)b->samples, NULL, most->titles);
+    write_select(out, "sample", text && !pictures ? "text" : "image", (int)b->samples, NULL, titles);
     write_select(out, "layer", "layer", b->layers, layers, NULL);
     write_select(out, "head", "head", b->heads, NULL, NULL);
     fprintf(out,
@@ -458,22 +466,17 @@ static mhla_status write_controls(const page *p, const budget *b, const mhla_ana
 
 static mhla_status write_maps(const page *p) {
     FILE *out = p->out;
-    const budget b = find_budget(p);
-    const mhla_analysis *most = NULL; /* the model with the most layers and samples names them */
+    const budget b = find_budget(p), all = all_maps(p);
     int text = 0;
-    for (int i = 0; i < p->count; i++)
-        if (shown_maps(p->list[i]) &&
-            (most == NULL || p->list[i]->layers > most->layers || p->list[i]->maps > most->maps))
-            most = p->list[i];
     fputs("<section id=\"look\"><h2>What a token attends to</h2>\n", out);
-    if (most == NULL || b.layers == 0) {
+    if (b.layers == 0) {
         fputs(
             "<p class=\"remark\">No maps: no sample kept one, only some rows were formed, or they are too large for a "
             "page.</p>\n<script type=\"application/json\" id=\"maps\">{\"models\":[]}</script>\n</section>\n",
             out);
         return MHLA_OK;
     }
-    MHLA_TRY(write_controls(p, &b, most));
+    MHLA_TRY(write_controls(p, &b, &all));
     fputs("<noscript><p class=\"remark\">The maps need JavaScript.</p></noscript>\n", out);
     for (int i = 0; i < p->count; i++) text |= is_text(p->list[i]);
     fprintf(out, "<div class=\"looks%s\">\n", text ? " texts" : "");
@@ -492,11 +495,11 @@ static mhla_status write_maps(const page *p) {
         k++;
     }
     fputs("</div>\n", out);
-    if (b.layers < most->layers || b.heads < most->heads || b.samples < most->maps)
+    if (b.layers < all.layers || b.heads < all.heads || b.samples < all.samples)
         fprintf(
             out,
             "<p class=\"small\">So that the page stays small it has %lld %s, %d of %d layers, %d of %d heads.</p>\n",
-            (long long)b.samples, b.samples == 1 ? "sample" : "samples", b.layers, most->layers, b.heads, most->heads);
+            (long long)b.samples, b.samples == 1 ? "sample" : "samples", b.layers, all.layers, b.heads, all.heads);
     for (int i = 0; i < p->count; i++)
         if (shown_maps(p->list[i]) && shown_tokens(p->list[i]) < p->list[i]->T) {
             fprintf(out, "<p class=\"small\">The first %lld tokens of %lld; they see no others.</p>\n",

@@ -323,6 +323,35 @@ static void files(void **state) {
     remove_folder(folder);
 }
 
+/* Models that differ: the page offers the layers of the one that has most, though another kept maps of more samples. */
+static void different_models(void **state) {
+    (void)state;
+    char folder[40], path[64];
+    new_pictures(folder);
+    const char *names[] = {"deep", "flat"}, *data = in_folder(folder, "pictures.npy");
+    const char *small[] = {"image=16,16", "channels=1", "padding=0,0", "patch=4", "dim=16", "heads=2", "depth=1"};
+    mhla_model *m[2] = {new_deit("mhla", "blocks=2,2", "mix=paper")};
+    ASSERT_OK(mhla_model_create(&m[1], "deit_nano", small, 7, 3));
+    mhla_model_set_context(m[1], single_thread());
+    mhla_analysis *a[2];
+    for (int i = 0; i < 2; i++)
+        a[i] = look(m[i], data, (mhla_analysis_desc){.samples = 2, .rank_samples = -1, .maps = i + 1});
+    snprintf(path, sizeof path, "%s/a.html", folder);
+    ASSERT_OK(mhla_analysis_write(path, (const mhla_analysis *const *)a, names, 2));
+    check_page(path, 2);
+    size_t size;
+    char *text = read_text(path, &size);
+    const char *layers = strstr(text, "id=\"choose-layer\"");
+    assert_non_null(layers);
+    assert_int_equal(strncmp(strchr(layers, '>') + 1, "<option value=\"0\">0</option><option value=\"1\">1<", 48), 0);
+    free(text);
+    for (int i = 0; i < 2; i++) {
+        mhla_analysis_free(a[i]);
+        mhla_model_free(m[i]);
+    }
+    remove_folder(folder);
+}
+
 /* ---- Language models ---- */
 
 static void text(void **state) {
@@ -398,6 +427,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(linear_is_a_case), cmocka_unit_test(rows_and_maps), cmocka_unit_test(threads),
         cmocka_unit_test(mixing),           cmocka_unit_test(files),         cmocka_unit_test(text),
+        cmocka_unit_test(different_models),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
