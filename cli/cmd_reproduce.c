@@ -37,5 +37,5 @@ int cmd_reproduce(int argc, char **argv) {
     mhla_lab *lab = NULL; /* the library knows the nearest name */
     mhla_lab_open(&lab, &(mhla_lab_desc){.size = sizeof(mhla_lab_desc), .experiment = argv[0]});
     mhla_lab_free(lab);
-    return cli_wrong("reproduce", "%s", mhla_message());
+    return cli_wrong("reproduce", "%s%s", mhla_message(), strstr(mhla_message(), " one of ") ? ", mqar" : "");
 }

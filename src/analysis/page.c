@@ -114,7 +114,7 @@ static void write_summary(const page *p) {
     fputs("</tbody></table></div>\n<p class=\"small\">Means over samples, layers and heads.", out);
     for (int i = 0; i < p->count; i++)
         if (p->list[i]->blocks[0] <= 2 && p->list[i]->blocks[1] <= 2) {
-            fputs(" Where an image has 2 x 2 blocks or fewer, none of them is far.", out);
+            fputs(" Where there are 2 x 2 blocks or fewer, none of them is far.", out);
             break;
         }
     for (int i = 0; i < p->count; i++) {
