@@ -282,8 +282,9 @@ static void print(const sample_work *w, int same) {
     if (!json) {
         printf("%s: ", w->out);
         if (w->folder && w->kept) printf("%lld images were there, ", (long long)w->kept);
-        printf("%lld image%s of %d x %d, %s, %d steps, guidance %g, %s", (long long)w->made, w->made == 1 ? "" : "s",
-               r->width, r->height, r->method, r->steps, r->guidance, text_time(time, sizeof time, w->seconds));
+        printf("%lld image%s of %d x %d, %s, %d step%s, guidance %g, %s", (long long)w->made, w->made == 1 ? "" : "s",
+               r->width, r->height, r->method, r->steps, r->steps == 1 ? "" : "s", r->guidance,
+               text_time(time, sizeof time, w->seconds));
         printf(" (%s a step of an image)\n", text_time(time, sizeof time, w->seconds / evaluations));
         if (same) printf("%s: the same pixels as %s\n", w->out, like);
         return;

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <utf8proc.h>
 
 #include "core/memory.h"
 #include "core/parallel.h"
@@ -264,29 +265,40 @@ mhla_status mhla_model_sample(mhla_model *model, float *images, const mhla_sampl
 
 /* ---- Which class, which model ---- */
 
-static const char *lowered(char to[64], const char *text) {
-    size_t n = 0;
-    for (; n < 63 && text[n]; n++) to[n] = (char)(text[n] >= 'A' && text[n] <= 'Z' ? text[n] + ('a' - 'A') : text[n]);
-    to[n] = '\0';
-    return to;
+/* Letters of either size are the same, and so are their two ways of carrying accents. malloc'ed; what is no UTF-8 stays. */
+static char *folded(const char *text) {
+    utf8proc_uint8_t *to = NULL;
+    const utf8proc_option_t how = UTF8PROC_NULLTERM | UTF8PROC_STABLE | UTF8PROC_COMPOSE | UTF8PROC_CASEFOLD;
+    return utf8proc_map((const utf8proc_uint8_t *)text, 0, &to, how) >= 0 ? (char *)to : strdup(text);
+}
+
+/* The class of this name, or -1; *near: the one that may be meant, or -1. */
+static mhla_status find_name(const mhla_model *model, const char *name, int classes, int *found, int *near) {
+    *found = *near = -1;
+    char *asked = folded(name);
+    if (asked == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for a name");
+    mhla_nearest nearest = mhla_nearest_begin(asked);
+    for (int i = 0; i < classes && model->class_names && *found < 0; i++) {
+        char *known = folded(model->class_names[i] ? model->class_names[i] : "");
+        const int before = nearest.distance;
+        if (known && strcmp(known, asked) == 0) *found = i;
+        if (known) mhla_nearest_offer(&nearest, known);
+        if (nearest.distance < before) *near = i;
+        free(known);
+    }
+    free(asked);
+    return MHLA_OK;
 }
 
 mhla_status mhla_model_class_find(const mhla_model *model, const char *name, int *class_) {
     MHLA_TRY(mhla_model_need(model, &mhla_family_dit));
     if (name == NULL || class_ == NULL) return mhla_fail(MHLA_EINVAL, "%s is NULL", name ? "class_" : "name");
     const mhla_dit_config *c = mhla_dit_config_of(model->dit);
-    char asked_low[64], known_low[64];
-    mhla_nearest nearest = mhla_nearest_begin(lowered(asked_low, name));
-    int near = 0;
-    for (int i = 0; i < c->classes && model->class_names; i++) {
-        const char *known = model->class_names[i] ? model->class_names[i] : "";
-        if (strcasecmp(known, name) == 0) {
-            *class_ = i;
-            return MHLA_OK;
-        }
-        const int before = nearest.distance;
-        mhla_nearest_offer(&nearest, lowered(known_low, known));
-        if (nearest.distance < before) near = i;
+    int found, near;
+    MHLA_TRY(find_name(model, name, c->classes, &found, &near));
+    if (found >= 0) {
+        *class_ = found;
+        return MHLA_OK;
     }
     const size_t digits = strspn(name, "0123456789");
     if (*name && name[digits] == '\0') {
@@ -300,7 +312,7 @@ mhla_status mhla_model_class_find(const mhla_model *model, const char *name, int
         return mhla_fail(MHLA_EINVAL, "class none: the model has no null label");
     }
     const mhla_quoted asked = mhla_quote(name);
-    if (nearest.best)
+    if (near >= 0)
         return mhla_fail(MHLA_EINVAL, "no class is called %s: is it \"%.80s\"?", asked.text, model->class_names[near]);
     return mhla_fail(MHLA_EINVAL, "no class is called %s: %s 0 to %d", asked.text,
                      model->class_names ? "the model has classes" : "the model's classes have no names, they are",

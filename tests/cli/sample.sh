@@ -23,6 +23,9 @@ $s -n 3 --out f | report
 mhla sample -m m --steps 5 --quiet -n 3 --out f; echo "-> $?"
 mhla sample -m ./m --steps 4 --quiet -n 3 --out f | report # weights are known by their hash
 cp -r m commas && sed -i 's/"Bag"/"Bag, of leather"/' commas/config.json
+sed -i 's/"Trouser"/"\\u00dcber"/' commas/config.json # as the folder of a class may be called
+for name in 'über' 'U\314\210BER' 'uber'; do mhla sample -m commas --steps 1 --quiet -c "$(printf "$name")" --out over.png | report; done
+sed -i 's/"\\u00dcber"/"Trouser"/' commas/config.json
 mhla sample -m commas --steps 4 --quiet -n 1 -c 'trouser, Bag, of leather,0' --out commas.png | report
 $s -n 1 -c bag --seed 2 --out one.png >/dev/null; cmp one.png f/2-Bag/000002.png && echo 'alone or in a folder: the same file'
 
