@@ -32,11 +32,13 @@ static void features_free(mhla_features *f) {
 
 /* ---- Classes ------------------------------------------------------------------------------------------------------------- */
 
-/* Letters and digits alone count, so that a folder "T-shirt_top" is the class "T-shirt/top". */
+static int counts(char c) { return isalnum((unsigned char)c) || (unsigned char)c >= 0x80; }
+
+/* Letters, of whatever script, and digits alone count, so that a folder "T-shirt_top" is the class "T-shirt/top". */
 static int same_name(const char *a, const char *b) {
     for (;; a++, b++) {
-        while (*a && !isalnum((unsigned char)*a)) a++;
-        while (*b && !isalnum((unsigned char)*b)) b++;
+        while (*a && !counts(*a)) a++;
+        while (*b && !counts(*b)) b++;
         if (tolower((unsigned char)*a) != tolower((unsigned char)*b)) return 0;
         if (*a == '\0') return 1;
     }

@@ -15,6 +15,15 @@ wc -l <err
 mhla measure data data --features run --limit 12 --dump features >out; echo "-> $?"
 for file in features/*; do echo "$file"; head -c 128 "$file" | tail -c 118 | tr -s ' '; done
 
+echo "# classes by names of other scripts: one of the four is right"
+cp -rL run/best named && sed -i 's/^ *"0"/"Ä"/; s/^ *"1"/"Ö"/; s/^ *"2"/"日"/; s/^ *"3"/"Ω"/' named/config.json
+base64 -d >plain.png <<END
+iVBORw0KGgoAAAANSUhEUgAAAAgAAAAICAAAAADhZOFXAAAAGUlEQVR42mPUYIAAJgacDMZLDAwMYfjVAAA0nAFfFOStxgAAAABJRU5ErkJggg==
+END
+for class in Ä Ö 日 Ω; do
+    rm -rf made && mkdir -p "made/$class" && cp plain.png "made/$class/1.png" && cp plain.png "made/$class/2.png"
+    mhla measure data made --features named --json 2>/dev/null | json | grep accuracy
+done | sort
 echo "# refused"
 mkdir empty class class/a
 mhla measure data --features run; echo "-> $?"
