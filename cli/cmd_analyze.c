@@ -225,8 +225,11 @@ static mhla_status print_map(const looked *x) {
 
 /* ---- Running ---- */
 
+/* One that can be written to: said before the work, not after it. */
 static mhla_status make_folder(const char *path) {
-    if (mkdir(path, 0777) == 0 || errno == EEXIST) return MHLA_OK;
+    char inside[PATH + 8];
+    snprintf(inside, sizeof inside, "%s/./file", path);
+    if ((mkdir(path, 0777) == 0 || errno == EEXIST) && cli_writable(inside)) return MHLA_OK;
     fprintf(stderr, "mhla analyze: %s: %s\n", path, strerror(errno));
     return MHLA_EIO;
 }
