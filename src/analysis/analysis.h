@@ -42,6 +42,8 @@ mhla_status mhla_gallery_open(mhla_gallery **pictures, const char *source, const
 void mhla_gallery_frame(mhla_gallery *pictures, int height, int width);
 void mhla_gallery_free(mhla_gallery *pictures);
 int64_t mhla_gallery_count(const mhla_gallery *pictures);
+/* The sentence about a file that is not among them because it cannot be read, or NULL. */
+const char *mhla_gallery_left_out(mhla_gallery *pictures);
 /* Picture i; *label its class, -1: it has none. May be called by several threads at once. */
 mhla_status mhla_gallery_get(mhla_gallery *pictures, int64_t i, mhla_image *image, int *label);
 int mhla_gallery_classes(const mhla_gallery *pictures); /* 0: they have none */

@@ -109,6 +109,12 @@ void mhla_gallery_free(mhla_gallery *p) {
 }
 
 int64_t mhla_gallery_count(const mhla_gallery *p) { return p->count; }
+const char *mhla_gallery_left_out(mhla_gallery *p) {
+    int64_t count;
+    const char *sentence = NULL;
+    if (p->data) mhla_dataset_broken(p->data, &count, &sentence, 1);
+    return sentence;
+}
 int mhla_gallery_classes(const mhla_gallery *p) { return p->data ? mhla_dataset_classes(p->data) : 0; }
 const char *mhla_gallery_class_name(const mhla_gallery *p, int label) {
     return p->data ? mhla_dataset_class_name(p->data, label) : "";

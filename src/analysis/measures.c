@@ -144,6 +144,8 @@ mhla_status mhla_measure(mhla_measures *result, const mhla_measure_desc *desc) {
     for (int i = 0; i < 2 && status == MHLA_OK; i++) {
         status = mhla_gallery_open(&sets[i], sources[i], d->split, d->limit);
         if (status == MHLA_OK) mhla_gallery_frame(sets[i], d->height, d->width);
+        if (status == MHLA_OK && mhla_gallery_left_out(sets[i])) /* the rest would be another set */
+            status = mhla_fail(MHLA_EDATA, "%s", mhla_gallery_left_out(sets[i]));
         if (status == MHLA_OK && mhla_gallery_count(sets[i]) < 2)
             status = mhla_fail(MHLA_EDATA, "%s: %lld picture: a covariance takes two at least", sources[i],
                                (long long)mhla_gallery_count(sets[i]));

@@ -357,6 +357,9 @@ static void test_measure(void **state) {
     write_file(folder, "flat/020.png", "broken", 6);
     d = describe(array, flat, model_path);
     ASSERT_FAILS(mhla_measure(&b, &d), MHLA_EDATA, "020.png: neither PNG nor JPEG");
+    write_file(folder, "classes/2/020.png", "broken", 6); /* there, too: no picture is missing without a word */
+    d = describe(array, classes, model_path);
+    ASSERT_FAILS(mhla_measure(&b, &d), MHLA_EDATA, "020.png: neither PNG nor JPEG");
     remove_folder(folder);
 }
 
