@@ -241,7 +241,7 @@ mhla_status mhla_dataset_open_folder(mhla_dataset *d, const char *folder, mhla_s
     MHLA_TRY(find_split(part, classes, folder, split));
     MHLA_TRY(list_classes(d, classes));
     if (d->classes == 0)
-        return mhla_fail(MHLA_EDATA, "%s: no pictures in it: expected a folder for each class", classes);
+        return mhla_fail(MHLA_EDATA, "%s: no folder in it: expected one for each class, with its pictures", classes);
     MHLA_TRY(check_classes(d, part, classes));
     listing *l = calloc(1, sizeof *l);
     if (l == NULL) return no_memory(folder);

@@ -263,7 +263,7 @@ static void test_broken_files(void **state) {
     (void)state;
     char folder[40];
     new_folder(folder);
-    OPEN_FAILS(folder, MHLA_SPLIT_TRAIN, MHLA_EDATA, "no pictures in it");
+    OPEN_FAILS(folder, MHLA_SPLIT_TRAIN, MHLA_EDATA, "no folder in it: expected one for each class");
     OPEN_FAILS(in_folder(folder, "none"), MHLA_SPLIT_TRAIN, MHLA_EIO, "none: No such file");
     write_picture(folder, "train/a/1.png", 5);
     OPEN_FAILS(in_folder(folder, "train/a/1.png"), MHLA_SPLIT_TRAIN, MHLA_EIO, "a dataset is a folder");

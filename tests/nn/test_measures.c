@@ -347,7 +347,7 @@ static void test_measure(void **state) {
     ASSERT_FAILS(mhla_measure(&b, &d), MHLA_EIO, "nowhere: no such folder");
     mkdir(in_folder(folder, "empty"), 0777);
     d = describe(array, in_folder(folder, "empty"), model_path);
-    ASSERT_FAILS(mhla_measure(&b, &d), MHLA_EDATA, "no pictures in it");
+    ASSERT_FAILS(mhla_measure(&b, &d), MHLA_EDATA, "no folder in it: expected one for each class");
     d = describe(array, array, model_path);
     d.limit = 1;
     ASSERT_FAILS(mhla_measure(&b, &d), MHLA_EDATA, "two at least");
