@@ -1,4 +1,5 @@
 /* The program: a table of verbs. To add one, write cmd_<verb>.c, declare it in cli.h and give it a row here. */
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -59,6 +60,7 @@ int main(int argc, char **argv) {
         return CLI_USAGE;
     }
     wait_briefly(argv);
+    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is told like a full disk, and what was begun of it removed */
     const char *name = argv[1];
     for (int i = 0; i < VERBS; i++)
         if (strcmp(name, verbs[i].name) == 0) {
