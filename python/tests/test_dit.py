@@ -73,13 +73,14 @@ class DiT(nn.Module):
         return h.view(B, H, W, 2, 2, 8).permute(0, 5, 1, 3, 2, 4).reshape(B, 8, 2 * H, 2 * W)
 
 
-@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("whole", [None, "model", "ema"])
 def test_state_dict(tmp_path, whole):
     torch.manual_seed(0)
     theirs = DiT().eval()
     path = tmp_path / "DiT-S-2.pt"
     state = theirs.state_dict()
-    torch.save({"model": state, "opt": {"state": {}}} if whole else state, path)
+    other = {"model": {name: torch.zeros_like(x) for name, x in state.items()}} if whole == "ema" else {}
+    torch.save({**other, whole: state, "opt": {"state": {}}} if whole else state, path)
     ours = mhla.load(path)
     assert ours.info["kind"] == "diffusion" and ours.info["parameters"] - ours.info["trainable"] == 16 * D
     t, y = torch.tensor([0.0, 500.0, 999.0]), torch.tensor([3, 7, CLASSES])
