@@ -248,7 +248,7 @@ const mhla_experiment mhla_experiments[] = {
         .info = {.name = "scaling",
                  .title = "Time and memory by number of tokens and blocks (Tab. 14, Fig. 1b)",
                  .claim = "MHLA's time grows with the tokens as linear attention's does, softmax's with their square.",
-                 .paper = "Tab. 14, Fig. 1b, on GPUs",
+                 .paper = "Tab. 14, Fig. 1b",
                  .known = "repetitions take the place of seeds. Softmax is computed in tiles here and never holds T x "
                           "T numbers: what it needs beside q, k, v and the result does not grow with the tokens "
                           "either.",
@@ -256,9 +256,10 @@ const mhla_experiment mhla_experiments[] = {
                  .quick = 1},
         .settings = "lab.tokens=64,256,1024,4096,16384 lab.seconds=1",
         .quick_settings = "lab.tokens=64,256,1024,4096 lab.seconds=0.3",
-        .paper_note = "The paper's figures are of GPUs, and are not at hand here. One layer of six heads of 64, "
-                      "float32, one sequence, forward; the "
-                      "best of many calls.",
+        .paper_note =
+            "Tab. 14 has whole models on a GPU: DiT-S/2 with 4,096 tokens takes 147, 145, 148, 157 and 219 ms "
+            "as the blocks become more, little more as long as M * M <= T. Here it is one layer of six heads "
+            "of 64, float32, one sequence, forward; the best of many calls.",
         .arms = {{"softmax", "softmax", "lab.kind=softmax", {0}},
                  {"linear", "linear", "lab.kind=linear", {0}},
                  {"mhla-4", "MHLA, M = 4", "lab.kind=mhla lab.blocks=2", {0}},
