@@ -22,10 +22,10 @@ static const cli_usage usage = {
     .options = options,
     .text = "Writes the tensors of IN, a safetensors file, an index, a folder with either, a run or\n"
             "a PyTorch checkpoint (.pth, .pt, .bin), under the same names to OUT: one file if OUT\n"
-            "ends with .safetensors, else a new folder, with the config.json that lies beside them.\n"
-            "Integers keep their type. If OUT ends with .gguf, IN is a language model, its vocabulary\n"
-            "goes along, and --dtype is that of its matrices. A number that is too large for the type\n"
-            "is an error.\n",
+            "ends with .safetensors, else a new folder, with the config.json and the tokenizer's files\n"
+            "that lie beside them. Integers keep their type. If OUT ends with .gguf, IN is a language\n"
+            "model (another .gguf, too), its vocabulary goes along, and --dtype is that of its\n"
+            "matrices. A number that is too large for the type is an error.\n",
 };
 
 /* "5000000", "500MB", "5GB": decimal units, as the Python libraries count. 0 if it is none. */
@@ -60,6 +60,11 @@ int cmd_convert(int argc, char **argv) {
         return cli_wrong(usage.verb, "--shard-size is \"%s\": expected bytes, such as 5000000 or 500MB", shard_size);
     if (shard_size && (gguf || (n > 12 && strcmp(out + n - 12, ".safetensors") == 0)))
         return cli_wrong(usage.verb, "--shard-size needs a folder, \"%s\" is one file", out);
+    const size_t m = strlen(in);
+    if (!gguf && m > 5 && strcmp(in + m - 5, ".gguf") == 0) {
+        fprintf(stderr, "mhla %s: %s: a .gguf becomes another .gguf only, and \"%s\" is none\n", usage.verb, in, out);
+        return CLI_FAILED;
+    }
     mhla_convert_result result = {.size = sizeof result};
     const mhla_status status = gguf ? mhla_lm_convert(out, in, &desc, &result) : mhla_convert(out, in, &desc, &result);
     if (status != MHLA_OK) return cli_failed(usage.verb, status);

@@ -219,8 +219,8 @@ typedef struct mhla_convert_result {
 
 /* Writes the tensors of `in` - a safetensors file, an index, a folder with either, a run (its best checkpoint, or else its
  * last), or a PyTorch checkpoint (.pth, .pt, .bin) - under their names to `out`: one file if that ends with .safetensors,
- * else a new folder, into which a config.json beside them is copied. desc and result may be NULL. MHLA_EDATA for a number
- * that is too large for the type; nothing is left of `out` then. */
+ * else a new folder, into which config.json, generation_config.json and the tokenizer's files beside them are copied. desc
+ * and result may be NULL. MHLA_EDATA for a number that is too large for the type; nothing is left of `out` then. */
 MHLA_API mhla_status mhla_convert(const char *out, const char *in, const mhla_convert_desc *desc,
                                   mhla_convert_result *result);
 

@@ -14,12 +14,19 @@ static int is_file_name(const char *path) {
     return n > m && strcmp(path + n - m, ".safetensors") == 0;
 }
 
+/* What makes a folder of tensors a model that can be used: all of these that lie beside them go along. */
+static const char *const companions[] = {"config.json",       "generation_config.json", "tokenizer.json",
+                                         "tokenizer.model",   "tokenizer.gguf",         "vocab.json",
+                                         "merges.txt",        "tokenizer_config.json",  "special_tokens_map.json",
+                                         "added_tokens.json", "chat_template.jinja"};
+enum { COMPANIONS = sizeof companions / sizeof *companions, PATH = 4096 };
+
 /* A file beside the tensors, into path; 0 if there is none. */
 static int find_beside(char *path, size_t size, const char *tensors, const char *name) {
     const char *slash = strrchr(tensors, '/');
     const int n = snprintf(path, size, "%.*s%s", slash ? (int)(slash - tensors) + 1 : 0, tensors, name);
     struct stat info;
-    return n > 0 && (size_t)n < size && stat(path, &info) == 0;
+    return n > 0 && (size_t)n < size && stat(path, &info) == 0 && S_ISREG(info.st_mode);
 }
 
 /* As `f` holds them, with the wanted type (-1: their own); the arrays are free()d by the caller. */
@@ -56,7 +63,6 @@ mhla_status mhla_convert(const char *out, const char *in, const mhla_convert_des
     mhla_safetensors *f = NULL;
     mhla_storable *tensors = NULL;
     mhla_pair *pairs = NULL;
-    char config[4096], generation[4096];
     MHLA_TRY(mhla_safetensors_open(&f, in));
     const int64_t count = mhla_safetensors_count(f), pair_count = mhla_safetensors_metadata_count(f);
     mhla_convert_result r = {.size = sizeof r, .tensors = count, .files = 1};
@@ -64,10 +70,11 @@ mhla_status mhla_convert(const char *out, const char *in, const mhla_convert_des
     if (status == MHLA_OK && single) {
         status = mhla_safetensors_write(out, tensors, count, pairs, pair_count);
     } else if (status == MHLA_OK) {
-        const char *also[3] = {0}, *beside = mhla_safetensors_path(f);
+        const char *also[COMPANIONS + 1] = {0};
+        char paths[COMPANIONS][PATH];
         int n = 0;
-        if (find_beside(config, sizeof config, beside, "config.json")) also[n++] = config;
-        if (find_beside(generation, sizeof generation, beside, "generation_config.json")) also[n++] = generation;
+        for (int i = 0; i < COMPANIONS; i++)
+            if (find_beside(paths[n], PATH, mhla_safetensors_path(f), companions[i])) also[n] = paths[n], n++;
         status = mhla_safetensors_write_folder(out, tensors, count, pairs, pair_count, d.shard_bytes, also, &r.files);
     }
     for (int64_t i = 0; status == MHLA_OK && i < count; i++) {

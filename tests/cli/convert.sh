@@ -13,6 +13,8 @@ mhla convert half.safetensors back.safetensors --dtype float32; echo "-> $?"
 cmp same.safetensors back.safetensors && echo "the same bytes"
 tail -c +9 half.safetensors | head -c 136; echo
 mhla convert in folder --shard-size 8 --dtype bfloat16; echo "-> $?"
+for name in tokenizer.json tokenizer_config.json generation_config.json notes.txt; do echo '{}' >in/$name; done
+rm -r folder; mhla convert in folder --shard-size 8 --dtype bfloat16; echo "with a tokenizer -> $?"
 ls folder; cat folder/config.json folder/model.safetensors.index.json
 mhla convert folder/model.safetensors.index.json one --json; echo "-> $?"
 ls one
@@ -26,6 +28,7 @@ mhla convert cut.safetensors x.safetensors; echo "-> $?"
 put big.safetensors '{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}' '\0\0\200\107'
 mhla convert big.safetensors x.safetensors --dtype float16; echo "-> $?"
 mhla convert big.safetensors x --dtype float16; echo "-> $?"
+mhla convert some.gguf x; echo "-> $?"
 mhla convert in nowhere/x.safetensors 2>&1 | sed 's/[0-9]*\.tmp/N.tmp/'
 put large.safetensors '{"a":{"dtype":"U8","shape":[100000],"data_offsets":[0,100000]}}' ''
 head -c 100000 /dev/zero >>large.safetensors
