@@ -233,8 +233,13 @@ static mhla_status draw(mhla_generation *g) {
     int32_t id;
     const int64_t tokens = mhla_sequence_tokens(g->sequence);
     g->pending.count = 0;
-    MHLA_TRY(mhla_sampler_draw(&g->sampler, &g->sampling, g->logits, mhla_sequence_ids(g->sequence), tokens,
-                               (uint64_t)tokens, &id));
+    const mhla_status status = mhla_sampler_draw(&g->sampler, &g->sampling, g->logits, mhla_sequence_ids(g->sequence),
+                                                 tokens, (uint64_t)tokens, &id);
+    if (status !=
+        MHLA_OK) { /* stepped again it fails again, instead of making the others' feed fail with nothing to read */
+        const mhla_status again = set_pending(g, NULL, 0);
+        return again == MHLA_OK ? status : again;
+    }
     MHLA_TRY(mhla_sampler_logprobs(&g->sampler, g->logits, id, &g->piece.logprob, g->tops, g->top));
     g->piece.id = id;
     g->piece.top = g->top;

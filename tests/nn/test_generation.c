@@ -397,6 +397,43 @@ static void logprobs(void **state) {
     mhla_sequence_free(s);
 }
 
+/* One that can draw nothing says so in each step, and the others go on beside it. */
+static void one_fails(void **state) {
+    (void)state;
+    mhla_sequence *s[3];
+    mhla_generation *g[3];
+    int32_t want[6];
+    mhla_bias *never = malloc(sizeof *never * (size_t)vocabulary);
+    assert_non_null(never);
+    for (int i = 0; i < vocabulary; i++) never[i] = (mhla_bias){i, -INFINITY};
+    for (int i = 0; i < 3; i++) {
+        const mhla_generation_desc desc = {
+            .size = sizeof desc, .ignore_eos = 1, .sampling = {.bias = never, .biases = i == 1 ? vocabulary : 0}};
+        s[i] = new_sequence(0);
+        ASSERT_OK(mhla_generation_create(&g[i], s[i], prompt, PROMPT, &desc));
+    }
+    free(never);
+    for (int i = 0; i < 6; i++) {
+        mhla_piece p = {.size = sizeof p};
+        ASSERT_OK(mhla_generation_step(model, &g[2], 1));
+        mhla_generation_piece(g[2], &p);
+        want[i] = p.id;
+    }
+    for (int i = 0; i < 6; i++) {
+        mhla_piece p = {.size = sizeof p};
+        ASSERT_FAILS(mhla_generation_step(model, g, 2), MHLA_EDATA, "no token is possible");
+        mhla_generation_piece(g[0], &p);
+        assert_int_equal(p.id, want[i]);
+        mhla_generation_piece(g[1], &p);
+        assert_int_equal(p.id, -1);
+        assert_int_equal(p.finish, MHLA_FINISH_NONE);
+    }
+    for (int i = 0; i < 3; i++) {
+        mhla_generation_free(g[i]);
+        mhla_sequence_free(s[i]);
+    }
+}
+
 static void refusals(void **state) {
     (void)state;
     mhla_sequence *s = new_sequence(0);
@@ -430,10 +467,10 @@ static void refusals(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(alone),        cmocka_unit_test(resumed),  cmocka_unit_test(together),
-        cmocka_unit_test(stop_strings), cmocka_unit_test(matching), cmocka_unit_test(ends),
-        cmocka_unit_test(full),         cmocka_unit_test(logprobs), cmocka_unit_test(refusals),
-        cmocka_unit_test(several_ends),
+        cmocka_unit_test(alone),        cmocka_unit_test(resumed),   cmocka_unit_test(together),
+        cmocka_unit_test(stop_strings), cmocka_unit_test(matching),  cmocka_unit_test(ends),
+        cmocka_unit_test(full),         cmocka_unit_test(logprobs),  cmocka_unit_test(refusals),
+        cmocka_unit_test(several_ends), cmocka_unit_test(one_fails),
     };
     return cmocka_run_group_tests(tests, make_model, drop_model);
 }
