@@ -228,7 +228,7 @@ static void task(void *arg, int64_t index, int worker) {
     char *scratch = p->scratch ? p->scratch + (size_t)worker * p->worker_bytes : NULL;
     float *wide = scratch ? (float *)(scratch + p->sums_bytes + p->rows_bytes) : NULL;
     s.narrow = scratch ? scratch + p->sums_bytes : NULL;
-    s.scales = (float *)((uint16_t *)s.narrow + (int64_t)p->rows * CHUNK);
+    s.scales = scratch ? (float *)((uint16_t *)s.narrow + (int64_t)p->rows * CHUNK) : NULL;
     for (int64_t c = 0; c < p->chunks; c++) {
         s.k = chunk_begin(p, c);
         s.depth = (int)(chunk_begin(p, c + 1) - s.k);
