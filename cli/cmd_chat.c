@@ -199,6 +199,7 @@ static int take_over(speaker *s, talk *t) {
     char tokens[32];
     const mhla_status status = mhla_sequence_load(&t->sequence, s->model, state);
     if (status != MHLA_OK) return cli_failed(usage.verb, status);
+    if (!speak_agrees(usage.verb, state, t->sequence)) return CLI_FAILED;
     if (!read_note(t, mhla_sequence_note(t->sequence))) {
         fprintf(stderr, "mhla %s: %s: there is no conversation in it: it may be of mhla generate\n", usage.verb, state);
         return CLI_FAILED;

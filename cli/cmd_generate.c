@@ -35,7 +35,7 @@ static const cli_usage usage = {
 typedef struct continuation {
     mhla_sequence *sequence;
     mhla_generation *generation;
-    mhla_chars text; /* where it cannot be written as it comes */
+    mhla_chars text; /* where it cannot be written as it comes, or a state is kept */
     int64_t drawn;
     int32_t last; /* drawn and not read, -1: none */
     const char *stopped_by;
@@ -163,6 +163,10 @@ static mhla_status take_over(speaker *s, mhla_sequence **sequence, reading *r) {
     }
     mhla_status status = mhla_sequence_load(sequence, s->model, state);
     if (status != MHLA_OK) return status;
+    if (!speak_agrees(usage.verb, state, *sequence)) {
+        told = 1;
+        return MHLA_EINVAL;
+    }
     const int64_t have = mhla_sequence_tokens(*sequence), alike = common(&r->whole, *sequence);
     r->ids = r->after.data;
     r->count = r->after.count;
@@ -206,7 +210,7 @@ static mhla_status take_piece(speaker *s, continuation *c, int64_t index) {
     if (piece.stopped_by) c->stopped_by = piece.stopped_by;
     if (json) json_piece(s, index, &piece);
     if (!json && count == 1) fwrite(piece.text, 1, piece.bytes, stdout);
-    return json || count > 1 ? mhla_chars_append(&c->text, piece.text, piece.bytes) : MHLA_OK;
+    return json || count > 1 || state ? mhla_chars_append(&c->text, piece.text, piece.bytes) : MHLA_OK;
 }
 
 static mhla_status run(speaker *s, continuation *list, double begin) {
@@ -233,7 +237,7 @@ static mhla_status run(speaker *s, continuation *list, double begin) {
             printf("\n");
             shown++;
         }
-        fflush(stdout);
+        if (fflush(stdout) != 0) speak_interrupted = 1; /* it goes nowhere: the program ends by saying so */
     }
     s->draw_seconds = first > 0.0 ? now_seconds() - first : 0.0;
     int64_t full = 0;
@@ -256,12 +260,43 @@ static mhla_status run(speaker *s, continuation *list, double begin) {
     return status;
 }
 
+/* A stop text is not part of the result, but the tokens that began it have been read. The sequence goes back to the last one
+ * whose text was written, and reads what was written beyond it, part of a token, as text of its own. */
+static mhla_status leave_stop(const speaker *s, const continuation *c, mhla_sequence *sequence) {
+    const int64_t read = c->drawn - 1, begin = mhla_sequence_tokens(sequence) - read; /* the last drawn was not read */
+    const int32_t *ids = mhla_sequence_ids(sequence) + begin;
+    mhla_chars text = {0};
+    mhla_ids rest = {0};
+    mhla_status status = MHLA_OK;
+    int64_t keep = read;
+    for (; keep > 0; keep--) {
+        text.count = 0;
+        if (mhla_tokenizer_decode(s->tokenizer, &text, ids, keep, MHLA_DECODE_SKIP_SPECIAL) != MHLA_OK) continue;
+        if (text.count <= c->text.count && (text.count == 0 || memcmp(text.data, c->text.data, text.count) == 0)) break;
+    }
+    const size_t written = keep > 0 ? text.count : 0;
+    if (status == MHLA_OK && keep < read) status = mhla_sequence_rollback(sequence, begin + keep);
+    if (status == MHLA_OK && c->text.count > written)
+        status = mhla_tokenizer_encode(s->tokenizer, &rest, c->text.data + written, c->text.count - written,
+                                       MHLA_ENCODE_PLAIN);
+    if (status == MHLA_OK && rest.count > 0) {
+        const mhla_feed feed = {.size = sizeof feed, .sequence = sequence, .ids = rest.data, .count = rest.count};
+        status = mhla_lm_feed(s->model, &feed, 1);
+    }
+    mhla_chars_free(&text);
+    mhla_ids_free(&rest);
+    return status;
+}
+
 /* The state at the end: of one continuation all of it, of several the prompt that they share. */
 static mhla_status save(speaker *s, continuation *list, mhla_sequence *base, const int32_t *ids, int64_t rest) {
     mhla_status status = MHLA_OK;
     if (count > 1 && rest > 0) {
         status = speak_read(s, base, ids, rest);
-    } else if (count == 1 && list[0].last >= 0 && mhla_generation_finish(list[0].generation) != MHLA_FINISH_STOP) {
+    } else if (count == 1 && mhla_generation_finish(list[0].generation) == MHLA_FINISH_STOP) {
+        status = leave_stop(s, &list[0], base);
+        if (status == MHLA_ERANGE) status = MHLA_OK;
+    } else if (count == 1 && list[0].last >= 0) {
         const mhla_feed feed = {.size = sizeof feed, .sequence = base, .ids = &list[0].last, .count = 1};
         status = mhla_lm_feed(s->model, &feed, 1);
         if (status == MHLA_ERANGE) status = MHLA_OK; /* it ended because the sequence is full */

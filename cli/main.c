@@ -1,4 +1,5 @@
 /* The program: a table of verbs. To add one, write cmd_<verb>.c, declare it in cli.h and give it a row here. */
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -65,8 +66,10 @@ int main(int argc, char **argv) {
     for (int i = 0; i < VERBS; i++)
         if (strcmp(name, verbs[i].name) == 0) {
             const int code = verbs[i].run(argc - 2, argv + 2);
+            errno = 0;
             if (fflush(stdout) == 0 && !ferror(stdout)) return code;
-            perror("mhla: standard output");
+            /* why an earlier write failed is not known any more */
+            fprintf(stderr, "mhla: standard output: %s\n", errno ? strerror(errno) : "it could not be written");
             return CLI_FAILED;
         }
     if (strcmp(name, "--version") == 0 && argc == 2) {

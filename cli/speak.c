@@ -23,10 +23,11 @@ void speak_watch(void) {
     sigaction(SIGTERM, &action, NULL);
 }
 
+static const char *const policies[] = {"error", "clamp", "chunk"}; /* as mhla_beyond counts them */
+
 static int beyond_of(const char *name) {
-    static const char *const names[] = {"error", "clamp", "chunk"}; /* as mhla_beyond counts them */
     for (int i = 0; i < 3; i++)
-        if (name == NULL || strcmp(name, names[i]) == 0) return i;
+        if (name == NULL || strcmp(name, policies[i]) == 0) return i;
     return -1;
 }
 
@@ -76,6 +77,19 @@ mhla_sequence_desc speak_sequence(void) {
     return (mhla_sequence_desc){.size = sizeof(mhla_sequence_desc),
                                 .beyond = (mhla_beyond)beyond_of(speak_given.beyond),
                                 .max_tokens = speak_given.max_tokens};
+}
+
+int speak_agrees(const char *verb, const char *file, const mhla_sequence *sequence) {
+    const speak_options *o = &speak_given;
+    mhla_sequence_desc d = {.size = sizeof d};
+    if (mhla_sequence_query(sequence, &d) != MHLA_OK || (unsigned)d.beyond > MHLA_BEYOND_CHUNK) return 1;
+    if ((o->beyond == NULL || beyond_of(o->beyond) == (int)d.beyond) &&
+        (o->max_tokens == 0 || o->max_tokens == d.max_tokens))
+        return 1;
+    fprintf(stderr, "mhla %s: %s: it was begun with --beyond %s", verb, file, policies[d.beyond]);
+    if (d.max_tokens > 0) fprintf(stderr, " --max-tokens %lld", (long long)d.max_tokens);
+    fprintf(stderr, ", and goes on so: leave these options out, or begin another state\n");
+    return 0;
 }
 
 mhla_generation_desc speak_generation(const speaker *s) {

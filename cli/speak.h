@@ -59,6 +59,8 @@ mhla_status speak_open(speaker *s);
 void speak_close(speaker *s);
 
 mhla_sequence_desc speak_sequence(void);
+/* 0 and a message where the sequence of a file was begun with another policy than is asked for: it cannot be changed. */
+int speak_agrees(const char *verb, const char *file, const mhla_sequence *sequence);
 mhla_generation_desc speak_generation(const speaker *s);
 
 /* Reads ids into the sequence; MHLA_OK with fewer read if Ctrl-C came. */

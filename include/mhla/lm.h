@@ -183,6 +183,8 @@ typedef struct mhla_sequence_desc {
 
 MHLA_API mhla_status mhla_sequence_create(mhla_sequence **sequence, mhla_model *model, const mhla_sequence_desc *desc);
 MHLA_API void mhla_sequence_free(mhla_sequence *sequence);
+/* What it was made with, which a file keeps: one that was loaded goes on by the policy that it began with. */
+MHLA_API mhla_status mhla_sequence_query(const mhla_sequence *sequence, mhla_sequence_desc *desc);
 
 MHLA_API int64_t mhla_sequence_tokens(const mhla_sequence *sequence);        /* read so far */
 MHLA_API const int32_t *mhla_sequence_ids(const mhla_sequence *sequence);    /* which; valid until it changes */
@@ -304,8 +306,9 @@ MHLA_API mhla_status mhla_generation_create(mhla_generation **generation, mhla_s
 MHLA_API void mhla_generation_free(mhla_generation *generation);
 
 /* One token for each generation that is not finished: pending tokens of all are read together, then each draws. A sequence
- * that its policy lets grow no further ends its generation by MHLA_FINISH_LENGTH. MHLA_ERANGE: a prompt does not fit; the
- * other generations have advanced, that one's piece has no token. */
+ * that its policy lets grow no further ends its generation by MHLA_FINISH_LENGTH. MHLA_ERANGE: a prompt does not fit;
+ * MHLA_EDATA: no token can be drawn (logits that are no numbers, or all of them forbidden). The other generations have
+ * advanced then; the piece of that one, which is not finished, has no token. */
 MHLA_API mhla_status mhla_generation_step(mhla_model *model, mhla_generation *const *generations, int64_t n);
 /* What the last step gave. */
 MHLA_API void mhla_generation_piece(const mhla_generation *generation, mhla_piece *piece);

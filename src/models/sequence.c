@@ -111,6 +111,15 @@ mhla_status mhla_sequence_create(mhla_sequence **sequence, mhla_model *model, co
     return MHLA_OK;
 }
 
+mhla_status mhla_sequence_query(const mhla_sequence *s, mhla_sequence_desc *desc) {
+    if (s == NULL || desc == NULL) return mhla_fail(MHLA_EINVAL, "%s is NULL", s ? "desc" : "sequence");
+    mhla_sequence_desc d;
+    MHLA_TRY(mhla_copy_struct(&d, sizeof d, desc, "sequence_desc"));
+    d = (mhla_sequence_desc){.size = desc->size, .beyond = s->rules->beyond, .max_tokens = s->max_tokens};
+    memcpy(desc, &d, d.size < sizeof d ? d.size : sizeof d);
+    return MHLA_OK;
+}
+
 int64_t mhla_sequence_tokens(const mhla_sequence *s) { return s ? s->tokens : 0; }
 const int32_t *mhla_sequence_ids(const mhla_sequence *s) { return s ? s->ids : NULL; }
 

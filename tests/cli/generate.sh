@@ -31,6 +31,15 @@ cmp a b && echo 'several of a state: the same'; sed 's/[0-9][0-9]* tokens/N toke
 head -c 100 s >torn; $g -p x --state torn --tokens 2 2>err; echo "-> $?"; wc -l <err
 small_lm other >/dev/null; printf 'x' | dd of=other/model.safetensors bs=1 seek=9000 conv=notrunc 2>/dev/null
 mhla generate -m other -p x --state s --tokens 2 2>err; echo "-> $?"; wc -l <err
+$g -p x --state s --beyond chunk --max-tokens 999 --tokens 2; echo "another policy -> $?"
+# a stop text of two tokens, and one that begins inside of a token: what is kept is what was written
+$g -p 'It was the best' --seed 5 --tokens 9 --json >nine
+for tokens in 2 1; do
+    stop=$(grep '"id"' nine | tail -$tokens | sed 's/.*"text": "\(.*\)", "logprob".*/\1/' | tr -d '\n')
+    [ $tokens = 2 ] || stop=e$stop
+    rm s; $g -p 'It was the best' --seed 5 --tokens 9 --stop "$stop" --state s --json | grep -c '"finish": "stop"'
+    $g -p '' --tokens 1 --seed 1 --state s 2>&1 >/dev/null
+done
 
 echo '-- ends'
 $g -p 'It was' --temperature 0 --tokens 30 --stop 'never' --stop 'seen' --json | grep -c '"finish": "length"'
@@ -48,6 +57,8 @@ echo '-- Ctrl-C'
 $g -p 'It was' --tokens 0 --beyond clamp --seed 1 >out 2>err &
 while [ ! -s out ]; do sleep 0.05; done
 kill -INT $!; wait $!; echo "-> $?"; cat err
+
+$g -p 'It was' --tokens 0 --beyond clamp --seed 1 >/dev/full; echo "nowhere to write -> $?" # without end otherwise
 
 echo '-- refusals'
 mhla generate -p x; echo "-> $?"

@@ -31,6 +31,11 @@ static void test_altered_files(void **state) {
         assert_int_equal(mhla_sequence_tokens(t), 20);
         assert_memory_equal(mhla_sequence_ids(t), mhla_sequence_ids(s), 80);
         assert_string_equal(mhla_sequence_note(t), c ? "" : "A note of some length: \xc3\xa9.");
+        mhla_sequence_desc made = {.size = sizeof made, .max_tokens = 5};
+        ASSERT_OK(mhla_sequence_query(t, &made));
+        assert_int_equal(made.beyond, MHLA_BEYOND_CLAMP);
+        assert_int_equal(made.max_tokens, 0);
+        ASSERT_FAILS(mhla_sequence_query(t, &(mhla_sequence_desc){0}), MHLA_EINVAL, "size");
         mhla_sequence_free(t);
         for (size_t n = 0; n < size; n += n < 200 ? 1 : 97)
             ASSERT_FAILS(mhla_sequence_load_bytes(&t, model, bytes, n, "x"), MHLA_EDATA, "x: ");
