@@ -25,7 +25,8 @@ static const cli_usage usage = {
             "ends with .safetensors, else a new folder, with the config.json and the tokenizer's files\n"
             "that lie beside them. Integers keep their type. If OUT ends with .gguf, IN is a language\n"
             "model (another .gguf, too), its vocabulary goes along, and --dtype is that of its\n"
-            "matrices. A number that is too large for the type is an error.\n",
+            "matrices; by default float16 and four bits become float32 there. A number that is too\n"
+            "large for the type is an error.\n",
 };
 
 /* "5000000", "500MB", "5GB": decimal units, as the Python libraries count. 0 if it is none. */

@@ -105,8 +105,9 @@ static void print_choices(const mhla_choices *c) {
     char a[32];
     printf("questions       %s\n", text_count(a, sizeof a, c->questions));
     if (c->questions == 0) return;
-    printf("acc             %.2f %%  (+- %.2f)\n", 100.0 * right, 100.0 * sqrt(right * (1.0 - right) / n));
-    printf("acc_norm        %.2f %%  (+- %.2f)\n", 100.0 * norm, 100.0 * sqrt(norm * (1.0 - norm) / n));
+    const double others = n > 1.0 ? n - 1.0 : 1.0; /* the harness's standard error: of a sample */
+    printf("acc             %.2f %%  (+- %.2f)\n", 100.0 * right, 100.0 * sqrt(right * (1.0 - right) / others));
+    printf("acc_norm        %.2f %%  (+- %.2f)\n", 100.0 * norm, 100.0 * sqrt(norm * (1.0 - norm) / others));
 }
 
 /* What each storage type costs, beside the first. */

@@ -150,8 +150,8 @@ MHLA_API mhla_status mhla_lm_query(const mhla_model *model, mhla_lm_info *info);
 
 /* Writes a language model, whatever mhla_model_open opens, to one .gguf file: a Llama as llama.cpp has it, others under the
  * architecture "mhla", which this library opens again; the vocabulary goes along. Of `desc` (may be NULL) dtype counts, for the
- * matrices: also "q8_0", byte for byte what ggml's reference quantises. NULL: as they are. What is too large for the type
- * is MHLA_EDATA, and nothing is left of `out` then. */
+ * matrices: also "q8_0", byte for byte what ggml's reference quantises. NULL: as mhla_model_open keeps them, float16 and
+ * four bits as float32. What is too large for the type is MHLA_EDATA, and nothing is left of `out` then. */
 MHLA_API mhla_status mhla_lm_convert(const char *out, const char *in, const mhla_convert_desc *desc,
                                      mhla_convert_result *result);
 

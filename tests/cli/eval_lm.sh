@@ -17,6 +17,8 @@ echo '-- choices'
 printf '{"context": "It was the", "choices": ["age of", "best of times"], "gold": 0}\n{"question": "of", "choices": {"text": ["a", "b"], "label": ["x", "y"]}, "answerKey": "y"}' >q.jsonl
 mhla eval m --choices q.jsonl | figures
 printf '{"contexts": ["It was the", "of"], "ending": "age", "gold": 0}\n{"sentence": "It was _ of times.", "option1": "the best", "option2": "a", "answer": "1"}\n' >w.jsonl; mhla eval m --choices w.jsonl | figures
+# of two that are the same the first one counts: one question right, one wrong, and the standard error of a sample of two
+printf '{"context": "a", "choices": ["b", "b"], "gold": 0}\n{"context": "a", "choices": ["b", "b"], "gold": 1}\n' >tie.jsonl; mhla eval m --choices tie.jsonl | grep acc
 mhla eval m --choices q.jsonl --limit 1 --json | json | grep questions
 echo '-- refusals'
 mhla eval m; echo "-> $?"
