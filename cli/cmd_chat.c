@@ -173,6 +173,7 @@ static mhla_status answer(speaker *s, talk *t) {
     }
     s->draw_seconds = first > 0.0 ? now_seconds() - first : 0.0;
     if (first > 0.0) printf("\n");
+    fflush(stdout); /* before what standard error says of it */
     if (status == MHLA_OK && mhla_generation_finish(g) == MHLA_FINISH_LENGTH &&
         (speak_given.tokens == 0 || s->drawn < speak_given.tokens))
         fprintf(stderr, "mhla %s: the conversation is full after %lld tokens; /reset begins anew (see --beyond)\n",

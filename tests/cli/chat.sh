@@ -7,6 +7,7 @@ printf 'Hello\nAgain\n' | $c --system 'Be good.' >a; echo "-> $?"
 printf 'Hello\n\nAgain\n/exit\nnever read\n' | $c --system 'Be good.' >b; cmp a b && echo 'the same'
 printf 'Hello\n/reset\nHello\n' | $c >a; printf 'Hello\n' | $c >b; cat b b >twice; cmp a twice && echo 'anew'
 printf 'Hello\n' | $c >a; printf 'user: Hello\nassistant:' | mhla generate -m m --threads 1 --tokens 6 --seed 3 >b; cmp a b && echo 'as generate'
+printf 'Hello\nAgain\n' | $c --temperature 0 --tokens 2 --stats 2>&1 | grep -a -c '^mhla chat: ' # each after its answer's line
 printf 'Hello\nAgain\n' | $c --temperature 0 --tokens 2 --stats 2>&1 >/dev/null | figures | sed 's/N [mun]*s,/TIME,/'
 printf '' | $c; echo "-> $?"
 printf 'Hello\nAga\377in\n' | $c >a; echo "-> $?"; wc -l <a
