@@ -169,6 +169,13 @@ double bandwidth_of(const mhla_context *context, double seconds);
 /* The peak again and again until the best has been reached twice, a second at most: for the first rows of a table. */
 double peak_settled(mhla_dtype dtype, const mhla_context *context);
 
+/* ---- Ctrl-C (interrupt.c) ---- */
+
+/* Ctrl-C and SIGTERM are told to the function, once: a second one ends the program at once. interrupt_forget makes all as it
+ * was before. */
+void interrupt_watch(void (*told)(int number));
+void interrupt_forget(void);
+
 /* ---- Training (cmd_train.c), also run by the demo ---- */
 
 /* mhla_trainer_run that Ctrl-C stops at the end of a step. */

@@ -2,7 +2,6 @@
 #include <errno.h>
 #include <math.h>
 #include <mhla/nn.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -144,7 +143,9 @@ static void show_step(const mhla_train_event *e) {
     last_shown = now;
     char left[32], accuracy[32] = "", bar[21];
     text_left(left, sizeof left, e->seconds_left);
-    if (isfinite(e->accuracy)) snprintf(accuracy, sizeof accuracy, "  accuracy %.1f %%", 100.0 * e->accuracy);
+    if (isfinite(e->accuracy))
+        snprintf(accuracy, sizeof accuracy, terminal ? "  accuracy %.1f %%" : ", accuracy %.1f %%",
+                 100.0 * e->accuracy);
     const int filled = (int)(20.0 * (double)e->step / (double)e->steps);
     for (int i = 0; i < 20; i++) bar[i] = i < filled ? '#' : '.';
     bar[20] = '\0';
@@ -155,7 +156,7 @@ static void show_step(const mhla_train_event *e) {
         fprintf(stderr, "\r[%s] %3.0f %%  %s left  %.0f %s  loss %.4f%s  rate %.2e\033[K", bar,
                 100.0 * (double)e->step / (double)e->steps, left, pace, unit, e->loss, accuracy, e->rate);
     else
-        fprintf(stderr, "step %lld of %lld, epoch %.2f, %s left, %.0f %s, loss %.4f,%s rate %.2e\n", (long long)e->step,
+        fprintf(stderr, "step %lld of %lld, epoch %.2f, %s left, %.0f %s, loss %.4f%s, rate %.2e\n", (long long)e->step,
                 (long long)e->steps, e->epoch, left, pace, unit, e->loss, accuracy, e->rate);
     bar_shown = terminal;
 }
@@ -199,14 +200,10 @@ void train_show(void *user, const mhla_train_event *e) {
 }
 
 mhla_status train_run(mhla_trainer *trainer, mhla_train_fn report, void *user, int *finished) {
-    struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND}, was_int, was_term;
-    sigemptyset(&action.sa_mask);
     running = trainer;
-    sigaction(SIGINT, &action, &was_int); /* a second one ends the program at once */
-    sigaction(SIGTERM, &action, &was_term);
+    interrupt_watch(on_signal);
     const mhla_status status = mhla_trainer_run(trainer, report, user, finished);
-    sigaction(SIGINT, &was_int, NULL);
-    sigaction(SIGTERM, &was_term, NULL);
+    interrupt_forget();
     running = NULL;
     return status;
 }

@@ -1,7 +1,6 @@
 /* mhla reproduce EXPERIMENT: an experiment of the lab from its data to its page. */
 #include <commit.h> /* made by the build */
 #include <mhla/lab.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,14 +52,10 @@ static void show(void *user, const mhla_lab_event *e) {
 }
 
 static mhla_status run(mhla_lab *lab, int *finished) {
-    struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND}, was_int, was_term;
-    sigemptyset(&action.sa_mask);
     running = lab;
-    sigaction(SIGINT, &action, &was_int); /* a second one ends the program at once */
-    sigaction(SIGTERM, &action, &was_term);
+    interrupt_watch(on_signal);
     const mhla_status status = mhla_lab_run(lab, show, NULL, finished);
-    sigaction(SIGINT, &was_int, NULL);
-    sigaction(SIGTERM, &was_term, NULL);
+    interrupt_forget();
     running = NULL;
     train_clear_bar();
     return status;

@@ -17,11 +17,7 @@ static void on_signal(int number) {
     speak_interrupted = 1;
 }
 
-void speak_watch(void) {
-    const struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
-}
+void speak_watch(void) { interrupt_watch(on_signal); }
 
 static const char *const policies[] = {"error", "clamp", "chunk"}; /* as mhla_beyond counts them */
 

@@ -5,6 +5,7 @@ small_data data
 train="mhla train --source data $small_model --batch 16 --log.steps 1 --rate 3e-3"
 $train --steps 12 --out run --seed 3 2>log; echo "-> $?"
 grep -c 'test accuracy' log
+sed -n 's/[0-9][0-9.:e+-]*/N/g; /^step/{p;q;}' log
 ls run run/best/ | tr '\n' ' '; echo
 wc -l <run/metrics.jsonl
 grep -o 'class="\(chart\|map\|card\|bar c0\)"' run/report.html | sort | uniq -c | sed 's/^ *//'
