@@ -211,18 +211,18 @@ static void ticks_log(FILE *out, const axes *a) {
 }
 
 static void write_axes(FILE *out, const axes *a, const mhla_chart *c) {
+    /* a piece of a decade has round numbers like any other axis, only not at even distances */
+    const double y0 = a->log_y ? pow(10.0, a->y0) : a->y0, y1 = a->log_y ? pow(10.0, a->y1) : a->y1;
     const double step = tick_step(a->x0, a->x1, 6.0), dx = c->whole_x ? fmax(step, 1.0) : step,
-                 dy = tick_step(a->y0, a->y1, 5.0);
+                 dy = tick_step(y0, y1, 5.0);
     /* Counted, not added up: with a step too small to move a double the loop would not end. */
-    const double first_x = ceil(a->x0 / dx - 1e-9), first_y = ceil(a->y0 / dy - 1e-9);
+    const double first_x = ceil(a->x0 / dx - 1e-9), first_y = ceil(y0 / dy - 1e-9);
     for (int i = 0; i < 20 && (first_x + i) * dx <= a->x1 + 1e-9 * dx; i++) tick_x(out, a, (first_x + i) * dx, dx);
     if (a->log_y && a->y1 - a->y0 > 0.5)
         ticks_log(out, a);
     else
-        for (int i = 0; i < 20 && (first_y + i) * dy <= a->y1 + 1e-9 * dy; i++) {
-            const double y = (first_y + i) * dy;
-            tick_y(out, a, a->log_y ? pow(10.0, y) : y, a->log_y ? 0.0 : dy, c->percent);
-        }
+        for (int i = 0; i < 20 && (first_y + i) * dy <= y1 + 1e-9 * dy; i++)
+            tick_y(out, a, (first_y + i) * dy, dy, c->percent);
     fprintf(out, "<line class=\"a\" x1=\"%d\" x2=\"%d\" y1=\"%d\" y2=\"%d\"/>\n", LEFT, WIDE - RIGHT, HIGH - BOTTOM,
             HIGH - BOTTOM);
     fprintf(out, "<text class=\"t\" x=\"%d\" y=\"%d\" text-anchor=\"middle\">", (WIDE + LEFT - RIGHT) / 2, HIGH - 6);

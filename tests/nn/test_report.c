@@ -252,6 +252,17 @@ static void test_chart(void **state) {
         free(text);
         mhla_series_free(&s);
     }
+    /* round numbers on a logarithmic axis that is shorter than a decade */
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&text, &size);
+    for (int i = 0; i < 5; i++) ASSERT_OK(mhla_series_add(&s, i, 1.7 + 0.25 * i));
+    ASSERT_OK(
+        mhla_chart_write(out, &(mhla_chart){.title = "t", .x_name = "x", .lines = &line, .count = 1, .log_y = 1}));
+    fclose(out);
+    for (int i = 0; i < 5; i++) has(text, (const char *[]){">1.8<", ">2<", ">2.2<", ">2.4<", ">2.6<"}[i]);
+    free(text);
+    mhla_series_free(&s);
 }
 
 static void test_run(void **state) {
