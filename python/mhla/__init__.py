@@ -8,6 +8,9 @@ checkpoints, and ours.
 """
 from __future__ import annotations
 
+import importlib
+from typing import Any
+
 try:  # before our own library: its OpenMP runtime then serves both (see bench/threads.py)
     import torch as _torch_first  # noqa: F401
 except ImportError:
@@ -71,6 +74,13 @@ def set_isa(name: str | None) -> None:
     >>> mhla.set_isa(None)
     """
     _mhla.set_isa(name)
+
+
+def __getattr__(name: str) -> Any:
+    """mhla.nn without an import of its own; it needs torch, which mhla does not."""
+    if name == "nn":
+        return importlib.import_module(".nn", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 _openmp_used = _share_openmp(_openmp_runtimes())

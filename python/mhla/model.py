@@ -58,33 +58,36 @@ class Model:
         (0 to 1000) with labels [n] (the number of classes stands for none); H and W are any multiples of the patch. A NumPy
         array gives an array, a torch tensor a tensor; without gradients: for those see :class:`mhla.nn.DeiT`."""
         x = _as_numpy(images)
+        dtype = getattr(images, "dtype", x.dtype)  # x has torch's bfloat16 as uint16
         i = self.info
         if i["kind"] == "diffusion":
-            return _result_like(images, self._denoise(x, times, labels))
+            return _result_like(images, self._denoise(x, dtype, times, labels))
         if times is not None or labels is not None:
             raise Error(f"{i['name']} is no diffusion model: it takes images alone")
         want = (i["channels"], i["height"], i["width"])
         if x.dtype != np.float32 or x.ndim != 4 or x.shape[1:] != want:
-            raise Error(f"images are {x.dtype} {list(x.shape)}: expected float32 [n, {want[0]}, {want[1]}, {want[2]}]")
+            raise Error(f"images are {dtype} {list(x.shape)}: expected float32 "
+                        f"[n, {want[0]}, {want[1]}, {want[2]}]")
         x = np.ascontiguousarray(x)
         logits = np.empty((len(x), i["classes"]), np.float32)
         if len(x):
             self._native.forward(logits.ctypes.data, x.ctypes.data, len(x))
         return _result_like(images, logits)
 
-    def _denoise(self, x: np.ndarray, times: Any, labels: Any) -> np.ndarray:
+    def _denoise(self, x: np.ndarray, dtype: Any, times: Any, labels: Any) -> np.ndarray:
         C = self.info["channels"]
         if x.dtype != np.float32 or x.ndim != 4 or x.shape[1] != C:
-            raise Error(f"images are {x.dtype} {list(x.shape)}: expected float32 [n, {C}, H, W]")
+            raise Error(f"images are {dtype} {list(x.shape)}: expected float32 [n, {C}, H, W]")
         if times is None or labels is None:
             raise Error(f"{self.info['name']} is a diffusion model: it takes images, times and labels")
         x = np.ascontiguousarray(x)
         given = []
-        for name, values, dtype in (("times", times, np.float32), ("labels", labels, np.int32)):
-            a = _as_numpy(values)
+        for name, values, kind in (("times", times, np.float32), ("labels", labels, np.int32)):
+            bfloat16 = str(getattr(values, "dtype", "")) == "torch.bfloat16"
+            a = _as_numpy(values.float() if bfloat16 else values)  # not its bits
             if name == "labels" and a.size and (a.dtype.kind not in "iu" or not 0 <= a.min() <= a.max() < 2**31):
                 raise Error(f"labels are {a.dtype}: expected whole numbers, 0 or more")
-            a = np.ascontiguousarray(a, dtype)
+            a = np.ascontiguousarray(a, kind)
             if a.shape != (len(x),):
                 raise Error(f"{name} has shape {list(a.shape)}: expected [{len(x)}]")
             given.append(a)

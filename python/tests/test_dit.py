@@ -91,6 +91,8 @@ def test_state_dict(tmp_path, whole):
         got = ours(x, t, y)
         assert isinstance(got, torch.Tensor)
         assert float((got - want).abs().max()) < 2e-5 * float(want.abs().max())
+    t = torch.tensor([0, 500, 512])  # which bfloat16 has
+    assert torch.equal(ours(x, t.bfloat16(), y), ours(x, t, y))
 
 
 def test_what_it_takes():

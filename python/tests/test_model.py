@@ -117,6 +117,8 @@ def test_kinds_and_refusals():
     for bad in (x.astype(np.float64), x[0], x[:, :2], x[..., :27], torch.from_numpy(x).half()):
         with pytest.raises(mhla.Error, match=r"expected float32 \[n, 3, 28, 28\]"):
             model(bad)
+    with pytest.raises(mhla.Error, match="bfloat16"):
+        model(torch.from_numpy(x).bfloat16())
 
 
 def test_what_it_tells():

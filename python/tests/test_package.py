@@ -19,6 +19,12 @@ def test_examples_run(name):
     assert tried > 0 and failed == 0
 
 
+def test_nn_needs_no_import_of_its_own():
+    done = run("import mhla; print(mhla.nn.DeiT.__name__, mhla.nn is __import__('mhla.nn').nn)\n"
+               "try: mhla.nix\nexcept AttributeError as e: print(e)")
+    assert done.stdout.split("\n")[:2] == ["DeiT True", "module 'mhla' has no attribute 'nix'"], done.stderr
+
+
 def test_every_public_function_has_an_example():
     for name in mhla.__all__:
         if name != "Error":
