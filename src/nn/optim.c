@@ -251,7 +251,10 @@ static void ema_task(void *arg, int64_t i, int worker) {
     const double exact = e->first_copies && e->updates == 0 ? 0.0 : e->decay;
     const float decay = (float)exact, rest = (float)(1.0 - exact);
     float *average = e->data[i];
-    for (int64_t j = 0; j < p->count; j++) average[j] = decay * average[j] + rest * p->data[j];
+    for (int64_t j = 0; j < p->count; j++) {
+        const float a = average[j], x = p->data[j];
+        average[j] = a == x ? a : decay * a + rest * x; /* what is frozen would else drift by rounding */
+    }
 }
 
 void mhla_ema_update(mhla_ema *e, const mhla_context *context) {

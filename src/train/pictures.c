@@ -144,7 +144,10 @@ void mhla_pictures_complain(mhla_pictures *p, mhla_trainer *t, void (*note)(mhla
             snprintf(text, sizeof text, "  %s", sentences[k]);
             note(t, text);
         }
-        if (count > to) note(t, "  ...");
+        if (count > to) {
+            snprintf(text, sizeof text, "  and %lld more", (long long)(count - to));
+            note(t, text);
+        }
         p->told[i] = count;
     }
 }

@@ -34,7 +34,7 @@ static const mhla_recipe_row own[] = {
     {"train.weight_decay", REAL, "0.05", 0, 100, NULL, "of all but norms, biases and position embeddings"},
     {"train.beta1", REAL, "0.9", 0, 0.999999, NULL, "AdamW"},
     {"train.beta2", REAL, "0.999", 0, 0.999999999, NULL, "AdamW"},
-    {"train.eps", REAL, "1e-8", 0, 1, NULL, "AdamW"},
+    {"train.eps", REAL, "1e-8", 1e-30, 1, NULL, "AdamW"},
     {"train.momentum", REAL, "0.9", 0, 0.999999, NULL, "SGD"},
     {"train.clip", REAL, "0", 0, 1e9, NULL, "largest norm of the gradient; 0: any"},
     {"train.ema", REAL, "0", 0, 0.9999999, NULL, "decay of an average of the weights; 0: none"},

@@ -121,7 +121,8 @@ static mhla_tensor *loss(mhla_trainer *t, mhla_tape *tape, int64_t part, int64_t
 static double count(mhla_trainer *t, mhla_train_event *e) {
     const job *j = t->job;
     const int mixed =
-        mhla_recipe_real(t->recipe, "augment.mixup") > 0.0 || mhla_recipe_real(t->recipe, "augment.cutmix") > 0.0;
+        mhla_recipe_real(t->recipe, "augment.mix_prob") > 0.0 &&
+        (mhla_recipe_real(t->recipe, "augment.mixup") > 0.0 || mhla_recipe_real(t->recipe, "augment.cutmix") > 0.0);
     e->accuracy = mixed ? NAN : (double)j->right / j->p.batch->count;
     return j->p.batch->count;
 }

@@ -27,19 +27,23 @@ static mhla_status mark_params(mhla_trainer *t) {
     return mhla_params_freeze(ps, mhla_recipe_array(t->recipe, "train.freeze"));
 }
 
-static mhla_status make_optimizer(mhla_trainer *t) {
-    static const char *const schedules[] = {"constant", "cosine", "cosine-after", "linear"};
-    const mhla_recipe *r = t->recipe;
-    mhla_params *ps = t->model->params;
-    const mhla_optim_desc d = {
+static mhla_optim_desc optimizer_of(const mhla_recipe *r) {
+    return (mhla_optim_desc){
         .kind = strcmp(mhla_recipe_text(r, "train.optimizer"), "sgd") == 0 ? MHLA_OPTIM_SGD : MHLA_OPTIM_ADAMW,
-        .beta1 = mhla_recipe_real(r, "train.beta1"),
-        .beta2 = mhla_recipe_real(r, "train.beta2"),
+        .beta1 = fmax(mhla_recipe_real(r, "train.beta1"), 1e-300), /* the optimiser's 0 is a default */
+        .beta2 = fmax(mhla_recipe_real(r, "train.beta2"), 1e-300),
         .eps = mhla_recipe_real(r, "train.eps"),
         .weight_decay = mhla_recipe_real(r, "train.weight_decay"),
         .momentum = mhla_recipe_real(r, "train.momentum"),
         .clip_norm = mhla_recipe_real(r, "train.clip"),
     };
+}
+
+static mhla_status make_optimizer(mhla_trainer *t) {
+    static const char *const schedules[] = {"constant", "cosine", "cosine-after", "linear"};
+    const mhla_recipe *r = t->recipe;
+    mhla_params *ps = t->model->params;
+    const mhla_optim_desc d = optimizer_of(r);
     MHLA_TRY(mhla_optim_create(&t->optim, ps, &d));
     if (mhla_recipe_real(r, "train.ema") > 0.0)
         MHLA_TRY(mhla_ema_create(&t->ema, ps, mhla_recipe_real(r, "train.ema"), 1));
@@ -86,14 +90,15 @@ static mhla_status start(mhla_trainer **trainer, const char *run, const char *re
 }
 
 static mhla_status make_run(mhla_trainer *t) {
-    char path[PATH];
+    char path[PATH], found[PATH];
     MHLA_TRY(mhla_folder_make(t->run));
     snprintf(path, sizeof path, "%s/checkpoints", t->run);
     if (mkdir(path, 0777) != 0) {
-        if (errno == EEXIST)
+        if (errno != EEXIST) return mhla_fail(MHLA_EIO, "%s: %s", path, strerror(errno));
+        /* One that was killed before its first checkpoint is begun again. */
+        if (mhla_checkpoint_find(found, sizeof found, t->run) != MHLA_EDATA)
             return mhla_fail(MHLA_EINVAL,
                              "%s: a run is there already; go on with it by --resume, or choose another folder", t->run);
-        return mhla_fail(MHLA_EIO, "%s: %s", path, strerror(errno));
     }
     snprintf(path, sizeof path, "%s/recipe.json", t->run);
     json_t *tree = mhla_recipe_tree(t->recipe);
@@ -256,9 +261,7 @@ static mhla_status tell_memory(mhla_trainer *t) {
     mhla_tensor *loss = t->task->loss(t, dry, 0, mhla_recipe_int(t->recipe, "train.accumulate"), &share);
     mhla_status status = mhla_tape_backward(dry, loss, (float)share);
     if (status == MHLA_OK) {
-        const mhla_optim_desc d = {.kind = strcmp(mhla_recipe_text(t->recipe, "train.optimizer"), "sgd") == 0
-                                               ? MHLA_OPTIM_SGD
-                                               : MHLA_OPTIM_ADAMW};
+        const mhla_optim_desc d = optimizer_of(t->recipe);
         const double tape = (double)mhla_tape_peak(dry), weights = (double)mhla_params_bytes(ps, 1);
         const double state = (double)mhla_optim_bytes(ps, &d) + (t->ema ? (double)mhla_ema_bytes(ps) : 0.0);
         const double data = t->task->data_bytes(t);

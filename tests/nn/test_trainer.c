@@ -239,6 +239,30 @@ static void accumulates(void **state) {
     mhla_trainer_free(t[1]);
 }
 
+/* What the recipe says of the optimiser is what it does and what is told of its memory. */
+static void optimisers(void **state) {
+    (void)state;
+    mhla_trainer *t;
+    watch w = {0};
+    int finished;
+    assert_int_equal(create(&t, "sgd", "train.optimizer=sgd", "model.dim=128", "train.steps=1", "eval.limit=1", NULL),
+                     MHLA_OK);
+    assert_int_equal(run(t, &w, &finished), MHLA_OK);
+    const mhla_params *ps = t->model->params;
+    char told[64];
+    snprintf(told, sizeof told, ", %.1f optimiser,", 2.0 * 4.0 * (double)mhla_params_elements(ps) / 0x1p20);
+    assert_non_null(strstr(w.notes, told)); /* momentum, and the average */
+    mhla_trainer_free(t);
+    /* betas of 0: the moments are the gradient and its square */
+    assert_int_equal(create(&t, "memoryless", "train.beta1=0", "train.beta2=0", "train.steps=2", NULL), MHLA_OK);
+    assert_int_equal(run(t, &w, &finished), MHLA_OK);
+    const float *g = mhla_optim_slot(t->optim, 0, 0), *square = mhla_optim_slot(t->optim, 0, 1);
+    for (int64_t i = 0; i < mhla_params_at(t->model->params, 0)->count; i++)
+        assert_true(fabsf(square[i] - g[i] * g[i]) <= 1e-6f * g[i] * g[i]);
+    mhla_trainer_free(t);
+    assert_int_equal(create(&t, "noeps", "train.eps=0", NULL), MHLA_EINVAL);
+}
+
 static void goes_wrong(void **state) {
     (void)state;
     mhla_trainer *t = NULL;
@@ -258,6 +282,12 @@ static void goes_wrong(void **state) {
     /* a run is there already */
     assert_int_equal(create(&t, "explodes", NULL), MHLA_EINVAL);
     assert_non_null(strstr(mhla_message(), "--resume"));
+    /* one that was killed before its first checkpoint is in nobody's way */
+    assert_int_equal(mkdir(in_root("begun"), 0777), 0);
+    assert_int_equal(mkdir(in_root("begun/checkpoints"), 0777), 0);
+    assert_int_equal(mhla_trainer_resume(&t, in_root("begun")), MHLA_EDATA);
+    assert_int_equal(create(&t, "begun", NULL), MHLA_OK);
+    mhla_trainer_free(t);
     /* keys and values */
     assert_int_not_equal(create(&t, "x", "train.epoch=3", NULL), MHLA_OK);
     assert_non_null(strstr(mhla_message(), "train.epochs"));
@@ -281,11 +311,12 @@ static void fine_tunes(void **state) {
     char init[300];
     whole("softmax", "model.attention=softmax", NULL);
     snprintf(init, sizeof init, "train.init=%s", in_root("softmax"));
-    if (create(&t, "tuned", init, "model.patch=1", "model.classes=6", "train.freeze=*norm*", "train.steps=4",
+    if (create(&t, "tuned", init, "model.patch=1", "model.classes=6", "train.freeze=*norm*,*fc1*", "train.steps=4",
                "eval.limit=16", NULL) != MHLA_OK)
         fail_msg("%s", mhla_message());
     mhla_params *ps = t->model->params;
     const mhla_param *norm = mhla_params_find(ps, "blocks.1.norm1.weight");
+    const mhla_param *frozen = mhla_params_find(ps, "blocks.1.mlp.fc1.weight");
     mhla_model *from;
     assert_int_equal(mhla_model_open(&from, in_root("softmax")), MHLA_OK);
     mhla_params *old = from->params;
@@ -298,6 +329,9 @@ static void fine_tunes(void **state) {
                         (size_t)norm->count * sizeof(float));
     if (run(t, &w, &finished) != MHLA_OK) fail_msg("%s", mhla_message());
     assert_memory_equal(before, norm->data, (size_t)norm->count * sizeof(float));
+    for (int i = 0; i < mhla_params_count(ps); i++) /* nor does its average move */
+        if (mhla_params_at(ps, i) == frozen)
+            assert_memory_equal(frozen->data, mhla_ema_data(t->ema, i), (size_t)frozen->count * sizeof(float));
     assert_memory_not_equal(a->data, b->data, (size_t)a->count * sizeof(float));
     assert_non_null(strstr(w.notes, "interpolated from 16 to 64"));
     assert_non_null(strstr(w.notes, "blocks.*.attn.piece_attn.conv.weight"));
@@ -385,7 +419,7 @@ int main(void) {
         cmocka_unit_test(learns),           cmocka_unit_test(oblong),     cmocka_unit_test(counted),
         cmocka_unit_test(goes_on),          cmocka_unit_test(threads),    cmocka_unit_test(accumulates),
         cmocka_unit_test(goes_wrong),       cmocka_unit_test(fine_tunes), cmocka_unit_test(interpolates),
-        cmocka_unit_test(other_attentions),
+        cmocka_unit_test(other_attentions), cmocka_unit_test(optimisers),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
