@@ -11,16 +11,31 @@ void json_put_to(FILE *to) { file = to; }
 
 #define OUT (file ? file : stdout)
 
+/* Bytes of the character that p begins with; 0 if that is no UTF-8. */
+static int character(const unsigned char *p) {
+    const int c = p[0], n = c < 0x80 ? 1 : c < 0xc2 || c > 0xf4 ? 0 : c < 0xe0 ? 2 : c < 0xf0 ? 3 : 4;
+    for (int i = 1; i < n; i++)
+        if ((p[i] & 0xc0) != 0x80) return 0;
+    /* longer than need be, half of a pair, beyond the last one */
+    const int wrong = (c == 0xe0 && p[1] < 0xa0) || (c == 0xed && p[1] > 0x9f) || (c == 0xf0 && p[1] < 0x90) ||
+                      (c == 0xf4 && p[1] > 0x8f);
+    return wrong ? 0 : n;
+}
+
+/* Names of files may hold any bytes, JSON may not: what is no UTF-8 is written as U+FFFD. */
 static void quoted(const char *text) {
     fputc('"', OUT);
-    for (; *text; text++) {
+    for (int n; *text; text += n ? n : 1) {
         const unsigned char c = (unsigned char)*text;
-        if (c == '"' || c == '\\')
+        n = character((const unsigned char *)text);
+        if (n == 0)
+            fprintf(OUT, "\xef\xbf\xbd");
+        else if (c == '"' || c == '\\')
             fprintf(OUT, "\\%c", c);
         else if (c < 0x20)
             fprintf(OUT, "\\u%04x", c);
         else
-            fputc(c, OUT);
+            fwrite(text, 1, (size_t)n, OUT);
     }
     fputc('"', OUT);
 }

@@ -14,6 +14,8 @@ printf 'one\n\f\ntwo\n' >two.txt
 mhla tokenize t.json --out x.shard text.txt two.txt; echo "-> $?"
 mhla tokenize t.json --out x.shard text.txt --json | grep -v seconds
 mhla tokenize t.json text.txt --time | sed 's/[0-9.]* MB/N MB/'
+# a name that is no UTF-8 makes none of the JSON
+odd=$(printf 'o"\303\251\355\240\200\377.txt'); echo a >"$odd"; mhla tokenize t.json "$odd" --json | grep file; rm "$odd"
 echo "failures:"
 printf 'abc\377' >bad.txt
 mhla tokenize t.json bad.txt; echo "-> $?"
