@@ -1,6 +1,7 @@
 /* Generations: a sequence that goes on by itself. A step reads the pending tokens of all of them in one pass, draws a token
  * for each, turns it into text and holds back what may still become a stop string. */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -298,15 +299,18 @@ mhla_status mhla_generation_step(mhla_model *model, mhla_generation *const *gene
     mhla_status status = mhla_lm_feed(model, feeds, count), last = MHLA_OK;
     free(feeds);
     const int alone = status == MHLA_ERANGE;
+    char why[512] = ""; /* others that end at their limit would leave their message instead */
     for (int64_t i = 0; i < n && (status == MHLA_OK || alone); i++) {
         mhla_generation *g = generations[i];
         if (g->finish == MHLA_FINISH_NONE) {
             const mhla_status own = alone ? feed_alone(model, g) : draw(g);
+            if (own != MHLA_OK) snprintf(why, sizeof why, "%s", mhla_message());
             if (own != MHLA_OK) last = own;
         }
         close_piece(g);
     }
-    return status == MHLA_OK || alone ? last : status;
+    if (status != MHLA_OK && !alone) return status;
+    return last == MHLA_OK ? MHLA_OK : mhla_fail(last, "%s", why);
 }
 
 void mhla_generation_piece(const mhla_generation *g, mhla_piece *piece) {

@@ -409,7 +409,7 @@ static void one_fails(void **state) {
     for (int i = 0; i < 3; i++) {
         const mhla_generation_desc desc = {
             .size = sizeof desc, .ignore_eos = 1, .sampling = {.bias = never, .biases = i == 1 ? vocabulary : 0}};
-        s[i] = new_sequence(0);
+        s[i] = new_sequence(i == 2 ? PROMPT + 5 : 0);
         ASSERT_OK(mhla_generation_create(&g[i], s[i], prompt, PROMPT, &desc));
     }
     free(never);
@@ -419,9 +419,9 @@ static void one_fails(void **state) {
         mhla_generation_piece(g[2], &p);
         want[i] = p.id;
     }
-    for (int i = 0; i < 6; i++) {
+    for (int i = 0; i < 6; i++) { /* the third ends beside them, its sequence being full */
         mhla_piece p = {.size = sizeof p};
-        ASSERT_FAILS(mhla_generation_step(model, g, 2), MHLA_EDATA, "no token is possible");
+        ASSERT_FAILS(mhla_generation_step(model, g, 3), MHLA_EDATA, "no token is possible");
         mhla_generation_piece(g[0], &p);
         assert_int_equal(p.id, want[i]);
         mhla_generation_piece(g[1], &p);
