@@ -44,7 +44,7 @@ const mhla_experiment mhla_experiments[] = {
                           "of InLine and MALA "
                           "17, of MHLA with four blocks 64, of softmax 64. What deit has trained is not trained again.",
                  .data = "fashion-mnist",
-                 .minutes = 55,
+                 .minutes = 35,
                  .quick = 3,
                  .labels = 1},
         .settings = DEIT " lab.samples=500 lab.ranked=64",
@@ -81,7 +81,7 @@ const mhla_experiment mhla_experiments[] = {
                  .paper = "Tab. 2a: DeiT-T and DeiT-S on ImageNet-1K, 224 px, 300 epochs, top-1",
                  .known = "small pictures of ten kinds of clothes tell attentions apart much less than ImageNet.",
                  .data = "fashion-mnist",
-                 .minutes = 50,
+                 .minutes = 35,
                  .quick = 3,
                  .labels = 1},
         .settings = DEIT,
@@ -110,7 +110,7 @@ const mhla_experiment mhla_experiments[] = {
                  .paper = "Tab. 7a: DeiT-T on ImageNet-1K, 224 px, 300 epochs, top-1",
                  .known = "with 64 tokens and small pictures there is little to gain from locality.",
                  .data = "fashion-mnist",
-                 .minutes = 40,
+                 .minutes = 30,
                  .quick = 2,
                  .labels = 1},
         .settings = DEIT " model.attention=mhla model.blocks=4,4",
@@ -140,7 +140,7 @@ const mhla_experiment mhla_experiments[] = {
              .paper = "Tab. 7b: DiT-S/2 on ImageNet-1K, 512 px (1,024 tokens), 400,000 updates; 64 blocks: FID 79.50",
              .known = "M = 1 is linear attention; with 64 tokens the rule M * M <= T ends at 8 blocks.",
              .data = "fashion-mnist",
-             .minutes = 30,
+             .minutes = 25,
              .quick = 2,
              .labels = 1},
         .settings = DEIT " model.attention=mhla",
@@ -169,7 +169,7 @@ const mhla_experiment mhla_experiments[] = {
                  .known =
                      "measured by the loss on held-out pictures, not by FID: small models draw too badly for that.",
                  .data = "fashion-mnist",
-                 .minutes = 50,
+                 .minutes = 15,
                  .quick = 3},
         .settings =
             "task=diffusion model.model=dit_nano model.attention=mhla model.process=flow model.image=32,32 "
@@ -202,7 +202,7 @@ const mhla_experiment mhla_experiments[] = {
                           "convolution of four tokens in all three: without it none of them learns it in minutes "
                           "(docs/mqar.md).",
                  .data = "text",
-                 .minutes = 55,
+                 .minutes = 45,
                  .quick = 5},
         .settings = "task=text model.model=lm_micro model.hidden_size=128 model.num_hidden_layers=3 model.num_heads=4 "
                     "model.vocab_size=1024 train.context=512 train.batch=8 train.steps=1000 train.rate=2e-3 "
