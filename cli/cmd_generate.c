@@ -260,31 +260,59 @@ static mhla_status run(speaker *s, continuation *list, double begin) {
     return status;
 }
 
+/* The text of ids [n] after the first of them. */
+static mhla_status text_after(const speaker *s, mhla_chars *text, const int32_t *ids, int64_t n) {
+    mhla_chars first = {0};
+    mhla_status status = mhla_tokenizer_decode(s->tokenizer, &first, ids, 1, MHLA_DECODE_SKIP_SPECIAL);
+    if (status == MHLA_OK) status = mhla_tokenizer_decode(s->tokenizer, text, ids, n, MHLA_DECODE_SKIP_SPECIAL);
+    if (status == MHLA_OK && text->count >= first.count) {
+        text->count -= first.count;
+        if (first.count) memmove(text->data, text->data + first.count, text->count);
+    }
+    mhla_chars_free(&first);
+    return status;
+}
+
+static int begins(const mhla_chars *text, const mhla_chars *with) {
+    return with->count <= text->count && (with->count == 0 || memcmp(text->data, with->data, with->count) == 0);
+}
+
 /* A stop text is not part of the result, but the tokens that began it have been read. The sequence goes back to the last one
- * whose text was written, and reads what was written beyond it, part of a token, as text of its own. */
+ * whose text was written, and reads what was written beyond it, part of a token, as text of its own: without a space in front
+ * where the tokenizer puts one there, and from an earlier token on where it puts one that was not written. */
 static mhla_status leave_stop(const speaker *s, const continuation *c, mhla_sequence *sequence) {
     const int64_t read = c->drawn - 1, begin = mhla_sequence_tokens(sequence) - read; /* the last drawn was not read */
-    const int32_t *ids = mhla_sequence_ids(sequence) + begin;
     mhla_chars text = {0};
-    mhla_ids rest = {0};
+    mhla_ids ids = {0};
     mhla_status status = MHLA_OK;
-    int64_t keep = read;
-    for (; keep > 0; keep--) {
+    int64_t keep = read, whole = 0; /* whole: as far as all of the tokens' text was written */
+    int found = 0;
+    for (int bare = 0; keep >= 0 && status == MHLA_OK; keep -= bare, bare = !bare) {
+        ids.count = 0;
         text.count = 0;
-        if (mhla_tokenizer_decode(s->tokenizer, &text, ids, keep, MHLA_DECODE_SKIP_SPECIAL) != MHLA_OK) continue;
-        if (text.count <= c->text.count && (text.count == 0 || memcmp(text.data, c->text.data, text.count) == 0)) break;
+        status = mhla_ids_append(&ids, mhla_sequence_ids(sequence) + begin - 1, keep + 1);
+        if (status != MHLA_OK || text_after(s, &text, ids.data, ids.count) != MHLA_OK || !begins(&c->text, &text))
+            continue;
+        if (keep > whole) whole = keep;
+        const char *rest = c->text.data + text.count;
+        const size_t bytes = c->text.count - text.count;
+        if (bare && (bytes == 0 || *rest != ' ')) continue;
+        if (bytes > 0)
+            status = mhla_tokenizer_encode(s->tokenizer, &ids, rest + bare, bytes - (size_t)bare, MHLA_ENCODE_PLAIN);
+        text.count = 0;
+        found = status == MHLA_OK && text_after(s, &text, ids.data, ids.count) == MHLA_OK &&
+                text.count == c->text.count && begins(&c->text, &text);
+        if (found) break;
     }
-    const size_t written = keep > 0 ? text.count : 0;
+    if (!found) keep = whole;
     if (status == MHLA_OK && keep < read) status = mhla_sequence_rollback(sequence, begin + keep);
-    if (status == MHLA_OK && c->text.count > written)
-        status = mhla_tokenizer_encode(s->tokenizer, &rest, c->text.data + written, c->text.count - written,
-                                       MHLA_ENCODE_PLAIN);
-    if (status == MHLA_OK && rest.count > 0) {
-        const mhla_feed feed = {.size = sizeof feed, .sequence = sequence, .ids = rest.data, .count = rest.count};
+    if (found && status == MHLA_OK && ids.count > keep + 1) {
+        const mhla_feed feed = {
+            .size = sizeof feed, .sequence = sequence, .ids = ids.data + keep + 1, .count = ids.count - keep - 1};
         status = mhla_lm_feed(s->model, &feed, 1);
     }
     mhla_chars_free(&text);
-    mhla_ids_free(&rest);
+    mhla_ids_free(&ids);
     return status;
 }
 

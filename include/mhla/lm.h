@@ -289,7 +289,8 @@ typedef enum mhla_finish { MHLA_FINISH_NONE = 0, MHLA_FINISH_EOS, MHLA_FINISH_ST
 
 typedef struct mhla_piece {
     size_t size;
-    const char *text;          /* [bytes] whole characters that became certain by this step; valid until the next step */
+    const char *text;          /* [bytes] whole characters that became certain by this step; valid until the next step. It
+                                  is text that follows the prompt's: the space before its first word is there */
     size_t bytes;
     int32_t id;                /* the token that was drawn; -1: none in this step */
     float logprob;             /* its own, at temperature 1, before any sampling change */

@@ -125,6 +125,17 @@ static mhla_status set_pending(mhla_generation *g, const int32_t *prompt, int64_
     return mhla_sequence_rollback(g->sequence, tokens - 1);
 }
 
+/* The decoder of text that goes on: tokenizers that take the space from the front of a text must not take it from the first
+ * word after a prompt. So it hears the token before, unless that is a special one, and what it says of it is left out. */
+static mhla_status open_decoder(mhla_generation *g, int32_t before) {
+    mhla_chars text = {0};
+    MHLA_TRY(mhla_decoder_create(&g->decoder, g->tokenizer, MHLA_DECODE_SKIP_SPECIAL));
+    mhla_status status = before < g->pieces ? mhla_decoder_push(g->decoder, &text, before) : MHLA_OK;
+    if (status == MHLA_OK) status = mhla_decoder_finish(g->decoder, &text);
+    mhla_chars_free(&text);
+    return status;
+}
+
 static mhla_status fill(mhla_generation *g, const int32_t *prompt, int64_t count, const mhla_generation_desc *d) {
     mhla_lm_info info = {.size = sizeof info};
     mhla_model *model = g->sequence->reader->model;
@@ -150,8 +161,9 @@ static mhla_status fill(mhla_generation *g, const int32_t *prompt, int64_t count
         mhla_tokenizer_info tokens = {.size = sizeof tokens};
         MHLA_TRY(mhla_tokenizer_query(g->tokenizer, &tokens));
         g->pieces = tokens.vocabulary;
+        const int64_t have = mhla_sequence_tokens(g->sequence);
+        MHLA_TRY(open_decoder(g, count > 0 ? prompt[count - 1] : mhla_sequence_ids(g->sequence)[have - 1]));
     }
-    if (g->tokenizer) MHLA_TRY(mhla_decoder_create(&g->decoder, g->tokenizer, MHLA_DECODE_SKIP_SPECIAL));
     return set_pending(g, prompt, count);
 }
 

@@ -60,6 +60,17 @@ kill -INT $!; wait $!; echo "-> $?"; cat err
 
 $g -p 'It was' --tokens 0 --beyond clamp --seed 1 >/dev/full; echo "nowhere to write -> $?" # without end otherwise
 
+echo '-- a tokenizer that takes the space from the front of a text'
+mkdir words; cp m/config.json m/model.safetensors words
+awk 'BEGIN {
+    meta = "{\"type\": \"Metaspace\", \"replacement\": \"▁\", \"prepend_scheme\": \"always\", \"split\": true}"
+    printf "{\"pre_tokenizer\": %s, \"decoder\": %s, \"model\": {\"type\": \"Unigram\", \"unk_id\": 0, \"vocab\": [[\"<unk>\", 0]", meta, meta
+    for (i = 1; i < 280; i++) printf ", [\"▁w%d\", -%d]", i, i
+    print "]}}" }' >words/tokenizer.json
+w="mhla generate -m words --threads 1 --ignore-eos --seed 2"
+$w -p 'w1 w2' --tokens 6 >a; grep -c '^ w' a
+rm -f s; { $w -p 'w1 w2' --tokens 3 --state s | tr -d '\n'; $w -p '' --tokens 3 --state s 2>/dev/null; } >b; cmp a b && echo 'two halves make the whole'
+
 echo '-- refusals'
 mhla generate -p x; echo "-> $?"
 mhla generate -m nowhere -p x 2>err; echo "-> $?"; wc -l <err
