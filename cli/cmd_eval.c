@@ -69,6 +69,7 @@ static void print_text(mhla_model *model, const mhla_evaluation *r) {
     const double n = (double)r->images;
     printf("weights     %s\n", file_of(model));
     printf("images      %lld\n", (long long)r->images);
+    if (r->unreadable) printf("unreadable  %lld files, not counted\n", (long long)r->unreadable);
     printf("accuracy    %.2f %%\n", 100.0 * (double)r->top1 / n);
     if (r->classes > 5) printf("among 5     %.2f %%\n", 100.0 * (double)r->top5 / n);
     printf("loss        %.4f\n", r->loss);
@@ -86,6 +87,7 @@ static void print_json(mhla_model *model, const mhla_evaluation *r) {
     json_put_open(NULL, '{');
     json_put_text("weights", file_of(model));
     json_put_int("images", r->images);
+    json_put_int("unreadable", r->unreadable);
     json_put_real("accuracy", (double)r->top1 / n);
     json_put_real("top5", (double)r->top5 / n);
     json_put_real("loss", r->loss);

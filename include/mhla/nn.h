@@ -110,10 +110,13 @@ typedef struct mhla_evaluation {
     double seconds;
     int classes;
     int64_t *class_images, *class_right; /* [classes]; free with mhla_evaluation_free */
+    int64_t unreadable;                  /* files of the data that are no pictures, or broken ones: not counted */
 } mhla_evaluation;
 
 /* Runs the model over a split ("test", "train") of a dataset: "fashion-mnist", "cifar10-test" or the path of a folder with
- * a folder per class; NULL: what the run that the model was opened from was trained on. limit: at most so many images, 0 = all. progress (may be NULL) is called now and then. */
+ * a folder per class; NULL: what the run that the model was opened from was trained on. Its classes are the model's of the
+ * same name or, where the model knows none of the names, of the same number. limit: at most so many images, 0 = all.
+ * progress (may be NULL) is called now and then. */
 typedef void (*mhla_progress_fn)(void *user, int64_t done, int64_t all);
 MHLA_API mhla_status mhla_model_evaluate(mhla_model *model, mhla_evaluation *result, const char *data, const char *split,
                                          int64_t limit, mhla_progress_fn progress, void *user);

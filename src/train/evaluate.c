@@ -59,12 +59,35 @@ static double cross_entropy(const float *logits, int n, int label) {
     return log(sum) + most - logits[label];
 }
 
-static void count_batch(mhla_evaluation *r, double *loss, const float *logits, const mhla_batch *batch) {
+/* own [classes of the data]: the model's number of each, by name: a folder may have some of the classes only, or others
+ * before them. Where the model knows no name of them, numbers count: ImageNet's folders are called otherwise than its classes. */
+static mhla_status match_classes(int *own, const mhla_model *model, const mhla_dataset *data) {
+    const int n = mhla_dataset_classes(data), classes = mhla_deit_config_of(model->deit)->classes;
+    int known = 0, foreign = -1;
+    for (int i = 0; i < n; i++) {
+        own[i] = -1;
+        for (int k = 0; k < classes && own[i] < 0; k++) { /* beginning at i, where it most likely is */
+            const char *name = mhla_model_class_name(model, (i + k) % classes);
+            if (name && strcmp(name, mhla_dataset_class_name(data, i)) == 0) own[i] = (i + k) % classes;
+        }
+        known += own[i] >= 0;
+        if (own[i] < 0) foreign = i;
+    }
+    if (known && foreign >= 0)
+        return mhla_fail(MHLA_EINVAL,
+                         "the data has a class %s, which the model does not know, beside others that it does",
+                         MHLA_QUOTE(mhla_dataset_class_name(data, foreign)));
+    for (int i = 0; i < n && !known; i++) own[i] = i;
+    return MHLA_OK;
+}
+
+static void count_batch(mhla_evaluation *r, double *loss, const float *logits, const mhla_batch *batch,
+                        const int *own) {
     for (int b = 0; b < batch->count; b++) {
         const float *y = logits + (int64_t)b * r->classes;
-        const int label = batch->labels[b];
-        if (label < 0) continue; /* a file that could not be read */
-        int before = 0;          /* classes that the model prefers; on a tie the first one wins */
+        if (batch->labels[b] < 0) continue; /* a file that could not be read */
+        const int label = own[batch->labels[b]];
+        int before = 0; /* classes that the model prefers; on a tie the first one wins */
         for (int i = 0; i < r->classes; i++) before += y[i] > y[label] || (y[i] == y[label] && i < label);
         *loss += cross_entropy(y, r->classes, label);
         r->images++;
@@ -89,10 +112,11 @@ mhla_status mhla_evaluate(mhla_model *model, mhla_evaluation *result, mhla_datas
     int64_t done = 0;
     mhla_loader *loader = NULL;
     float *logits = malloc((size_t)BATCH * (size_t)c->classes * sizeof *logits);
+    int *own = malloc((size_t)c->classes * sizeof *own);
     result->class_images = calloc((size_t)c->classes, sizeof *result->class_images);
     result->class_right = calloc((size_t)c->classes, sizeof *result->class_right);
-    mhla_status status = logits && result->class_images && result->class_right
-                             ? MHLA_OK
+    mhla_status status = logits && own && result->class_images && result->class_right
+                             ? match_classes(own, model, data)
                              : mhla_fail(MHLA_ENOMEM, "no memory for %d classes", c->classes);
     if (status == MHLA_OK)
         status = mhla_loader_create(&loader, &(mhla_loader_desc){.data = data,
@@ -109,12 +133,13 @@ mhla_status mhla_evaluate(mhla_model *model, mhla_evaluation *result, mhla_datas
         if (status != MHLA_OK || batch->count == 0) break;
         status = mhla_model_infer(model, logits, batch->images, batch->count);
         if (status != MHLA_OK) break;
-        count_batch(result, &loss, logits, batch);
+        count_batch(result, &loss, logits, batch, own);
         done += batch->count;
         if (progress) progress(user, done, all);
     }
     mhla_loader_free(loader);
     free(logits);
+    free(own);
     if (status == MHLA_OK && result->images == 0 && !(stop && *stop))
         status = mhla_fail(MHLA_EDATA, "none of %lld images could be read", (long long)all);
     if (status != MHLA_OK) {
@@ -172,6 +197,7 @@ mhla_status mhla_model_evaluate(mhla_model *model, mhla_evaluation *result, cons
     }
     MHLA_TRY(open_split(&set, data, split));
     const mhla_status status = mhla_evaluate(model, result, set, 1, limit, NULL, progress, user);
+    mhla_dataset_broken(set, &result->unreadable, NULL, 0);
     mhla_dataset_free(set);
     return status;
 }

@@ -2,6 +2,8 @@
  * leaves the last checkpoint alone; fine-tuning takes what fits. */
 #include "train_case.h"
 
+#include <fcntl.h>
+
 typedef struct watch {
     mhla_trainer *trainer;
     int64_t stop_at, evaluations, steps;
@@ -125,6 +127,44 @@ static void counted(void **state) {
     assert_int_equal(mhla_model_open_weights(&m, in_root("no-average"), "ema"), MHLA_EDATA);
     assert_non_null(strstr(mhla_message(), "no average of the weights"));
     assert_int_equal(mhla_model_open_weights(&m, in_root("no-average"), "fine"), MHLA_EINVAL);
+}
+
+/* Classes of other data are those of the same name; numbers count where none is known. */
+static void named(void **state) {
+    (void)state;
+    static const char *const folders[][2] = {{"some/1", "some/3"}, {"part/3", "part/x"}, {"other/x", "other/y"}};
+    mhla_model *m;
+    assert_int_equal(mhla_model_open(&m, in_root("learns")), MHLA_OK);
+    for (int way = 0; way < 3; way++) {
+        char path[600];
+        int label, n[2] = {0};
+        for (int k = 0; k < 2; k++) {
+            snprintf(path, sizeof path, "%s", in_root(folders[way][k]));
+            assert_int_equal(mhla_folder_make(path), MHLA_OK);
+        }
+        for (int i = 0; i < 32; i++) {
+            snprintf(path, sizeof path, "%s/picture.png", root);
+            assert_int_equal(mhla_data_export(in_root("data"), "test", i, path, &label), MHLA_OK);
+            if (label % 2 == 0) continue;
+            char to[900];
+            snprintf(to, sizeof to, "%s/%d.png", in_root(folders[way][label == 3]), i);
+            assert_int_equal(rename(path, to), 0);
+            n[label == 3]++;
+        }
+        mhla_evaluation r = {.size = sizeof r};
+        char set[16];
+        snprintf(set, sizeof set, "%.*s", (int)strcspn(folders[way][0], "/"), folders[way][0]);
+        snprintf(path, sizeof path, "%s/broken.png", in_root(folders[way][0]));
+        assert_int_equal(close(creat(path, 0666)), 0);
+        const mhla_status status = mhla_model_evaluate(m, &r, in_root(set), "test", 0, NULL, NULL);
+        assert_int_equal(status, way == 1 ? MHLA_EINVAL : MHLA_OK);
+        if (way == 1) assert_non_null(strstr(mhla_message(), "\"x\""));
+        if (way == 0) assert_true(r.class_images[1] == n[0] && r.class_images[3] == n[1] && r.class_images[0] == 0);
+        if (way == 2) assert_true(r.class_images[0] == n[0] && r.class_images[1] == n[1] && r.class_images[3] == 0);
+        if (way != 1) assert_true(r.images == n[0] + n[1] && r.unreadable == 1);
+        mhla_evaluation_free(&r);
+    }
+    mhla_model_free(m);
 }
 
 /* Images that are wider than high, in blocks that are not square either: trained, evaluated, classified, reported. */
@@ -419,7 +459,7 @@ int main(void) {
         cmocka_unit_test(learns),           cmocka_unit_test(oblong),     cmocka_unit_test(counted),
         cmocka_unit_test(goes_on),          cmocka_unit_test(threads),    cmocka_unit_test(accumulates),
         cmocka_unit_test(goes_wrong),       cmocka_unit_test(fine_tunes), cmocka_unit_test(interpolates),
-        cmocka_unit_test(other_attentions), cmocka_unit_test(optimisers),
+        cmocka_unit_test(other_attentions), cmocka_unit_test(optimisers), cmocka_unit_test(named),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
