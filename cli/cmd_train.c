@@ -1,5 +1,4 @@
 /* mhla train: a recipe and flags that override it; progress on stderr, a bar on a terminal, lines elsewhere. */
-#include <errno.h>
 #include <math.h>
 #include <mhla/nn.h>
 #include <stdio.h>
@@ -136,29 +135,39 @@ void train_clear_bar(void) {
     bar_shown = 0;
 }
 
+/* A line that is longer than the terminal is wide could not be written over: without the bar then, and cut. */
+static void show_line(const char *bar, const char *line) {
+    struct winsize size = {0};
+    int wide = 1 << 20;
+    if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) wide = size.ws_col - 1;
+    if ((int)(strlen(bar) + strlen(line)) > wide) bar = "";
+    fprintf(stderr, "\r%s%.*s\033[K", bar, wide, line);
+    bar_shown = 1;
+}
+
 static void show_step(const mhla_train_event *e) {
     const double now = now_seconds();
     const int final = e->step == e->steps;
     if (!final && now - last_shown < (terminal ? 0.2 : 10.0)) return;
     last_shown = now;
-    char left[32], accuracy[32] = "", bar[21];
+    char left[32], accuracy[32] = "", bar[] = "[....................] ", line[256];
     text_left(left, sizeof left, e->seconds_left);
     if (isfinite(e->accuracy))
         snprintf(accuracy, sizeof accuracy, terminal ? "  accuracy %.1f %%" : ", accuracy %.1f %%",
                  100.0 * e->accuracy);
     const int filled = (int)(20.0 * (double)e->step / (double)e->steps);
-    for (int i = 0; i < 20; i++) bar[i] = i < filled ? '#' : '.';
-    bar[20] = '\0';
+    for (int i = 0; i < filled && i < 20; i++) bar[1 + i] = '#';
     const int text = isfinite(e->tokens_per_second);
     const double pace = text ? e->tokens_per_second : e->images_per_second;
     const char *unit = text ? "tokens/s" : "images/s";
-    if (terminal)
-        fprintf(stderr, "\r[%s] %3.0f %%  %s left  %.0f %s  loss %.4f%s  rate %.2e\033[K", bar,
-                100.0 * (double)e->step / (double)e->steps, left, pace, unit, e->loss, accuracy, e->rate);
-    else
+    if (terminal) {
+        snprintf(line, sizeof line, "%3.0f %%  %s left  %.0f %s  loss %.4f%s  rate %.2e",
+                 100.0 * (double)e->step / (double)e->steps, left, pace, unit, e->loss, accuracy, e->rate);
+        show_line(bar, line);
+    } else {
         fprintf(stderr, "step %lld of %lld, epoch %.2f, %s left, %.0f %s, loss %.4f%s, rate %.2e\n", (long long)e->step,
                 (long long)e->steps, e->epoch, left, pace, unit, e->loss, accuracy, e->rate);
-    bar_shown = terminal;
+    }
 }
 
 void train_show(void *user, const mhla_train_event *e) {

@@ -13,6 +13,13 @@ mhla eval run | figures
 mhla eval run/last/model.safetensors --json --data data >json || exit
 json <json | positive '^(images|accuracy|top5|loss)$'
 mhla info run
+echo '--- on a terminal of 60 columns no line is longer'
+if command -v script >/dev/null; then
+    script -qec "stty cols 60; $train --steps 12 --out narrow --seed 3" /dev/null >log </dev/null
+    tr '\r' '\n' <log | sed 's/.\[K//' | grep ' left  ' | awk 'length > 59 { long = 1 } END { print (NR > 0 && !long ? "fits" : "wraps") }'
+else
+    echo fits
+fi
 echo '--- again: the same bytes; stopped and gone on with, too'
 $train --steps 12 --out again --seed 3 --quiet >/dev/null 2>&1
 cmp run/last/model.safetensors again/last/model.safetensors && cmp run/last/optimizer.safetensors again/last/optimizer.safetensors && echo same
