@@ -26,6 +26,7 @@ struct mhla_trainer {
     void *job; /* the task's own */
     mhla_model *model;
     mhla_tape *tape;
+    int lock; /* of the folder of its checkpoints, -1: none */
     mhla_optim *optim;
     mhla_ema *ema; /* NULL without */
     mhla_schedule schedule;

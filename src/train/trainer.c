@@ -1,9 +1,11 @@
 /* The training loop: batch, forward, backward, update; now and then an evaluation, a line of metrics, a checkpoint. Step
  * s depends on the recipe, the parameters after step s-1 and s alone, so that a run may end anywhere and go on. */
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -77,7 +79,7 @@ static mhla_status start(mhla_trainer **trainer, const char *run, const char *re
                          int count) {
     mhla_trainer *t = calloc(1, sizeof *t);
     if (t == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for a trainer");
-    t->log.fd = -1;
+    t->log.fd = t->lock = -1;
     *trainer = t;
     if (snprintf(t->run, sizeof t->run, "%s", run) >= (int)sizeof t->run)
         return mhla_fail(MHLA_EIO, "%.60s...: the path is too long", run);
@@ -89,17 +91,31 @@ static mhla_status start(mhla_trainer **trainer, const char *run, const char *re
     return MHLA_OK;
 }
 
+/* Two that train in one folder would take each other's checkpoints away. The lock goes with the process, however it ends; a
+ * file system that knows no locks is trusted. */
+static mhla_status lock_run(int *lock, const char *run) {
+    char path[PATH];
+    snprintf(path, sizeof path, "%.*s/checkpoints", PATH - 32, run);
+    *lock = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (*lock < 0 || flock(*lock, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return MHLA_OK;
+    close(*lock);
+    *lock = -1;
+    return mhla_fail(MHLA_EINVAL, "%s: another process is training there", run);
+}
+
 static mhla_status make_run(mhla_trainer *t) {
     char path[PATH], found[PATH];
     MHLA_TRY(mhla_folder_make(t->run));
     snprintf(path, sizeof path, "%s/checkpoints", t->run);
     if (mkdir(path, 0777) != 0) {
         if (errno != EEXIST) return mhla_fail(MHLA_EIO, "%s: %s", path, strerror(errno));
+        MHLA_TRY(lock_run(&t->lock, t->run));
         /* One that was killed before its first checkpoint is begun again. */
         if (mhla_checkpoint_find(found, sizeof found, t->run) != MHLA_EDATA)
             return mhla_fail(MHLA_EINVAL,
                              "%s: a run is there already; go on with it by --resume, or choose another folder", t->run);
     }
+    if (t->lock < 0) MHLA_TRY(lock_run(&t->lock, t->run));
     snprintf(path, sizeof path, "%s/recipe.json", t->run);
     json_t *tree = mhla_recipe_tree(t->recipe);
     const mhla_status status = tree ? mhla_json_save(tree, path) : mhla_fail(MHLA_ENOMEM, "no memory");
@@ -175,8 +191,14 @@ mhla_status mhla_trainer_resume(mhla_trainer **trainer, const char *run) {
     mhla_trainer *t = NULL;
     char folder[PATH], path[PATH];
     snprintf(path, sizeof path, "%.*s/recipe.json", PATH - 32, run);
+    int lock;
+    MHLA_TRY(lock_run(&lock, run));
     mhla_status status = mhla_checkpoint_find(folder, sizeof folder, run);
     if (status == MHLA_OK) status = start(&t, run, path, NULL, 0);
+    if (t)
+        t->lock = lock;
+    else if (lock >= 0)
+        close(lock);
     if (status == MHLA_OK) status = build(t);
     if (status == MHLA_OK) status = mhla_checkpoint_read(t, folder);
     if (status == MHLA_OK) status = cut_log(t);
@@ -192,6 +214,7 @@ mhla_status mhla_trainer_resume(mhla_trainer **trainer, const char *run) {
 void mhla_trainer_free(mhla_trainer *t) {
     if (t == NULL) return;
     if (t->log.fd >= 0) mhla_jsonl_close(&t->log);
+    if (t->lock >= 0) close(t->lock);
     if (t->task) t->task->close(t);
     mhla_tape_free(t->tape);
     mhla_optim_free(t->optim);

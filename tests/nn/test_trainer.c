@@ -327,6 +327,9 @@ static void goes_wrong(void **state) {
     assert_int_equal(mkdir(in_root("begun/checkpoints"), 0777), 0);
     assert_int_equal(mhla_trainer_resume(&t, in_root("begun")), MHLA_EDATA);
     assert_int_equal(create(&t, "begun", NULL), MHLA_OK);
+    mhla_trainer *second = NULL; /* not while the first one is there */
+    assert_int_equal(mhla_trainer_resume(&second, in_root("begun")), MHLA_EINVAL);
+    assert_non_null(strstr(mhla_message(), "another process"));
     mhla_trainer_free(t);
     /* keys and values */
     assert_int_not_equal(create(&t, "x", "train.epoch=3", NULL), MHLA_OK);
