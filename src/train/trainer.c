@@ -100,7 +100,7 @@ static mhla_status lock_run(int *lock, const char *run) {
     if (*lock < 0 || flock(*lock, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return MHLA_OK;
     close(*lock);
     *lock = -1;
-    return mhla_fail(MHLA_EINVAL, "%s: another process is training there", run);
+    return mhla_fail(MHLA_EIO, "%s: another process is training there", run);
 }
 
 static mhla_status make_run(mhla_trainer *t) {
@@ -112,7 +112,7 @@ static mhla_status make_run(mhla_trainer *t) {
         MHLA_TRY(lock_run(&t->lock, t->run));
         /* One that was killed before its first checkpoint is begun again. */
         if (mhla_checkpoint_find(found, sizeof found, t->run) != MHLA_EDATA)
-            return mhla_fail(MHLA_EINVAL,
+            return mhla_fail(MHLA_EIO,
                              "%s: a run is there already; go on with it by --resume, or choose another folder", t->run);
     }
     if (t->lock < 0) MHLA_TRY(lock_run(&t->lock, t->run));

@@ -25,6 +25,9 @@ $train --steps 12 --out again --seed 3 --quiet >/dev/null 2>&1
 cmp run/last/model.safetensors again/last/model.safetensors && cmp run/last/optimizer.safetensors again/last/optimizer.safetensors && echo same
 $train --steps 12 --out run --seed 3; echo "-> $?"
 mhla train --resume run --quiet; echo "-> $?"
+echo '--- a wrong key or value on the command line is wrong usage'
+for wrong in '--train.rates 1' '--rate fast' '--attention none'; do $train --out wrong $wrong; echo "-> $?"; done
+ls wrong 2>/dev/null
 echo '--- fine-tuning'
 $train --steps 2 --out tuned --init run --attention softmax --classes 6 2>&1 | grep -E '^(taken|new|of another|left out)'
 echo '--- an average of the weights: a run stands for what counted as best'
