@@ -281,7 +281,7 @@ int cmd_train(int argc, char **argv) {
             status = mhla_trainer_create(&trainer, folder, c.recipe, (const char *const *)c.settings, c.count);
         }
         code = status == MHLA_OK ? run(&c, folder, trainer) : cli_failed(verb, status);
-        if (trainer == NULL && status == MHLA_EINVAL && c.count) code = CLI_USAGE; /* what a recipe says is MHLA_EDATA */
+        if (trainer == NULL && status == MHLA_EINVAL && c.count) code = CLI_USAGE; /* a file's is MHLA_EDATA */
     }
     for (int i = 0; i < c.count; i++) free(c.settings[i]);
     free(c.settings);

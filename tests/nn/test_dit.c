@@ -127,6 +127,9 @@ static void config_round_trip(void **state) {
                 assert_non_null(tree);
                 ASSERT_OK(mhla_dit_config_read(&back, tree, "config.json"));
                 assert_memory_equal(&c, &back, sizeof c);
+                json_object_set_new(tree, "heads", json_integer(5)); /* no number is wrong, the two together are */
+                assert_int_equal(mhla_dit_config_read(&back, tree, "at/config.json"), MHLA_EDATA);
+                assert_non_null(strstr(mhla_message(), "at/config.json: dim 1024 is no multiple of heads 5"));
                 json_decref(tree);
             }
 }
