@@ -160,7 +160,7 @@ def flow() -> None:
                     body.append(line(x, middle, u, lower, (4.5, 2, 1, 0.4)[abs(b - i)], hues[b]))
             body += [line(xs[t], top, centres[t // 3], middle, 1, cs[t]) + line(centres[t // 3], lower, xs[t], bottom, 1, cs[t]) for t in range(12)]
             body += [box(x, middle, 34, f"S{b + 1}", hues[b]) + box(x, lower, 34, f"S'{b + 1}", hues[b]) for b, x in enumerate(centres)]
-            body.append(f'<text x="{x0 + 212}" y="154" fill="#666">m</text>')
+            body.append(f'<text x="{x0 + 187}" y="154" fill="#666">m[4,4]</text>')
         body.append(dots(x0, top, cs) + dots(x0, bottom, cs))
     write("tutorial-flow.svg", 790, 275, "\n".join(body))
 
