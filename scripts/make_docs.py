@@ -64,7 +64,7 @@ dl dt { font-weight: 600; margin-top: .5rem; } dl dd { margin-left: 0; color: va
 class Site:
     def __init__(self, out: pathlib.Path):
         self.out, self.written, self.sources = out, {}, {}
-        results = sorted((ROOT / "docs" / "results").glob("*.md"))
+        results = sorted((ROOT / "docs" / "results").glob("*.md"), key=lambda p: p.stem)
         maths = sorted((ROOT / "src" / "ops").glob("*/README.md"))
         self.groups = [(title, [(p, why) for p, why in rows if (ROOT / p).exists()]) for title, rows in GROUPS]
         if results:
@@ -75,8 +75,16 @@ class Site:
             self.blocks[path] = pages.parse((ROOT / path).read_text())
             first = next((b.text for b in self.blocks[path] if b.kind == "heading"), path)
             self.titles[path] = {"README.md": "Read me first"}.get(path, re.sub(r"`", "", first))
+            if (form := self.result(path).partition(", ")[2]):
+                self.titles[path] += f", {form}"
         self.headers = [h for h in HEADERS if (ROOT / "include" / "mhla" / h).exists()]
         self.manuals = sorted(p.name for p in out.glob("mhla.[13].html"))
+
+    @staticmethod
+    def result(path: str) -> str:
+        """The short name of a page of results, "deit, quick"; "" of other pages."""
+        found = re.fullmatch(r"docs/results/([a-z-]+)\.md", path)
+        return found[1].replace("-", ", ") if found else ""
 
     def name(self, path: str) -> str:
         """The file that a page of the repository becomes."""
@@ -114,8 +122,8 @@ class Site:
             return f'<a href="{file}"{" aria-current=page" if file == here else ""}>{html.escape(text)}</a>'
         rows = ['<a class="home" href="index.html">mhla</a>']
         for title, found in self.groups:
-            rows.append(f"<b>{title}</b>" + "".join(item(self.name(p), self.titles[p]) for p, _ in found))
-        rows.append("<b>API</b>" + item("api.html", "All names") + "".join(item(f"api-{h}.html", h) for h in self.headers))
+            rows.append(f"<b>{title}</b>" + "\n".join(item(self.name(p), self.result(p) or self.titles[p]) for p, _ in found))
+        rows.append("<b>API</b>" + "\n".join([item("api.html", "All names")] + [item(f"api-{h}.html", h) for h in self.headers]))
         return "<nav>" + "\n".join(rows) + "</nav>"
 
     def write(self, file: str, title: str, body: str) -> None:
