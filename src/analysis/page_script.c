@@ -152,6 +152,7 @@ const char mhla_page_js[] =
     "    f.face.addEventListener('pointermove', follow);\n"
     "    f.face.addEventListener('pointerdown', follow);\n"
     "    f.face.addEventListener('keydown', e => {\n"
+    "      if (e.ctrlKey || e.altKey || e.metaKey) return; // of the browser: its zoom, its print\n"
     "      const t = Math.max(query(m) - m.first, 0), y = Math.floor(t / m.grid[1]), x = t % m.grid[1], far = m.text ? 10 : 1;\n"
     "      const move = {ArrowLeft: m.text ? [-1, 0] : [0, -1], ArrowRight: m.text ? [1, 0] : [0, 1], ArrowUp: [-far, 0],\n"
     "        ArrowDown: [far, 0]}[e.key];\n"

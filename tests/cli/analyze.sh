@@ -22,6 +22,7 @@ json <out/analysis.json | positive 'effective_rank$'
 awk -F, '{ print NF }' out/analysis.csv | sort | uniq -c | sed 's/^ *//'
 grep -c '^<figure class="look"' out/report.html
 grep -c 'https*:\|<script src\|<link' out/report.html
+grep -A 1 keydown out/report.html | grep -c ctrlKey # shortcuts of the browser stay its own
 find dump -type f | sort | sed 4q; find dump -type f | wc -l | tr -d ' '
 
 echo "# a run: what it was trained on"
