@@ -171,7 +171,7 @@ double peak_settled(mhla_dtype dtype, const mhla_context *context);
 
 /* ---- Ctrl-C (interrupt.c) ---- */
 
-/* Ctrl-C and SIGTERM are told to the function, once: a second one ends the program at once. interrupt_forget makes all as it
+/* Ctrl-C and SIGTERM are told to the function, once: a later one ends the program at once. interrupt_forget makes all as it
  * was before. */
 void interrupt_watch(void (*told)(int number));
 void interrupt_forget(void);

@@ -1,15 +1,37 @@
 /* Ctrl-C as a request: a verb says what it means, and a second one ends the program whatever the first one did. `mhla data`
  * alone has its own way: it must not end before what it fetched half of is gone. */
 #include <signal.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <time.h>
 
 #include "cli.h"
 
 static const int signals[] = {SIGINT, SIGTERM};
 static struct sigaction was[2]; /* a shell may have made a job in the background ignore them */
+static void (*asked)(int number);
+static atomic_llong first; /* when it was asked, ms; 0: not yet */
+
+/* timeout(1) sends one request twice, to the process and to its group, and any thread may get either: what comes within half
+ * a second belongs to the first. */
+static void on_signal(int number) {
+    struct timespec t;
+    long long before = 0;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    const long long now = (long long)t.tv_sec * 1000 + t.tv_nsec / 1000000 + 1;
+    if (atomic_compare_exchange_strong(&first, &before, now)) {
+        asked(number);
+    } else if (now - before > 500) {
+        signal(number, SIG_DFL);
+        raise(number);
+    }
+}
 
 void interrupt_watch(void (*told)(int number)) {
-    struct sigaction action = {.sa_handler = told, .sa_flags = (int)SA_RESETHAND};
+    struct sigaction action = {.sa_handler = on_signal};
     sigemptyset(&action.sa_mask);
+    asked = told;
+    atomic_store(&first, 0);
     for (int i = 0; i < 2; i++) sigaction(signals[i], &action, &was[i]);
 }
 

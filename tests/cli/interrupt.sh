@@ -5,7 +5,7 @@ train="mhla train --source data $small_model --batch 16 --rate 3e-3 --drop_path 
 $train --steps 1500 --out whole --quiet; echo "-> $?"
 $train --steps 1500 --out stopped --quiet 2>log &
 while [ ! -s stopped/metrics.jsonl ]; do sleep 0.05; done
-kill -INT $!
+kill -INT $!; kill -INT $! # one request, sent twice as timeout(1) does it
 wait $!; echo "-> $?"
 cat log
 if [ -e stopped/checkpoints/step-00001500 ]; then echo 'it was too late'; fi
