@@ -47,20 +47,40 @@ static int split(char *text, const char *settings[SETTINGS]) {
     return n;
 }
 
+/* A run is named by what its data holds, not by where it lies: that may have been moved since. */
+static mhla_status name_source(const char *run, const char *source) {
+    char path[MHLA_LAB_PATH + 16];
+    json_t *tree = NULL;
+    snprintf(path, sizeof path, "%s/recipe.json", run);
+    MHLA_TRY(mhla_json_load(&tree, path));
+    json_t *data = json_object_get(tree, "data");
+    const char *was = json_string_value(json_object_get(data, "source"));
+    mhla_status status = MHLA_OK;
+    if (was && strcmp(was, source) != 0)
+        status = json_object_set_new(data, "source", json_string(source)) == 0
+                     ? mhla_json_save(tree, path)
+                     : mhla_fail(MHLA_ENOMEM, "no memory for a recipe");
+    json_decref(tree);
+    return status;
+}
+
 static mhla_status begin(mhla_trainer **trainer, const mhla_lab_part *part, const char *run) {
     const mhla_lab *lab = part->lab;
     const char *settings[SETTINGS];
     char checkpoint[MHLA_RUN_PATH], source[MHLA_LAB_PATH + 16], *text = NULL;
+    const char *data = *part->source ? part->source : lab->source;
     if (access(run, F_OK) == 0) {
-        if (mhla_checkpoint_find(checkpoint, sizeof checkpoint, run) == MHLA_OK)
+        if (mhla_checkpoint_find(checkpoint, sizeof checkpoint, run) == MHLA_OK) {
+            if (*data) MHLA_TRY(name_source(run, data));
             return mhla_trainer_resume(trainer, run);
+        }
         /* killed before its first checkpoint was complete: nothing is lost by beginning again */
         mhla_folder_remove(run);
     }
     if ((text = strdup(part->settings)) == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for a part");
     int n = split(text, settings);
-    if (*lab->source) {
-        snprintf(source, sizeof source, "data.source=%s", *part->source ? part->source : lab->source);
+    if (*data) {
+        snprintf(source, sizeof source, "data.source=%s", data);
         settings[n++] = source;
     }
     const mhla_status status = mhla_trainer_create(trainer, run, NULL, settings, n);

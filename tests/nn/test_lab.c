@@ -45,11 +45,13 @@ static int end(void **state) {
     return tear_down(state);
 }
 
+static const char *data = "data";
+
 static mhla_status open_tiny(mhla_lab **lab, const char *work, int quick, int shuffle) {
     return mhla_experiment_open(lab, &tiny,
                                 &(mhla_lab_desc){.size = sizeof(mhla_lab_desc),
                                                  .work = in_root(work),
-                                                 .data = in_root("data"),
+                                                 .data = in_root(data),
                                                  .seeds = 2,
                                                  .quick = quick,
                                                  .shuffle = shuffle,
@@ -114,6 +116,25 @@ static void goes_on(void **state) {
     assert_int_equal(run_child("straight", 0), 20 + 2);
     tiny.arms[1].settings = "model.attention=linear";
     assert_int_equal(run_child("straight", 0), 20);
+}
+
+/* The data lies elsewhere when a run goes on, which kept the whole path of it. */
+static void moved(void **state) {
+    (void)state;
+    char from[400], to[400];
+    snprintf(from, sizeof from, "%s", in_root("data"));
+    snprintf(to, sizeof to, "%s", in_root("elsewhere"));
+    assert_int_equal(run_child("moved", 11), 9);
+    assert_int_equal(rename(from, to), 0);
+    data = "elsewhere";
+    const int code = run_child("moved", 0);
+    data = "data";
+    assert_int_equal(rename(to, from), 0);
+    assert_in_range(code, 21, 24);
+    char *a = text_of("straight"), *b = text_of("moved");
+    assert_string_equal(a, b);
+    free(a);
+    free(b);
 }
 
 /* A run that was killed before its first checkpoint, and a results file whose last line is torn. */
@@ -206,7 +227,7 @@ static void labels(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(goes_on), /* first: it forks */
+        cmocka_unit_test(goes_on), cmocka_unit_test(moved), /* first: they fork */
         cmocka_unit_test(torn),    cmocka_unit_test(refusals), cmocka_unit_test(control), cmocka_unit_test(labels),
     };
     return cmocka_run_group_tests(tests, begin, end);
