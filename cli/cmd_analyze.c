@@ -195,8 +195,9 @@ static void print_analysis(const looked *x) {
     if (!isnan(info.loss)) printf("  loss %.4f nats per token\n", info.loss);
     char time[32];
     text_time(time, sizeof time, info.seconds);
-    printf("  %lld samples, %lld for ranks; %s, %.0f %% of it for the SVD\n", (long long)info.samples,
-           (long long)info.rank_samples, time, info.seconds > 0.0 ? 100.0 * info.svd_seconds / info.seconds : 0.0);
+    printf("  %lld sample%s, %lld for ranks; %s, %.0f %% of it for the SVD\n", (long long)info.samples,
+           info.samples == 1 ? "" : "s", (long long)info.rank_samples, time,
+           info.seconds > 0.0 ? 100.0 * info.svd_seconds / info.seconds : 0.0);
 }
 
 /* Percents of a row, on the grid where there is one. */

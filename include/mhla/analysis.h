@@ -33,7 +33,7 @@ typedef struct mhla_analysis_desc {
     int64_t rank_samples; /* of these, evenly spread, so many are decomposed for ranks; 0: 64 up to 128 tokens, 16 up to 256, else
                              4; negative: none */
     int64_t rows;         /* of every matrix only so many rows, evenly spread, are formed: for long sequences. 0: all, and
-                             MHLA_EINVAL beyond MHLA_ANALYSIS_TOKENS */
+                             MHLA_ERANGE beyond MHLA_ANALYSIS_TOKENS */
     int64_t window;       /* tokens of a window of text; 0: the model's context, 512 at most */
     int64_t maps;         /* so many samples (the first ones) keep their matrices for mhla_analysis_map and for reports; 0: 4,
                              negative: none. Fewer where they would take more than MHLA_ANALYSIS_MAPS bytes */
@@ -56,7 +56,7 @@ typedef struct mhla_analysis_desc {
 enum { MHLA_ANALYSIS_TOKENS = 4096, MHLA_ANALYSIS_MAPS = 64 << 20 };
 
 /* Runs the model over the data. One sample's matrices are in memory at a time for each thread. MHLA_ENOTSUP for a kind of
- * attention that has no explicit matrix here; MHLA_EINVAL for more than MHLA_ANALYSIS_TOKENS tokens without `rows`. */
+ * attention that has no explicit matrix here; MHLA_ERANGE for more than MHLA_ANALYSIS_TOKENS tokens without `rows`. */
 MHLA_API mhla_status mhla_analysis_create(mhla_analysis **analysis, mhla_model *model, const mhla_analysis_desc *desc);
 MHLA_API void mhla_analysis_free(mhla_analysis *analysis); /* NULL is legal */
 

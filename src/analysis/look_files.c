@@ -7,6 +7,21 @@
 #include "core/status.h"
 #include "io/file.h"
 #include "io/json.h"
+#include "io/text.h"
+
+/* For free. Names of files may hold any bytes, a text may not: what is no UTF-8 becomes U+FFFD. NULL: no memory. */
+static char *clean(const char *text) {
+    size_t left = strlen(text);
+    char *whole = malloc(3 * left + 1), *to = whole;
+    for (int n; whole && left; text += n, left -= (size_t)n) {
+        const int length = mhla_utf8_length((const unsigned char *)text, left);
+        n = length ? length : 1;
+        memcpy(to, length ? text : "\xef\xbf\xbd", (size_t)(length ? length : 3));
+        to += length ? length : 3;
+    }
+    if (whole) *to = '\0';
+    return whole;
+}
 
 /* ---- JSON: whoever runs out of memory leaves a NULL behind, which json_object_set_new passes on as a failure ---- */
 
@@ -24,6 +39,13 @@ static json_t *square(const float *x, int64_t M) {
         json_array_append_new(rows, row);
     }
     return rows;
+}
+
+static json_t *words(const char *text) {
+    char *whole = clean(text);
+    json_t *string = whole ? json_string(whole) : NULL;
+    free(whole);
+    return string;
 }
 
 typedef struct figure {
@@ -122,11 +144,11 @@ static json_t *maps_of(const mhla_analysis *a) {
 
 static json_t *model_of(const mhla_analysis *a, const char *name) {
     json_t *o = json_object();
-    json_object_set_new(o, "name", json_string(name));
+    json_object_set_new(o, "name", words(name));
     json_object_set_new(o, "model", json_string(a->model));
     json_object_set_new(o, "kind", json_string(a->kind));
     json_object_set_new(o, "attention", json_string(a->attention));
-    json_object_set_new(o, "data", json_string(a->data));
+    json_object_set_new(o, "data", words(a->data));
     json_object_set_new(o, "layers", json_integer(a->layers));
     json_object_set_new(o, "heads", json_integer(a->heads));
     json_object_set_new(o, "tokens", json_integer(a->T));
@@ -158,10 +180,9 @@ static mhla_status write_json(const char *path, const mhla_analysis *const *list
     for (int i = 0; i < count; i++) json_array_append_new(models, model_of(list[i], names[i]));
     json_object_set_new(tree, "version", json_string(mhla_version()));
     json_object_set_new(tree, "models", models);
-    const mhla_status status =
-        json_array_size(json_object_get(tree, "models")) == (size_t)count
-            ? mhla_json_save(tree, path)
-            : mhla_fail(MHLA_EDATA, "%s: no memory, or a name that is not UTF-8: nothing is written", path);
+    const mhla_status status = json_array_size(json_object_get(tree, "models")) == (size_t)count
+                                   ? mhla_json_save(tree, path)
+                                   : mhla_fail(MHLA_ENOMEM, "%s: no memory: nothing is written", path);
     json_decref(tree);
     return status;
 }
@@ -169,13 +190,15 @@ static mhla_status write_json(const char *path, const mhla_analysis *const *list
 /* ---- CSV ---- */
 
 static void csv_text(FILE *out, const char *text) {
-    const int quoted = strpbrk(text, ",\"\r\n") != NULL;
+    char *whole = clean(text);
+    const int quoted = whole && strpbrk(whole, ",\"\r\n") != NULL;
     if (quoted) fputc('"', out);
-    for (; *text; text++) {
-        if (*text == '"') fputc('"', out);
-        fputc(*text, out);
+    for (const char *at = whole; at && *at; at++) {
+        if (*at == '"') fputc('"', out);
+        fputc(*at, out);
     }
     if (quoted) fputc('"', out);
+    free(whole);
 }
 
 static void write_csv(FILE *out, const mhla_analysis *const *list, const char *const *names, int count) {

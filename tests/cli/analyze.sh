@@ -30,6 +30,11 @@ mhla train --source data $small_model --batch 16 --steps 20 --out run --quiet >/
 mhla analyze run --no-rank --samples 4 --json run.json | plain; echo "-> $?"
 json <run.json | grep -E '^models.0.(name|data|attention|samples|rank_samples) |0.shares_before.own|by_head.0.rank '
 
+odd=$(printf 'r\377un') # no UTF-8: U+FFFD in files of text
+cp -r run "$odd"
+mhla analyze "$odd" --no-rank --samples 1 --json odd.json --csv odd.csv >/dev/null; echo "-> $?"
+json <odd.json | grep '^models.0.name '; sed -n '2s/,.*//p' odd.csv
+
 echo "# a diffusion model, a language model"
 small_dit dit
 mhla analyze dit --data data --samples 2 --time 300 --html dit.html | plain; echo "-> $?"
