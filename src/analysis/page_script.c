@@ -62,6 +62,7 @@ const char mhla_page_js[] =
     "  const say = (m, r) => {\n"
     "    const p = r.w, order = [...p].sort((a, b) => b - a);\n"
     "    const entropy = -p.reduce((a, v) => a + (v > 0 ? v * Math.log(v) : 0), 0);\n"
+    "    if (!(order[0] > 0)) return place(m, r.t) + ' attends to nothing: its row holds no positive weight';\n"
     "    const best = p.indexOf(order[0]);\n"
     "    let text = place(m, r.t) + ' attends most to ' + (best === r.t ? 'itself' : place(m, best)) + ' (' + percent(order[0])\n"
     "      + '), ' + percent(order.slice(0, 5).reduce((a, b) => a + b, 0)) + ' to its 5 first; entropy ' + entropy.toFixed(2)\n"
