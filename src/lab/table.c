@@ -102,7 +102,7 @@ static const mhla_lab_column *column_of(const mhla_experiment *e, const char *me
     return NULL;
 }
 
-/* "+0.71, t 3.2 at 3.8 degrees, p 0.034 (needs 0.025)" */
+/* "+0.71, t 3.2 at 3.8 degrees of freedom, p 0.034 (needs 0.025)" */
 static void put_test(char *text, size_t size, const mhla_experiment *e, const mhla_lab_claim *c,
                      const mhla_judgement *j) {
     const mhla_lab_column *column = column_of(e, c->measure);
@@ -119,8 +119,8 @@ static void put_test(char *text, size_t size, const mhla_experiment *e, const mh
     else if (d->freedom == 0.0)
         snprintf(text + n, size - (size_t)n, ", %.1f errors of the test (needs 4)", fabs(d->t));
     else
-        snprintf(text + n, size - (size_t)n, ", t %.2f at %.1f degrees, p %.2g (needs %.2g)", d->t, d->freedom, d->p,
-                 j->level);
+        snprintf(text + n, size - (size_t)n, ", t %.2f at %.1f degrees of freedom, p %.2g (needs %.2g)", d->t,
+                 d->freedom, d->p, j->level);
 }
 
 void mhla_claims_text(FILE *out, const mhla_lab *lab, int markdown) {

@@ -190,7 +190,7 @@ static void page(void **state) {
                               "arm b  80.51 ± 0.71         -\n"
                               "arm c             -         -\n\n"
                               "Paper: Tab. 0.\n\n"
-                              "b more than a: +10.01, t 14.08 at 2.0 degrees, p 0.005 (needs 0.05): holds\n"
+                              "b more than a: +10.01, t 14.08 at 2.0 degrees of freedom, p 0.005 (needs 0.05): holds\n"
                               "c more than a: not measured: undecided at this size\n"
                               "c above 0.3: not measured: undecided at this size\n\n"
                               "Verdict: undecided at this size.\n");
