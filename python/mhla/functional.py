@@ -31,6 +31,8 @@ def _run(name: str, kind: str, tensors: tuple, rope: Optional[Tuple[Array, Array
     cos, sin = (None, None) if rope is None else rope
     if torch is not None and isinstance(tensors[0], torch.Tensor):
         q, k, v, mix, q2, k2, state, z = tensors
+        if not (isinstance(k, torch.Tensor) and isinstance(v, torch.Tensor)):
+            raise Error(f"q is a torch tensor, k {type(k).__name__}, v {type(v).__name__}: all three have to be of one library")
         return _torch.call(name, (q, k, v, _single(mix), q2, k2, _single(state), _single(z), _single(cos), _single(sin),
                                   _long(cu_seqlens), _long(block_offsets), _long(permutation), past, output_final_state,
                                   *options))
@@ -241,7 +243,7 @@ def focused_attention(q: Array, k: Array, v: Array, focus: Array, *, power: int 
     Args:
         q, k, v: [B,T,H,K], [B,T,H,K], [B,T,H,V].
         focus: [H*K], the scale of each channel before softplus, shared by q and k.
-        power: p of f(a) = a^p |a| / |a^p|, a = (max(x,0) + feature_eps) / softplus(focus), norms over all heads.
+        power: p, 1 to 16, of f(a) = a^p |a| / |a^p|, a = (max(x,0) + feature_eps) / softplus(focus), norms over all heads.
         den_eps: added to q~ . mean k~.
 
     Returns:
@@ -252,6 +254,8 @@ def focused_attention(q: Array, k: Array, v: Array, focus: Array, *, power: int 
     >>> mhla.focused_attention(q, k, v, np.zeros(16, np.float32)).shape
     (1, 16, 2, 8)
     """
+    if power not in range(1, 17):
+        raise Error(f"power is {power}: expected a whole number, 1 to 16")
     return _run("focused_attention", "focused", (q, k, v, focus, None, None, None, None), None, None, None, None, 0, False,
                 _options(None, "none", "relu", feature_eps, "eq4", den_eps, None, power=power))
 

@@ -74,8 +74,11 @@ def test_focus_has_a_power_and_a_shape():
     for power in (1, 2, 4):
         want = reference.focused_attention(*(x.double() for x in (q, k, v, focus)), power=power)
         assert torch.allclose(mhla.focused_attention(q, k, v, focus, power=power).double(), want, atol=1e-5)
-    with pytest.raises(mhla.Error, match="focus_power is 99"):
-        mhla.focused_attention(q, k, v, focus, power=99)
+    for power in (0, 1.5, 99):  # none of them becomes another one in silence
+        with pytest.raises(mhla.Error, match=f"power is {power}: expected a whole number, 1 to 16"):
+            mhla.focused_attention(q, k, v, focus, power=power)
+    with pytest.raises(mhla.Error, match="k ndarray, v Tensor: all three have to be of one library"):
+        mhla.focused_attention(q, k.detach().numpy(), v, focus)
     with pytest.raises(mhla.Error, match="focus has shape .15,.: expected .16,."):
         mhla.focused_attention(q, k, v, focus[:-1])
     with pytest.raises(mhla.Error, match="kv_heads is 1"):
