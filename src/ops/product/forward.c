@@ -375,12 +375,12 @@ typedef struct range {
 } range;
 
 typedef struct products {
-    product p[MHLA_PRODUCTS];
-    int64_t first[MHLA_PRODUCTS + 1]; /* task of each */
-    int count;
     /* Where reading the weights is the work, each worker has a range of its own and helps others when it is through: memory
      * is read a third faster in few long stretches than in many that alternate. */
     range ranges[RANGES];
+    product p[MHLA_PRODUCTS];
+    int64_t first[MHLA_PRODUCTS + 1]; /* task of each */
+    int count;
     int range_count; /* 0: tasks as they come */
 } products;
 
