@@ -13,7 +13,7 @@
 #include "core/memory.h"
 #include "core/status.h"
 
-enum { MAX_THREADS = 1024 };
+enum { MAX_THREADS = 1024, STRETCHES = 64, LINE = 64 };
 
 typedef struct pool {
     pthread_t *threads; /* [started]: workers 1.. */
@@ -221,4 +221,41 @@ void mhla_parallel(const mhla_context *context, int64_t n, mhla_task_fn task, vo
     } else {
         openmp_run(n < threads ? (int)n : threads, n, task, arg);
     }
+}
+
+/* Tasks next .. end-1 are still to be done; on a cache line of its own. */
+typedef struct stretch {
+    _Alignas(LINE) atomic_llong next;
+    int64_t end;
+} stretch;
+
+typedef struct stretches {
+    stretch each[STRETCHES];
+    int count;
+    mhla_task_fn task;
+    void *arg;
+} stretches;
+
+/* There are as many tickets as tasks, so that each finds one. */
+static void ticket(void *arg, int64_t number, int worker) {
+    stretches *s = arg;
+    (void)number;
+    for (int i = 0;; i++) {
+        stretch *own = &s->each[(worker + i) % s->count];
+        if (atomic_load_explicit(&own->next, memory_order_relaxed) >= own->end) continue;
+        const int64_t index = atomic_fetch_add_explicit(&own->next, 1, memory_order_relaxed);
+        if (index >= own->end) continue;
+        s->task(s->arg, index, worker);
+        return;
+    }
+}
+
+void mhla_parallel_stretches(const mhla_context *context, int64_t n, mhla_task_fn task, void *arg) {
+    const int threads = mhla_context_threads(context);
+    stretches s = {.count = threads < STRETCHES ? threads : STRETCHES, .task = task, .arg = arg};
+    for (int i = 0; i < s.count; i++) {
+        atomic_init(&s.each[i].next, n * i / s.count);
+        s.each[i].end = n * (i + 1) / s.count;
+    }
+    mhla_parallel(context, n, ticket, &s);
 }

@@ -4,8 +4,6 @@
  * chain of fused multiply-adds. Of Q8_0 each block of 32 is a sum of integers, the row of x being narrowed to 16 bits;
  * blocks are added one after the other. Rows and columns are cut into tasks, which changes nothing of that: the result does
  * not depend on threads, on the number of rows, or on where a row stands. */
-#include <stdatomic.h>
-
 #include "core/memory.h"
 #include "core/parallel.h"
 #include "ops/product/product.h"
@@ -366,42 +364,11 @@ static product lay_out(const mhla_linear_desc *desc, const mhla_weight *weight) 
 
 /* ---- Running: the tasks of several products are one loop, so that threads wait once for all of them ---- */
 
-enum { RANGES = 64, LINE = 64 };
-
-/* Tasks that are handed out one after the other, on a cache line of their own */
-typedef struct range {
-    _Alignas(LINE) atomic_llong next;
-    int64_t end;
-} range;
-
 typedef struct products {
-    /* Where reading the weights is the work, each worker has a range of its own and helps others when it is through: memory
-     * is read a third faster in few long stretches than in many that alternate. */
-    range ranges[RANGES];
     product p[MHLA_PRODUCTS];
     int64_t first[MHLA_PRODUCTS + 1]; /* task of each */
     int count;
-    int range_count; /* 0: tasks as they come */
 } products;
-
-static void make_ranges(products *all, int threads) {
-    const int64_t tasks = all->first[all->count];
-    all->range_count = threads < RANGES ? threads : RANGES;
-    for (int i = 0; i < all->range_count; i++) {
-        atomic_init(&all->ranges[i].next, tasks * i / all->range_count);
-        all->ranges[i].end = tasks * (i + 1) / all->range_count;
-    }
-}
-
-/* There are as many calls as tasks: each call finds one. */
-static int64_t take(products *all, int worker) {
-    for (int i = 0;; i++) {
-        range *own = &all->ranges[(worker + i) % all->range_count];
-        if (atomic_load_explicit(&own->next, memory_order_relaxed) >= own->end) continue;
-        const int64_t index = atomic_fetch_add_explicit(&own->next, 1, memory_order_relaxed);
-        if (index < own->end) return index;
-    }
-}
 
 static int is_few(const product *p) { return p->w->dtype != MHLA_F32 && p->d.rows <= MHLA_FEW_ROWS; }
 
@@ -419,7 +386,6 @@ static size_t narrowed_bytes(narrowed *n, char *base, int64_t rows, int64_t K) {
 static void products_task(void *arg, int64_t index, int worker) {
     products *all = arg;
     int i = 0;
-    if (all->range_count) index = take(all, worker);
     while (index >= all->first[i + 1]) i++;
     (is_few(&all->p[i]) ? few_task : task)(&all->p[i], index - all->first[i], worker);
 }
@@ -455,8 +421,8 @@ static mhla_status run(products *all, const mhla_context *context, void *workspa
             if (any) all->p[i].few = few;
         }
     }
-    if (all->p[0].d.rows <= FEW_ROWS) make_ranges(all, threads);
-    mhla_parallel(context, all->first[all->count], products_task, all);
+    const int few_rows = all->p[0].d.rows <= FEW_ROWS;
+    (few_rows ? mhla_parallel_stretches : mhla_parallel)(context, all->first[all->count], products_task, all);
     mhla_free(own);
     return MHLA_OK;
 }

@@ -173,7 +173,7 @@ static void merge_task(void *arg, int64_t batch, int worker) {
 mhla_status mhla_soft_decode(const mhla_run *run) {
     decode p;
     plan_decode(&p, run);
-    mhla_parallel(run->call.context, run->call.batch * p.ranges, range_task, &p);
+    mhla_parallel_stretches(run->call.context, run->call.batch * p.ranges, range_task, &p);
     mhla_parallel(run->call.context, run->call.batch, merge_task, &p);
     return MHLA_OK;
 }
