@@ -96,6 +96,11 @@ static double bar_of(const mhla_seeds *s) {
     return isnan(s->error) ? 0.0 : s->error;
 }
 
+static void put_title(char *text, size_t size, const mhla_lab *lab, const char *what) {
+    snprintf(text, size, "%s: %s (bars: %s)", lab->name, what,
+             lab->seeds > 1 ? "deviation between seeds" : "error of the test");
+}
+
 void mhla_figure_dots(FILE *out, const mhla_lab *lab, const mhla_lab_column *column) {
     const mhla_experiment *e = lab->experiment;
     const double k = column->scale == 0.0 ? 1.0 : column->scale;
@@ -114,8 +119,7 @@ void mhla_figure_dots(FILE *out, const mhla_lab *lab, const mhla_lab_column *col
     }
     settle(&x);
     const int height = 76 + 30 * rows;
-    snprintf(title, sizeof title, "%s: %s (bars: %s)", lab->name, column->title,
-             lab->seeds > 1 ? "deviation between seeds" : "error of the test");
+    put_title(title, sizeof title, lab, column->title);
     begin(out, WIDTH, height, title);
     for (int i = 0, n = ticks(&x, marks); i < n; i++) {
         rule(out, place(&x, marks[i]), 36, place(&x, marks[i]), height - 32, "#ddd", 1);
@@ -139,13 +143,22 @@ void mhla_figure_dots(FILE *out, const mhla_lab *lab, const mhla_lab_column *col
 
 /* ---- Lines ---- */
 
-/* Mean of an arm's measure PREFIX<x>; NaN if there is none. */
-static double mean_at(const mhla_lab *lab, const mhla_lab_lines *l, int arm, double at) {
+typedef struct point {
+    double mean, low, high; /* the ends of its bar */
+} point;
+
+/* An arm's measure PREFIX<at>; 0 if there is none that the axis can show. */
+static int point_at(point *p, const mhla_lab *lab, const mhla_lab_lines *l, int arm, double at) {
     double values[MHLA_LAB_SEEDS], errors[MHLA_LAB_SEEDS];
     char measure[64];
     snprintf(measure, sizeof measure, "%.40s%.0f", l->prefix, at);
     const int n = mhla_results_take(lab, arm, measure, values, errors);
-    return n ? (l->scale == 0.0 ? 1.0 : l->scale) * mhla_seeds_of(values, errors, n).mean : NAN;
+    if (n == 0) return 0;
+    const mhla_seeds s = mhla_seeds_of(values, errors, n);
+    const double k = l->scale == 0.0 ? 1.0 : l->scale;
+    *p = (point){k * s.mean, k * (s.mean - bar_of(&s)), k * (s.mean + bar_of(&s))};
+    if (l->log_y && p->low <= 0.0) p->low = p->mean;
+    return !l->log_y || p->mean > 0.0;
 }
 
 static void draw_axes(FILE *out, const axis *x, const axis *y, const mhla_lab_lines *l, const double *places) {
@@ -170,36 +183,38 @@ int mhla_figure_lines(FILE *out, const mhla_lab *lab, const mhla_lab_lines *l) {
     axis x = {.from = INFINITY, .to = -INFINITY, .start = 70, .end = WIDTH - LEGEND, .log = l->log_x};
     axis y = {.from = INFINITY, .to = -INFINITY, .start = HEIGHT - 56, .end = 60, .log = l->log_y};
     char title[200];
+    point p;
     int drawn = 0, row = 0;
     for (int i = 0; i < MHLA_LAB_LINES && places[i] > 0.0; i++)
         for (int arm = 0; arm < MHLA_LAB_ARMS && e->arms[arm].name; arm++) {
-            const double v = mean_at(lab, l, arm, places[i]);
-            if (isnan(v) || (l->log_y && v <= 0.0)) continue;
+            if (!point_at(&p, lab, l, arm, places[i])) continue;
             widen(&x, places[i]);
-            widen(&y, v);
+            widen(&y, p.low);
+            widen(&y, p.high);
             drawn++;
         }
     if (drawn == 0) return 0;
     settle(&x);
     settle(&y);
-    snprintf(title, sizeof title, "%s: %s", lab->name, l->title);
+    put_title(title, sizeof title, lab, l->title);
     begin(out, WIDTH, HEIGHT, title);
     draw_axes(out, &x, &y, l, places);
     for (int arm = 0; arm < MHLA_LAB_ARMS && e->arms[arm].name; arm++) {
         int points = 0;
         for (int i = 0; i < MHLA_LAB_LINES && places[i] > 0.0; i++) {
-            const double v = mean_at(lab, l, arm, places[i]);
-            if (isnan(v) || (l->log_y && v <= 0.0)) continue;
-            fprintf(out, points ? " %.1f,%.1f" : "<polyline points=\"%.1f,%.1f", place(&x, places[i]), place(&y, v));
+            if (!point_at(&p, lab, l, arm, places[i])) continue;
+            fprintf(out, points ? " %.1f,%.1f" : "<polyline points=\"%.1f,%.1f", place(&x, places[i]),
+                    place(&y, p.mean));
             points++;
         }
         if (points == 0) continue;
         fprintf(out, "\" fill=\"none\" stroke=\"%s\" stroke-width=\"2\"/>\n", colour_of(arm));
         for (int i = 0; i < MHLA_LAB_LINES && places[i] > 0.0; i++) {
-            const double v = mean_at(lab, l, arm, places[i]);
-            if (isnan(v) || (l->log_y && v <= 0.0)) continue;
+            if (!point_at(&p, lab, l, arm, places[i])) continue;
+            rule(out, place(&x, places[i]), place(&y, p.low), place(&x, places[i]), place(&y, p.high), colour_of(arm),
+                 1.5);
             fprintf(out, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3.5\" fill=\"%s\"/>\n", place(&x, places[i]),
-                    place(&y, v), colour_of(arm));
+                    place(&y, p.mean), colour_of(arm));
         }
         const double at = 70 + 22.0 * row++;
         rule(out, WIDTH - LEGEND + 14, at, WIDTH - LEGEND + 34, at, colour_of(arm), 3);
