@@ -282,7 +282,7 @@ static void watch(void *user, const mhla_attended *seen) {
 
 /* ---- Running ------------------------------------------------------------------------------------------------------------- */
 
-static mhla_status check_desc(const mhla_analysis_desc *d, const mhla_analysis *a) {
+static mhla_status check_desc(const mhla_analysis_desc *d, const mhla_analysis *a, const mhla_model *m) {
     if (d->samples < 0 || d->rows < 0 || d->window < 0 || d->chunk < 0)
         return mhla_fail(MHLA_EINVAL, "%s is negative",
                          d->samples < 0  ? "samples"
@@ -296,6 +296,9 @@ static mhla_status check_desc(const mhla_analysis_desc *d, const mhla_analysis *
             (long long)a->T, (long long)a->T, (long long)a->T, (double)a->T * (double)a->T * sizeof(double) / 1e9);
     if (!(d->time >= 0.0 && d->time <= 1000.0))
         return mhla_fail(MHLA_EINVAL, "time is %g: expected 0 to 1000", d->time);
+    if ((d->time > 0.0 && m->dit == NULL) || (d->window > 0 && m->lm == NULL))
+        return mhla_fail(MHLA_EINVAL, "%s, and %s is none",
+                         d->window > 0 ? "window is for language models" : "time is for diffusion models", a->model);
     for (int i = 0; i < d->token_count; i++)
         if (d->tokens[i] < 0 || d->tokens[i] >= a->T)
             return mhla_fail(MHLA_EINVAL, "token %lld: there are tokens 0 to %lld", (long long)d->tokens[i],
@@ -404,7 +407,7 @@ mhla_status mhla_analysis_create(mhla_analysis **analysis, mhla_model *model, co
                  : model->dit ? describe_dit(a, mhla_dit_config_of(model->dit))
                               : describe_lm(a, mhla_lm_config_of(model->lm), d.window, d.chunk);
     }
-    if (status == MHLA_OK) status = check_desc(&d, a);
+    if (status == MHLA_OK) status = check_desc(&d, a, model);
     if (status == MHLA_OK) status = choose_rows(a, d.rows);
     if (status == MHLA_OK) status = place_tokens(a);
     if (status == MHLA_OK) {
