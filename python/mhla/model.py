@@ -102,6 +102,8 @@ class Model:
     def classify(self, image: Union[str, "os.PathLike[str]", bytes], top: int = 5) -> List[Tuple[str, float]]:
         """The `top` likeliest classes of a PNG or JPEG, a path or its bytes, each with its probability. The image is resized,
         cropped and normalised as for evaluation."""
+        if top < 1:
+            raise ValueError(f"top is {top}: expected 1 or more")
         p = np.empty(self.info["classes"], np.float32)
         if isinstance(image, (bytes, bytearray, memoryview)):
             self._native.classify_bytes(p.ctypes.data, image, "image")

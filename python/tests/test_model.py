@@ -169,6 +169,8 @@ def test_class_names(tmp_path):
         model.classify(tmp_path / "nothing.png")
     with pytest.raises(mhla.Error):
         model.classify(picture[:100])
+    with pytest.raises(ValueError, match="top is -1"):
+        model.classify(picture, top=-1)
 
 
 def test_bad_files(tmp_path):
