@@ -35,6 +35,10 @@ mhla_status mhla_fail(mhla_status status, const char *format, ...) {
     return status;
 }
 
+mhla_status mhla_blame(mhla_status status, const char *path) {
+    return status == MHLA_EINVAL ? mhla_fail(MHLA_EDATA, "%s: %s", path, mhla_message()) : status;
+}
+
 mhla_status mhla_copy_struct(void *to, size_t to_size, const void *from, const char *name) {
     if (from == NULL) return mhla_fail(MHLA_EINVAL, "%s is NULL", name);
     size_t size;

@@ -7,6 +7,10 @@
 /* Keeps the formatted sentence for mhla_message() and returns `status`. */
 mhla_status mhla_fail(mhla_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* Of settings that a file holds: what is wrong with them, MHLA_EINVAL, is wrong with the file, MHLA_EDATA, and told with its path.
+ * Other statuses are passed on. */
+mhla_status mhla_blame(mhla_status status, const char *path);
+
 #define MHLA_TRY(expression)                                                                                           \
     do {                                                                                                               \
         const mhla_status try_status_ = (expression);                                                                  \

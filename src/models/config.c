@@ -165,7 +165,7 @@ mhla_status mhla_deit_config_read(mhla_deit_config *c, const json_t *tree, const
     mhla_status status = mhla_fields_parse(&given, mhla_deit_rows(), tree, path);
     if (status == MHLA_OK) status = mhla_deit_from_recipe(c, given, "");
     mhla_recipe_free(given);
-    return status == MHLA_EINVAL ? mhla_fail(MHLA_EDATA, "%s: %s", path, mhla_message()) : status;
+    return mhla_blame(status, path);
 }
 
 json_t *mhla_deit_config_tree(const mhla_deit_config *c) { return mhla_fields_tree(c, &table); }

@@ -134,7 +134,7 @@ mhla_status mhla_dit_config_read(mhla_dit_config *c, const json_t *tree, const c
     mhla_status status = mhla_fields_parse(&given, mhla_dit_rows(), tree, path);
     if (status == MHLA_OK) status = mhla_dit_from_recipe(c, given, "");
     mhla_recipe_free(given);
-    return status == MHLA_EINVAL ? mhla_fail(MHLA_EDATA, "%s: %s", path, mhla_message()) : status;
+    return mhla_blame(status, path);
 }
 
 json_t *mhla_dit_config_tree(const mhla_dit_config *c) {

@@ -395,9 +395,7 @@ mhla_status mhla_lm_config_read(mhla_lm_config *c, const json_t *tree, const mhl
     snprintf(s.model, sizeof s.model, "%s", type);
     const json_t *ours = value_of(tree, "model"); /* the preset that it was made of */
     if (json_is_string(ours)) snprintf(s.model, sizeof s.model, "%.31s", json_string_value(ours));
-    const mhla_status status = mhla_lm_resolve(c, &s);
-    if (status != MHLA_OK)
-        return status == MHLA_EINVAL ? mhla_fail(MHLA_EDATA, "%s: %s", path, mhla_message()) : status;
+    MHLA_TRY(mhla_blame(mhla_lm_resolve(c, &s), path));
     if (!json_is_array(value_of(tree, "eos_token_id"))) return MHLA_OK;
     MHLA_TRY(mhla_lm_ends_read(c, tree, "eos_token_id", path));
     c->eos = c->end_count ? c->ends[0] : -1;

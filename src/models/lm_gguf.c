@@ -195,8 +195,7 @@ static mhla_status read_config(mhla_lm_config *c, const mhla_gguf *f) {
         .qk_norm_eps = 1e-5,
     };
     MHLA_TRY(read_scaling(&c->mixer[MHLA_ATTENTION_SOFTMAX].scaling, f, positions, dims / 2));
-    const mhla_status status = mhla_lm_config_check(c);
-    return status == MHLA_EINVAL ? mhla_fail(MHLA_EDATA, "%s: %s", mhla_gguf_path(f), mhla_message()) : status;
+    return mhla_blame(mhla_lm_config_check(c), mhla_gguf_path(f));
 }
 
 /* Metadata that ask for far more than the file holds are told before memory is taken. */
