@@ -13,7 +13,7 @@ compile = env -u MAKEFLAGS -u MAKELEVEL cmake --build $(1) --parallel $(JOBS)
 asleep = env OMP_WAIT_POLICY=passive
 run_tests = ctest --test-dir $(1) --output-on-failure --no-tests=error --parallel 2
 
-.PHONY: build demo test bench asan lint format goldens fuzz docs python python-env check-slow install clean
+.PHONY: build demo test bench asan lint format goldens fuzz conformance docs python python-env check-slow install clean
 
 build:
 	@scripts/setup.sh build
@@ -33,11 +33,17 @@ test:
 	@$(call run_tests,$(BUILD))
 	@echo "make test: all passed"
 
+# CC=clang: with clang's sanitizers, which see what gcc's do not, in a folder of its own. QUICK=1: without the tests of the
+# program, and fewer random cases
+asan_clang = $(findstring clang,$(CC))
+asan_build = build-asan$(if $(asan_clang),-clang)
 asan:
-	@scripts/setup.sh test
-	@$(call configure,build-asan,-DCMAKE_BUILD_TYPE=RelWithDebInfo -DMHLA_SANITIZE=address$(comma)undefined)
-	@$(call compile,build-asan) --target tests
-	@$(call run_tests,build-asan)
+	@env -u CC scripts/setup.sh test
+	@$(if $(asan_clang),env -u CC scripts/setup.sh fuzz)
+	@$(call configure,$(asan_build),-DCMAKE_BUILD_TYPE=RelWithDebInfo -DMHLA_SANITIZE=address$(comma)undefined \
+	    $(if $(asan_clang),-DCMAKE_C_COMPILER=$(CC) -DMHLA_OPENMP=OFF))
+	@$(call compile,$(asan_build)) --target tests
+	@$(if $(QUICK),MHLA_TEST_QUICK=1) $(call run_tests,$(asan_build)) $(if $(QUICK),-E '^cli_|^docs')
 
 lint:
 	@scripts/setup.sh lint
@@ -51,9 +57,9 @@ goldens: python-env
 	@scripts/setup.sh build
 	@$(call configure,$(BUILD))
 	@$(call compile,$(BUILD)) --target run_model
-	@$(asleep) .venv/bin/python tests/goldens.py $(GOLDENS) --run-model $(BUILD)/run_model
+	@$(asleep) .venv/bin/python tests/goldens/goldens.py $(GOLDENS) --run-model $(BUILD)/run_model
 
-python: python-env
+python: build python-env
 	@$(asleep) .venv/bin/python -m pytest -q python/tests
 
 # .venv: the package as a user's pip builds it, with the one torch that the tests are written for
@@ -64,6 +70,12 @@ python-env:
 fuzz:
 	@scripts/setup.sh fuzz
 	@scripts/fuzz.sh $(or $(FUZZ_SECONDS),30)
+
+conformance:
+	@scripts/setup.sh conformance
+	@$(call configure,$(BUILD))
+	@$(call compile,$(BUILD)) --target read_file
+	@python3 tests/conformance/conformance.py --read-file $(BUILD)/read_file --folder $(BUILD)/conformance $(SUITES)
 
 docs:
 	@scripts/setup.sh docs

@@ -1,11 +1,12 @@
 /* cli.h - what the verbs of the program share: options as tables, JSON, attention problems with their buffers, timing.
  * The program knows the library by its public header only. Exit codes: 0 success, 1 failure, 2 a command line that
- * makes no sense. */
+ * makes no sense, 128 + N stopped by signal N. */
 #ifndef MHLA_CLI_H
 #define MHLA_CLI_H
 
 #include <mhla/mhla.h>
 #include <mhla/nn.h>
+#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -32,6 +33,26 @@ int cmd_reproduce(int argc, char **argv);
 int cmd_sample(int argc, char **argv);
 int cmd_analyze(int argc, char **argv);
 
+/* ---- Printing (print.c): texts from elsewhere never steer the terminal ---- */
+
+/* As fprintf; what %s brings in is foreign and shown without control characters: \x1b, \n, \u202e. The program's own line
+ * breaks and escape sequences belong into the format. Returns 0. */
+int text_print(FILE *to, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void text_vprint(FILE *to, const char *format, va_list *args);
+#undef printf
+#undef fprintf
+#define printf(...) text_print(stdout, __VA_ARGS__)
+#define fprintf(...) text_print(__VA_ARGS__)
+
+/* A text of several lines: \n and \t stay. */
+void text_put(FILE *to, const char *text, size_t bytes);
+/* The text that a command is for (generated, decoded) on standard output: byte for byte, on a terminal by text_put. */
+void text_write(const char *text, size_t bytes);
+
+/* Bytes of the character that the text begins with; 0 if that is no UTF-8. And its code if it must be escaped, else 0. */
+int text_character(const char *text, size_t bytes);
+unsigned text_hidden(const char *text, int length);
+
 /* ---- Options (options.c): one table per verb feeds the parser and --help ---- */
 
 typedef enum cli_kind {
@@ -40,6 +61,7 @@ typedef enum cli_kind {
     CLI_COUNT,  /* int64_t: 0 or more */
     CLI_REAL,   /* double: more than 0 */
     CLI_AMOUNT, /* double: 0 or more */
+    CLI_SIGNED, /* double: any finite one */
     CLI_TEXT,   /* const char * */
     CLI_TEXTS,  /* cli_texts: may be given several times */
     CLI_GRID    /* cli_grid: 16x16 */
@@ -83,6 +105,8 @@ char *cli_read_all(const char *verb, const char *path, size_t *size);
 
 /* Can a file of this path be written? Asked before the work, not after it; errno says why not. */
 int cli_writable(const char *path);
+/* Does it name a preset, or one that does not exist of a family that does, and no file? */
+int cli_is_preset(const char *name);
 
 /* This program as it was called ("build/mhla"), for commands that the reader may want to type. */
 extern const char *cli_program;
@@ -93,12 +117,14 @@ const char *cli_grid_text(char *text, size_t size, int axes, const int *sizes);
 /* ---- JSON on standard output, or in a file (json.c); key NULL inside arrays. Not json_real and the like: those are jansson's ---- */
 
 void json_put_to(FILE *to); /* from now on; NULL: standard output */
+void json_put_flat(int on); /* each document on one line */
 void json_put_open(const char *key, char bracket);
 void json_put_close(char bracket); /* the last one ends the line */
 void json_put_text(const char *key, const char *value);
 void json_put_int(const char *key, int64_t value);
 void json_put_real(const char *key, double value); /* null where not finite */
 void json_put_bool(const char *key, int value);
+void json_put_quoted(FILE *to, const char *text, size_t bytes); /* "..." alone */
 
 /* ---- Attention with all its buffers (problem.c) ---- */
 
@@ -171,10 +197,15 @@ double peak_settled(mhla_dtype dtype, const mhla_context *context);
 
 /* ---- Ctrl-C (interrupt.c) ---- */
 
-/* Ctrl-C and SIGTERM are told to the function, once: a later one ends the program at once. interrupt_forget makes all as it
- * was before. */
+/* Ctrl-C, SIGTERM and SIGHUP are told to the function, once: a later one ends the program at once. SIGHUP stays ignored under
+ * nohup. interrupt_forget makes all as it was before. */
 void interrupt_watch(void (*told)(int number));
 void interrupt_forget(void);
+/* From now on a write to a pipe that nobody reads fails instead of ending the program: Ctrl-C ends tee(1), too, and the
+ * next line of progress must not cost the checkpoint. */
+void interrupt_outlive_reader(void);
+int interrupt_signal(void); /* the one that was told since interrupt_watch, 0: none */
+int interrupt_code(void);   /* to exit with where work was cut short: 128 + that signal, as a shell has it */
 
 /* ---- Training (cmd_train.c), also run by the demo ---- */
 

@@ -91,14 +91,8 @@ static mhla_status make_preset(mhla_model **model, const char *spec) {
     return status;
 }
 
-static int is_preset(const char *spec) {
-    struct stat info;
-    return (strncmp(spec, "deit_", 5) == 0 || strncmp(spec, "dit_", 4) == 0 || strncmp(spec, "lm_", 3) == 0) &&
-           stat(spec, &info) != 0;
-}
-
 static mhla_status open_model(looked *x) {
-    return is_preset(x->spec) ? make_preset(&x->model, x->spec) : mhla_model_open(&x->model, x->spec);
+    return cli_is_preset(x->spec) ? make_preset(&x->model, x->spec) : mhla_model_open(&x->model, x->spec);
 }
 
 /* The last part of a path, or a preset and its attention; all of it where two would be called the same. */
@@ -108,7 +102,7 @@ static void name_models(looked *list, int n) {
         while (length > 1 && list[i].spec[length - 1] == '/') length--;
         size_t begin = length;
         while (begin > 0 && list[i].spec[begin - 1] != '/') begin--;
-        const char *attention = is_preset(list[i].spec) ? strstr(list[i].spec, ",attention=") : NULL;
+        const char *attention = cli_is_preset(list[i].spec) ? strstr(list[i].spec, ",attention=") : NULL;
         if (attention)
             snprintf(list[i].name, sizeof list[i].name, "%.*s %.*s", (int)strcspn(list[i].spec, ","), list[i].spec,
                      (int)strcspn(attention + 11, ","), attention + 11);
@@ -216,8 +210,8 @@ static mhla_status print_map(const looked *x) {
             if (u < info.first)
                 printf("  class token %.1f\n", 100.0 * (double)w[u]);
             else
-                printf("%6.1f%s", 100.0 * (double)w[u],
-                       (u - info.first) % columns == columns - 1 || u == info.tokens - 1 ? "\n" : "");
+                printf((u - info.first) % columns == columns - 1 || u == info.tokens - 1 ? "%6.1f\n" : "%6.1f",
+                       100.0 * (double)w[u]);
         }
     }
     free(w);

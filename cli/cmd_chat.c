@@ -30,6 +30,7 @@ typedef struct talk {
     int count, capacity;
     mhla_sequence *sequence;
     int32_t end;  /* token that ends a turn besides the model's own, or -1 */
+    int told;     /* what went wrong stands on standard error already */
     char *system; /* of --system or of --state, or NULL; /reset keeps it */
 } talk;
 
@@ -131,12 +132,15 @@ static mhla_status read_turn(speaker *s, talk *t, int32_t *last) {
     if (status == MHLA_OK) status = mhla_tokenizer_encode(s->tokenizer, &ids, text.data, text.count, 0);
     if (status == MHLA_OK && ids.count == 0) {
         fprintf(stderr, "mhla %s: the template makes nothing of this conversation\n", usage.verb);
+        t->told = 1;
         status = MHLA_EDATA;
     }
     if (status == MHLA_OK) {
         const int64_t n = in_common(t, &ids, ids.count - 1);
         *last = ids.data[ids.count - 1];
         status = mhla_sequence_rollback(t->sequence, n);
+        t->told = status == MHLA_OK && !speak_fits(usage.verb, "the conversation", t->sequence, ids.count - n);
+        if (t->told) status = MHLA_ERANGE;
         if (status == MHLA_OK) status = speak_read(s, t->sequence, ids.data + n, ids.count - 1 - n);
         s->read++;
     }
@@ -156,7 +160,8 @@ static mhla_status answer(speaker *s, talk *t) {
     s->read_seconds = 0.0;
     mhla_status status = read_turn(s, t, &last);
     if (status == MHLA_OK) {
-        mhla_generation_desc desc = speak_generation(s);
+        mhla_sampling sampling;
+        mhla_generation_desc desc = speak_generation(s, &sampling);
         desc.stop_ids = &t->end;
         desc.stop_id_count = t->end >= 0;
         status = mhla_generation_create(&g, t->sequence, &last, 1, &desc);
@@ -168,7 +173,7 @@ static mhla_status answer(speaker *s, talk *t) {
         if (first == 0.0) s->first_seconds = (first = now_seconds()) - begin;
         s->drawn += piece.id >= 0;
         status = mhla_chars_append(&text, piece.text, piece.bytes);
-        fwrite(piece.text, 1, piece.bytes, stdout);
+        text_write(piece.text, piece.bytes);
         fflush(stdout);
     }
     s->draw_seconds = first > 0.0 ? now_seconds() - first : 0.0;
@@ -234,12 +239,28 @@ static mhla_status keep(speaker *s, talk *t) {
     return status == MHLA_OK ? mhla_sequence_save(t->sequence, state) : status;
 }
 
+/* Can the model read it? A line that it cannot is reported by its own bytes, not those of the whole conversation; messages end
+ * at a zero byte, so that none may be in one. */
+static int is_text(const speaker *s, const char *line, size_t size, int64_t number) {
+    const char *zero = memchr(line, '\0', size);
+    mhla_ids ids = {0};
+    const mhla_status status = mhla_tokenizer_encode(s->tokenizer, &ids, line, size, MHLA_ENCODE_PLAIN);
+    mhla_ids_free(&ids);
+    if (zero)
+        fprintf(stderr, "mhla %s: line %lld: byte %zu is zero: the line is left out\n", usage.verb, (long long)number,
+                (size_t)(zero - line));
+    else if (status != MHLA_OK)
+        fprintf(stderr, "mhla %s: line %lld: %s: the line is left out\n", usage.verb, (long long)number,
+                mhla_message());
+    return zero == NULL && status == MHLA_OK;
+}
+
 /* Lines until the end. A turn that fails is told and taken back; the conversation goes on where there is someone. */
 static mhla_status converse(speaker *s, talk *t) {
     const int person = isatty(STDIN_FILENO);
     char *line = NULL;
     size_t room = 0;
-    int64_t number = 0;
+    int64_t number = 0, refused = 0; /* lines */
     mhla_status result = MHLA_OK, status;
     if (person) fprintf(stderr, "%s. /reset begins anew, /exit ends it.\n", speak_given.model);
     for (;;) {
@@ -260,32 +281,28 @@ static mhla_status converse(speaker *s, talk *t) {
             if (result != MHLA_OK) break;
             continue;
         }
-        mhla_ids ids = {0};
-        status = mhla_tokenizer_encode(s->tokenizer, &ids, line, (size_t)n, MHLA_ENCODE_PLAIN);
-        mhla_ids_free(&ids);
-        if (status != MHLA_OK) { /* by its own bytes, not those of the whole conversation */
-            fprintf(stderr, "mhla %s: line %lld: %s\n", usage.verb, (long long)number, mhla_message());
-            if (person) continue;
-            result = status;
-            break;
+        if (!is_text(s, line, (size_t)n, number)) {
+            refused++;
+            continue;
         }
         const int before = t->count;
         status = say(t, "user", line, (size_t)n);
         if (status == MHLA_OK) status = answer(s, t);
         if (person) printf("\n");
         if (status != MHLA_OK) {
-            cli_failed(usage.verb, status);
+            if (!t->told) cli_failed(usage.verb, status);
+            t->told = 0;
             forget(t, before);
             result = status;
             if (!person) break;
             if (status == MHLA_ERANGE) fprintf(stderr, "The conversation does not fit; /reset begins anew.\n");
             result = MHLA_OK;
         }
-        if (speak_interrupted && !person) break;
+        if (speak_interrupted && (!person || interrupt_signal() != SIGINT)) break;
         speak_interrupted = 0;
     }
     free(line);
-    return result;
+    return result == MHLA_OK && refused > 0 && !person ? MHLA_EDATA : result; /* reported already */
 }
 
 int cmd_chat(int argc, char **argv) {
@@ -298,6 +315,17 @@ int cmd_chat(int argc, char **argv) {
     talk t = {0};
     mhla_status status = speak_open(&s);
     if (status != MHLA_OK) return cli_failed(usage.verb, status);
+    code = speak_biases(usage.verb, &s);
+    if (code >= 0) {
+        speak_close(&s);
+        return code;
+    }
+    mhla_ids ids = {0};
+    if (system_text && mhla_tokenizer_encode(s.tokenizer, &ids, system_text, strlen(system_text), 0) != MHLA_OK) {
+        speak_close(&s);
+        return cli_wrong(usage.verb, "--system: %s", mhla_message());
+    }
+    mhla_ids_free(&ids);
     status = find_end(&s, &t);
     const int more = state && access(state, F_OK) == 0;
     if (status == MHLA_OK && !more && system_text && (t.system = strdup(system_text)) == NULL) status = MHLA_ENOMEM;
@@ -307,6 +335,7 @@ int cmd_chat(int argc, char **argv) {
     if (code == 0) {
         status = converse(&s, &t);
         code = status == MHLA_OK ? CLI_OK : CLI_FAILED;
+        if (code == CLI_OK && interrupt_signal() && interrupt_signal() != SIGINT) code = interrupt_code();
         status = state && t.sequence ? keep(&s, &t) : MHLA_OK; /* also what was said before a turn that failed */
         if (status != MHLA_OK) code = cli_failed(usage.verb, status);
     }

@@ -205,7 +205,7 @@ static int train_three(void) {
         if (status != MHLA_OK) return cli_failed(usage.verb, status);
         if (!finished) {
             fprintf(stderr, "Stopped. Go on with: %s train --resume %s/%s\n", cli_program, folder, attentions[i]);
-            return CLI_FAILED;
+            return interrupt_code();
         }
         printf("%-9s %11s %13.2f %% %8.0f s\n", attentions[i], text_count(count, sizeof count, results[i].parameters),
                100.0 * results[i].accuracy, results[i].seconds);

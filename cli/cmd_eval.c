@@ -19,6 +19,8 @@ static const cli_option options[] = {
     {"split", CLI_TEXT, &split, "SPLIT", "images: test (default) or train"},
     {"classes", CLI_FLAG, &classes, NULL, "images: a line for each class, too"},
     {"choices", CLI_TEXT, &language.choices, "FILE", "text: questions with choices, JSON lines"},
+    {"log-samples", CLI_TEXT, &language.samples, "FILE",
+     "--choices: a line of JSON for each question, with what the model chose"},
     {"window", CLI_INT, &language.window, "N", "text: tokens of a rolling window; default: the model's context"},
     {"by-position", CLI_FLAG, &language.by_position, NULL, "text: bits per token by position in the window, too"},
     {"bucket", CLI_INT, &language.bucket, "N", "text: positions of a line of that; default: a sixteenth of the window"},
@@ -55,9 +57,9 @@ void eval_progress(void *user, int64_t done, int64_t all) {
     if (now_seconds() - shown < 0.2 && done < all) return;
     shown = now_seconds();
     if (all < 1 << 20)
-        fprintf(stderr, "\r%lld of %lld%s", (long long)done, (long long)all, done == all ? "\r\033[K" : "");
+        fprintf(stderr, done == all ? "\r\033[K" : "\r%lld of %lld", (long long)done, (long long)all);
     else
-        fprintf(stderr, "\r%.0f %%%s", 100.0 * (double)done / (double)all, done == all ? "\r\033[K" : "");
+        fprintf(stderr, done == all ? "\r\033[K" : "\r%.0f %%", 100.0 * (double)done / (double)all);
 }
 
 static const char *file_of(const mhla_model *model) {
@@ -108,6 +110,7 @@ static void print_json(mhla_model *model, const mhla_evaluation *r) {
 static int eval_images(mhla_model *model) {
     mhla_evaluation result = {.size = sizeof result};
     const char *wrong = language.choices       ? "choices"
+                        : language.samples     ? "log-samples"
                         : language.window      ? "window"
                         : language.by_position ? "by-position"
                         : language.bucket      ? "bucket"

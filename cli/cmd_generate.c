@@ -43,19 +43,7 @@ typedef struct continuation {
 
 /* ---- JSON lines ---- */
 
-static void put_text(const char *text, size_t size) {
-    putchar('"');
-    for (size_t i = 0; i < size; i++) {
-        const unsigned char c = (unsigned char)text[i];
-        if (c == '"' || c == '\\')
-            printf("\\%c", c);
-        else if (c < 0x20)
-            printf("\\u%04x", c);
-        else
-            putchar(c);
-    }
-    putchar('"');
-}
+static void put_text(const char *text, size_t size) { json_put_quoted(stdout, text, size); }
 
 static void put_token(const speaker *s, int32_t id, float logprob) {
     const char *piece = mhla_tokenizer_piece(s->tokenizer, id);
@@ -183,12 +171,13 @@ static mhla_status take_over(speaker *s, mhla_sequence **sequence, reading *r) {
 /* ---- Generation ---- */
 
 static mhla_status start(speaker *s, continuation *list, mhla_sequence *base, const int32_t *ids, int64_t rest) {
-    mhla_generation_desc desc = speak_generation(s);
+    mhla_sampling sampling;
+    mhla_generation_desc desc = speak_generation(s, &sampling);
     desc.ignore_eos = ignore_eos;
     desc.logprobs = json ? (int)logprobs : 0;
     mhla_status status = MHLA_OK;
     for (int64_t i = 0; i < count && status == MHLA_OK; i++) {
-        desc.sampling.seed = s->seed + (uint64_t)i;
+        sampling.seed = s->seed + (uint64_t)i;
         list[i].last = -1;
         if (count > 1)
             status = mhla_sequence_fork(&list[i].sequence, base);
@@ -209,7 +198,7 @@ static mhla_status take_piece(speaker *s, continuation *c, int64_t index) {
     }
     if (piece.stopped_by) c->stopped_by = piece.stopped_by;
     if (json) json_piece(s, index, &piece);
-    if (!json && count == 1) fwrite(piece.text, 1, piece.bytes, stdout);
+    if (!json && count == 1) text_write(piece.text, piece.bytes);
     return json || count > 1 || state ? mhla_chars_append(&c->text, piece.text, piece.bytes) : MHLA_OK;
 }
 
@@ -232,8 +221,8 @@ static mhla_status run(speaker *s, continuation *list, double begin) {
         }
         /* several: each as a whole, in order, as soon as it may be */
         while (!json && count > 1 && shown < count && mhla_generation_finish(list[shown].generation)) {
-            printf("%s[%lld] ", shown ? "\n" : "", (long long)shown + 1);
-            fwrite(list[shown].text.data, 1, list[shown].text.count, stdout);
+            printf(shown ? "\n[%lld] " : "[%lld] ", (long long)shown + 1);
+            text_write(list[shown].text.data, list[shown].text.count);
             printf("\n");
             shown++;
         }
@@ -245,8 +234,8 @@ static mhla_status run(speaker *s, continuation *list, double begin) {
         full += mhla_generation_finish(list[i].generation) == MHLA_FINISH_LENGTH &&
                 (speak_given.tokens == 0 || list[i].drawn < speak_given.tokens);
     for (; !json && count > 1 && shown < count && status == MHLA_OK; shown++) { /* interrupted */
-        printf("%s[%lld] ", shown ? "\n" : "", (long long)shown + 1);
-        fwrite(list[shown].text.data, 1, list[shown].text.count, stdout);
+        printf(shown ? "\n[%lld] " : "[%lld] ", (long long)shown + 1);
+        text_write(list[shown].text.data, list[shown].text.count);
         printf("\n");
     }
     if (!json && count == 1) putchar('\n');
@@ -340,6 +329,8 @@ static mhla_status generate(speaker *s, mhla_sequence **base, continuation *list
     if (r->taken > 0)
         fprintf(stderr, "mhla %s: %s: %s tokens taken over, %s to read\n", usage.verb, state,
                 text_count(a, sizeof a, r->taken), text_count(b, sizeof b, r->count));
+    told = !speak_fits(usage.verb, "the prompt", *base, r->count);
+    if (told) return MHLA_ERANGE;
     const double begin = now_seconds();
     /* all but the last are read once; the last gives each continuation what it draws its first token from */
     if (r->count > 1) status = speak_read(s, *base, r->ids, r->count - 1);
@@ -379,6 +370,11 @@ int cmd_generate(int argc, char **argv) {
     speak_watch();
     mhla_status status = speak_open(&s);
     if (status != MHLA_OK) return cli_failed(usage.verb, status);
+    code = speak_biases(usage.verb, &s);
+    if (code >= 0) {
+        speak_close(&s);
+        return code;
+    }
     mhla_sequence *base = NULL;
     reading r = {0};
     continuation *list = calloc((size_t)count, sizeof *list);
@@ -394,5 +390,6 @@ int cmd_generate(int argc, char **argv) {
     mhla_ids_free(&r.whole);
     mhla_ids_free(&r.after);
     speak_close(&s);
-    return status == MHLA_OK ? CLI_OK : CLI_FAILED;
+    if (status == MHLA_OK && interrupt_signal() && interrupt_signal() != SIGINT) return interrupt_code();
+    return status == MHLA_OK ? CLI_OK : CLI_FAILED; /* Ctrl-C is the usual way to end a long text */
 }

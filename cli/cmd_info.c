@@ -2,11 +2,10 @@
 #include <mhla/lm.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "cli.h"
 
-static int json, no_measure, tensors;
+static int json, no_measure, tensors, presets;
 static int64_t threads;
 
 static const cli_option options[] = {
@@ -14,6 +13,7 @@ static const cli_option options[] = {
     {"threads", CLI_INT, &threads, "N", "measure with N threads; default: what OpenMP would use"},
     {"no-measure", CLI_FLAG, &no_measure, NULL, "leave out what takes time: peak and bandwidth"},
     {"tensors", CLI_FLAG, &tensors, NULL, "of a model: names and shapes of its parameters, too"},
+    {"presets", CLI_FLAG, &presets, NULL, "the presets of all models, a line each"},
     {0},
 };
 static const cli_usage usage = {
@@ -23,9 +23,8 @@ static const cli_usage usage = {
     .text = "Prints the version, the kernels chosen for this CPU and why, threads, caches, and\n"
             "what the machine can do at most: its rates of multiply-adds and of reading memory.\n"
             "MHLA_ISA in the environment forces the kernels.\n\n"
-            "With MODEL, a folder, a run, a .gguf file or a preset (deit_nano, deit_tiny, deit_small, deit_base,\n"
-            "dit_micro, dit_nano, dit_s_2 to dit_xl_8, lm_micro, lm_nano, lm_340m) changed by settings such as\n"
-            "attention=softmax (or --attention softmax, as for train): its parameters and multiply-adds; of a\n"
+            "With MODEL, a folder, a run, a .gguf file or a preset (--presets lists them) changed by settings such\n"
+            "as attention=softmax (or --attention softmax, as for train): its parameters and multiply-adds; of a\n"
             "language model also what a token reads and a sequence keeps.\n",
 };
 
@@ -131,16 +130,11 @@ static void print_model_json(const mhla_model *model, const mhla_model_info *inf
     json_put_close('}');
 }
 
-static int is_preset(const char *name) {
-    return strncmp(name, "deit_", 5) == 0 || strncmp(name, "dit_", 4) == 0 || strncmp(name, "lm_", 3) == 0;
-}
-
 static int info_model(char **argv, int given) {
-    struct stat file;
     mhla_model *model = NULL;
     mhla_model_info info = {.size = sizeof info};
     mhla_lm_info lm = {.size = sizeof lm};
-    const int preset = is_preset(argv[0]) && stat(argv[0], &file) != 0;
+    const int preset = cli_is_preset(argv[0]);
     if (!preset && given > 1) return cli_wrong(usage.verb, "\"%s\" is not expected: only presets are changed", argv[1]);
     mhla_status status = preset ? mhla_model_outline(&model, argv[0], (const char *const *)argv + 1, given - 1)
                                 : mhla_model_open(&model, argv[0]);
@@ -149,6 +143,19 @@ static int info_model(char **argv, int given) {
     if (status == MHLA_OK) (json ? print_model_json : print_model)(model, &info, info.classes ? NULL : &lm);
     mhla_model_free(model);
     return status == MHLA_OK ? CLI_OK : cli_failed(usage.verb, status);
+}
+
+static int list_presets(int given) {
+    char name[64];
+    if (given) return cli_wrong(usage.verb, "--presets takes no model");
+    if (json) json_put_open(NULL, '[');
+    for (int i = 0; mhla_model_preset(i, name) == MHLA_OK; i++)
+        if (json)
+            json_put_text(NULL, name);
+        else
+            puts(name);
+    if (json) json_put_close(']');
+    return CLI_OK;
 }
 
 /* ---- The machine ---- */
@@ -172,7 +179,10 @@ static void print_text(const mhla_cpu_info *info, int n, const double *peak, dou
         printf("bfloat16    %.0f GFLOP/s at most\n", peak[MHLA_BF16]);
     else
         printf("bfloat16    not multiplied by this CPU: widened to float32\n");
-    printf("memory      %.1f GB/s read\n", bandwidth);
+    if (bandwidth > 0.0)
+        printf("memory      %.1f GB/s read\n", bandwidth);
+    else
+        printf("memory      not measured: too little of it\n");
 }
 
 static void print_json(const mhla_cpu_info *info, int n, const double *peak, double bandwidth) {
@@ -206,7 +216,7 @@ static int settings_from_flags(int argc, char **argv) {
             own = strlen(o->name) == length && strncmp(argv[i] + 2, o->name, length) == 0;
         const int split = !own && argv[i][2 + length] == '\0';
         if (own || (split && (i + 1 == argc || used == 32))) {
-            model |= is_preset(argv[i]);
+            model |= cli_is_preset(argv[i]);
             argv[n++] = argv[i];
         } else if (!split) {
             argv[n++] = argv[i] + 2;
@@ -224,6 +234,7 @@ int cmd_info(int argc, char **argv) {
     argc = settings_from_flags(argc, argv);
     const int code = cli_parse(&usage, argc, argv, &given);
     if (code >= 0) return code;
+    if (presets) return list_presets(given);
     if (given) return info_model(argv, given);
     mhla_cpu_info info = {.size = sizeof info};
     mhla_status status = mhla_cpu_query(&info);

@@ -30,8 +30,9 @@ static const cli_usage usage = {
     .arguments = "TOKENIZER [FILE...]",
     .options = options,
     .text = "Prints the ids of each file's text (standard input without any), a line for each.\n"
-            "TOKENIZER is a tokenizer.json, a SentencePiece tokenizer.model, a .gguf, or a folder with\n"
-            "one of them.\n\n"
+            "TOKENIZER is a tokenizer.json, a tokenizer.model (SentencePiece or tiktoken), a .gguf, a\n"
+            "vocab.json beside its merges.txt, a .tiktoken file, CLIP's bpe_simple_vocab_16e6.txt.gz, or a\n"
+            "folder with one of them.\n\n"
             "  mhla tokenize model/ --text 'Hello world'\n"
             "  mhla tokenize model/ book.txt | mhla tokenize model/ --decode\n"
             "  mhla tokenize model/ --out train.shard texts/\n"
@@ -101,7 +102,7 @@ static int parse_ids(int32_t **ids, int64_t *count, const char *bytes, size_t si
     *ids = malloc((size / 2 + 1) * sizeof **ids);
     *count = 0;
     for (size_t i = 0; *ids && i < size;) {
-        if (memchr(" \t\r\n,[]", bytes[i], 8)) {
+        if (bytes[i] && strchr(" \t\r\n,[]", bytes[i])) {
             i++;
             continue;
         }
@@ -129,7 +130,7 @@ static int one_text(const mhla_tokenizer *t, const char *name, const char *bytes
             return CLI_FAILED;
         }
         status = mhla_tokenizer_decode(t, &decoded, ids, count, skip_special ? MHLA_DECODE_SKIP_SPECIAL : 0);
-        if (status == MHLA_OK) fwrite(decoded.data, 1, decoded.count, stdout);
+        if (status == MHLA_OK) text_write(decoded.data, decoded.count);
         free(ids);
         mhla_chars_free(&decoded);
     } else {
@@ -149,7 +150,7 @@ static void print_progress(void *user, int64_t done, int64_t all) {
     (void)user;
     if (all < 1 || (now_seconds() - shown < 0.2 && done < all)) return;
     shown = now_seconds();
-    fprintf(stderr, "\r%lld %%%s", (long long)(100.0 * (double)done / (double)all), done == all ? "\r\033[K" : "");
+    fprintf(stderr, done == all ? "\r\033[K" : "\r%lld %%", (long long)(100.0 * (double)done / (double)all));
 }
 
 static int make_shard(const char *tokenizer, const char *const *files, int count) {

@@ -17,7 +17,7 @@ static void print_help(void) {
            "Trains a model by a recipe (TOML or JSON; recipes/ has some) into the folder RUN. Every key of a\n"
            "recipe is a flag, too, and overrides it: --train.rate 5e-4, or --rate 5e-4 for a train. key or where\n"
            "only one key ends so.\n"
-           "Ctrl-C writes a checkpoint and says how to go on.\n\n"
+           "Ctrl-C, SIGTERM and SIGHUP write a checkpoint; it says how to resume.\n\n"
            "Options:\n"
            "  --out RUN              the run's folder; default: runs/MODEL-ATTENTION\n"
            "  --resume RUN           go on where its last checkpoint stands\n"
@@ -217,12 +217,33 @@ mhla_status train_run(mhla_trainer *trainer, mhla_train_fn report, void *user, i
     return status;
 }
 
+/* ---- The page: there from the start, renewed after each evaluation and at the end ---- */
+
+static mhla_status write_report(const char *folder) {
+    char report[4200];
+    snprintf(report, sizeof report, "%s/report.html", folder);
+    return mhla_report_write(report, &folder, 1);
+}
+
+static void show(void *folder, const mhla_train_event *e) {
+    static int evaluated;
+    train_show(NULL, e);
+    if (e->kind == MHLA_TRAIN_EVALUATED) evaluated = 1;
+    if (e->kind != MHLA_TRAIN_CHECKPOINT || !evaluated) return; /* it shows the weights of a checkpoint */
+    evaluated = 0;
+    if (write_report(folder) != MHLA_OK) {
+        train_clear_bar();
+        fprintf(stderr, "mhla %s: no page for now: %s\n", verb, mhla_message());
+    }
+}
+
 /* ---- The verb ---------------------------------------------------------------------------------------------------------- */
 
-static int run(const command *c, const char *folder, mhla_trainer *trainer) {
+static int run(const command *c, char *folder, mhla_trainer *trainer) {
     mhla_context *context = NULL;
     mhla_status status = MHLA_OK;
     int finished = 0;
+    interrupt_outlive_reader();
     if (c->threads) {
         status = mhla_context_create(
             &context, &(mhla_context_desc){.size = sizeof(mhla_context_desc), .threads = (int)c->threads});
@@ -235,20 +256,20 @@ static int run(const command *c, const char *folder, mhla_trainer *trainer) {
         fprintf(stderr, "%s, %s parameters, into %s\n", info.name, text_count(count, sizeof count, info.parameters),
                 folder);
     }
-    if (status == MHLA_OK) status = train_run(trainer, train_show, NULL, &finished);
+    if (status == MHLA_OK) write_report(folder); /* nothing to draw yet may be a failure */
+    if (status == MHLA_OK) status = train_run(trainer, show, folder, &finished);
     train_clear_bar();
     mhla_trainer_free(trainer);
     mhla_context_free(context);
     if (status != MHLA_OK) return cli_failed(verb, status);
     if (!finished) {
+        write_report(folder);
         fprintf(stderr, "Stopped; a checkpoint is written. Go on with: %s train --resume %s\n", cli_program, folder);
-        return CLI_FAILED;
+        return interrupt_code();
     }
-    char report[4200];
-    snprintf(report, sizeof report, "%s/report.html", folder);
-    status = mhla_report_write(report, &folder, 1);
+    status = write_report(folder);
     if (status != MHLA_OK) return cli_failed(verb, status);
-    printf("Finished: %s/best is the best checkpoint, %s shows the run.\n", folder, report);
+    printf("Finished: %s/best is the best checkpoint, %s/report.html shows the run.\n", folder, folder);
     return CLI_OK;
 }
 
@@ -275,7 +296,9 @@ int cmd_train(int argc, char **argv) {
                 snprintf(folder, sizeof folder, "runs/%.*s%s%s", (int)strcspn(name, "."), name, c.attention ? "-" : "",
                          c.attention ? c.attention : "");
             } else {
-                snprintf(folder, sizeof folder, "runs/%s-%s", c.model ? c.model : "deit_nano",
+                char usual[64] = "";
+                mhla_model_preset(0, usual);
+                snprintf(folder, sizeof folder, "runs/%s-%s", c.model ? c.model : usual,
                          c.attention ? c.attention : "mhla");
             }
             status = mhla_trainer_create(&trainer, folder, c.recipe, (const char *const *)c.settings, c.count);

@@ -10,7 +10,7 @@ typedef struct eval_options {
     const char *path;        /* of the model */
     const char *const *data; /* [files] texts and folders of texts */
     int files;
-    const char *choices, *storage, *beyond;
+    const char *choices, *samples, *storage, *beyond;
     int64_t window, bucket, batch, limit;
     int by_position, json;
     const mhla_context *context;

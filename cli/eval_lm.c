@@ -1,4 +1,5 @@
 /* mhla eval of a language model: perplexity over texts, by position, by storage type; questions with choices. */
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -50,17 +51,60 @@ static mhla_status read_texts(mhla_model *model, row *r, const mhla_documents *d
     return status;
 }
 
-static void questions_progress(void *user, const mhla_choice_event *event) {
+/* Where a question's result goes. */
+typedef struct questions_log {
+    FILE *file; /* NULL: nowhere */
+    const char *storage;
+    int bar;
+} questions_log;
+
+static void put_numbers(const char *key, const double *x, int n) {
+    json_put_open(key, '[');
+    for (int i = 0; i < n; i++) json_put_real(NULL, x[i]);
+    json_put_close(']');
+}
+
+/* One line of --log-samples. A question without the right answer has no "gold", "acc" and "acc_norm". */
+static void log_question(const questions_log *log, const mhla_choice_event *e) {
+    json_put_to(log->file);
+    json_put_flat(1);
+    json_put_open(NULL, '{');
+    json_put_int("question", e->question);
+    json_put_text("storage", log->storage);
+    if (e->context) json_put_text("context", e->context);
+    json_put_open(e->context ? "choices" : "contexts", '[');
+    for (int i = 0; i < e->choices; i++) json_put_text(NULL, e->texts[i]);
+    json_put_close(']');
+    if (e->ending) json_put_text("ending", e->ending);
+    put_numbers("loglikelihood", e->loglikelihood, e->choices);
+    put_numbers("loglikelihood_norm", e->normalised, e->choices);
+    json_put_open("greedy", '[');
+    for (int i = 0; i < e->choices; i++) json_put_bool(NULL, e->greedy[i]);
+    json_put_close(']');
+    json_put_int("prediction", e->best);
+    json_put_int("prediction_norm", e->best_normalised);
+    if (e->gold >= 0) {
+        json_put_int("gold", e->gold);
+        json_put_int("acc", e->best == e->gold);
+        json_put_int("acc_norm", e->best_normalised == e->gold);
+    }
+    json_put_close('}');
+    json_put_flat(0);
+    json_put_to(NULL);
+}
+
+static void take_question(void *user, const mhla_choice_event *event) {
     static double shown;
-    (void)user;
-    if (now_seconds() - shown < 0.2) return;
+    const questions_log *log = user;
+    if (log->file) log_question(log, event);
+    if (!log->bar || now_seconds() - shown < 0.2) return;
     shown = now_seconds();
     fprintf(stderr, "\r%lld questions\033[K", (long long)event->question + 1);
 }
 
 /* wanted: the storage type that was asked for, or NULL. */
 static mhla_status evaluate(mhla_model *model, row *r, const char *wanted, const mhla_documents *documents,
-                            const eval_options *o) {
+                            const eval_options *o, FILE *samples) {
     mhla_lm_info info = {.size = sizeof info};
     mhla_status status = mhla_lm_query(model, &info);
     if (status != MHLA_OK) return status;
@@ -69,10 +113,10 @@ static mhla_status evaluate(mhla_model *model, row *r, const char *wanted, const
     r->weight_bytes = info.weight_bytes;
     if (documents) status = read_texts(model, r, documents, o);
     if (status == MHLA_OK && o->choices) {
-        const int shown = isatty(STDERR_FILENO);
+        questions_log log = {.file = samples, .storage = r->storage, .bar = isatty(STDERR_FILENO)};
         r->choices.size = sizeof r->choices;
-        status = mhla_lm_choices(model, &r->choices, o->choices, o->limit, shown ? questions_progress : NULL, NULL);
-        if (shown) fprintf(stderr, "\r\033[K");
+        status = mhla_lm_choices(model, &r->choices, o->choices, o->limit, take_question, &log);
+        if (log.bar) fprintf(stderr, "\r\033[K");
     }
     return status;
 }
@@ -200,7 +244,9 @@ static void print_json(const mhla_lm_info *info, const char *name, const row *ro
 /* ---- The verb ---- */
 
 static mhla_status check_asked(const eval_options *o, const char **wrong) {
-    *wrong = o->files == 0 && o->choices == NULL ? "a language model needs --data or --choices" : NULL;
+    *wrong = o->samples && o->choices == NULL      ? "--log-samples is for --choices"
+             : o->files == 0 && o->choices == NULL ? "a language model needs --data or --choices"
+                                                   : NULL;
     if (o->beyond && strcmp(o->beyond, "error") != 0 && strcmp(o->beyond, "clamp") != 0 &&
         strcmp(o->beyond, "chunk") != 0)
         *wrong = "--beyond: expected error, clamp or chunk";
@@ -233,8 +279,10 @@ int eval_language(mhla_model *model, const eval_options *o) {
         mhla_model_free(model);
         return CLI_FAILED;
     }
-    while (status == MHLA_OK) {
-        status = evaluate(model, &rows[n], eval_storage(o->storage, n), documents, o);
+    FILE *samples = o->samples && status == MHLA_OK ? fopen(o->samples, "w") : NULL;
+    int unwritten = o->samples && status == MHLA_OK && samples == NULL ? errno : 0;
+    while (status == MHLA_OK && !unwritten) {
+        status = evaluate(model, &rows[n], eval_storage(o->storage, n), documents, o, samples);
         n++;
         mhla_model_free(model);
         model = NULL;
@@ -244,9 +292,15 @@ int eval_language(mhla_model *model, const eval_options *o) {
             mhla_model_open_as(&model, o->path, &(mhla_open_desc){.size = sizeof(mhla_open_desc), .storage = next});
         if (status == MHLA_OK) mhla_model_set_context(model, o->context);
     }
-    if (status == MHLA_OK) (o->json ? print_json : print_text)(&info, name, rows, n, o);
+    if (samples) {
+        const int bad = ferror(samples);
+        if (fclose(samples) != 0 || bad) unwritten = errno ? errno : EIO;
+    }
+    if (unwritten) fprintf(stderr, "mhla eval: %s: cannot be written: %s\n", o->samples, strerror(unwritten));
+    if (status == MHLA_OK && !unwritten) (o->json ? print_json : print_text)(&info, name, rows, n, o);
     for (int i = 0; i < n; i++) mhla_perplexity_free(&rows[i].perplexity);
     mhla_documents_free(documents);
     mhla_model_free(model);
-    return status == MHLA_OK ? CLI_OK : cli_failed("eval", status);
+    if (status != MHLA_OK) return cli_failed("eval", status);
+    return unwritten ? CLI_FAILED : CLI_OK;
 }

@@ -1,5 +1,6 @@
-/* Ctrl-C as a request: a verb says what it means, and a second one ends the program whatever the first one did. `mhla data`
- * alone has its own way: it must not end before what it fetched half of is gone. */
+/* Ctrl-C, SIGTERM and SIGHUP (the terminal was closed) as a request: a verb says what it means, and a second one ends the
+ * program whatever the first one did. `mhla data` alone has its own way: it must not end before what it fetched half of is
+ * gone. */
 #include <signal.h>
 #include <stdatomic.h>
 #include <stddef.h>
@@ -7,8 +8,10 @@
 
 #include "cli.h"
 
-static const int signals[] = {SIGINT, SIGTERM};
-static struct sigaction was[2]; /* a shell may have made a job in the background ignore them */
+enum { SIGNALS = 3 };
+static const int signals[SIGNALS] = {SIGINT, SIGTERM, SIGHUP};
+static struct sigaction was[SIGNALS]; /* a shell may have made a job in the background ignore them */
+static volatile sig_atomic_t by;      /* the signal that asked, 0: none */
 static void (*asked)(int number);
 static atomic_llong first; /* when it was asked, ms; 0: not yet */
 
@@ -20,6 +23,7 @@ static void on_signal(int number) {
     clock_gettime(CLOCK_MONOTONIC, &t);
     const long long now = (long long)t.tv_sec * 1000 + t.tv_nsec / 1000000 + 1;
     if (atomic_compare_exchange_strong(&first, &before, now)) {
+        by = number;
         asked(number);
     } else if (now - before > 500) {
         signal(number, SIG_DFL);
@@ -31,10 +35,21 @@ void interrupt_watch(void (*told)(int number)) {
     struct sigaction action = {.sa_handler = on_signal};
     sigemptyset(&action.sa_mask);
     asked = told;
+    by = 0;
     atomic_store(&first, 0);
-    for (int i = 0; i < 2; i++) sigaction(signals[i], &action, &was[i]);
+    for (int i = 0; i < SIGNALS; i++) {
+        sigaction(signals[i], NULL, &was[i]);
+        if (signals[i] == SIGHUP && was[i].sa_handler == SIG_IGN) continue; /* nohup(1) */
+        sigaction(signals[i], &action, NULL);
+    }
 }
 
 void interrupt_forget(void) {
-    for (int i = 0; i < 2; i++) sigaction(signals[i], &was[i], NULL);
+    for (int i = 0; i < SIGNALS; i++) sigaction(signals[i], &was[i], NULL);
 }
+
+void interrupt_outlive_reader(void) { signal(SIGPIPE, SIG_IGN); }
+
+int interrupt_signal(void) { return by; }
+
+int interrupt_code(void) { return by ? 128 + by : CLI_FAILED; }

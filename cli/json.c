@@ -1,49 +1,49 @@
 /* JSON on standard output, or into a file, as it is made: the verbs' results are a page at most, so no document is kept. */
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "cli.h"
 
-static int depth, first = 1;
+static int depth, first = 1, flat;
 static FILE *file; /* NULL: standard output */
 
 void json_put_to(FILE *to) { file = to; }
 
+void json_put_flat(int on) { flat = on; }
+
 #define OUT (file ? file : stdout)
 
-/* Bytes of the character that p begins with; 0 if that is no UTF-8. */
-static int character(const unsigned char *p) {
-    const int c = p[0], n = c < 0x80 ? 1 : c < 0xc2 || c > 0xf4 ? 0 : c < 0xe0 ? 2 : c < 0xf0 ? 3 : 4;
-    for (int i = 1; i < n; i++)
-        if ((p[i] & 0xc0) != 0x80) return 0;
-    /* longer than need be, half of a pair, beyond the last one */
-    const int wrong = (c == 0xe0 && p[1] < 0xa0) || (c == 0xed && p[1] > 0x9f) || (c == 0xf0 && p[1] < 0x90) ||
-                      (c == 0xf4 && p[1] > 0x8f);
-    return wrong ? 0 : n;
+/* Names of files may hold any bytes, JSON may not: what is no UTF-8 is written as U+FFFD. What a terminal would obey is
+ * escaped, as text_print does it. */
+void json_put_quoted(FILE *to, const char *text, size_t bytes) {
+    fputc('"', to);
+    for (size_t i = 0, n; i < bytes; i += n) {
+        const int length = text_character(text + i, bytes - i);
+        const unsigned code = length ? text_hidden(text + i, length) : 0;
+        n = length ? (size_t)length : 1;
+        if (length == 0)
+            fputs("\xef\xbf\xbd", to);
+        else if (text[i] == '"' || text[i] == '\\')
+            fprintf(to, "\\%c", text[i]);
+        else if (code > 0x10ffff)
+            fputs("\\u0000", to);
+        else if (code > 0xffff)
+            fprintf(to, "\\u%04x\\u%04x", 0xd800 + ((code - 0x10000) >> 10), 0xdc00 + (code & 0x3ff));
+        else if (code)
+            fprintf(to, "\\u%04x", code);
+        else
+            fwrite(text + i, 1, n, to);
+    }
+    fputc('"', to);
 }
 
-/* Names of files may hold any bytes, JSON may not: what is no UTF-8 is written as U+FFFD. */
-static void quoted(const char *text) {
-    fputc('"', OUT);
-    for (int n; *text; text += n ? n : 1) {
-        const unsigned char c = (unsigned char)*text;
-        n = character((const unsigned char *)text);
-        if (n == 0)
-            fprintf(OUT, "\xef\xbf\xbd");
-        else if (c == '"' || c == '\\')
-            fprintf(OUT, "\\%c", c);
-        else if (c < 0x20)
-            fprintf(OUT, "\\u%04x", c);
-        else
-            fwrite(text, 1, (size_t)n, OUT);
-    }
-    fputc('"', OUT);
-}
+static void quoted(const char *text) { json_put_quoted(OUT, text, strlen(text)); }
 
 /* What stands before any value: the comma, a new line for the upper two levels, the key. */
 static void begin(const char *key) {
     if (!first) fputc(',', OUT);
-    if (depth > 0 && depth <= 2)
+    if (depth > 0 && depth <= 2 && !flat)
         fprintf(OUT, "\n%*s", 2 * depth, "");
     else if (!first)
         fputc(' ', OUT);
@@ -63,7 +63,7 @@ void json_put_open(const char *key, char bracket) {
 
 void json_put_close(char bracket) {
     depth--;
-    if (depth < 2 && !first) fprintf(OUT, "\n%*s", 2 * depth, "");
+    if (depth < 2 && !first && !flat) fprintf(OUT, "\n%*s", 2 * depth, "");
     fputc(bracket, OUT);
     first = 0;
     if (depth == 0) {

@@ -54,6 +54,24 @@ static void wait_briefly(char **argv) {
     /* where that is not possible it goes on as it is */
 }
 
+/* A mapped file became shorter while a verb read it (mhla_files_watch). Nothing but write(2) and _exit is allowed here, so what
+ * text_print would escape becomes a question mark. What a verb was writing has no name yet, and a run keeps its last checkpoint. */
+static void file_lost(const char *path) {
+    static const char before[] = "mhla: ", after[] = ": became shorter while it was in use, or its disk failed\n";
+    char line[sizeof before + 4096 + sizeof after];
+    size_t used = 0, n;
+    if (isatty(STDERR_FILENO)) line[used++] = '\n'; /* a progress bar may stand there */
+    for (const char *at = before; *at; at++) line[used++] = *at;
+    for (size_t left = strnlen(path, 4000); left > 0; path += n, left -= n) {
+        const int length = text_character(path, left), shown = length && !text_hidden(path, length);
+        n = length ? (size_t)length : 1;
+        for (size_t i = 0; i < (shown ? n : 1); i++) line[used++] = shown ? path[i] : '?';
+    }
+    for (const char *at = after; *at; at++) line[used++] = *at;
+    (void)!write(STDERR_FILENO, line, used);
+    _exit(CLI_FAILED);
+}
+
 int main(int argc, char **argv) {
     if (argc > 0) cli_program = argv[0];
     if (argc < 2) {
@@ -62,6 +80,7 @@ int main(int argc, char **argv) {
     }
     wait_briefly(argv);
     signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is told like a full disk, and what was begun of it removed */
+    mhla_files_watch(file_lost);
     const char *name = argv[1];
     for (int i = 0; i < VERBS; i++)
         if (strcmp(name, verbs[i].name) == 0) {

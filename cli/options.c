@@ -1,9 +1,11 @@
 /* Options as data: one row per option feeds the parser and the help text, so that the two cannot disagree. */
 #include <errno.h>
+#include <mhla/nn.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "cli.h"
@@ -12,7 +14,7 @@ int cli_wrong(const char *verb, const char *format, ...) {
     va_list args;
     va_start(args, format);
     fprintf(stderr, "mhla %s: ", verb);
-    vfprintf(stderr, format, args);
+    text_vprint(stderr, format, &args);
     fprintf(stderr, "; mhla %s --help lists what it takes\n", verb);
     va_end(args);
     return CLI_USAGE;
@@ -32,8 +34,9 @@ static char letter_of(const cli_option *o) {
 #define NAME(o) (int)strcspn((o)->name, ","), (o)->name /* for %.*s */
 
 static void print_usage(const cli_usage *usage) {
-    printf("usage: mhla %s%s%s%s\n\n%s", usage->verb, usage->options->name ? " [OPTIONS]" : "",
-           *usage->arguments ? " " : "", usage->arguments, usage->text);
+    printf("usage: mhla %s%s%s%s\n\n", usage->verb, usage->options->name ? " [OPTIONS]" : "",
+           *usage->arguments ? " " : "", usage->arguments);
+    fputs(usage->text, stdout);
     if (usage->options->name) printf("\nOptions:\n");
     for (const cli_option *o = usage->options; o->name; o++) {
         char left[64];
@@ -41,7 +44,8 @@ static void print_usage(const cli_usage *usage) {
         if (letter_of(o)) snprintf(letter, sizeof letter, "-%c, ", letter_of(o));
         snprintf(left, sizeof left, "%s--%.*s%s%s", letter, NAME(o), o->argument ? " " : "",
                  o->argument ? o->argument : "");
-        printf("  %-22s %s\n", left, o->help);
+        printf("  %-22s ", left);
+        puts(o->help); /* may have several lines */
     }
 }
 
@@ -81,6 +85,12 @@ static const char *parse_value(const cli_option *option, const char *text) {
         if (end == text || *end || errno || n < least)
             return least ? "a whole number, 1 or more" : "a whole number, 0 or more";
         *(int64_t *)option->value = n;
+        return NULL;
+    }
+    case CLI_SIGNED: {
+        const double x = strtod(text, &end);
+        if (end == text || *end || errno || !(x > -1e6 && x < 1e6)) return "a number";
+        *(double *)option->value = x;
         return NULL;
     }
     case CLI_REAL:
@@ -152,12 +162,22 @@ const char *cli_grid_text(char *text, size_t size, int axes, const int *sizes) {
     return text;
 }
 
+/* A device like /dev/zero has no end: it would be read until there is no memory. Terminals and /dev/null have one. */
+static int is_finite(int fd) {
+    struct stat info, null;
+    if (fstat(fd, &info) != 0) return 0;
+    const int terminal = S_ISCHR(info.st_mode) && isatty(fd);
+    const int is_null = S_ISCHR(info.st_mode) && stat("/dev/null", &null) == 0 && info.st_rdev == null.st_rdev;
+    errno = EINVAL;
+    return terminal || is_null || (!S_ISCHR(info.st_mode) && !S_ISBLK(info.st_mode));
+}
+
 char *cli_read_all(const char *verb, const char *path, size_t *size) {
     const int standard = strcmp(path, "-") == 0;
-    FILE *f = standard ? stdin : fopen(path, "rb");
+    FILE *f = standard ? stdin : fopen(path, "rbe"); /* a FIFO is as good: this reads a stream */
     size_t capacity = 0;
     char *bytes = NULL;
-    int failed = f == NULL;
+    int failed = f == NULL || !is_finite(fileno(f));
     *size = 0;
     while (!failed && !feof(f)) {
         if (*size == capacity) {
@@ -170,7 +190,8 @@ char *cli_read_all(const char *verb, const char *path, size_t *size) {
         failed = ferror(f);
     }
     if (failed) {
-        fprintf(stderr, "mhla %s: %s: %s\n", verb, standard ? "standard input" : path, strerror(errno));
+        fprintf(stderr, "mhla %s: %s: %s\n", verb, standard ? "standard input" : path,
+                errno == EINVAL ? "a device, not a file or a stream" : strerror(errno));
         free(bytes);
         bytes = NULL;
     }
@@ -183,4 +204,15 @@ int cli_writable(const char *path) {
     char folder[4096] = ".";
     if (slash) snprintf(folder, sizeof folder, "%.*s", slash == path ? 1 : (int)(slash - path), path);
     return access(folder, W_OK | X_OK) == 0;
+}
+
+int cli_is_preset(const char *name) {
+    struct stat file;
+    char preset[64];
+    if (stat(name, &file) == 0) return 0;
+    for (int i = 0; mhla_model_preset(i, preset) == MHLA_OK; i++) {
+        const size_t family = strcspn(preset, "_") + 1;
+        if (strncmp(name, preset, family) == 0) return 1;
+    }
+    return 0;
 }

@@ -53,34 +53,13 @@ static void show(void *user, const mhla_lab_event *e) {
 
 static mhla_status run(mhla_lab *lab, int *finished) {
     running = lab;
+    interrupt_outlive_reader();
     interrupt_watch(on_signal);
     const mhla_status status = mhla_lab_run(lab, show, NULL, finished);
     interrupt_forget();
     running = NULL;
     train_clear_bar();
     return status;
-}
-
-static mhla_status print_result(mhla_lab *lab, const char *name) {
-    mhla_lab_result result = {.size = sizeof result};
-    char *text = NULL;
-    mhla_status status = mhla_lab_result_query(lab, &result);
-    if (status == MHLA_OK) status = mhla_lab_write(lab, out ? out : result.folder);
-    if (status == MHLA_OK) status = mhla_lab_text(lab, &text);
-    if (status != MHLA_OK) return status;
-    if (json) {
-        json_put_open(NULL, '{');
-        json_put_text("experiment", name);
-        json_put_int("parts", result.parts);
-        json_put_text("verdict", mhla_verdict_text(result.verdict));
-        json_put_text("results", result.folder);
-        json_put_text("page", out ? out : result.folder);
-        json_put_close('}');
-    } else {
-        printf("%s\nResults: %s/results.jsonl; page and figures: %s\n", text, result.folder, out ? out : result.folder);
-    }
-    free(text);
-    return MHLA_OK;
 }
 
 /* Can the folder be written to, or be made? Asked before an hour of work, not after it. */
@@ -96,6 +75,36 @@ static int can_write(const char *folder) {
         *slash = '\0';
     }
     return access(path, W_OK | X_OK) == 0;
+}
+
+/* Finished results may lie where nothing can be written: the table is printed, and the page that is there stays. */
+static mhla_status print_result(mhla_lab *lab, const char *name) {
+    mhla_lab_result result = {.size = sizeof result};
+    char *text = NULL;
+    mhla_status status = mhla_lab_result_query(lab, &result);
+    const char *pages = out ? out : result.folder;
+    const int written = status == MHLA_OK && (out || can_write(result.folder));
+    if (written) status = mhla_lab_write(lab, pages);
+    if (status == MHLA_OK) status = mhla_lab_text(lab, &text);
+    if (status != MHLA_OK) return status;
+    if (json) {
+        json_put_open(NULL, '{');
+        json_put_text("experiment", name);
+        json_put_int("parts", result.parts);
+        json_put_text("verdict", mhla_verdict_text(result.verdict));
+        json_put_text("results", result.folder);
+        if (written) json_put_text("page", pages);
+        json_put_close('}');
+    } else {
+        text_put(stdout, text, strlen(text));
+        printf("\nResults: %s/results.jsonl", result.folder);
+        printf(written ? "; page and figures: %s\n" : "\n", pages);
+    }
+    if (!written)
+        fprintf(stderr, "mhla reproduce %s: %s cannot be written: no new page; --out FOLDER writes one elsewhere\n",
+                name, result.folder);
+    free(text);
+    return MHLA_OK;
 }
 
 /* The data, unless it is there. */
@@ -159,7 +168,7 @@ int reproduce_lab(const char *name, int argc, char **argv) {
     if (status != MHLA_OK) return cli_failed(verb, status);
     if (!finished) {
         fputs(stopped, stderr);
-        return CLI_FAILED;
+        return interrupt_code();
     }
     return CLI_OK;
 }

@@ -1,6 +1,7 @@
 /* mhla reproduce mqar: the three attentions learn to recall values by their keys; accuracy by number of pairs. */
 #include <mhla/lm.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -57,8 +58,10 @@ static void progress(void *user, const mhla_mqar_event *e) {
     s->shown = now_seconds();
     char left[32];
     text_time(left, sizeof left, (now_seconds() - s->begin) / (double)e->step * (double)(e->steps - e->step));
-    fprintf(stderr, "%s%-8s step %lld of %lld, loss %.3f at %d pairs, %s left at most%s", terminal ? "\r" : "",
-            s->attention, (long long)e->step, (long long)e->steps, e->loss, e->pairs, left, terminal ? "\033[K" : "\n");
+    fprintf(stderr,
+            terminal ? "\r%-8s step %lld of %lld, loss %.3f at %d pairs, %s left at most\033[K"
+                     : "%-8s step %lld of %lld, loss %.3f at %d pairs, %s left at most\n",
+            s->attention, (long long)e->step, (long long)e->steps, e->loss, e->pairs, left);
 }
 
 static mhla_status run(mhla_mqar_result *r, const char *attention, const mhla_context *context) {
@@ -131,27 +134,17 @@ static void put_json(const char *const *names, const mhla_mqar_result *results, 
     json_put_close('}');
 }
 
-/* The file appears under its name when it is complete. */
-static char temporary[4100];
-
-static FILE *open_out(void) {
-    snprintf(temporary, sizeof temporary, "%s.part", out);
-    FILE *file = strlen(out) < 4000 ? fopen(temporary, "w") : NULL;
-    if (file == NULL) fprintf(stderr, "mhla %s: %s cannot be written\n", usage.verb, out);
-    return file;
-}
-
-static int write_out(FILE *file, const char *const *names, const mhla_mqar_result *results, int n) {
-    if (n) {
-        json_put_to(file);
-        put_json(names, results, n);
-        json_put_to(NULL);
-    }
-    const int written = !ferror(file);
-    if (fclose(file) == 0 && written && n && rename(temporary, out) == 0) return 1;
-    remove(temporary);
-    if (n) fprintf(stderr, "mhla %s: %s was not written\n", usage.verb, out);
-    return n == 0;
+static mhla_status write_out(const char *const *names, const mhla_mqar_result *results, int n) {
+    char *text = NULL;
+    size_t size = 0;
+    FILE *file = open_memstream(&text, &size);
+    if (file == NULL) return MHLA_ENOMEM;
+    json_put_to(file);
+    put_json(names, results, n);
+    json_put_to(NULL);
+    const mhla_status status = fclose(file) == 0 ? mhla_file_write(out, text, size) : MHLA_ENOMEM;
+    free(text);
+    return status;
 }
 
 static mhla_status run_all(const char *const *names, int n, mhla_mqar_result *results, const mhla_context *context) {
@@ -179,15 +172,17 @@ int reproduce_mqar(int argc, char **argv) {
     if (threads > 1024) return cli_wrong(usage.verb, "--threads is %lld: expected 1 to 1024", (long long)threads);
     const char *const *names = only ? &only : attentions;
     const int n = only ? 1 : ATTENTIONS;
-    FILE *file = NULL;
-    if (out && (file = open_out()) == NULL) return CLI_FAILED; /* now, not after minutes of work */
+    if (out && !cli_writable(out)) { /* now, not after minutes of work */
+        fprintf(stderr, "mhla %s: %s cannot be written\n", usage.verb, out);
+        return CLI_FAILED;
+    }
     mhla_status status = MHLA_OK;
     if (threads)
         status = mhla_context_create(&context,
                                      &(mhla_context_desc){.size = sizeof(mhla_context_desc), .threads = (int)threads});
     if (status == MHLA_OK) status = run_all(names, n, results, context);
+    if (status == MHLA_OK && out) status = write_out(names, results, n);
     if (status == MHLA_OK && json) put_json(names, results, n);
     mhla_context_free(context);
-    if (file && !write_out(file, names, results, status == MHLA_OK ? n : 0)) return CLI_FAILED;
     return status == MHLA_OK ? CLI_OK : cli_failed(usage.verb, status);
 }

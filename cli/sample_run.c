@@ -223,7 +223,7 @@ static int run_grid(sample_work *w) {
     close_pass(&p);
     free(index);
     if (stopped) fprintf(stderr, "mhla %s: stopped; nothing is written\n", w->verb);
-    return status == MHLA_OK && !stopped ? CLI_OK : CLI_FAILED;
+    return status != MHLA_OK ? CLI_FAILED : stopped ? interrupt_code() : CLI_OK;
 }
 
 int sample_path(const sample_work *w, int64_t i, char path[4096], size_t *folder_length) {
@@ -234,8 +234,12 @@ int sample_path(const sample_work *w, int64_t i, char path[4096], size_t *folder
     char class_[256] = "none";
     if (!none) {
         snprintf(class_, sizeof class_, "%0*d%s%s", digits, c, name && *name ? "-" : "", name ? name : "");
-        for (char *at = class_; *at; at++) /* no way out of the folder, nothing that shells mind */
-            if ((unsigned char)*at < 0x80 && !isalnum((unsigned char)*at) && strchr("-_.+", *at) == NULL) *at = '_';
+        for (char *at = class_; *at;) { /* no way out of the folder, nothing that shells or terminals mind */
+            const int length = text_character(at, strlen(at)), n = length ? length : 1;
+            const int plain = n > 1 || isalnum((unsigned char)*at) || strchr("-_.+", *at);
+            if (length == 0 || text_hidden(at, length) || !plain) memset(at, '_', (size_t)n);
+            at += n;
+        }
     }
     const int n = snprintf(path, 4096, "%s/%s", w->out, class_);
     if (n < 0 || n > 4000) return 0;
@@ -341,7 +345,7 @@ static int run_folder(sample_work *w) {
     if (stopped) {
         fprintf(stderr, "mhla %s: stopped; %lld of %lld images are there. The same command goes on.\n", w->verb,
                 (long long)(w->kept + w->made), (long long)w->record.images);
-        code = CLI_FAILED;
+        code = interrupt_code();
     }
     return code;
 }

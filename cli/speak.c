@@ -2,6 +2,7 @@
 #include "speak.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,6 +33,7 @@ int speak_check(const char *verb) {
     if (o->model == NULL) return cli_wrong(verb, "--model is missing");
     if (o->threads > 1024) return cli_wrong(verb, "--threads is %lld: expected 1 to 1024", (long long)o->threads);
     if (o->top_k > 1 << 30) return cli_wrong(verb, "--top-k is %lld: too large", (long long)o->top_k);
+    if (o->top_p > 1.0) return cli_wrong(verb, "--top-p is %g: expected 0 to 1", o->top_p);
     if (o->min_p > 1.0) return cli_wrong(verb, "--min-p is %g: expected 0 to 1", o->min_p);
     if (beyond_of(o->beyond) < 0)
         return cli_wrong(verb, "--beyond is \"%s\": expected error, clamp or chunk", o->beyond);
@@ -88,18 +90,66 @@ int speak_agrees(const char *verb, const char *file, const mhla_sequence *sequen
     return 0;
 }
 
-mhla_generation_desc speak_generation(const speaker *s) {
+mhla_generation_desc speak_generation(const speaker *s, mhla_sampling *sampling) {
     const speak_options *o = &speak_given;
-    mhla_generation_desc d = {.size = sizeof d, .max_tokens = o->tokens, .stop = o->stop.text, .stops = o->stop.count};
-    d.sampling = (mhla_sampling){.size = sizeof d.sampling,
-                                 .temperature = o->temperature,
-                                 .top_k = (int)o->top_k,
-                                 .top_p = o->top_p > 0.0 ? o->top_p : 1e-300, /* the library's 0 is "all" */
-                                 .min_p = o->min_p,
-                                 .repeat_penalty = o->repeat_penalty,
-                                 .order = o->hf ? MHLA_SAMPLING_HF : MHLA_SAMPLING_LLAMA,
-                                 .seed = s->seed};
-    return d;
+    *sampling = (mhla_sampling){.size = sizeof *sampling,
+                                .temperature = o->temperature,
+                                .top_k = (int)o->top_k,
+                                .top_p = o->top_p > 0.0 ? o->top_p : 1e-300, /* the library's 0 is "all" */
+                                .min_p = o->min_p,
+                                .repeat_penalty = o->repeat_penalty,
+                                .presence_penalty = o->presence_penalty,
+                                .frequency_penalty = o->frequency_penalty,
+                                .bias = s->bias,
+                                .biases = s->biases,
+                                .order = o->hf ? MHLA_SAMPLING_HF : MHLA_SAMPLING_LLAMA,
+                                .seed = s->seed};
+    return (mhla_generation_desc){.size = sizeof(mhla_generation_desc),
+                                  .sampling = sampling,
+                                  .max_tokens = o->tokens,
+                                  .stop = o->stop.text,
+                                  .stops = o->stop.count};
+}
+
+/* "TOKEN=X", an id or a text that is one token, and a number or -inf. */
+int speak_biases(const char *verb, speaker *s) {
+    const cli_texts *given = &speak_given.bias;
+    for (int i = 0; i < given->count; i++) {
+        const char *text = given->text[i], *equals = strrchr(text, '=');
+        if (equals == NULL || equals == text)
+            return cli_wrong(verb, "--logit-bias is \"%s\": expected TOKEN=X, such as 42=-5", text);
+        const size_t size = (size_t)(equals - text);
+        char *end;
+        const double value = strtod(equals + 1, &end);
+        if (end == equals + 1 || *end || !(value < 1e6) || (value < -1e6 && value != -HUGE_VAL))
+            return cli_wrong(verb, "--logit-bias is \"%s\": \"%s\" is not a number or -inf", text, equals + 1);
+        mhla_ids ids = {0};
+        int64_t id = -1, tokens = 1;
+        if (strspn(text, "0123456789") == size) {
+            id = strtoll(text, NULL, 10);
+        } else if (mhla_tokenizer_encode(s->tokenizer, &ids, text, size, 0) == MHLA_OK) {
+            tokens = ids.count;
+            if (tokens > 0) id = ids.data[0];
+        }
+        mhla_ids_free(&ids);
+        if (tokens != 1)
+            return cli_wrong(verb, "--logit-bias is \"%s\": the text is %lld tokens, not one", text, (long long)tokens);
+        if (id < 0 || id >= s->info.vocabulary)
+            return cli_wrong(verb, "--logit-bias is \"%s\": the model has tokens 0 to %d", text,
+                             s->info.vocabulary - 1);
+        s->bias[s->biases++] = (mhla_bias){(int32_t)id, (float)value};
+    }
+    return -1;
+}
+
+int speak_fits(const char *verb, const char *what, const mhla_sequence *sequence, int64_t count) {
+    const int64_t room = mhla_sequence_room(sequence), before = mhla_sequence_tokens(sequence);
+    char a[32], b[32], c[32];
+    if (count <= room) return 1;
+    fprintf(stderr, "mhla %s: %s has %s tokens", verb, what, text_count(a, sizeof a, count));
+    if (before > 0) fprintf(stderr, ", after %s that were read before", text_count(b, sizeof b, before));
+    fprintf(stderr, ": at most %s fit (see --beyond and --max-tokens)\n", text_count(c, sizeof c, before + room));
+    return 0;
 }
 
 mhla_status speak_read(speaker *s, mhla_sequence *sequence, const int32_t *ids, int64_t count) {

@@ -2,11 +2,12 @@
 """check_docs.py PROGRAM: what the pages of this repository say can be followed and typed.
 
 Of every Markdown file: relative links, anchors and pictures lead somewhere; whole programs in C compile; Python, JSON and TOML
-parse; commands `mhla VERB --flag` have verbs and flags that PROGRAM knows (it is asked: VERB --help), `make X` has a target;
-scripts, recipes, source files and names of functions that are mentioned exist. The table of models in docs/models.md is what
-PROGRAM says today. A line for each fault; exit code 1 if there is one. First it convinces itself, by a page full of faults, that
+parse; commands `mhla VERB --flag` have verbs and flags that PROGRAM knows (it is asked: VERB --help), those of scripts in Python have
+flags that the script knows, `make X` has a target; scripts, recipes, source files and names of functions that are mentioned exist.
+The table of models in docs/models.md is what PROGRAM says today. A line for each fault; exit code 1 if there is one. First it convinces itself, by a page full of faults, that
 each kind is found.
 """
+import argparse
 import json
 import os
 import pathlib
@@ -100,6 +101,12 @@ class Checker:
             script = words[1] if words[0].endswith(("python", "python3")) and len(words) > 1 else words[0]
             if re.match(rf"({ROOMS})/", script) and not (ROOT / script).exists():
                 self.fault(page, line, f"{script}: no such file")
+            elif re.match(rf"({ROOMS})/.*\.py$", script):
+                self.count("commands")
+                text = (ROOT / script).read_text()
+                for flag in (m[0] for w in words if (m := re.match(r"--[a-zA-Z][\w-]*", w))):
+                    if f'"{flag}"' not in text:
+                        self.fault(page, line, f"{script} {flag}: no such option")
         elif words[0] in ("mhla", "build/mhla", "./build/mhla") and len(words) > 1:
             verb = words[1]
             if verb.startswith(("-", "[")) or verb.isupper() or not re.match(r"[a-zA-Z]", verb):
@@ -112,6 +119,8 @@ class Checker:
             if verb in ("reproduce", "tokenize") and len(words) > 2:  # have verbs of their own; NAME stands for any
                 for sub in [words[2]] if re.fullmatch("[a-z]+", words[2]) else self.program.experiments():
                     known = known | self.program.flags(verb, sub)
+            if words[1:3] == ["data", "show"]:
+                known = self.program.flags("data", "show")
             for word in words[2:]:
                 flag = re.match(r"--[a-zA-Z][\w.-]*|-[a-zA-Z]$", word)
                 if flag and flag[0] not in known:
@@ -195,6 +204,7 @@ FAULTY = '''# One
     mhla fly --high
     mhla eval runs/x --clases && make no-such-target
     mhla train recipes/no-such.toml
+    python bench/peers.py --no-such-flag
 
 ```c
 int main(void) { return x; }
@@ -213,12 +223,14 @@ def f(:
 ```
 '''
 EXPECTED = ["dead link no/such/file.md", "no heading #two", "`src/no_such.c`", "`mhla_no_such_name`", "mhla train --no-such-key",
-            "mhla fly: no such verb", "mhla eval --clases", "make no-such-target", "recipes/no-such.toml", "does not compile",
+            "mhla fly: no such verb", "mhla eval --clases", "make no-such-target", "recipes/no-such.toml", "bench/peers.py --no-such-flag", "does not compile",
             "is no JSON", "is no Python"] + (["is no TOML"] if tomllib else [])
 
 
 def main() -> int:
-    program = Program(sys.argv[1] if len(sys.argv) > 1 else str(ROOT / "build" / "mhla"))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("program", nargs="?", default=str(ROOT / "build" / "mhla"), metavar="PROGRAM", help="default: build/mhla")
+    program = Program(parser.parse_args().program)
     trial = Checker(program)
     trial.page(ROOT / "faulty.md", FAULTY)
     blind = [kind for kind in EXPECTED if not any(kind in fault for fault in trial.faults)]

@@ -1,9 +1,13 @@
 #!/bin/sh
 # check_slow.sh [STAGE...]: what takes too long for every change. Without arguments all of them:
-#   tsan      ThreadSanitizer, with our own pthreads (OpenMP's runtime is opaque to it)
-#   valgrind  memcheck with the AVX2 kernels (valgrind has no AVX-512)
-#   fuzz      every fuzzer for FUZZ_SECONDS (300)
-#   arm64     cross build, NEON, run under qemu-user
+#   faults      the n-th call of malloc, write, fsync, .. fails, for every n, under ASan (tests/support/faults.h)
+#   asan_clang  all tests with clang's ASan and UBSan
+#   tsan        ThreadSanitizer, with our own pthreads (OpenMP's runtime is opaque to it)
+#   valgrind    memcheck with the AVX2 kernels (valgrind has no AVX-512)
+#   fuzz        every fuzzer for FUZZ_SECONDS (300)
+#   conformance our readers of files on test suites that others wrote, which it fetches
+#   arm64       cross build, NEON, run under qemu-user
+case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 set -u
 cd "$(dirname "$0")/.." || exit 1
 . scripts/stages.sh
@@ -61,11 +65,19 @@ arm64() {
         MHLA_TEST_QUICK=1 ctest --test-dir build-arm64 --output-on-failure --no-tests=error
 }
 
-for stage in ${*:-tsan valgrind fuzz arm64}; do
+faults() {
+    build build-asan -DMHLA_SANITIZE=address,undefined &&
+        MHLA_FULL=1 ctest --test-dir build-asan -R '^test_faults' --output-on-failure --no-tests=error
+}
+
+for stage in ${*:-faults asan_clang tsan valgrind fuzz conformance arm64}; do
     case $stage in
+    faults) stage faults faults ;;
+    asan_clang) stage asan_clang make asan CC=clang ;;
     tsan) stage tsan tsan ;;
     valgrind) stage valgrind valgrind_all ;;
     fuzz) stage fuzz scripts/fuzz.sh "${FUZZ_SECONDS:-300}" ;;
+    conformance) stage conformance env -u MAKEFLAGS -u MAKELEVEL make conformance ;;
     arm64) stage arm64 arm64 ;;
     *) echo "no such stage: $stage" >&2; exit 2 ;;
     esac

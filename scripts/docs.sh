@@ -2,6 +2,7 @@
 # docs.sh: build/docs, the documentation as HTML that any browser reads offline (begin with index.html): manual pages, which must
 # be well formed, the Markdown pages, the API reference out of the headers. Dead links are errors. What the pages say is checked
 # by the test `docs` (check_docs.py), which needs the program.
+case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 set -eu
 cd "$(dirname "$0")/.."
 out=build/docs

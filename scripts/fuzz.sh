@@ -1,7 +1,9 @@
 #!/bin/sh
 # fuzz.sh SECONDS: each tests/fuzz/fuzz_*.c for so long, with libFuzzer, ASan and UBSan. What it learns stays in
 # build-fuzz/corpus; tests/fuzz/corpus/NAME, where it exists, is where NAME starts from.
+case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 set -eu
+case ${1:-} in '' | *[!0-9]*) echo "usage: scripts/fuzz.sh SECONDS" >&2; exit 2 ;; esac
 cd "$(dirname "$0")/.."
 cmake -S . -B build-fuzz -DCMAKE_C_COMPILER=clang -DCMAKE_BUILD_TYPE=RelWithDebInfo -DMHLA_FUZZ=ON -DMHLA_OPENMP=OFF \
     -DBUILD_TESTING=OFF -DMHLA_SANITIZE=address,undefined >/dev/null

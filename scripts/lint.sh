@@ -1,6 +1,7 @@
 #!/bin/sh
-# lint.sh: format, include direction, the public headers in strict C and C++, scripts, clang-tidy. All of it runs; fails
-# if anything complained. `make format` mends the first.
+# lint.sh [CHECK...]: format, include direction, the public headers in strict C and C++, scripts, clang-tidy (format, includes,
+# header, scripts, tidy). All of it runs; fails if anything complained. `make format` mends the first.
+case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 cd "$(dirname "$0")/.." || exit 1
 failed=
 check() { # check NAME COMMAND...
@@ -38,9 +39,11 @@ END
         { grep -v 'warnings\? generated' build-lint/tidy.log; return 1; }
 }
 
-check format format
-check includes python3 scripts/check_includes.py
-check header header
-check scripts scripts
-check tidy tidy
+for name in ${*:-format includes header scripts tidy}; do
+    case $name in
+    includes) check includes python3 scripts/check_includes.py ;;
+    format | header | scripts | tidy) check "$name" "$name" ;;
+    *) echo "lint.sh: no check $name: there are format, includes, header, scripts, tidy" >&2; exit 2 ;;
+    esac
+done
 [ -z "$failed" ] || { echo "lint failed:$failed"; exit 1; }

@@ -5,6 +5,7 @@ Markdown pages, the API reference out of the headers, the manual pages (docs.sh 
 file of the sources leads to a page that shows the file. At the end every link of every page is followed; one that leads nowhere is
 an error.
 """
+import argparse
 import html
 import pathlib
 import re
@@ -31,7 +32,8 @@ GROUPS = [
                  ("docs/evaluation.md", "how figures of quality come about"),
                  ("docs/mqar.md", "an experiment on recall"),
                  ("python/README.md", "the Python package")]),
-    ("Work on it", [("docs/architecture.md", "how the code is laid out"), ("CONTRIBUTING.md", "building, testing, where to add what"),
+    ("Work on it", [("docs/architecture.md", "how the code is laid out"),
+                    ("docs/adding-a-model.md", "a classifier and a mixer, step by step"), ("CONTRIBUTING.md", "building, testing, where to add what"),
                     ("bench/README.md", "how speed is measured"), ("CHANGELOG.md", "what has changed")]),
 ]
 
@@ -179,7 +181,9 @@ class Site:
 
 
 def main() -> int:
-    out = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "build" / "docs"
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", nargs="?", type=pathlib.Path, default=ROOT / "build" / "docs", metavar="OUT", help="the folder to write")
+    out = parser.parse_args().out
     out.mkdir(parents=True, exist_ok=True)
     site = Site(out)
     site.make()

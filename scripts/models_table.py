@@ -5,6 +5,7 @@
     models_table.py PROGRAM --memory     prints the table of the recipes' peak memory: trains each for three updates, in a folder
                                          in which `data` holds what `mhla data` fetched; recipes without data are left out
 """
+import argparse
 import json
 import os
 import pathlib
@@ -80,8 +81,13 @@ def memory(program: str) -> None:
 
 
 def main() -> int:
-    program, check = sys.argv[1], "--check" in sys.argv
-    if "--memory" in sys.argv:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("program", metavar="PROGRAM")
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--memory", action="store_true")
+    args = parser.parse_args()
+    program, check = args.program, args.check
+    if args.memory:
         memory(program)
         return 0
     text, stale = PAGE.read_text(), 0

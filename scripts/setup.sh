@@ -2,6 +2,7 @@
 # setup.sh GROUP: finds what the make target GROUP needs, says what is missing and installs it from Debian's packages.
 # Installs nothing else and touches nothing outside the tree where all is there. Missing means "does not work", not
 # "is not a package": a cmake from elsewhere is as good.
+case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 set -eu
 missing=
 
@@ -31,11 +32,12 @@ group_build() {
     need libjansson-dev -- compiles "${CC:-cc}" jansson.h -ljansson
     need libpcre2-dev -- compiles "${CC:-cc}" pcre2.h -DPCRE2_CODE_UNIT_WIDTH=8 -lpcre2-8
     need libutf8proc-dev -- compiles "${CC:-cc}" utf8proc.h -lutf8proc
-    need liblapacke-dev -- compiles "${CC:-cc}" lapacke.h -llapacke
+    need liblapack3 -- compiles "${CC:-cc}" stdio.h -l:liblapack.so.3 # loaded at run time, when it is needed
 }
 group_test() {
     group_build
     need libcmocka-dev -- compiles "${CC:-cc}" cmocka.h -lcmocka
+    need python3-pip -- python3 -m pip --version # what `mhla data` uses
 }
 group_python() {
     group_build
@@ -52,6 +54,10 @@ group_fuzz() {
     group_build
     need clang libclang-rt-14-dev libstdc++-12-dev -- compiles clang stdio.h -fsanitize=address -lstdc++
 }
+group_conformance() {
+    group_build
+    need python3 python3-pip -- python3 -m pip --version
+}
 group_docs() {
     need mandoc -- have mandoc
     need python3 -- have python3
@@ -59,6 +65,7 @@ group_docs() {
 group_check_slow() {
     group_test
     group_fuzz
+    group_conformance
     need valgrind libc6-dbg -- have valgrind
     need gcc-aarch64-linux-gnu libc6-dev-arm64-cross -- compiles aarch64-linux-gnu-gcc stdio.h -fopenmp
     need qemu-user -- have qemu-aarch64
@@ -66,8 +73,8 @@ group_check_slow() {
 
 group=${1:-build}
 case $group in
-build | test | python | lint | fuzz | docs | check-slow) group=group_$(echo "$group" | tr - _) ;;
-*) echo "usage: scripts/setup.sh [build|test|python|lint|fuzz|docs|check-slow]" >&2; exit 2 ;;
+build | test | python | lint | fuzz | conformance | docs | check-slow) group=group_$(echo "$group" | tr - _) ;;
+*) echo "usage: scripts/setup.sh [build|test|python|lint|fuzz|conformance|docs|check-slow]" >&2; exit 2 ;;
 esac
 $group
 [ -n "$missing" ] || exit 0

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""tutorial_figures.py FOLDER: draws the figures of docs/tutorial.md, SVG, from what `mhla analyze` wrote into FOLDER.
+"""tutorial_figures.py FOLDER [OUT]: draws the figures of docs/tutorial.md, SVG, from what `mhla analyze` wrote into FOLDER.
 
 The models are those that `make demo` leaves behind, and one with more blocks; in the folder in which runs/ lies:
 
@@ -11,8 +11,9 @@ The models are those that `make demo` leaves behind, and one with more blocks; i
     cp runs/demo-1/pictures/9.png FOLDER/picture.png
     python3 scripts/tutorial_figures.py FOLDER
 
-Nothing but Python is needed.
+They go into docs/, or into the folder that a second argument names. Nothing but Python is needed.
 """
+import argparse
 import base64
 import json
 import pathlib
@@ -166,7 +167,12 @@ def flow() -> None:
 
 
 def main() -> int:
-    folder = pathlib.Path(sys.argv[1])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=pathlib.Path, metavar="FOLDER")
+    parser.add_argument("out", type=pathlib.Path, metavar="OUT", nargs="?", default=OUT)
+    args = parser.parse_args()
+    folder = args.folder
+    globals()["OUT"] = args.out
     flow()
     matrices(folder / "matrices", layer=1, head=0)
     token(folder / "matrices", folder / "picture.png", layer=1, head=0, at=27)

@@ -30,7 +30,7 @@ END
 cat >CMakeLists.txt <<'END'
 cmake_minimum_required(VERSION 3.25)
 project(user C)
-find_package(mhla 0.1 REQUIRED)
+find_package(mhla 0.2 REQUIRED)
 add_executable(by_cmake mean.c)
 target_link_libraries(by_cmake mhla::mhla)
 add_executable(by_cmake_static mean.c)
@@ -40,6 +40,9 @@ PKG_CONFIG_PATH=$(dirname "$(find "$prefix" -name mhla.pc)")
 libdir=$(dirname "$PKG_CONFIG_PATH")
 export PKG_CONFIG_PATH
 $cc mean.c -o by_pkgconfig $(pkg-config --cflags --libs mhla) -Wl,-rpath,"$libdir"
+awk '/^```/ { inside = $0 == "```c"; next } inside' "$root/README.md" >readme.c # as it is printed there
+$cc readme.c -o readme $(pkg-config --cflags --libs mhla) -Wl,-rpath,"$libdir"
+./readme | grep '^o\[0\] = -*[0-9]' || { echo "the README's program in C does not print o[0]"; exit 1; }
 $cc mean.c -o by_pkgconfig_static $(pkg-config --cflags mhla) "$libdir/libmhla.a" \
     $(pkg-config --static --libs mhla | sed 's/-lmhla//')
 { cmake -S . -B . -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_C_COMPILER="$cc" && cmake --build .; } >cmake.log 2>&1 || { cat cmake.log; exit 1; }

@@ -7,7 +7,7 @@
  * language models, what is above the diagonal is 0; their rank is that of the scores without this mask, because the mask
  * alone makes almost any matrix one of full rank.
  *
- * Manners are those of nn.h: statuses with one sentence in mhla_message(), structures that begin with their size, zero is
+ * Manners are those of nn.h: statuses with one sentence in mhla_message(), structs that begin with their size, zero is
  * always the default, handles belong to the caller. */
 #ifndef MHLA_ANALYSIS_H
 #define MHLA_ANALYSIS_H

@@ -4,7 +4,7 @@
  *   2. images from a model; pictures as files
  *   3. measures: how near two sets of images are
  *
- * Manners are those of nn.h: statuses with one sentence in mhla_message(), structures that begin with their size, zero is
+ * Manners are those of nn.h: statuses with one sentence in mhla_message(), structs that begin with their size, zero is
  * always the default, handles belong to the caller. */
 #ifndef MHLA_DIFFUSION_H
 #define MHLA_DIFFUSION_H
@@ -34,15 +34,16 @@ typedef struct mhla_sampler_desc {
                             levels whose network tells the noise; "flow", whose network tells the velocity noise - data */
     const char
         *method; /* "ddpm" (default of diffusions), "ddim"; "euler" (default of flows); "dpm++", "unipc": of both */
-    const char *table; /* which noise levels. Flows: NULL, as the library of each method has them; "wan", as Wan's own code.
+    const char
+        *table;   /* which noise levels. Flows: NULL, as the library of each method has them; "wan", as Wan's own code.
                           Diffusions: as the public DiT code writes them, "250" evenly with both ends, "10,15,20" so many of
                           each of three sections, "ddim50" by a whole stride; or "solver25", evenly without the least noise.
                           NULL: "<steps>" with ddpm; "ddim<steps>" with ddim if that divides 1000, otherwise "<steps>";
                           "solver<steps>" with dpm++ and unipc */
-    int steps;         /* 0: 250 with ddpm, 50 otherwise, or as the table of a diffusion has them */
-    double eta; /* ddim: noise that is added, 0..1 */
-    double shift;      /* flows: towards the noise; 0: 1, no shift */
-    int clip;          /* predicted data is kept within [-1,1] at every step */
+    int steps;    /* 0: 250 with ddpm, 50 otherwise, or as the table of a diffusion has them */
+    double eta;   /* ddim: noise that is added, 0..1 */
+    double shift; /* flows: towards the noise; 0: 1, no shift */
+    int clip;     /* predicted data is kept within [-1,1] at every step */
     int learned_sigma; /* the network's answer has twice the channels: noise, then variance (used by ddpm) */
     int64_t batch, channels, pixels; /* x [batch,channels,pixels]; output the same, or [batch,2*channels,pixels] */
 } mhla_sampler_desc;
@@ -97,6 +98,10 @@ typedef struct mhla_sample_desc {
 /* images [desc->images, channels, height, width], values about -1..1. MHLA_EINVAL names the setting that is wrong,
  * MHLA_ERANGE the step at which a number was not finite; *stopped (may be NULL) is 1 where report asked for the end. */
 MHLA_API mhla_status mhla_model_sample(mhla_model *model, float *images, const mhla_sample_desc *desc, int *stopped);
+
+/* The standard normal noise [count] that mhla_model_sample draws for an image of this seed; count is channels*height*width.
+ * Step 0 is what it begins with, step i+1 goes to mhla_sampler_step i. For a loop of one's own that makes the same image. */
+MHLA_API mhla_status mhla_sample_noise(float *noise, int64_t count, uint64_t seed, int step);
 
 /* Checks all of desc as mhla_model_sample would, and writes what its zeros stand for; nothing is computed. */
 MHLA_API mhla_status mhla_model_sample_settle(mhla_model *model, mhla_sample_desc *desc);
@@ -160,14 +165,19 @@ MHLA_API void mhla_sample_record_free(mhla_sample_record *record);
 typedef struct mhla_denoise {
     size_t size;
     int64_t count;
-    const float *x;        /* [count,channels,height,width] */
-    const float *times;    /* [count], 0..1000 */
-    const int32_t *labels; /* [count], classes or the null label */
-    int height, width;     /* 0: as in training; multiples of the patch */
+    const float *x;         /* [count,channels,height,width], of a clip [count,channels,frames,height,width] */
+    const float *times;     /* [count], 0..1000 */
+    const int32_t *labels;  /* [count], classes or the null label; NULL for a model that takes text */
+    int height, width;      /* 0: as in training; multiples of the patch */
+    int frames;             /* 0: as in training, which for a model of images is none */
+    const float *rows;      /* [count,longest,width of a row]: text, for a model that takes it; else NULL */
+    const int32_t *lengths; /* [count]: rows of each text that count, 0..longest; NULL: all */
+    int64_t longest;
 } mhla_denoise;
 
-/* output [count,channels,height,width], of a model with learned sigma [count,2*channels,height,width]: its answer. What comes
- * out for a sample does not depend on the others, bit by bit. */
+/* output, shaped like x, with twice the channels where the model has learned sigma: its answer. What comes out for a sample
+ * does not depend on the others, bit by bit. MHLA_EINVAL where labels or text are missing, or given to a model that does not
+ * take them. */
 MHLA_API mhla_status mhla_model_denoise(mhla_model *model, float *output, const mhla_denoise *desc);
 /* One step of training towards target, shaped like the answer: *loss (may be NULL) is the mean square; then its gradients and
  * AdamW with this rate, betas .9 and .999, no decay. The model keeps the optimiser's state for the next step. */
@@ -210,11 +220,12 @@ typedef struct mhla_measures {
     int inception;           /* 1: `distance` may be called FID */
     int64_t real, generated; /* how many images */
     int dims;
-    double distance;               /* Fréchet */
-    double score, score_deviation; /* Inception score over 10 parts, of the generated ones; NaN where the network has no
+    double distance; /* Fréchet */
+    double score,
+        score_deviation; /* Inception score over 10 parts, those of torch-fidelity, of the generated ones; NaN where the network has no
                                       classes (Inception's features without its last layer) */
-    double precision, recall;      /* NaN with too few images */
-    int labelled;    /* generated images had classes (folders, by name or, as `mhla sample` has them, "3-Dress", by the number
+    double precision, recall; /* NaN with too few images */
+    int labelled; /* generated images had classes (folders, by name or, as `mhla sample` has them, "3-Dress", by the number
                         in front) that the classifier knows */
     double accuracy; /* share of generated images that the classifier gives the class of; NaN where not labelled */
 } mhla_measures;

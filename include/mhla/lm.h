@@ -7,7 +7,7 @@
  *   3. sequences: what a model remembers   6. chat templates
  *                                          7. evaluation
  *
- * Manners are those of mhla.h and nn.h: statuses and mhla_message(), structures that begin with their size, zero is the
+ * Manners are those of mhla.h and nn.h: statuses and mhla_message(), structs that begin with their size, zero is the
  * default, freeing NULL is legal. A model is an mhla_model of nn.h (mhla_model_open opens both kinds); one thread at a
  * time may use it and the sequences made of it. A tokenizer is immutable and may be shared by threads. */
 #ifndef MHLA_LM_H
@@ -37,15 +37,16 @@ MHLA_API mhla_status mhla_chars_append(mhla_chars *text, const char *data, size_
 MHLA_API void mhla_ids_free(mhla_ids *ids);
 MHLA_API void mhla_chars_free(mhla_chars *text);
 
-/* Opens a tokenizer.json, a SentencePiece tokenizer.model, the vocabulary inside a .gguf, or a folder that has one of
- * them (tokenizer.json first). MHLA_ENOTSUP names the part of the file that is of a kind not known here. */
+/* Opens a tokenizer.json, a tokenizer.model (SentencePiece, or Llama 3's of tiktoken), the vocabulary inside a .gguf, a
+ * vocab.json with merges.txt beside it (GPT-2, CLIP), a .tiktoken file, CLIP's bpe_simple_vocab_16e6.txt.gz, or a folder: the
+ * first of these that it has, in this order. MHLA_ENOTSUP names the part of the file that is of a kind not known here. */
 MHLA_API mhla_status mhla_tokenizer_open(mhla_tokenizer **tokenizer, const char *path);
 MHLA_API void mhla_tokenizer_free(mhla_tokenizer *tokenizer);
 
 typedef struct mhla_tokenizer_info {
     size_t size;
-    const char *kind;      /* "bpe, byte level"; this and other texts live as long as the tokenizer */
-    int vocabulary;        /* ids are 0 .. vocabulary-1 */
+    const char *kind;           /* "bpe, byte level"; this and other texts live as long as the tokenizer */
+    int vocabulary;             /* ids are 0 .. vocabulary-1 */
     int32_t bos, eos, unk, pad; /* -1: there is none */
     int adds_bos, adds_eos;     /* by MHLA_ENCODE_SPECIAL */
     const char *chat_template;  /* Jinja, or NULL */
@@ -58,7 +59,8 @@ MHLA_API int32_t mhla_tokenizer_id(const mhla_tokenizer *tokenizer, const char *
 
 enum {
     MHLA_ENCODE_SPECIAL = 1, /* what the post-processor adds (<s> in front) */
-    MHLA_ENCODE_PLAIN = 2    /* special tokens that are spelled out in the text are text, for text of strangers */
+    MHLA_ENCODE_PLAIN = 2,   /* special tokens that are spelled out in the text are text, for text of strangers */
+    MHLA_ENCODE_TRUNCATE = 4 /* no more ids than the tokenizer's model takes (CLIP: 77); an end token stays the last */
 };
 /* Appends the ids of `bytes` bytes of UTF-8. MHLA_EDATA names the byte where the text is not UTF-8. */
 MHLA_API mhla_status mhla_tokenizer_encode(const mhla_tokenizer *tokenizer, mhla_ids *ids, const char *text,
@@ -80,9 +82,9 @@ MHLA_API mhla_status mhla_decoder_finish(mhla_decoder *decoder, mhla_chars *text
 /* Trains a byte-level BPE on text files and writes a tokenizer.json that the Python library loads as well. */
 typedef struct mhla_tokenizer_training {
     size_t size;
-    int vocabulary;              /* pieces in all; 0 = 8192 */
-    int min_count;               /* a pair seen less often is not merged; 0 = 2 */
-    const char *const *special;  /* [specials] special tokens, the first ids; NULL = "<|endoftext|>" */
+    int vocabulary;             /* pieces in all; 0 = 8192 */
+    int min_count;              /* a pair seen less often is not merged; 0 = 2 */
+    const char *const *special; /* [specials] special tokens, the first ids; NULL = "<|endoftext|>" */
     int specials;
     const mhla_context *context;
 } mhla_tokenizer_training;
@@ -125,7 +127,8 @@ MHLA_API mhla_status mhla_shard_query(const char *path, mhla_shard_info *info);
 
 typedef struct mhla_open_desc {
     size_t size;
-    const char *storage; /* matrices as "float32", "bfloat16" or "q8_0"; NULL: as the file has them (Q4 of a GGUF: "q8_0" is
+    const char
+        *storage; /* matrices as "float32", "bfloat16" or "q8_0"; NULL: as the file has them (Q4 of a GGUF: "q8_0" is
                             not the same numbers, so float32) */
 } mhla_open_desc;
 MHLA_API mhla_status mhla_model_open_as(mhla_model **model, const char *path, const mhla_open_desc *desc);
@@ -133,17 +136,18 @@ MHLA_API mhla_status mhla_model_open_as(mhla_model **model, const char *path, co
 typedef struct mhla_lm_info {
     size_t size;
     int vocabulary, width, layers;
-    int64_t context;         /* tokens it was trained for: M * chunk, or max_position_embeddings; 0 = no limit known */
-    int32_t bos, eos;        /* -1: none. Of the config, else of the tokenizer; eos is the first where there are several */
-    const char *attention;   /* "mhla", "softmax", "linear", or "mhla and softmax" of a hybrid */
-    const char *storage;     /* of its matrices */
-    size_t weight_bytes;     /* that one token reads */
+    int64_t context;  /* tokens it was trained for: M * chunk, or max_position_embeddings; 0 = no limit known */
+    int32_t bos, eos; /* -1: none. Of the config, else of the tokenizer; eos is the first where there are several */
+    const char *attention; /* "mhla", "softmax", "linear", or "mhla and softmax" of a hybrid */
+    const char *storage;   /* of its matrices */
+    size_t weight_bytes;   /* that one token reads */
     int64_t parameters;
-    int64_t multiply_adds;   /* of one token, mean over a text of `context` tokens */
-    size_t state_bytes;      /* that a sequence of `context` tokens takes */
-    const int32_t *ends;     /* [end_count] tokens that end a text when they are drawn, the model's: of generation_config.json, */
-    int end_count;           /* else of config.json (or the GGUF's keys of eos, eot, eom), else the tokenizer's eos */
-    int chunk;               /* tokens of a block of its MHLA layers; 0 without such layers */
+    int64_t multiply_adds; /* of one token, mean over a text of `context` tokens */
+    size_t state_bytes;    /* that a sequence of `context` tokens takes */
+    const int32_t
+        *ends;     /* [end_count] tokens that end a text when they are drawn, the model's: of generation_config.json, */
+    int end_count; /* else of config.json (or the GGUF's keys of eos, eot, eom), else the tokenizer's eos */
+    int chunk;     /* tokens of a block of its MHLA layers; 0 without such layers */
 } mhla_lm_info;
 /* MHLA_EINVAL if the model is no language model. */
 MHLA_API mhla_status mhla_lm_query(const mhla_model *model, mhla_lm_info *info);
@@ -165,7 +169,8 @@ MHLA_API mhla_status mhla_lm_store(mhla_model *model, const char *storage);
 /* One step of training on ids [B,T], for measuring and for loops of one's own: *loss (may be NULL) is the mean cross entropy
  * of each token after those before it; then gradients, clipped to norm 1, and AdamW with this rate, betas .9 and .95,
  * decay .01. The model keeps the optimiser's state for the next step. */
-MHLA_API mhla_status mhla_lm_step(mhla_model *model, float *loss, const int32_t *ids, int64_t B, int64_t T, double rate);
+MHLA_API mhla_status mhla_lm_train_step(mhla_model *model, float *loss, const int32_t *ids, int64_t B, int64_t T,
+                                  double rate);
 
 /* ---- 3. Sequences -------------------------------------------------------------------------------------------------
  *
@@ -177,8 +182,10 @@ typedef struct mhla_sequence mhla_sequence;
 
 typedef struct mhla_sequence_desc {
     size_t size;
-    mhla_beyond beyond;  /* MHLA layers past their M chunks: an error, by distance (clamp), or longer chunks */
-    int64_t max_tokens;  /* MHLA_BEYOND_CHUNK: the longest sequence to come. Others: 0, or a limit of one's own */
+    mhla_beyond
+        beyond; /* past the trained length (mhla_lm_info.context): an error, or it goes on, where MHLA layers weigh
+                            by distance (clamp) or have longer chunks; softmax and linear layers go on as they are */
+    int64_t max_tokens; /* MHLA_BEYOND_CHUNK: the longest sequence to come. Others: 0, or a limit of one's own */
 } mhla_sequence_desc;
 
 MHLA_API mhla_status mhla_sequence_create(mhla_sequence **sequence, mhla_model *model, const mhla_sequence_desc *desc);
@@ -186,9 +193,10 @@ MHLA_API void mhla_sequence_free(mhla_sequence *sequence);
 /* What it was made with, which a file keeps: one that was loaded goes on by the policy that it began with. */
 MHLA_API mhla_status mhla_sequence_query(const mhla_sequence *sequence, mhla_sequence_desc *desc);
 
-MHLA_API int64_t mhla_sequence_tokens(const mhla_sequence *sequence);        /* read so far */
-MHLA_API const int32_t *mhla_sequence_ids(const mhla_sequence *sequence);    /* which; valid until it changes */
-MHLA_API size_t mhla_sequence_bytes(const mhla_sequence *sequence);          /* of memory, shared parts included */
+MHLA_API int64_t mhla_sequence_tokens(const mhla_sequence *sequence); /* read so far */
+MHLA_API int64_t mhla_sequence_room(const mhla_sequence *sequence);   /* tokens that its policy still lets it read */
+MHLA_API const int32_t *mhla_sequence_ids(const mhla_sequence *sequence); /* which; valid until it changes */
+MHLA_API size_t mhla_sequence_bytes(const mhla_sequence *sequence);       /* of memory, shared parts included */
 
 /* A second sequence that goes its own way from here. Finished summaries are shared. */
 MHLA_API mhla_status mhla_sequence_fork(mhla_sequence **copy, const mhla_sequence *sequence);
@@ -212,13 +220,13 @@ MHLA_API mhla_status mhla_sequence_load(mhla_sequence **sequence, mhla_model *mo
 typedef struct mhla_feed {
     size_t size;
     mhla_sequence *sequence;
-    const int32_t *ids;      /* [count], count >= 1 */
+    const int32_t *ids; /* [count], count >= 1 */
     int64_t count;
-    float *logits;           /* [vocabulary] after the last of them, or NULL */
-    float *all_logits;       /* [count, vocabulary] after each, or NULL */
-    const int32_t *targets;  /* [count] or NULL: whose log-probability after each token is wanted; negative: none */
-    float *logprobs;         /* [count], of targets: natural logarithms at temperature 1 */
-    int32_t *best;           /* [count] the likeliest token after each, or NULL */
+    float *logits;          /* [vocabulary] after the last of them, or NULL */
+    float *all_logits;      /* [count, vocabulary] after each, or NULL */
+    const int32_t *targets; /* [count] or NULL: whose log-probability after each token is wanted; negative: none */
+    float *logprobs;        /* [count], of targets: natural logarithms at temperature 1 */
+    int32_t *best;          /* [count] the likeliest token after each, or NULL */
 } mhla_feed;
 
 /* Reads the tokens of all feeds in one go; sequences differ from each other, lengths are free. MHLA_ERANGE: a sequence
@@ -241,16 +249,17 @@ typedef struct mhla_sampling {
     size_t size;
     double temperature;       /* 0: the likeliest, always */
     int top_k;                /* 0 = off */
-    double top_p;             /* 0 or 1 = off */
+    double top_p;             /* 0 or 1 = off; more than 1 is refused */
     double min_p;             /* 0 = off */
     double repeat_penalty;    /* 0 or 1 = off */
     int repeat_last;          /* how many tokens back; 0 = 64, -1 = all */
-    double presence_penalty, frequency_penalty;
-    const mhla_bias *bias;    /* [biases] */
+    double presence_penalty;  /* subtracted once from the logit of each of those tokens, */
+    double frequency_penalty; /* and once for each time that it is among them; 0 = off */
+    const mhla_bias *bias;    /* [biases], added to logits before everything else */
     int biases;
     mhla_sampling_order order;
-    uint64_t seed;            /* what is drawn after n tokens is a function of (seed, n) and the logits */
-    int min_keep;             /* so many survive each stage at least; 0 = 1 */
+    uint64_t seed; /* what is drawn after n tokens is a function of (seed, n) and the logits */
+    int min_keep;  /* so many survive each stage at least; 0 = 1 */
 } mhla_sampling;
 
 typedef struct mhla_candidate {
@@ -275,29 +284,29 @@ typedef struct mhla_generation mhla_generation;
 
 typedef struct mhla_generation_desc {
     size_t size;
-    mhla_sampling sampling;
-    int64_t max_tokens;        /* 0 = until something else ends it */
-    const char *const *stop;   /* [stops] texts that end it and are not part of the result */
+    const mhla_sampling *sampling; /* NULL: the likeliest token, always */
+    int64_t max_tokens;      /* 0 = until something else ends it */
+    const char *const *stop; /* [stops] texts that end it and are not part of the result */
     int stops;
-    const int32_t *stop_ids;   /* [stop_id_count] tokens that end it, besides the model's own */
+    const int32_t *stop_ids; /* [stop_id_count] tokens that end it, besides the model's own */
     int stop_id_count;
-    int ignore_eos;            /* the model's own tokens for the end are never drawn */
-    int logprobs;              /* so many likeliest tokens with each piece */
+    int ignore_eos; /* the model's own tokens for the end are never drawn */
+    int logprobs;   /* so many likeliest tokens with each piece */
 } mhla_generation_desc;
 
 typedef enum mhla_finish { MHLA_FINISH_NONE = 0, MHLA_FINISH_EOS, MHLA_FINISH_STOP, MHLA_FINISH_LENGTH } mhla_finish;
 
 typedef struct mhla_piece {
     size_t size;
-    const char *text;          /* [bytes] whole characters that became certain by this step; valid until the next step. It
+    const char *text; /* [bytes] whole characters that became certain by this step; valid until the next step. It
                                   is text that follows the prompt's: the space before its first word is there */
     size_t bytes;
     int32_t id;                /* the token that was drawn; -1: none in this step */
     float logprob;             /* its own, at temperature 1, before any sampling change */
     const mhla_candidate *top; /* [tops] the likeliest, `probability` holding log-probabilities */
     int tops;
-    mhla_finish finish;        /* after this piece; then nothing follows */
-    const char *stopped_by;    /* MHLA_FINISH_STOP: which text */
+    mhla_finish finish;     /* after this piece; then nothing follows */
+    const char *stopped_by; /* MHLA_FINISH_STOP: which text */
 } mhla_piece;
 
 /* Continues `sequence` (the caller's, which must outlive it) with prompt [count], count >= 1 unless the sequence has
@@ -311,8 +320,8 @@ MHLA_API void mhla_generation_free(mhla_generation *generation);
  * MHLA_EDATA: no token can be drawn (logits that are no numbers, or all of them forbidden). The other generations have
  * advanced then; the piece of that one, which is not finished, has no token. */
 MHLA_API mhla_status mhla_generation_step(mhla_model *model, mhla_generation *const *generations, int64_t n);
-/* What the last step gave. */
-MHLA_API void mhla_generation_piece(const mhla_generation *generation, mhla_piece *piece);
+/* What the last step gave. MHLA_EINVAL where piece->size is wrong. */
+MHLA_API mhla_status mhla_generation_piece(const mhla_generation *generation, mhla_piece *piece);
 MHLA_API mhla_finish mhla_generation_finish(const mhla_generation *generation);
 
 /* ---- 6. Chat templates ----------------------------------------------------------------------------------------------- */
@@ -337,22 +346,22 @@ MHLA_API mhla_status mhla_template_render(const char *source, mhla_chars *text, 
 typedef struct mhla_perplexity {
     size_t size;
     int64_t documents, tokens, words, bytes;
-    double loglikelihood;              /* the sum over all */
+    double loglikelihood; /* the sum over all */
     double word_perplexity, byte_perplexity, bits_per_byte, token_perplexity;
-    int64_t bucket;                    /* tokens of a bucket of positions */
+    int64_t bucket; /* tokens of a bucket of positions */
     int buckets;
-    double *bucket_bits;               /* [buckets] bits per token at that distance from the start of a window */
-    int64_t *bucket_tokens;            /* free both with mhla_perplexity_free */
+    double *bucket_bits;    /* [buckets] bits per token at that distance from the start of a window */
+    int64_t *bucket_tokens; /* free both with mhla_perplexity_free */
     double seconds;
 } mhla_perplexity;
 
 typedef struct mhla_perplexity_desc {
     size_t size;
-    int64_t window;       /* tokens of a window (max_length); 0 = the model's context */
-    int64_t bucket;       /* 0 = window / 16 */
-    mhla_beyond beyond;   /* for windows past the trained length */
-    int64_t limit;        /* at most so many tokens; 0 = all */
-    int batch;            /* windows at once, 64 at most; 0 = as many as make 4096 tokens */
+    int64_t window;     /* tokens of a window (max_length); 0 = the model's context */
+    int64_t bucket;     /* 0 = window / 16 */
+    mhla_beyond beyond; /* for windows past the trained length */
+    int64_t limit;      /* at most so many tokens; 0 = all */
+    int batch;          /* windows at once, 64 at most; 0 = as many as make 4096 tokens */
 } mhla_perplexity_desc;
 
 /* Rolling windows over documents [count] of bytes[i] bytes of UTF-8. */
@@ -371,10 +380,14 @@ typedef struct mhla_choices {
 typedef struct mhla_choice_event {
     size_t size;
     int64_t question;
-    int choices, gold;              /* gold -1: unknown */
-    const double *loglikelihood;    /* [choices] */
-    const double *normalised;       /* [choices] divided by the characters of the choice */
-    const int *greedy;              /* [choices] every token the likeliest */
+    int choices, gold;           /* gold -1: unknown */
+    const double *loglikelihood; /* [choices] */
+    const double *normalised;    /* [choices] divided by the characters of the choice */
+    const int *greedy;           /* [choices] every token the likeliest */
+    int best, best_normalised;   /* the model's answers, by acc and by acc_norm */
+    const char *context;         /* the question; NULL where each choice is a context and `ending` follows it */
+    const char *const *texts;    /* [choices] */
+    const char *ending;          /* NULL but there */
 } mhla_choice_event;
 typedef void (*mhla_choice_fn)(void *user, const mhla_choice_event *event);
 
@@ -389,15 +402,15 @@ MHLA_API mhla_status mhla_lm_choices(mhla_model *model, mhla_choices *result, co
  * every field; training goes through all lengths in turn. */
 typedef struct mhla_mqar_desc {
     size_t size;
-    const char *attention; /* "mhla" (NULL), "softmax", "linear" */
-    int vocabulary;        /* 8192 */
+    const char *attention;    /* "mhla" (NULL), "softmax", "linear" */
+    int vocabulary;           /* 8192 */
     int width, layers, heads; /* 64, 2, 2 */
-    int chunk;             /* of MHLA layers: 16 tokens; as many blocks as the longest sequence needs */
-    int conv;              /* width of a causal convolution of q, k, v; 0 = none */
-    int64_t steps;         /* updates, at most: 4000 */
-    int64_t tokens;        /* of a batch, about: 8192 */
-    double rate;           /* at its highest: 0.005; falls to 0 along a cosine */
-    int64_t tests;         /* sequences of each kind that are tested: 250 */
+    int chunk;                /* of MHLA layers: 16 tokens; as many blocks as the longest sequence needs */
+    int conv;                 /* width of a causal convolution of q, k, v; 0 = none */
+    int64_t steps;            /* updates, at most: 4000 */
+    int64_t tokens;           /* of a batch, about: 8192 */
+    double rate;              /* at its highest: 0.005; falls to 0 along a cosine */
+    int64_t tests;            /* sequences of each kind that are tested: 250 */
     uint64_t seed;
     const mhla_context *context;
 } mhla_mqar_desc;
@@ -419,8 +432,8 @@ typedef struct mhla_mqar_result {
 typedef struct mhla_mqar_event {
     size_t size;
     int64_t step, steps;
-    double loss;           /* of this step's batch */
-    int length, pairs;     /* of its sequences */
+    double loss;       /* of this step's batch */
+    int length, pairs; /* of its sequences */
 } mhla_mqar_event;
 typedef void (*mhla_mqar_fn)(void *user, const mhla_mqar_event *event);
 

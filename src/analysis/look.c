@@ -13,54 +13,56 @@
 #include "core/memory.h"
 #include "core/parallel.h"
 #include "core/status.h"
-#include "io/npy.h"
+#include "file/npy.h"
+#include "measure/lapack.h"
 #include "ops/op.h"
 
 enum { SAMPLES = 500, WINDOWS = 16, MAPS = 4, WINDOW = 512, PIECE = 2048, MOST_BATCH = 16 };
 
 /* ---- What kind of model ---------------------------------------------------------------------------------------------- */
 
-static mhla_status describe_deit(mhla_analysis *a, const mhla_deit_config *c) {
-    a->layers = c->depth;
-    a->heads = c->heads;
-    a->T = mhla_deit_tokens(c);
-    a->first = c->class_token;
+static void describe_grid(mhla_analysis *a, const mhla_token_view *v) {
+    a->layers = v->layers;
+    a->heads = v->heads;
+    a->first = v->first;
+    a->T = v->first + (int64_t)v->grid[0] * v->grid[1];
     for (int i = 0; i < 2; i++) {
-        a->grid[i] = (c->image[i] + 2 * c->padding[i]) / c->patch;
-        a->blocks[i] = c->blocks[i] < a->grid[i] ? c->blocks[i] : a->grid[i];
+        a->grid[i] = v->grid[i];
+        a->blocks[i] = v->blocks[i];
     }
-    return MHLA_OK;
-}
-
-static mhla_status describe_dit(mhla_analysis *a, const mhla_dit_config *c) {
-    a->layers = c->depth;
-    a->heads = c->heads;
-    a->T = mhla_dit_tokens(c, c->image[0], c->image[1]);
-    for (int i = 0; i < 2; i++) {
-        a->grid[i] = c->image[i] / c->patch;
-        a->blocks[i] = c->blocks[i] < a->grid[i] ? c->blocks[i] : a->grid[i];
-    }
-    return MHLA_OK;
 }
 
 /* Chunks are those that were asked for, or of the MHLA layers, or of 64 tokens. */
-static mhla_status describe_lm(mhla_analysis *a, const mhla_lm_config *c, int64_t window, int chunk) {
-    const int64_t context = mhla_lm_context(c);
+static mhla_status describe_text(mhla_analysis *a, const mhla_text_info *c, int64_t window, int chunk) {
     a->layers = c->layers;
-    a->chunk = chunk ? chunk : 64;
-    for (int i = 0; i < c->layers; i++) {
-        const mhla_lm_mixer *m = &c->mixer[c->kind[i]];
-        if (m->heads > a->heads) a->heads = m->heads;
-        if (c->kind[i] == MHLA_ATTENTION_MHLA && !chunk) a->chunk = m->chunk;
-    }
-    a->T = window ? window : context && context < WINDOW ? context : WINDOW;
-    if (a->T < 2 || (context && a->T > context && c->mixer[MHLA_ATTENTION_MHLA].blocks))
+    a->heads = c->heads;
+    a->chunk = chunk ? chunk : c->chunk ? c->chunk : 64;
+    a->T = window ? window : c->context && c->context < WINDOW ? c->context : WINDOW;
+    if (a->T < 2 || (c->longest && a->T > c->longest))
         return mhla_fail(MHLA_ERANGE, "window is %lld: the model takes 2 to %lld tokens", (long long)a->T,
-                         (long long)context);
+                         (long long)c->longest);
     a->grid[0] = (int)a->T;
     a->grid[1] = 1;
     a->blocks[0] = (int)((a->T + a->chunk - 1) / a->chunk);
     a->blocks[1] = 1;
+    return MHLA_OK;
+}
+
+static mhla_status describe(mhla_analysis *a, const mhla_model *m, const mhla_analysis_desc *d) {
+    mhla_classifier_info classifier;
+    mhla_denoiser_info denoiser;
+    mhla_text_info decoder;
+    if (m->architecture->decoder) {
+        MHLA_TRY(mhla_text_query(m, &decoder));
+        return describe_text(a, &decoder, d->window, d->chunk);
+    }
+    if (m->architecture->denoiser) {
+        MHLA_TRY(mhla_denoiser_query(m, &denoiser));
+        describe_grid(a, &denoiser.view);
+        return MHLA_OK;
+    }
+    MHLA_TRY(mhla_classifier_query(m, &classifier));
+    describe_grid(a, &classifier.view);
     return MHLA_OK;
 }
 
@@ -109,31 +111,26 @@ static void share_mix(double *own, double *near, double *far, const float *m, co
     *far = rows ? *far / (double)rows : NAN;
 }
 
-static mhla_status init_param(mhla_model *m, mhla_param *p) {
-    return m->deit  ? mhla_deit_init_param(m->deit, p, 0)
-           : m->dit ? mhla_dit_init_param(m->dit, p, 0)
-                    : mhla_lm_init_param(m->lm, p, 0);
-}
-
 /* As it is, and as its config would make it: in its own place, which then gets back what it had. */
-static mhla_status read_mix(mhla_analysis *a, mhla_model *m, mhla_found_layer *l, mhla_param *p) {
+static mhla_status read_mix(mhla_analysis *a, mhla_found_layer *l, mhla_param *p) {
     const size_t bytes = (size_t)p->count * sizeof(float);
     float *before = malloc(bytes), *after = malloc(bytes);
     l->mix = (mhla_mix_analysis){.size = sizeof l->mix, .before = before, .after = after};
     if (before == NULL || after == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for %s", p->name);
     memcpy(after, p->data, bytes);
-    const mhla_status status = init_param(m, p);
+    const mhla_status status = mhla_param_init(p, 0);
     memcpy(before, p->data, bytes);
     memcpy(p->data, after, bytes);
     mhla_param_touch(p);
     MHLA_TRY(status);
     mhla_mix_analysis *x = &l->mix;
     x->blocks = p->shape[0];
-    x->first = m->lm ? 0 : a->first;
-    x->grid[0] = m->lm ? (int)x->blocks : a->blocks[0];
-    x->grid[1] = m->lm ? 1 : a->blocks[1];
-    share_mix(&x->own[0], &x->near[0], &x->far[0], before, x, m->lm != NULL);
-    share_mix(&x->own[1], &x->near[1], &x->far[1], after, x, m->lm != NULL);
+    const int causal = (p->flags & MHLA_PARAM_CAUSAL) != 0;
+    x->first = causal ? 0 : a->first;
+    x->grid[0] = causal ? (int)x->blocks : a->blocks[0];
+    x->grid[1] = causal ? 1 : a->blocks[1];
+    share_mix(&x->own[0], &x->near[0], &x->far[0], before, x, causal);
+    share_mix(&x->own[1], &x->near[1], &x->far[1], after, x, causal);
     return MHLA_OK;
 }
 
@@ -272,7 +269,7 @@ static void watch(void *user, const mhla_attended *seen) {
     l->causal = mhla_matrix_causal(seen->plan);
     l->bound = mhla_matrix_bound(seen->plan, a->T, a->rows);
     if (seen->mix && l->mix.before == NULL) {
-        status = read_mix(a, x->model, l, (mhla_param *)seen->mix); /* the model is the caller's to change */
+        status = read_mix(a, l, (mhla_param *)seen->mix); /* the model is the caller's to change */
         if (status != MHLA_OK) fail(x, status);
     }
     mhla_parallel(x->context, seen->call->batch * l->heads, measure_task, x);
@@ -296,7 +293,7 @@ static mhla_status check_desc(const mhla_analysis_desc *d, const mhla_analysis *
             (long long)a->T, (long long)a->T, (long long)a->T, (double)a->T * (double)a->T * sizeof(double) / 1e9);
     if (!(d->time >= 0.0 && d->time <= 1000.0))
         return mhla_fail(MHLA_EINVAL, "time is %g: expected 0 to 1000", d->time);
-    if ((d->time > 0.0 && m->dit == NULL) || (d->window > 0 && m->lm == NULL))
+    if ((d->time > 0.0 && !m->architecture->denoiser) || (d->window > 0 && !m->architecture->decoder))
         return mhla_fail(MHLA_EINVAL, "%s, and %s is none",
                          d->window > 0 ? "window is for language models" : "time is for diffusion models", a->model);
     for (int i = 0; i < d->token_count; i++)
@@ -356,6 +353,7 @@ static mhla_status run(mhla_analysis *a, mhla_model *m, const mhla_analysis_desc
     if (status == MHLA_OK && (d->dump_sample < 0 || d->dump_sample >= a->samples))
         status = mhla_fail(MHLA_EINVAL, "sample %lld: there are samples 0 to %lld", (long long)d->dump_sample,
                            (long long)a->samples - 1);
+    if (status == MHLA_OK && a->rank_samples) status = mhla_lapack_load();
     if (status == MHLA_OK && d->dump && mkdir(d->dump, 0777) != 0 && errno != EEXIST)
         status = mhla_fail(MHLA_EIO, "%s: %s", d->dump, strerror(errno));
     if (status == MHLA_OK) status = mhla_tape_create(&tape, m->context);
@@ -389,11 +387,10 @@ static mhla_status finish(mhla_analysis *a) {
 }
 
 mhla_status mhla_analysis_create(mhla_analysis **analysis, mhla_model *model, const mhla_analysis_desc *desc) {
-    if (analysis == NULL || model == NULL || desc == NULL)
-        return mhla_fail(MHLA_EINVAL, "%s is NULL", analysis == NULL ? "analysis" : model == NULL ? "model" : "desc");
+    if (analysis == NULL || model == NULL) return mhla_fail(MHLA_EINVAL, "%s is NULL", analysis ? "model" : "analysis");
     *analysis = NULL;
     mhla_analysis_desc d = {.size = sizeof d};
-    MHLA_TRY(mhla_copy_struct(&d, sizeof d, desc, "desc"));
+    MHLA_TRY(mhla_struct_in(&d, sizeof d, desc, "mhla_analysis_desc"));
     mhla_analysis *a = calloc(1, sizeof *a);
     mhla_inputs *inputs = NULL;
     if (a == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for an analysis");
@@ -403,15 +400,13 @@ mhla_status mhla_analysis_create(mhla_analysis **analysis, mhla_model *model, co
     if (status == MHLA_OK) {
         snprintf(a->model, sizeof a->model, "%s", info.name);
         snprintf(a->kind, sizeof a->kind, "%s", info.kind);
-        status = model->deit  ? describe_deit(a, mhla_deit_config_of(model->deit))
-                 : model->dit ? describe_dit(a, mhla_dit_config_of(model->dit))
-                              : describe_lm(a, mhla_lm_config_of(model->lm), d.window, d.chunk);
+        status = describe(a, model, &d);
     }
     if (status == MHLA_OK) status = check_desc(&d, a, model);
     if (status == MHLA_OK) status = choose_rows(a, d.rows);
     if (status == MHLA_OK) status = place_tokens(a);
     if (status == MHLA_OK) {
-        a->samples = d.samples ? d.samples : model->lm ? WINDOWS : SAMPLES;
+        a->samples = d.samples ? d.samples : model->architecture->decoder ? WINDOWS : SAMPLES;
         d.samples = a->samples;
         status = mhla_inputs_open(&inputs, model, &d, a);
     }
@@ -454,13 +449,6 @@ void mhla_analysis_free(mhla_analysis *a) {
 
 /* ---- What was found --------------------------------------------------------------------------------------------------------- */
 
-static mhla_status give(void *to, size_t to_size, const void *full, size_t size, const char *name) {
-    if (to_size < sizeof(size_t) || to_size > size)
-        return mhla_fail(MHLA_EINVAL, "%s.size is %zu: set it to sizeof the structure", name, to_size);
-    memcpy((char *)to + sizeof(size_t), (const char *)full + sizeof(size_t), to_size - sizeof(size_t));
-    return MHLA_OK;
-}
-
 mhla_status mhla_analysis_query(const mhla_analysis *a, mhla_analysis_info *info) {
     const mhla_analysis_info full = {.model = a->model,
                                      .kind = a->kind,
@@ -480,7 +468,7 @@ mhla_status mhla_analysis_query(const mhla_analysis *a, mhla_analysis_info *info
                                      .causal = a->layer[0].causal,
                                      .loss = a->loss,
                                      .chunk = a->chunk};
-    return give(info, info->size, &full, sizeof full, "info");
+    return mhla_struct_out(info, &full, sizeof full, "mhla_analysis_info");
 }
 
 static mhla_status check_place(const mhla_analysis *a, int layer, int head) {
@@ -524,7 +512,7 @@ mhla_status mhla_analysis_head(const mhla_analysis *a, int layer, int head, mhla
     moments(&x.near, NULL, f, n, offsetof(mhla_found, rows.near));
     moments(&x.far, NULL, f, n, offsetof(mhla_found, rows.far));
     moments(&x.distance, NULL, f, n, offsetof(mhla_found, rows.distance));
-    return give(result, result->size, &x, sizeof x, "result");
+    return mhla_struct_out(result, &x, sizeof x, "mhla_head_analysis");
 }
 
 mhla_status mhla_analysis_mix(const mhla_analysis *a, int layer, mhla_mix_analysis *result) {
@@ -532,7 +520,7 @@ mhla_status mhla_analysis_mix(const mhla_analysis *a, int layer, mhla_mix_analys
     const mhla_found_layer *l = &a->layer[layer];
     if (l->mix.blocks == 0)
         return mhla_fail(MHLA_EINVAL, "layer %d: its attention (%s) has no mixing matrix", layer, l->attention);
-    return give(result, result->size, &l->mix, sizeof l->mix, "result");
+    return mhla_struct_out(result, &l->mix, sizeof l->mix, "mhla_mix_analysis");
 }
 
 mhla_status mhla_analysis_map(const mhla_analysis *a, float *weights, int64_t sample, int layer, int head,

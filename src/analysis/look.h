@@ -7,7 +7,7 @@
 #include <stdio.h>
 
 #include "analysis/matrix.h"
-#include "io/image.h"
+#include "image/image.h"
 #include "models/model.h"
 
 /* Of one sample, layer and head. */
@@ -69,7 +69,8 @@ mhla_status mhla_inputs_run(mhla_inputs *inputs, mhla_tape *tape, mhla_analysis 
 
 mhla_status mhla_analysis_page(FILE *out, const mhla_analysis *const *list, const char *const *names, int count);
 
-/* ---- page_script.c ---- */
+/* ---- page.css, page.js: attention maps that follow the pointer or the arrow keys, all models at once. A map is decoded
+ * when it is first shown. ---- */
 
 extern const char mhla_page_css[], mhla_page_js[];
 

@@ -5,9 +5,9 @@
 
 #include "analysis/look.h"
 #include "core/status.h"
-#include "io/file.h"
-#include "io/json.h"
-#include "io/text.h"
+#include "file/file.h"
+#include "file/json.h"
+#include "file/text.h"
 
 /* For free. Names of files may hold any bytes, a text may not: what is no UTF-8 becomes U+FFFD. NULL: no memory. */
 static char *clean(const char *text) {
@@ -23,11 +23,11 @@ static char *clean(const char *text) {
     return whole;
 }
 
-/* ---- JSON: whoever runs out of memory leaves a NULL behind, which json_object_set_new passes on as a failure ---- */
+/* ---- JSON: what is lost without memory is counted, and nothing is written then ---- */
 
 static json_t *ints(const int *x, int n) {
     json_t *list = json_array();
-    for (int i = 0; i < n; i++) json_array_append_new(list, json_integer(x[i]));
+    for (int i = 0; i < n; i++) mhla_json_add(list, json_integer(x[i]));
     return list;
 }
 
@@ -35,8 +35,8 @@ static json_t *square(const float *x, int64_t M) {
     json_t *rows = json_array();
     for (int64_t i = 0; i < M; i++) {
         json_t *row = json_array();
-        for (int64_t b = 0; b < M; b++) json_array_append_new(row, mhla_json_float(x[i * M + b]));
-        json_array_append_new(rows, row);
+        for (int64_t b = 0; b < M; b++) mhla_json_add(row, mhla_json_float(x[i * M + b]));
+        mhla_json_add(rows, row);
     }
     return rows;
 }
@@ -82,22 +82,21 @@ static json_t *heads_of(const mhla_analysis *a) {
             mhla_head_analysis x = {.size = sizeof x};
             if (mhla_analysis_head(a, layer, head, &x) != MHLA_OK) continue;
             json_t *row = json_object();
-            json_object_set_new(row, "layer", json_integer(layer));
-            json_object_set_new(row, "head", json_integer(head));
-            json_object_set_new(row, "attention", json_string(x.attention));
-            json_object_set_new(row, "bound", json_integer(x.bound));
-            for (int i = 0; i < FIGURES; i++)
-                json_object_set_new(row, figures[i].name, mhla_json_real(figure_of(&x, i)));
-            json_array_append_new(list, row);
+            mhla_json_put(row, "layer", json_integer(layer));
+            mhla_json_put(row, "head", json_integer(head));
+            mhla_json_put(row, "attention", json_string(x.attention));
+            mhla_json_put(row, "bound", json_integer(x.bound));
+            for (int i = 0; i < FIGURES; i++) mhla_json_put(row, figures[i].name, mhla_json_real(figure_of(&x, i)));
+            mhla_json_add(list, row);
         }
     return list;
 }
 
 static json_t *shares(const mhla_mix_analysis *x, int which) {
     json_t *row = json_object();
-    json_object_set_new(row, "own", mhla_json_real(x->own[which]));
-    json_object_set_new(row, "near", mhla_json_real(x->near[which]));
-    json_object_set_new(row, "far", mhla_json_real(x->far[which]));
+    mhla_json_put(row, "own", mhla_json_real(x->own[which]));
+    mhla_json_put(row, "near", mhla_json_real(x->near[which]));
+    mhla_json_put(row, "far", mhla_json_real(x->far[which]));
     return row;
 }
 
@@ -107,15 +106,15 @@ static json_t *mixing_of(const mhla_analysis *a) {
         const mhla_mix_analysis *x = &a->layer[layer].mix;
         if (x->blocks == 0) continue;
         json_t *row = json_object();
-        json_object_set_new(row, "layer", json_integer(layer));
-        json_object_set_new(row, "blocks", json_integer(x->blocks));
-        json_object_set_new(row, "grid", ints(x->grid, 2));
-        json_object_set_new(row, "class_token_blocks", json_integer(x->first));
-        json_object_set_new(row, "shares_before", shares(x, 0));
-        json_object_set_new(row, "shares_after", shares(x, 1));
-        json_object_set_new(row, "before", square(x->before, x->blocks));
-        json_object_set_new(row, "after", square(x->after, x->blocks));
-        json_array_append_new(list, row);
+        mhla_json_put(row, "layer", json_integer(layer));
+        mhla_json_put(row, "blocks", json_integer(x->blocks));
+        mhla_json_put(row, "grid", ints(x->grid, 2));
+        mhla_json_put(row, "class_token_blocks", json_integer(x->first));
+        mhla_json_put(row, "shares_before", shares(x, 0));
+        mhla_json_put(row, "shares_after", shares(x, 1));
+        mhla_json_put(row, "before", square(x->before, x->blocks));
+        mhla_json_put(row, "after", square(x->after, x->blocks));
+        mhla_json_add(list, row);
     }
     return list;
 }
@@ -130,13 +129,13 @@ static json_t *maps_of(const mhla_analysis *a) {
                 for (int i = 0; i < a->token_count; i++) {
                     if (mhla_analysis_map(a, w, s, layer, head, a->tokens[i]) != MHLA_OK) continue;
                     json_t *row = json_object(), *weights = json_array();
-                    json_object_set_new(row, "sample", json_integer(s));
-                    json_object_set_new(row, "layer", json_integer(layer));
-                    json_object_set_new(row, "head", json_integer(head));
-                    json_object_set_new(row, "token", json_integer(a->tokens[i]));
-                    for (int64_t u = 0; u < a->T; u++) json_array_append_new(weights, mhla_json_float(w[u]));
-                    json_object_set_new(row, "weights", weights);
-                    json_array_append_new(list, row);
+                    mhla_json_put(row, "sample", json_integer(s));
+                    mhla_json_put(row, "layer", json_integer(layer));
+                    mhla_json_put(row, "head", json_integer(head));
+                    mhla_json_put(row, "token", json_integer(a->tokens[i]));
+                    for (int64_t u = 0; u < a->T; u++) mhla_json_add(weights, mhla_json_float(w[u]));
+                    mhla_json_put(row, "weights", weights);
+                    mhla_json_add(list, row);
                 }
     free(w);
     return list;
@@ -144,43 +143,44 @@ static json_t *maps_of(const mhla_analysis *a) {
 
 static json_t *model_of(const mhla_analysis *a, const char *name) {
     json_t *o = json_object();
-    json_object_set_new(o, "name", words(name));
-    json_object_set_new(o, "model", json_string(a->model));
-    json_object_set_new(o, "kind", json_string(a->kind));
-    json_object_set_new(o, "attention", json_string(a->attention));
-    json_object_set_new(o, "data", words(a->data));
-    json_object_set_new(o, "layers", json_integer(a->layers));
-    json_object_set_new(o, "heads", json_integer(a->heads));
-    json_object_set_new(o, "tokens", json_integer(a->T));
-    json_object_set_new(o, "rows", json_integer(a->rows));
-    json_object_set_new(o, "grid", ints(a->grid, 2));
-    json_object_set_new(o, "class_tokens", json_integer(a->first));
-    json_object_set_new(o, "blocks", ints(a->blocks, 2));
-    if (a->chunk) json_object_set_new(o, "chunk", json_integer(a->chunk));
-    json_object_set_new(o, "samples", json_integer(a->samples));
-    json_object_set_new(o, "rank_samples", json_integer(a->rank_samples));
-    json_object_set_new(o, "rank_of",
-                        json_string(a->layer[0].causal ? "scores without the causal mask" : "the attention matrix"));
-    json_object_set_new(o, "seconds", mhla_json_real(a->seconds));
-    json_object_set_new(o, "svd_seconds", mhla_json_real(a->svd_seconds));
+    mhla_json_put(o, "name", words(name));
+    mhla_json_put(o, "model", json_string(a->model));
+    mhla_json_put(o, "kind", json_string(a->kind));
+    mhla_json_put(o, "attention", json_string(a->attention));
+    mhla_json_put(o, "data", words(a->data));
+    mhla_json_put(o, "layers", json_integer(a->layers));
+    mhla_json_put(o, "heads", json_integer(a->heads));
+    mhla_json_put(o, "tokens", json_integer(a->T));
+    mhla_json_put(o, "rows", json_integer(a->rows));
+    mhla_json_put(o, "grid", ints(a->grid, 2));
+    mhla_json_put(o, "class_tokens", json_integer(a->first));
+    mhla_json_put(o, "blocks", ints(a->blocks, 2));
+    if (a->chunk) mhla_json_put(o, "chunk", json_integer(a->chunk));
+    mhla_json_put(o, "samples", json_integer(a->samples));
+    mhla_json_put(o, "rank_samples", json_integer(a->rank_samples));
+    mhla_json_put(o, "rank_of",
+                  json_string(a->layer[0].causal ? "scores without the causal mask" : "the attention matrix"));
+    mhla_json_put(o, "seconds", mhla_json_real(a->seconds));
+    mhla_json_put(o, "svd_seconds", mhla_json_real(a->svd_seconds));
     if (strcmp(a->kind, "language") == 0) {
         json_t *list = json_array();
-        for (int64_t t = 0; t < a->T; t++) json_array_append_new(list, mhla_json_real(a->position[t]));
-        json_object_set_new(o, "loss", mhla_json_real(a->loss));
-        json_object_set_new(o, "loss_by_position", list);
+        for (int64_t t = 0; t < a->T; t++) mhla_json_add(list, mhla_json_real(a->position[t]));
+        mhla_json_put(o, "loss", mhla_json_real(a->loss));
+        mhla_json_put(o, "loss_by_position", list);
     }
-    json_object_set_new(o, "by_head", heads_of(a));
-    json_object_set_new(o, "mixing", mixing_of(a));
-    if (a->token_count) json_object_set_new(o, "maps", maps_of(a));
+    mhla_json_put(o, "by_head", heads_of(a));
+    mhla_json_put(o, "mixing", mixing_of(a));
+    if (a->token_count) mhla_json_put(o, "maps", maps_of(a));
     return o;
 }
 
 static mhla_status write_json(const char *path, const mhla_analysis *const *list, const char *const *names, int count) {
+    const unsigned lost = mhla_json_lost();
     json_t *tree = json_object(), *models = json_array();
-    for (int i = 0; i < count; i++) json_array_append_new(models, model_of(list[i], names[i]));
-    json_object_set_new(tree, "version", json_string(mhla_version()));
-    json_object_set_new(tree, "models", models);
-    const mhla_status status = json_array_size(json_object_get(tree, "models")) == (size_t)count
+    for (int i = 0; i < count; i++) mhla_json_add(models, model_of(list[i], names[i]));
+    mhla_json_put(tree, "version", json_string(mhla_version()));
+    mhla_json_put(tree, "models", models);
+    const mhla_status status = mhla_json_lost() == lost
                                    ? mhla_json_save(tree, path)
                                    : mhla_fail(MHLA_ENOMEM, "%s: no memory: nothing is written", path);
     json_decref(tree);
@@ -195,7 +195,10 @@ static void csv_text(FILE *out, const char *text) {
     if (quoted) fputc('"', out);
     for (const char *at = whole; at && *at; at++) {
         if (*at == '"') fputc('"', out);
-        fputc(*at, out);
+        if ((unsigned char)*at < 0x20 || *at == 0x7f) /* tables are looked at on terminals */
+            fputs("\xEF\xBF\xBD", out);
+        else
+            fputc(*at, out);
     }
     if (quoted) fputc('"', out);
     free(whole);

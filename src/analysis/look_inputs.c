@@ -5,18 +5,18 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "analysis/analysis.h"
 #include "analysis/look.h"
 #include "core/memory.h"
 #include "core/parallel.h"
 #include "core/rng.h"
 #include "core/status.h"
+#include "data/corpus.h"
 #include "diffusion/diffusion.h"
-#include "io/corpus.h"
-#include "io/text.h"
-#include "train/train.h"
+#include "file/text.h"
+#include "measure/evaluate.h"
+#include "measure/measure.h"
 
-enum { BATCH = 64, BYTES_OF_TOKEN = 16, PLACE_NOISE = 0x0da80000, TITLE = 64 };
+enum { BATCH = 64, BYTES_OF_TOKEN = 16, TITLE = 64 };
 
 struct mhla_inputs {
     mhla_model *model;
@@ -25,6 +25,7 @@ struct mhla_inputs {
     mhla_gallery *pictures;
     mhla_augment augment;
     mhla_noising *noising;
+    mhla_denoiser_info denoiser;
     double time;
     int padding[2];
     float *x;       /* [BATCH, floats] */
@@ -45,9 +46,12 @@ struct mhla_inputs {
 
 static mhla_status open_pictures(mhla_inputs *in, const mhla_analysis_desc *d, const char *source) {
     mhla_model *m = in->model;
-    if (m->dit && mhla_dit_config_of(m->dit)->channels > 3)
+    mhla_classifier_info classifier = {0};
+    const int denoises = m->architecture->denoiser != NULL;
+    MHLA_TRY(denoises ? mhla_denoiser_query(m, &in->denoiser) : mhla_classifier_query(m, &classifier));
+    if (in->denoiser.channels > 3)
         return mhla_fail(MHLA_ENOTSUP, "the model works on latents of %d channels: pictures are none",
-                         mhla_dit_config_of(m->dit)->channels);
+                         in->denoiser.channels);
     in->augment = mhla_model_augment(m);
     MHLA_TRY(mhla_augment_prepare(&in->augment));
     MHLA_TRY(mhla_gallery_open(&in->pictures, source, d->split, d->samples));
@@ -56,14 +60,11 @@ static mhla_status open_pictures(mhla_inputs *in, const mhla_analysis_desc *d, c
     in->floats = (int64_t)in->augment.channels * in->augment.height * in->augment.width;
     in->x = mhla_alloc((size_t)(BATCH * in->floats) * sizeof *in->x);
     if (in->x == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for pictures");
-    if (m->deit)
-        for (int i = 0; i < 2; i++) in->padding[i] = mhla_deit_config_of(m->deit)->padding[i];
-    if (m->dit) {
-        const mhla_dit_config *c = mhla_dit_config_of(m->dit);
-        in->time = d->time > 0.0 ? fmin(d->time, 999.0) : 500.0;
-        MHLA_TRY(mhla_noising_create(&in->noising, c->process, c->learn_sigma, 0, 0.0));
-    }
-    return MHLA_OK;
+    for (int i = 0; i < 2; i++) in->padding[i] = classifier.padding[i];
+    if (!denoises) return MHLA_OK;
+    in->time = d->time > 0.0 ? fmin(d->time, 999.0) : 500.0;
+    return mhla_noising_create(&in->noising, in->denoiser.process, in->denoiser.answers > in->denoiser.channels, 0,
+                               0.0);
 }
 
 static mhla_status open_text(mhla_inputs *in, const mhla_analysis_desc *d, const char *source, int64_t T) {
@@ -111,7 +112,7 @@ mhla_status mhla_inputs_open(mhla_inputs **inputs, mhla_model *model, const mhla
     mhla_inputs *in = calloc(1, sizeof *in);
     if (in == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for samples");
     in->model = model;
-    const mhla_status status = model->lm ? open_text(in, d, data, a->T) : open_pictures(in, d, data);
+    const mhla_status status = model->architecture->decoder ? open_text(in, d, data, a->T) : open_pictures(in, d, data);
     if (status != MHLA_OK) {
         mhla_inputs_free(in);
         return status;
@@ -178,13 +179,13 @@ static mhla_status keep_picture(const mhla_inputs *in, mhla_analysis *a, int64_t
     return a->titles[sample] ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory for the name of a class");
 }
 
-static mhla_status run_dit(mhla_inputs *in, mhla_tape *tape, int64_t first, int64_t count) {
-    const mhla_dit_config *c = mhla_dit_config_of(in->model->dit);
+static mhla_status run_denoiser(mhla_inputs *in, mhla_tape *tape, int64_t first, int64_t count) {
+    const mhla_denoiser_info *c = &in->denoiser;
     float times[BATCH], *noise = mhla_alloc((size_t)in->floats * sizeof *noise);
     int32_t labels[BATCH];
     if (noise == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for noise");
     for (int64_t i = 0; i < count; i++) {
-        const mhla_rng rng = mhla_rng_make(0, 0, (uint64_t)(first + i), PLACE_NOISE);
+        const mhla_rng rng = mhla_rng_make(0, 0, (uint64_t)(first + i), MHLA_PLACE_ANALYSIS);
         mhla_rng_normals(&rng, noise, in->floats);
         float *x = in->x + i * in->floats;
         mhla_noising_apply(in->noising, x, x, noise, in->time, in->floats);
@@ -192,8 +193,8 @@ static mhla_status run_dit(mhla_inputs *in, mhla_tape *tape, int64_t first, int6
         labels[i] = in->labels[i] >= 0 && in->labels[i] < c->classes ? in->labels[i] : c->null_label ? c->classes : 0;
     }
     mhla_free(noise);
-    mhla_tensor *x = mhla_nn_input(tape, in->x, MHLA_SHAPE(count, c->channels, c->image[0], c->image[1]));
-    mhla_dit_forward(tape, in->model->dit, &(mhla_dit_run){0}, x, times, labels);
+    mhla_tensor *x = mhla_denoiser_input(tape, in->x, count, c->channels, c->extent);
+    mhla_denoiser_forward(tape, in->model, &(mhla_network_run){0}, x, times, &(mhla_condition){.labels = labels});
     return mhla_tape_status(tape);
 }
 
@@ -203,10 +204,10 @@ static mhla_status run_pictures(mhla_inputs *in, mhla_tape *tape, mhla_analysis 
         if (in->status[i] != MHLA_OK) return mhla_fail(in->status[i], "%s", in->messages[i]);
         if (first + i < a->maps) MHLA_TRY(keep_picture(in, a, first + i, i));
     }
-    if (in->model->dit) return run_dit(in, tape, first, count);
-    const mhla_deit_config *c = mhla_deit_config_of(in->model->deit);
-    mhla_tensor *x = mhla_nn_input(tape, in->x, MHLA_SHAPE(count, c->channels, c->image[0], c->image[1]));
-    mhla_deit_forward(tape, in->model->deit, &(mhla_deit_run){0}, x);
+    if (in->noising) return run_denoiser(in, tape, first, count);
+    const mhla_augment *g = &in->augment;
+    mhla_tensor *x = mhla_nn_input(tape, in->x, MHLA_SHAPE(count, g->channels, g->height, g->width));
+    mhla_classifier_forward(tape, in->model, &(mhla_network_run){0}, x);
     return mhla_tape_status(tape);
 }
 
@@ -266,7 +267,6 @@ static mhla_status keep_pieces(const mhla_inputs *in, mhla_analysis *a, int64_t 
 
 static mhla_status run_text(mhla_inputs *in, mhla_tape *tape, mhla_analysis *a, int64_t first, int64_t count) {
     const int64_t T = a->T;
-    mhla_lm *lm = in->model->lm;
     int32_t *window = malloc((size_t)(T + 1) * sizeof *window);
     mhla_status status = window ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory for a window");
     for (int64_t i = 0; i < count && status == MHLA_OK; i++) {
@@ -278,8 +278,8 @@ static mhla_status run_text(mhla_inputs *in, mhla_tape *tape, mhla_analysis *a, 
     }
     free(window);
     MHLA_TRY(status);
-    mhla_tensor *hidden = mhla_lm_forward(tape, lm, &(mhla_lm_run){0}, in->ids, count, T);
-    mhla_nn_linear_cross_entropy(tape, mhla_lm_output(lm), hidden, in->targets, 1.0f, in->losses);
+    mhla_tensor *hidden = mhla_text_forward(tape, in->model, &(mhla_text_run){0}, in->ids, count, T);
+    mhla_nn_linear_cross_entropy(tape, mhla_text_output(in->model), hidden, in->targets, 1.0f, in->losses);
     MHLA_TRY(mhla_tape_status(tape));
     for (int64_t i = 0; i < count * T; i++) a->position[i % T] += (double)in->losses[i];
     return MHLA_OK;
@@ -287,5 +287,6 @@ static mhla_status run_text(mhla_inputs *in, mhla_tape *tape, mhla_analysis *a, 
 
 mhla_status mhla_inputs_run(mhla_inputs *in, mhla_tape *tape, mhla_analysis *a, int64_t first, int64_t count) {
     mhla_tape_begin(tape, MHLA_TAPE_INFER);
-    return in->model->lm ? run_text(in, tape, a, first, count) : run_pictures(in, tape, a, first, count);
+    return in->model->architecture->decoder ? run_text(in, tape, a, first, count)
+                                            : run_pictures(in, tape, a, first, count);
 }

@@ -7,9 +7,9 @@
 
 #include "analysis/look.h"
 #include "core/status.h"
-#include "io/html.h"
-#include "io/json.h"
-#include "train/report_parts.h"
+#include "file/json.h"
+#include "report/html.h"
+#include "report/report_parts.h"
 
 enum { MOST_BYTES = 3400000, TEXT_TOKENS = 192, POSITIONS = 64, MOST_MODELS = 16 };
 
@@ -355,7 +355,7 @@ static mhla_status write_map(FILE *out, const float *map, int64_t stride, int64_
 static mhla_status write_string(FILE *out, const char *text) {
     json_t *s = json_string(text);
     if (s == NULL) s = json_string("\xEF\xBF\xBD"); /* part of a character */
-    char *quoted = s ? json_dumps(s, JSON_ENCODE_ANY | JSON_ENSURE_ASCII) : NULL;
+    char *quoted = s ? mhla_json_text(s, JSON_ENSURE_ASCII) : NULL;
     json_decref(s);
     if (quoted == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for a text");
     for (const char *at = quoted; *at; at++)

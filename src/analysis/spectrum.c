@@ -1,16 +1,16 @@
 /* What is measured of an attention matrix: its rank and effective rank by a singular value decomposition, and, row by row, its
  * entropy and where its weight lies. */
 #include <float.h>
-#include <lapacke.h>
 #include <math.h>
 
 #include "analysis/matrix.h"
 #include "core/memory.h"
 #include "core/status.h"
+#include "measure/lapack.h"
 
 mhla_status mhla_spectrum(int64_t *rank, double *effective, double *values, double *A, int64_t rows, int64_t T) {
     const int64_t n = rows < T ? rows : T;
-    double *own = values ? NULL : mhla_alloc((size_t)n * sizeof *own), *s = values ? values : own, unused = 0.0;
+    double *own = values ? NULL : mhla_alloc((size_t)n * sizeof *own), *s = values ? values : own;
     if (s == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for %lld singular values", (long long)n);
     for (int64_t i = 0; i < rows * T; i++)
         if (!isfinite(A[i])) {
@@ -18,16 +18,10 @@ mhla_status mhla_spectrum(int64_t *rank, double *effective, double *values, doub
             return mhla_fail(MHLA_ERANGE, "the attention matrix is not finite at row %lld, column %lld",
                              (long long)(i / T), (long long)(i % T));
         }
-    /* column-major it is the transpose, with the same values */
-    const lapack_int info = LAPACKE_dgesdd(LAPACK_COL_MAJOR, 'N', (lapack_int)T, (lapack_int)rows, A, (lapack_int)T, s,
-                                           &unused, 1, &unused, 1);
-    if (info != 0) {
+    const mhla_status status = mhla_singular_values(s, A, rows, T);
+    if (status != MHLA_OK) {
         mhla_free(own);
-        return info == LAPACK_WORK_MEMORY_ERROR
-                   ? mhla_fail(MHLA_ENOMEM, "no memory for decomposing a matrix of %lld x %lld", (long long)rows,
-                               (long long)T)
-                   : mhla_fail(MHLA_ERANGE, "LAPACK's dgesdd gave up (%d) on a matrix of %lld x %lld", (int)info,
-                               (long long)rows, (long long)T);
+        return status;
     }
     const double least = (double)(rows > T ? rows : T) * DBL_EPSILON * s[0];
     double sum = 0.0, entropy = 0.0;

@@ -1,5 +1,16 @@
-/* Many normal numbers at a time: two of a pair of words, four of a block. */
+/* Many normal numbers at a time: two of a pair of words, four of a block. And that no two places are the same. */
 #include "core/rng.h"
+
+/* Never called: two places that overlap are two equal cases, which is an error. */
+__attribute__((unused)) static int places_are_distinct(uint32_t place) {
+    switch (place) {
+#define X(NAME, first, count) case (first)...(first) + (count)-1:
+        MHLA_PLACE_LIST(X)
+#undef X
+        return 1;
+    default: return 0;
+    }
+}
 
 void mhla_rng_normals(const mhla_rng *r, float *out, int64_t n) {
     for (int64_t i = 0; i < n; i += 4) {

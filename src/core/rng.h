@@ -1,13 +1,15 @@
 /* Random numbers without a state: a number is a function of where it is used, never of what was drawn before. Resuming,
  * recomputation and any number of workers or machines therefore see the same ones.
  *
- * A stream is keyed by (seed, step, sample, place); `place` is a constant of the code that draws, e.g. a layer's number.
+ * A stream is keyed by (seed, step, sample, place); `place` is a number of the list in core/places.h.
  * Its words come in blocks of four by index. Philox4x32 with 10 rounds. */
 #ifndef MHLA_CORE_RNG_H
 #define MHLA_CORE_RNG_H
 
 #include <math.h>
 #include <stdint.h>
+
+#include "core/places.h"
 
 typedef struct mhla_rng {
     uint32_t key[2]; /* seed */

@@ -131,7 +131,7 @@ mhla_status mhla_sampler_create(mhla_sampler **sampler, const mhla_sampler_desc 
     *sampler = NULL;
     mhla_sampler *s = mhla_alloc_zero(sizeof *s);
     if (s == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for a sampler");
-    mhla_status status = mhla_copy_struct(&s->desc, sizeof s->desc, desc, "mhla_sampler_desc");
+    mhla_status status = mhla_struct_in(&s->desc, sizeof s->desc, desc, "mhla_sampler_desc");
     if (status == MHLA_OK) status = check(s);
     if (status == MHLA_OK) status = make_path(s);
     s->each = s->desc.channels * s->desc.pixels;

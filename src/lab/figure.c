@@ -2,8 +2,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "io/html.h"
 #include "lab/lab.h"
+#include "report/html.h"
 
 static const char *const colours[] = {"#0b6e99", "#c4492a", "#2e7d32", "#7b4aa8",
                                       "#b8860b", "#d0408f", "#4a5568", "#00897b"};

@@ -7,7 +7,7 @@
 #include <signal.h>
 #include <stdio.h>
 
-#include "io/json.h"
+#include "file/json.h"
 
 enum {
     MHLA_LAB_ARMS = 16,

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "core/status.h"
-#include "io/file.h"
+#include "file/file.h"
 #include "lab/lab.h"
 
 enum { EVERY = 8, VOCABULARY = 1024, BUCKETS = 8 };
@@ -50,15 +50,16 @@ static mhla_status make_corpus(const mhla_lab *lab, const char *folder) {
 /* work/text-SUM, made once; under another name until it is complete. */
 static mhla_status find_corpus(mhla_lab_part *part) {
     const mhla_lab *lab = part->lab;
-    char folder[MHLA_LAB_PATH], making[MHLA_LAB_PATH + 8];
+    char folder[MHLA_LAB_PATH];
     if (snprintf(folder, sizeof folder, "%s/text-%.12s", lab->work, lab->data_sum) >= (int)sizeof folder)
         return mhla_fail(MHLA_EIO, "%.60s...: the path is too long", lab->work);
     if (access(folder, F_OK) != 0) {
-        snprintf(making, sizeof making, "%s.tmp", folder);
-        mhla_folder_remove(making);
-        MHLA_TRY(mhla_folder_make(making));
-        MHLA_TRY(make_corpus(lab, making));
-        if (rename(making, folder) != 0) return mhla_fail(MHLA_EIO, "%s: it cannot be renamed", making);
+        mhla_new_folder made;
+        MHLA_TRY(mhla_new_folder_open(&made, folder));
+        mhla_status status = make_corpus(lab, made.temporary);
+        if (status == MHLA_OK) status = mhla_new_folder_commit(&made);
+        mhla_new_folder_discard(&made);
+        MHLA_TRY(status);
     }
     char *real = realpath(folder, NULL); /* the run goes on from anywhere */
     if (real == NULL) return mhla_fail(MHLA_EIO, "%s: it is not there", folder);

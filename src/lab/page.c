@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "core/status.h"
-#include "io/file.h"
+#include "file/file.h"
 #include "lab/lab.h"
 
 static mhla_verdict verdict_of(const mhla_lab *lab) {

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "core/status.h"
-#include "io/sha256.h"
+#include "file/sha256.h"
 #include "lab/lab.h"
 
 int mhla_experiment_arm(const mhla_experiment *e, const char *name) {

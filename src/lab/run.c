@@ -10,8 +10,8 @@
 
 #include "core/clock.h"
 #include "core/status.h"
-#include "io/file.h"
-#include "io/sha256.h"
+#include "file/file.h"
+#include "file/sha256.h"
 #include "lab/lab.h"
 #include "train/train.h"
 
@@ -37,13 +37,8 @@ mhla_status mhla_lab_query(int i, mhla_lab_info *info) {
     if (i < 0 || i >= mhla_experiment_count) return MHLA_ERANGE;
     const mhla_experiment *e = &mhla_experiments[i];
     mhla_lab_info full = e->info;
-    const size_t size = info->size;
-    if (size < sizeof size || size > sizeof full)
-        return mhla_fail(MHLA_EINVAL, "info.size is %zu: set it to sizeof the structure", size);
-    full.size = size;
     while (full.arms < MHLA_LAB_ARMS && e->arms[full.arms].name) full.arms++;
-    memcpy(info, &full, size);
-    return MHLA_OK;
+    return mhla_struct_out(info, &full, sizeof full, "mhla_lab_info");
 }
 
 /* ---- The version of the data: SHA-256 of all names and bytes, in the order of the names ---- */
@@ -135,7 +130,6 @@ static mhla_status open_lab(mhla_lab *lab, const mhla_lab_desc *d) {
     MHLA_TRY(describe_machine(lab));
     MHLA_TRY(find_data(lab, d->data));
     MHLA_TRY(mhla_folder_make(lab->folder));
-    if (access(lab->folder, W_OK) != 0) return mhla_fail(MHLA_EIO, "%s: %s", lab->folder, strerror(errno));
     return mhla_results_read(lab);
 }
 
@@ -143,7 +137,7 @@ mhla_status mhla_lab_open(mhla_lab **lab, const mhla_lab_desc *desc) {
     mhla_lab_desc d = {.size = sizeof d};
     const mhla_experiment *e;
     *lab = NULL;
-    MHLA_TRY(mhla_copy_struct(&d, sizeof d, desc, "desc"));
+    MHLA_TRY(mhla_struct_in(&d, sizeof d, desc, "mhla_lab_desc"));
     MHLA_TRY(mhla_experiment_find(&e, d.experiment ? d.experiment : ""));
     return mhla_experiment_open(lab, e, &d);
 }
@@ -240,9 +234,10 @@ static mhla_status run_parts(mhla_lab *lab) {
 mhla_status mhla_lab_run(mhla_lab *lab, mhla_lab_fn report, void *user, int *finished) {
     char path[4096];
     *finished = lab->count == count_parts(lab);
-    if (*finished) return MHLA_OK;
+    if (*finished) return MHLA_OK; /* also where nothing can be written */
+    if (access(lab->folder, W_OK) != 0) return mhla_fail(MHLA_EIO, "%s: %s", lab->folder, strerror(errno));
     snprintf(path, sizeof path, "%s/lock", lab->work);
-    const int lock = open(path, O_CREAT | O_RDWR | O_CLOEXEC, 0666);
+    const int lock = open(path, O_CREAT | O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
     if (lock < 0) return mhla_fail(MHLA_EIO, "%s: %s", path, strerror(errno));
     if (flock(lock, LOCK_EX | LOCK_NB) != 0) { /* the system lets go of it when a process ends, however that happens */
         close(lock);
@@ -269,10 +264,6 @@ int mhla_lab_stop(mhla_lab *lab) {
 mhla_status mhla_lab_result_query(mhla_lab *lab, mhla_lab_result *result) {
     mhla_judgement judgements[MHLA_LAB_CLAIMS];
     mhla_lab_result full = {.parts = count_parts(lab), .made = lab->count, .folder = lab->folder};
-    full.size = result->size;
-    if (full.size < sizeof full.size || full.size > sizeof full)
-        return mhla_fail(MHLA_EINVAL, "result.size is %zu: set it to sizeof the structure", full.size);
     mhla_judge(lab, judgements, &full.verdict);
-    memcpy(result, &full, full.size);
-    return MHLA_OK;
+    return mhla_struct_out(result, &full, sizeof full, "mhla_lab_result");
 }

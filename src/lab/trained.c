@@ -6,8 +6,8 @@
 #include <unistd.h>
 
 #include "core/status.h"
-#include "io/file.h"
-#include "io/sha256.h"
+#include "file/file.h"
+#include "file/sha256.h"
 #include "lab/lab.h"
 #include "train/train.h"
 

@@ -1,48 +1,77 @@
-/* Models of every family as files: config.json and model.safetensors, read and written; and what the public header says of
- * a model. What only one family knows stands in its own file (model_deit.c, model_dit.c, model_lm.c). */
+/* Models as files and handles: opened, saved, looked into. What only one architecture knows stands in its own folder. */
 #include "models/model.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "core/status.h"
-#include "io/file.h"
+#include "file/file.h"
+#include "file/gguf.h"
+#include "file/text.h"
+#include "models/language/sequence.h"
 
 enum { PATH = 4096 };
 
-static const mhla_family *const families[] = {&mhla_family_deit, &mhla_family_lm, &mhla_family_dit};
-enum { FAMILIES = sizeof families / sizeof *families };
-
 /* ---- Making ---------------------------------------------------------------------------------------------------- */
 
-static int has_preset(const mhla_family *f, const char *name) {
-    const size_t n = strlen(name);
-    for (const char *at = f->presets; n && at; at = strchr(at, '|') ? strchr(at, '|') + 1 : NULL)
-        if (strcspn(at, "|") == n && strncmp(at, name, n) == 0) return 1;
-    return 0;
+mhla_status mhla_model_wrap(mhla_model **model, const mhla_architecture *a, void *net, const json_t *tree) {
+    mhla_model *m = calloc(1, sizeof *m);
+    json_t *written = tree ? NULL : a->tree(net);
+    char *text = tree || written ? mhla_json_text(tree ? tree : written, JSON_INDENT(2)) : NULL;
+    json_decref(written);
+    *model = NULL;
+    if (m == NULL || text == NULL) {
+        free(m);
+        free(text);
+        a->free(net);
+        return mhla_fail(MHLA_ENOMEM, "no memory for a model");
+    }
+    *m = (mhla_model){.architecture = a, .net = net, .params = a->params(net), .config = text};
+    *model = m;
+    return MHLA_OK;
+}
+
+static mhla_status make(mhla_model **model, const mhla_architecture *a, const mhla_recipe *given, const char *prefix) {
+    void *net = NULL;
+    MHLA_TRY(a->create(&net, given, prefix));
+    return mhla_model_wrap(model, a, net, NULL);
+}
+
+mhla_status mhla_model_of_recipe(mhla_model **model, mhla_role role, const mhla_recipe *given, const char *prefix) {
+    char key[64];
+    snprintf(key, sizeof key, "%smodel", prefix);
+    const char *preset = mhla_recipe_text(given, key);
+    const mhla_architecture *a = mhla_architecture_of_preset(preset);
+    *model = NULL;
+    for (int i = 0; *preset == '\0' && (a = mhla_architecture_at(i)) != NULL; i++)
+        if (mhla_architecture_has(a, role)) break;
+    if (a == NULL || !mhla_architecture_has(a, role))
+        return mhla_fail(MHLA_EINVAL, "%s is %s: expected %s", key, MHLA_QUOTE(preset), mhla_role_name(role));
+    return make(model, a, given, prefix);
 }
 
 mhla_status mhla_model_outline(mhla_model **model, const char *preset, const char *const *settings, int count) {
     *model = NULL;
-    const mhla_family *f = NULL;
-    char all[512] = "";
-    for (int i = 0; i < FAMILIES; i++) {
-        const size_t n = strlen(all);
-        snprintf(all + n, sizeof all - n, "%s%s", i ? "|" : "", families[i]->presets);
-        if (has_preset(families[i], preset)) f = families[i];
-    }
-    if (f == NULL) {
+    const mhla_architecture *a = mhla_architecture_of_preset(preset);
+    if (a == NULL) {
+        char all[1024] = "";
+        for (int i = 0; (a = mhla_architecture_at(i)) != NULL; i++) {
+            const size_t n = strlen(all);
+            snprintf(all + n, sizeof all - n, "%s%s", i ? " " : "", a->presets);
+        }
         for (char *at = all; *at; at++)
             if (*at == '|') *at = ' ';
-        return mhla_fail(MHLA_EINVAL, "\"%.60s\" is no model: there are %s", preset, all);
+        return mhla_fail(MHLA_EINVAL, "%s is no model: there are %s", MHLA_QUOTE(preset), all);
     }
     mhla_recipe *recipe = NULL;
-    mhla_status status = mhla_recipe_create(&recipe, f->rows());
+    mhla_status status = mhla_recipe_create(&recipe, a->rows());
     if (status == MHLA_OK) status = mhla_recipe_set(recipe, "model", preset);
     for (int i = 0; i < count && status == MHLA_OK; i++) status = mhla_recipe_assign(recipe, settings[i]);
-    if (status == MHLA_OK) status = f->create(model, recipe, "");
+    if (status == MHLA_OK) status = make(model, a, recipe, "");
     mhla_recipe_free(recipe);
     return status;
 }
@@ -50,7 +79,7 @@ mhla_status mhla_model_outline(mhla_model **model, const char *preset, const cha
 mhla_status mhla_model_create(mhla_model **model, const char *preset, const char *const *settings, int count,
                               uint64_t seed) {
     MHLA_TRY(mhla_model_outline(model, preset, settings, count));
-    const mhla_status status = (*model)->family->init(*model, seed);
+    const mhla_status status = mhla_params_init((*model)->params, seed);
     if (status != MHLA_OK) {
         mhla_model_free(*model);
         *model = NULL;
@@ -58,18 +87,15 @@ mhla_status mhla_model_create(mhla_model **model, const char *preset, const char
     return status;
 }
 
-mhla_status mhla_model_need(const mhla_model *m, const mhla_family *family) {
-    if (m == NULL) return mhla_fail(MHLA_EINVAL, "model is NULL");
-    if (m->family == family) return MHLA_OK;
-    return mhla_fail(MHLA_EINVAL, "the model is %s: this needs %s", m->family->what, family->what);
-}
-
 void mhla_model_free(mhla_model *m) {
     if (m == NULL) return;
     mhla_tape_free(m->tape);
     mhla_tape_free(m->training);
     mhla_optim_free(m->optim);
-    m->family->release(m);
+    mhla_reader_free(m->reader);
+    mhla_tokenizer_free(m->tokenizer);
+    mhla_names_free(m->class_names, m->classes);
+    m->architecture->free(m->net);
     free(m->config);
     free(m->origin);
     free(m->weights);
@@ -83,13 +109,56 @@ void mhla_model_set_context(mhla_model *m, const mhla_context *context) {
     m->context = context;
 }
 
+/* ---- Classes ----------------------------------------------------------------------------------------------------- */
+
+mhla_status mhla_model_name_classes(mhla_model *m, char *const *names, int classes) {
+    const unsigned lost = mhla_json_lost();
+    char **copy = mhla_names_copy(names, classes);
+    json_t *tree = m->architecture->tree(m->net), *list = copy ? json_array() : NULL;
+    for (int i = 0; copy && i < classes; i++) { /* what is not UTF-8 has no name */
+        const size_t n = strlen(copy[i]);
+        const int broken = mhla_utf8_broken((const unsigned char *)copy[i], n) < n;
+        mhla_json_add(list, json_string(broken ? "" : copy[i]));
+    }
+    if (list) mhla_json_put(tree, "class_names", list);
+    char *text = tree && mhla_json_lost() == lost ? mhla_json_text(tree, JSON_INDENT(2)) : NULL;
+    json_decref(tree);
+    if ((names && copy == NULL) || text == NULL) {
+        mhla_names_free(copy, classes);
+        free(text);
+        return mhla_fail(MHLA_ENOMEM, "no memory for the names of %d classes", classes);
+    }
+    mhla_names_free(m->class_names, m->classes);
+    free(m->config);
+    m->class_names = copy;
+    m->classes = copy ? classes : 0;
+    m->config = text;
+    return MHLA_OK;
+}
+
+int mhla_model_classes(const mhla_model *m) {
+    if (m->architecture->classifier) {
+        mhla_classifier_info c;
+        m->architecture->classifier->describe(m->net, &c);
+        return c.classes;
+    }
+    mhla_denoiser_info d = {0};
+    if (m->architecture->denoiser) m->architecture->denoiser->describe(m->net, &d);
+    return d.classes;
+}
+
+const char *mhla_model_class_name(const mhla_model *m, int i) {
+    return m->class_names && i >= 0 && i < m->classes ? m->class_names[i] : NULL;
+}
+
 /* ---- Files ------------------------------------------------------------------------------------------------------- */
 
+/* Is something there that can be opened as a file, or told why not? */
 static int is_file(const char *folder, const char *name) {
     char path[PATH];
     struct stat info;
     return snprintf(path, sizeof path, "%s/%s", folder, name) < (int)sizeof path && stat(path, &info) == 0 &&
-           S_ISREG(info.st_mode);
+           !S_ISDIR(info.st_mode);
 }
 
 mhla_status mhla_model_locate(const char *path, const char *which, char *folder, char *weights, size_t size) {
@@ -97,6 +166,7 @@ mhla_status mhla_model_locate(const char *path, const char *which, char *folder,
     const int raw = which && strcmp(which, "raw") == 0, average = which && strcmp(which, "ema") == 0;
     if (which && !raw && !average) return mhla_fail(MHLA_EINVAL, "weights is \"%s\": expected raw or ema", which);
     if (stat(path, &info) != 0) return mhla_fail(MHLA_EIO, "%s: %s", path, strerror(errno));
+    if (!S_ISDIR(info.st_mode) && !S_ISREG(info.st_mode)) return mhla_fail(MHLA_EIO, "%s: not a regular file", path);
     if (strlen(path) + 32 > size) return mhla_fail(MHLA_EIO, "%.60s...: the path is too long", path);
     snprintf(folder, size, "%s", path);
     if (S_ISDIR(info.st_mode)) {
@@ -166,45 +236,141 @@ mhla_status mhla_params_save(const mhla_params *params, const char *path, const 
     return status;
 }
 
-static mhla_status read_config(json_t **tree, const mhla_family **family, const char *folder, char *path, size_t room) {
-    if (snprintf(path, room, "%s/config.json", folder) >= (int)room)
-        return mhla_fail(MHLA_EIO, "%.60s...: the path is too long", folder);
-    MHLA_TRY(mhla_json_load(tree, path));
-    if (!json_is_object(*tree)) return mhla_fail(MHLA_EDATA, "%s: no JSON object", path);
-    for (int i = FAMILIES; i-- > 0;) { /* the first one takes what no other does, and says what is
-                                             wrong with it; language models take any model_type that is not known before */
-        *family = families[i];
-        if ((*family)->fits(*tree)) break;
+mhla_status mhla_config_fits(const mhla_safetensors *file, double least) {
+    double held = 0.0;
+    for (int64_t i = 0; i < mhla_safetensors_count(file); i++) held += (double)mhla_safetensors_at(file, i)->count;
+    if (least <= held || least < 0x1p28) return MHLA_OK;
+    return mhla_fail(MHLA_EDATA, "%s: %.0f numbers in all; the model that config.json describes has %.0f or more",
+                     mhla_safetensors_path(file), held, least);
+}
+
+/* ---- Opening ----------------------------------------------------------------------------------------------------- */
+
+/* Weights that no config.json stands beside: a file, or the folder that `mhla convert` makes of one. */
+static int is_bare(const char *path) {
+    static const char *const endings[] = {".pt", ".pth", ".bin", ".safetensors"};
+    char folder[PATH];
+    struct stat info;
+    const size_t n = strlen(path);
+    if (n == 0 || n > PATH - 64 || stat(path, &info) != 0) return 0;
+    if (S_ISDIR(info.st_mode)) return is_file(path, "model.safetensors") && !is_file(path, "config.json");
+    int ends = 0;
+    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++) {
+        const size_t m = strlen(endings[i]);
+        ends |= n > m && strcmp(path + n - m, endings[i]) == 0;
     }
+    snprintf(folder, sizeof folder, "%s", path);
+    char *slash = strrchr(folder, '/');
+    if (slash) slash[slash == folder] = '\0';
+    return ends && !is_file(slash ? folder : ".", "config.json");
+}
+
+/* A GGUF file: `path` itself, or the only one of a folder without config.json. *is 0: it is none of these. */
+static mhla_status is_gguf(char *file, int *is, const char *path) {
+    struct stat info;
+    *is = 0;
+    if (stat(path, &info) != 0) return MHLA_OK; /* others say so */
+    if (!S_ISDIR(info.st_mode)) {
+        char magic[4];
+        int fd;
+        MHLA_TRY(mhla_file_open(&fd, NULL, path));
+        const ssize_t n = read(fd, magic, 4);
+        const int why = errno;
+        close(fd);
+        if (n < 0) return mhla_fail(MHLA_EIO, "%s: %s", path, strerror(why));
+        *is = n == 4 && mhla_gguf_is(magic, 4) && snprintf(file, PATH, "%s", path) < PATH;
+        return MHLA_OK;
+    }
+    int found = 0;
+    if (is_file(path, "config.json")) return MHLA_OK;
+    DIR *folder = opendir(path);
+    if (folder == NULL) return mhla_fail(MHLA_EIO, "%s: %s", path, strerror(errno));
+    for (struct dirent *e; (e = readdir(folder)) != NULL;) {
+        const size_t n = strlen(e->d_name);
+        if (n > 5 && strcmp(e->d_name + n - 5, ".gguf") == 0 && ++found == 1)
+            found = snprintf(file, PATH, "%s/%s", path, e->d_name) < PATH ? 1 : 2;
+    }
+    closedir(folder);
+    *is = found == 1;
+    return MHLA_OK;
+}
+
+/* What `path` holds. `weights` gets the name of what is opened, `config` room for a path. */
+typedef struct sources {
+    mhla_evidence e;
+    char folder[PATH], weights[PATH], config[PATH + 16];
+    mhla_safetensors *file;
+    mhla_gguf *gguf;
+    json_t *tree;
+} sources;
+
+static mhla_status look_at(sources *s, const char *path, const char *which) {
+    int gguf = 0;
+    s->e.path = path;
+    if (which == NULL) MHLA_TRY(is_gguf(s->weights, &gguf, path));
+    if (gguf) {
+        MHLA_TRY(mhla_gguf_open(&s->gguf, s->weights));
+        snprintf(s->folder, sizeof s->folder, "%s", s->weights);
+        s->e.gguf = s->gguf;
+        return MHLA_OK;
+    }
+    if (which == NULL && is_bare(path)) {
+        MHLA_TRY(mhla_safetensors_open(&s->file, path));
+        s->e.file = s->file;
+        return MHLA_OK;
+    }
+    MHLA_TRY(mhla_model_locate(path, which, s->folder, s->weights, sizeof s->folder - 16));
+    snprintf(s->config, sizeof s->config, "%s/config.json", s->folder);
+    MHLA_TRY(mhla_json_load(&s->tree, s->config));
+    if (!json_is_object(s->tree)) return mhla_fail(MHLA_EDATA, "%s: no JSON object", s->config);
+    MHLA_TRY(mhla_safetensors_open(&s->file, s->weights));
+    s->e = (mhla_evidence){.path = path, .config = s->tree, .config_path = s->config, .file = s->file};
+    return MHLA_OK;
+}
+
+static mhla_status read_names(mhla_model *m, const sources *s) {
+    char **names = NULL;
+    const int classes = mhla_model_classes(m);
+    if (classes == 0) return MHLA_OK;
+    MHLA_TRY(mhla_names_read(&names, json_object_get(s->tree, "class_names"), classes, s->config));
+    if (names == NULL) return MHLA_OK;
+    const mhla_status status = mhla_model_name_classes(m, names, classes);
+    mhla_names_free(names, classes);
+    return status;
+}
+
+static mhla_status remember(mhla_model *m, const sources *s) {
+    if (*s->folder && (m->origin = strdup(s->folder)) == NULL) return mhla_fail(MHLA_ENOMEM, "no memory");
+    if (s->file && (m->weights = strdup(mhla_safetensors_path(s->file))) == NULL)
+        return mhla_fail(MHLA_ENOMEM, "no memory");
     return MHLA_OK;
 }
 
 /* `which`: see mhla_model_open_weights. */
 static mhla_status open_model(mhla_model **model, const char *path, const mhla_open_desc *desc, const char *which) {
     *model = NULL;
-    char folder[PATH], weights[PATH], config[PATH];
-    json_t *tree = NULL;
-    const mhla_family *family = NULL;
-    mhla_safetensors *file = NULL;
+    mhla_open_desc own;
+    if (desc) {
+        MHLA_TRY(mhla_struct_in(&own, sizeof own, desc, "mhla_open_desc"));
+        desc = &own;
+    }
+    sources *s = calloc(1, sizeof *s);
+    if (s == NULL) return mhla_fail(MHLA_ENOMEM, "no memory to open a model");
+    const mhla_architecture *a = NULL;
     mhla_model *m = NULL;
-    if (desc && desc->size != sizeof *desc)
-        return mhla_fail(MHLA_EINVAL, "desc.size is %zu: set it to sizeof the structure", desc->size);
-    for (int i = 0; i < FAMILIES; i++) {
-        if (families[i]->open) MHLA_TRY(families[i]->open(model, path, desc));
-        if (*model) return MHLA_OK;
-    }
-    MHLA_TRY(mhla_model_locate(path, which, folder, weights, sizeof folder - 16));
-    mhla_status status = read_config(&tree, &family, folder, config, sizeof config);
-    if (status == MHLA_OK) status = mhla_safetensors_open(&file, weights);
-    if (status == MHLA_OK) status = family->read(&m, tree, file, desc, config);
-    if (status == MHLA_OK) status = family->load(m, file);
-    if (status == MHLA_OK) {
-        m->origin = strdup(folder);
-        m->weights = strdup(mhla_safetensors_path(file));
-        if (m->origin == NULL || m->weights == NULL) status = mhla_fail(MHLA_ENOMEM, "no memory");
-    }
-    mhla_safetensors_close(file);
-    json_decref(tree);
+    void *net = NULL;
+    mhla_status status = look_at(s, path, which);
+    if (status == MHLA_OK) status = mhla_architecture_detect(&a, &s->e);
+    if (status == MHLA_OK) status = a->read(&net, &s->e, desc);
+    /* a decoder keeps the keys of its file, which may be another program's */
+    if (status == MHLA_OK) status = mhla_model_wrap(&m, a, net, a->decoder ? s->tree : NULL);
+    if (status == MHLA_OK) status = read_names(m, s);
+    if (status == MHLA_OK) status = a->load ? a->load(m, &s->e, desc) : mhla_params_load(m->params, s->file);
+    if (status == MHLA_OK) status = remember(m, s);
+    mhla_safetensors_close(s->file);
+    mhla_gguf_close(s->gguf);
+    json_decref(s->tree);
+    free(s);
     if (status != MHLA_OK) {
         mhla_model_free(m);
         return status;
@@ -238,21 +404,36 @@ mhla_status mhla_model_save(const mhla_model *m, const char *folder) {
 
 mhla_status mhla_model_query(const mhla_model *m, mhla_model_info *info) {
     mhla_model_info full = {
-        .size = info->size,
+        .size = sizeof full,
         .config = m->config,
         .parameters = mhla_params_elements(m->params),
         .tensors = mhla_params_count(m->params),
         .weights = m->weights,
     };
-    if (info->size < sizeof info->size || info->size > sizeof full)
-        return mhla_fail(MHLA_EINVAL, "info.size is %zu: set it to sizeof the structure", info->size);
     for (int i = 0; i < full.tensors; i++) {
         const mhla_param *p = mhla_params_at(m->params, i);
         if (!(p->flags & (MHLA_PARAM_FROZEN | MHLA_PARAM_BUFFER))) full.trainable += p->count;
     }
-    m->family->query(m, &full);
-    memcpy(info, &full, info->size);
-    return MHLA_OK;
+    full.kind = m->architecture->kind;
+    full.classes = mhla_model_classes(m);
+    if (m->architecture->classifier) {
+        mhla_classifier_info c;
+        m->architecture->classifier->describe(m->net, &c);
+        full.channels = c.channels;
+        full.height = c.height;
+        full.width = c.width;
+        full.tokens = c.tokens;
+    }
+    if (m->architecture->denoiser) {
+        mhla_denoiser_info d;
+        m->architecture->denoiser->describe(m->net, &d);
+        full.channels = d.channels;
+        full.height = (int)d.extent.height;
+        full.width = (int)d.extent.width;
+        full.tokens = m->architecture->denoiser->tokens(m->net, d.extent);
+    }
+    m->architecture->query(m, &full);
+    return mhla_struct_out(info, &full, sizeof full, "mhla_model_info");
 }
 
 mhla_status mhla_model_tensor(const mhla_model *m, int i, mhla_tensor_info *info) {
@@ -260,10 +441,7 @@ mhla_status mhla_model_tensor(const mhla_model *m, int i, mhla_tensor_info *info
     if (i < 0 || i >= mhla_params_count(ps))
         return mhla_fail(MHLA_EINVAL, "tensor %d: the model has %d", i, mhla_params_count(ps));
     const mhla_param *p = mhla_params_at(ps, i);
-    mhla_tensor_info full = {info->size, p->name, p->dims, {0}, p->count, p->data};
+    mhla_tensor_info full = {sizeof full, p->name, p->dims, {0}, p->count, p->data};
     for (int a = 0; a < p->dims; a++) full.shape[a] = p->shape[a];
-    if (info->size < sizeof info->size || info->size > sizeof full)
-        return mhla_fail(MHLA_EINVAL, "info.size is %zu: set it to sizeof the structure", info->size);
-    memcpy(info, &full, info->size);
-    return MHLA_OK;
+    return mhla_struct_out(info, &full, sizeof full, "mhla_tensor_info");
 }

@@ -1,4 +1,4 @@
-/* What models of images share: the names of their classes, config.json as text. */
+/* Lists of texts: names of classes. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -31,36 +31,11 @@ mhla_status mhla_names_read(char ***names, const json_t *list, int classes, cons
         copy[i] = text ? strdup(text) : NULL;
         if (copy[i] == NULL) {
             mhla_names_free(copy, classes);
-            return mhla_fail(MHLA_EDATA, "%s: class_names[%d] is no text", path, i);
+            return text ? mhla_fail(MHLA_ENOMEM, "no memory for %d names", classes)
+                        : mhla_fail(MHLA_EDATA, "%s: class_names[%d] is no text", path, i);
         }
     }
     if (copy == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for %d names", classes);
     *names = copy;
     return MHLA_OK;
-}
-
-char *mhla_config_text(json_t *tree, char *const *names, int classes) {
-    if (tree && names) {
-        json_t *list = json_array();
-        for (int i = 0; i < classes; i++) json_array_append_new(list, json_string(names[i]));
-        json_object_set_new(tree, "class_names", list);
-    }
-    char *text = tree ? json_dumps(tree, JSON_INDENT(2)) : NULL;
-    json_decref(tree);
-    return text;
-}
-
-mhla_status mhla_config_fits(const mhla_safetensors *file, double least) {
-    double held = 0.0;
-    for (int64_t i = 0; i < mhla_safetensors_count(file); i++) held += (double)mhla_safetensors_at(file, i)->count;
-    if (least <= held || least < 0x1p28) return MHLA_OK;
-    return mhla_fail(MHLA_EDATA, "%s: %.0f numbers in all; the model that config.json describes has %.0f or more",
-                     mhla_safetensors_path(file), held, least);
-}
-
-const char *mhla_model_class_name(const mhla_model *m, int i) {
-    int classes = 0;
-    if (m->deit) classes = mhla_deit_config_of(m->deit)->classes;
-    if (m->dit) classes = mhla_dit_config_of(m->dit)->classes;
-    return m->class_names && i >= 0 && i < classes ? m->class_names[i] : NULL;
 }

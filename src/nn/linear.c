@@ -114,7 +114,7 @@ mhla_tensor *mhla_nn_linear(mhla_tape *t, mhla_param *w, mhla_param *b, mhla_act
     return y;
 }
 
-void mhla_nn_linears(mhla_tape *t, mhla_tensor **y, const mhla_layer_params *layers, int count, mhla_tensor *x) {
+void mhla_nn_linears(mhla_tape *t, mhla_tensor **y, const mhla_layer *layers, int count, mhla_tensor *x) {
     linear given[MHLA_PRODUCTS];
     for (int i = 0; i < count; i++) {
         y[i] = NULL;

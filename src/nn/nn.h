@@ -43,6 +43,38 @@ enum {
     MHLA_PARAM_MATRIX = 64 /* two axes, read by mhla_nn_linear and mhla_nn_embedding alone: other storage will do */
 };
 
+/* Initial values, said where a parameter is declared. They are a function of (seed, the parameter's name) alone. */
+struct mhla_param;
+typedef struct mhla_initial {
+    enum {
+        MHLA_INITIAL_CONSTANT,     /* number */
+        MHLA_INITIAL_NORMAL,       /* deviation `number` */
+        MHLA_INITIAL_TRUNC_NORMAL, /* the same, cut at +-2 as timm's: in units of 1 */
+        MHLA_INITIAL_XAVIER,       /* uniform, sqrt(6 / (fan_in + fan_out)); shape [out, in...] */
+        MHLA_INITIAL_TORCH,    /* PyTorch's default of linear and convolution: uniform, 1/sqrt(`number`), the fan_in */
+        MHLA_INITIAL_IDENTITY, /* of a square matrix */
+        MHLA_INITIAL_CENTRE,   /* depthwise kernels [D,1,k,k]: the middle 1, all else 0 */
+        MHLA_INITIAL_CALL      /* whatever `fill` writes; `of` is handed to it and lives as long as the parameter */
+    } kind;
+    double number;
+    mhla_status (*fill)(struct mhla_param *param, const void *of);
+    const void *of;
+} mhla_initial;
+
+#define MHLA_ZERO ((mhla_initial){.kind = MHLA_INITIAL_CONSTANT})
+#define MHLA_ONE ((mhla_initial){.kind = MHLA_INITIAL_CONSTANT, .number = 1.0})
+#define MHLA_NORMAL(deviation) ((mhla_initial){.kind = MHLA_INITIAL_NORMAL, .number = (deviation)})
+#define MHLA_TRUNC_NORMAL(deviation) ((mhla_initial){.kind = MHLA_INITIAL_TRUNC_NORMAL, .number = (deviation)})
+#define MHLA_XAVIER ((mhla_initial){.kind = MHLA_INITIAL_XAVIER})
+#define MHLA_TORCH(fan_in) ((mhla_initial){.kind = MHLA_INITIAL_TORCH, .number = (double)(fan_in)})
+
+/* Where the rows of a table of positions [1,first + H*W,D] lie: on a grid of H x W patches, of which the outermost pad[] on each
+ * side lie outside of the image. size 0: not such a table. */
+typedef struct mhla_param_grid {
+    int first, size[2];
+    double pad[2];
+} mhla_param_grid;
+
 typedef struct mhla_param {
     const char *name; /* as in the published checkpoints */
     int dims;
@@ -50,6 +82,8 @@ typedef struct mhla_param {
     int64_t count;    /* elements */
     mhla_dtype dtype; /* of storage; MHLA_F32 unless mhla_param_store said otherwise */
     unsigned flags;   /* the creator's to set */
+    mhla_initial initial;
+    mhla_param_grid grid;
     float mix_low, mix_high;
     float *data;         /* [count] master values; NULL where dtype is not MHLA_F32: `packed` is all there is */
     float *grad;         /* [count], NULL until training; meaningful where has_grad */
@@ -67,10 +101,12 @@ void mhla_params_free(mhla_params *params); /* and all handles; NULL is legal */
 
 /* A new handle, owned by the list, all zeros; the name is copied. NULL without memory or where the name exists: the list
  * keeps that failure for mhla_params_status, and adding goes on, so that a model asks once. */
-mhla_param *mhla_params_add(mhla_params *params, const char *name, const int64_t *shape, int dims, unsigned flags);
-/* The same with the name made by printf: mhla_params_addf(ps, MHLA_SHAPE(D, D), flags, "blocks.%d.attn.to_qkv.weight", i) */
-mhla_param *mhla_params_addf(mhla_params *params, const int64_t *shape, int dims, unsigned flags, const char *format,
-                             ...) __attribute__((format(printf, 5, 6)));
+mhla_param *mhla_params_add(mhla_params *params, const char *name, const int64_t *shape, int dims, unsigned flags,
+                            mhla_initial initial);
+/* The same with the name made by printf:
+ * mhla_params_addf(ps, MHLA_SHAPE(D, D), flags, MHLA_XAVIER, "blocks.%d.attn.to_qkv.weight", i) */
+mhla_param *mhla_params_addf(mhla_params *params, const int64_t *shape, int dims, unsigned flags, mhla_initial initial,
+                             const char *format, ...) __attribute__((format(printf, 6, 7)));
 mhla_status mhla_params_status(const mhla_params *params);
 
 int mhla_params_count(const mhla_params *params);                          /* handles */
@@ -99,15 +135,9 @@ mhla_status mhla_param_get_rows(float *rows, const mhla_param *param, int64_t fi
 /* MHLA_EINVAL naming the first parameter that has no `data`: "x is stored as q8_0: it cannot be trained". */
 mhla_status mhla_params_need_data(const mhla_params *params, const char *what);
 
-/* Initial values, a function of (seed, the parameter's name) alone. */
-void mhla_init_constant(mhla_param *param, float value);
-void mhla_init_normal(mhla_param *param, uint64_t seed, double deviation);
-void mhla_init_trunc_normal(mhla_param *param, uint64_t seed,
-                            double deviation); /* cut at +-2, as timm's: in units of 1 */
-void mhla_init_uniform(mhla_param *param, uint64_t seed, double bound);
-void mhla_init_xavier(mhla_param *param, uint64_t seed); /* uniform, sqrt(6 / (fan_in + fan_out)); shape [out, in...] */
-/* PyTorch's default of linear and convolution: uniform, 1/sqrt(fan_in); a bias takes the fan_in of its weight. */
-void mhla_init_torch(mhla_param *param, uint64_t seed, int64_t fan_in);
+/* Gives one parameter, or all of them, their initial values. What is not kept as float32 stays as it is. */
+mhla_status mhla_param_init(mhla_param *param, uint64_t seed);
+mhla_status mhla_params_init(mhla_params *params, uint64_t seed);
 
 /* ---- 2. The tape --------------------------------------------------------------------------------------------- */
 
@@ -203,10 +233,10 @@ mhla_tensor *mhla_nn_linear(mhla_tape *t, mhla_param *w, mhla_param *b, mhla_act
                             mhla_tensor *residual, mhla_tensor *x);
 
 /* Up to four layers that read the same x, y[i] [...,N_i] = x W_i^T + b_i, computed in one loop over threads. */
-typedef struct mhla_layer_params {
+typedef struct mhla_layer {
     mhla_param *w, *b;
-} mhla_layer_params;
-void mhla_nn_linears(mhla_tape *t, mhla_tensor **y, const mhla_layer_params *layers, int count, mhla_tensor *x);
+} mhla_layer;
+void mhla_nn_linears(mhla_tape *t, mhla_tensor **y, const mhla_layer *layers, int count, mhla_tensor *x);
 
 /* residual + drop_path(x W^T + b), the end of a branch, in one go; see drop path below. */
 mhla_tensor *mhla_nn_linear_drop(mhla_tape *t, float rate, mhla_param *w, mhla_param *b, mhla_tensor *residual,

@@ -99,7 +99,7 @@ static mhla_tensor *make(mhla_tape *t, mhla_param *w, mhla_param *b, float eps, 
                         .ldgate = gate ? gate->ld : 0,
                         .y = y->data,
                         .ldy = y->ld};
-    op->parts = mhla_part_count(x->rows, LEAST_ROWS);
+    op->parts = mhla_row_parts(x->rows, LEAST_ROWS);
     const int needs =
         x->needs_grad || (gate != NULL && gate->needs_grad) || mhla_param_trains(w) || mhla_param_trains(b);
     if (mhla_tape_keeps(t, needs)) {
@@ -228,7 +228,7 @@ mhla_tensor *mhla_nn_modulated_norm(mhla_tape *t, float eps, mhla_tensor *shift,
                         .ldx = x->ld,
                         .y = y->data,
                         .ldy = y->ld};
-    op->parts = mhla_part_count(x->shape[1], LEAST_ROWS);
+    op->parts = mhla_row_parts(x->shape[1], LEAST_ROWS);
     const int needs = x->needs_grad || shift->needs_grad || scale->needs_grad;
     if (mhla_tape_keeps(t, needs)) {
         op->n.mean = mhla_tape_floats(t, x->rows);

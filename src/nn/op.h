@@ -56,7 +56,6 @@ struct mhla_tape {
 };
 
 /* Places of random numbers: the tape's layers count from here; below are those of data loading. */
-enum { MHLA_PLACE_LAYERS = 1 << 16, MHLA_PLACE_INIT = 1 << 24 };
 
 /* ---- Forward ---- */
 
@@ -139,7 +138,7 @@ int mhla_tape_drop_path(mhla_tape *t, float rate, int64_t B, float **factors);
 
 /* Sums over many rows in a fixed cut: rows of a part, at most MHLA_PARTS parts. */
 enum { MHLA_PARTS = 64 };
-static inline int64_t mhla_part_count(int64_t rows, int64_t least) {
+static inline int64_t mhla_row_parts(int64_t rows, int64_t least) {
     const int64_t n = (rows + least - 1) / least;
     return n < MHLA_PARTS ? (n > 0 ? n : 1) : MHLA_PARTS;
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/numbers.h"
+#include "core/parallel.h"
 #include "nn/op.h"
 #include "ops/product/product.h"
 
@@ -90,7 +91,8 @@ static mhla_dtype storage_of(const mhla_params *params, const int64_t *shape, in
 
 void mhla_params_set_storage(mhla_params *params, mhla_dtype dtype) { params->storage = dtype; }
 
-mhla_param *mhla_params_add(mhla_params *params, const char *name, const int64_t *shape, int dims, unsigned flags) {
+mhla_param *mhla_params_add(mhla_params *params, const char *name, const int64_t *shape, int dims, unsigned flags,
+                            mhla_initial initial) {
     int64_t count = 1;
     if (dims < 1 || dims > MHLA_MAX_DIMS)
         return add_failed(
@@ -121,6 +123,7 @@ mhla_param *mhla_params_add(mhla_params *params, const char *name, const int64_t
     memcpy(p->shape, shape, (size_t)dims * sizeof *shape);
     p->count = count;
     p->flags = flags;
+    p->initial = initial;
     p->mix_high = 1.0f;
     p->version = 1;
     params->list[params->count++] = p;
@@ -128,14 +131,14 @@ mhla_param *mhla_params_add(mhla_params *params, const char *name, const int64_t
     return p;
 }
 
-mhla_param *mhla_params_addf(mhla_params *params, const int64_t *shape, int dims, unsigned flags, const char *format,
-                             ...) {
+mhla_param *mhla_params_addf(mhla_params *params, const int64_t *shape, int dims, unsigned flags, mhla_initial initial,
+                             const char *format, ...) {
     char name[256];
     va_list list;
     va_start(list, format);
     vsnprintf(name, sizeof name, format, list);
     va_end(list);
-    return mhla_params_add(params, name, shape, dims, flags);
+    return mhla_params_add(params, name, shape, dims, flags, initial);
 }
 
 mhla_status mhla_params_status(const mhla_params *params) { return params->status; }
@@ -283,48 +286,66 @@ mhla_status mhla_param_store(mhla_param *p, mhla_dtype dtype) {
 /* ---- Initial values ---- */
 
 static mhla_rng init_rng(const mhla_param *p, uint64_t seed) {
-    return mhla_rng_make(seed, 0, name_hash(p->name), MHLA_PLACE_INIT);
+    return mhla_rng_make(seed, 0, name_hash(p->name), MHLA_PLACE_INITIAL);
 }
 
-void mhla_init_constant(mhla_param *p, float value) {
-    if (p == NULL || p->data == NULL) return;
-    for (int64_t i = 0; i < p->count; i++) p->data[i] = value;
-    mhla_param_touch(p);
-}
-
-void mhla_init_normal(mhla_param *p, uint64_t seed, double deviation) {
-    if (p == NULL || p->data == NULL) return;
-    mhla_rng r = init_rng(p, seed);
-    for (int64_t i = 0; i < p->count; i++) p->data[i] = (float)(deviation * mhla_rng_normal(&r));
-    mhla_param_touch(p);
-}
-
-void mhla_init_trunc_normal(mhla_param *p, uint64_t seed, double deviation) {
-    if (p == NULL || p->data == NULL) return;
+static void fill_normal(mhla_param *p, uint64_t seed, double deviation, double most) {
     mhla_rng r = init_rng(p, seed);
     for (int64_t i = 0; i < p->count; i++) {
         double x = deviation * mhla_rng_normal(&r);
-        while (x < -2.0 || x > 2.0) x = deviation * mhla_rng_normal(&r);
+        while (x < -most || x > most) x = deviation * mhla_rng_normal(&r);
         p->data[i] = (float)x;
     }
-    mhla_param_touch(p);
 }
 
-void mhla_init_uniform(mhla_param *p, uint64_t seed, double bound) {
-    if (p == NULL || p->data == NULL) return;
+static void fill_uniform(mhla_param *p, uint64_t seed, double bound) {
     mhla_rng r = init_rng(p, seed);
     for (int64_t i = 0; i < p->count; i++) p->data[i] = (float)(bound * (2.0 * (double)mhla_rng_uniform(&r) - 1.0));
-    mhla_param_touch(p);
 }
 
-void mhla_init_xavier(mhla_param *p, uint64_t seed) {
-    if (p == NULL) return;
+static double xavier_bound(const mhla_param *p) {
     int64_t field = 1; /* of a convolution */
     for (int i = 2; i < p->dims; i++) field *= p->shape[i];
     const int64_t in = p->dims > 1 ? p->shape[1] : 1;
-    mhla_init_uniform(p, seed, sqrt(6.0 / (double)((p->shape[0] + in) * field)));
+    return sqrt(6.0 / (double)((p->shape[0] + in) * field));
 }
 
-void mhla_init_torch(mhla_param *p, uint64_t seed, int64_t fan_in) {
-    mhla_init_uniform(p, seed, 1.0 / sqrt((double)fan_in));
+mhla_status mhla_param_init(mhla_param *p, uint64_t seed) {
+    const mhla_initial *x = &p->initial;
+    const int64_t row = p->count / p->shape[0];
+    mhla_status status = MHLA_OK;
+    if (p->data == NULL) return MHLA_OK;
+    switch (x->kind) {
+    case MHLA_INITIAL_NORMAL: fill_normal(p, seed, x->number, INFINITY); break;
+    case MHLA_INITIAL_TRUNC_NORMAL: fill_normal(p, seed, x->number, 2.0); break;
+    case MHLA_INITIAL_XAVIER: fill_uniform(p, seed, xavier_bound(p)); break;
+    case MHLA_INITIAL_TORCH: fill_uniform(p, seed, 1.0 / sqrt(x->number)); break;
+    case MHLA_INITIAL_CALL: status = x->fill(p, x->of); break;
+    default:
+        for (int64_t i = 0; i < p->count; i++)
+            p->data[i] = x->kind == MHLA_INITIAL_CONSTANT   ? (float)x->number
+                         : x->kind == MHLA_INITIAL_IDENTITY ? (float)(i / row == i % row)
+                                                            : (float)(i % row == row / 2);
+    }
+    mhla_param_touch(p);
+    return status;
+}
+
+typedef struct initials {
+    mhla_params *params;
+    uint64_t seed;
+} initials;
+
+static void init_task(void *arg, int64_t i, int worker) {
+    const initials *x = arg;
+    mhla_param *p = mhla_params_at(x->params, (int)i);
+    (void)worker;
+    if (p->initial.kind != MHLA_INITIAL_CALL) (void)mhla_param_init(p, x->seed); /* then it does not fail */
+}
+
+mhla_status mhla_params_init(mhla_params *params, uint64_t seed) {
+    mhla_parallel(NULL, params->count, init_task, &(initials){params, seed});
+    for (int i = 0; i < params->count; i++)
+        if (params->list[i]->initial.kind == MHLA_INITIAL_CALL) MHLA_TRY(mhla_param_init(params->list[i], seed));
+    return MHLA_OK;
 }

@@ -133,7 +133,7 @@ mhla_tensor *mhla_nn_short_conv(mhla_tape *t, mhla_param *w, const int64_t *cu_s
     mhla_tensor *y = op ? mhla_tape_tensor(t, x->shape, x->dims) : NULL;
     if (y == NULL) return NULL;
     *op = (conv){.x = x, .y = y, .w = w, .W = w->shape[2], .cu_seqlens = cu_seqlens, .sequences = sequences};
-    op->parts = mhla_part_count(x->rows, LEAST_ROWS);
+    op->parts = mhla_row_parts(x->rows, LEAST_ROWS);
     mhla_tape_run(t, op->parts, forward_task, op);
     return mhla_tape_record(t, &op->r, conv_backward, y, x->needs_grad || mhla_param_trains(w));
 }

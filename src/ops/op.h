@@ -49,9 +49,10 @@ static inline int64_t mhla_seq_batch(const mhla_call *c, int64_t s) { return c->
 
 static inline size_t mhla_dtype_size(mhla_dtype dtype) { return dtype == MHLA_F32 ? 4 : 2; }
 
-/* Address of element [b,t,h,0]. */
+/* Address of element [b,t,h,0]; of a tensor that is not there, NULL. */
 static inline const void *mhla_at(const void *x, mhla_dtype dtype, const mhla_strides *s, int64_t b, int64_t t,
                                   int64_t h) {
+    if (x == NULL) return NULL;
     return (const char *)x + (b * s->batch + t * s->token + h * s->head) * (int64_t)mhla_dtype_size(dtype);
 }
 

@@ -58,7 +58,7 @@ mhla_status mhla_plan_create(mhla_plan **plan, const mhla_plan_desc *desc) {
     CHECK(plan != NULL, "plan is NULL");
     *plan = NULL;
     mhla_plan_desc d;
-    MHLA_TRY(mhla_copy_struct(&d, sizeof d, desc, "plan_desc"));
+    MHLA_TRY(mhla_struct_in(&d, sizeof d, desc, "mhla_plan_desc"));
     MHLA_TRY(check_desc(&d));
     mhla_plan *p = mhla_alloc_zero(sizeof *p);
     if (p == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for a plan");
@@ -200,7 +200,7 @@ static mhla_status check_sizes(mhla_run *run, const mhla_plan *plan, const mhla_
     CHECK(plan != NULL, "plan is NULL");
     memset(run, 0, sizeof *run);
     run->plan = plan;
-    MHLA_TRY(mhla_copy_struct(&run->call, sizeof run->call, given, "call"));
+    MHLA_TRY(mhla_struct_in(&run->call, sizeof run->call, given, "mhla_call"));
     mhla_call *c = &run->call;
     const mhla_plan_desc *d = &plan->d;
     const int H = d->heads, G = d->kv_heads, K = d->key_dim, V = d->value_dim;
@@ -317,7 +317,7 @@ static mhla_status check_backward(mhla_run *run, const mhla_plan *plan, const mh
     CHECK(dO != NULL, "dO is NULL");
     MHLA_TRY(check_inputs(run, q, k, v, mix));
     run->dO = dO;
-    MHLA_TRY(mhla_copy_struct(&run->grads, sizeof run->grads, grads, "grads"));
+    MHLA_TRY(mhla_struct_in(&run->grads, sizeof run->grads, grads, "mhla_grads"));
     const mhla_call *c = &run->call;
     const mhla_plan_desc *d = &plan->d;
     mhla_grads *g = &run->grads;

@@ -100,7 +100,7 @@ static const char *cpu_model(void) {
     static char model[128];
     if (model[0]) return model;
     char line[256], found[sizeof model] = "unknown";
-    FILE *f = fopen("/proc/cpuinfo", "r");
+    FILE *f = fopen("/proc/cpuinfo", "re");
     while (f && fgets(line, sizeof line, f)) {
         const char *colon = strchr(line, ':');
         if (strncmp(line, "model name", 10) == 0 && colon) {
@@ -115,17 +115,13 @@ static const char *cpu_model(void) {
 
 mhla_status mhla_cpu_query(mhla_cpu_info *info) {
     static char available[96];
-    if (info == NULL) return mhla_fail(MHLA_EINVAL, "info is NULL");
-    const size_t size = info->size;
-    if (size < 2 * sizeof size || size > 65536)
-        return mhla_fail(MHLA_EINVAL, "info.size is %zu: set it to sizeof(mhla_cpu_info)", size);
     char text[sizeof available] = "";
     for (int i = 0; i < ROWS; i++)
         if (rows[i].runs_here())
             snprintf(text + strlen(text), sizeof text - strlen(text), "%s%s", *text ? " " : "", rows[i].table->name);
     memcpy(available, text, sizeof available);
-    mhla_cpu_info full = {
-        .size = size,
+    const mhla_cpu_info full = {
+        .size = sizeof full,
         .isa = mhla_kernels_get()->name,
         .why = why,
         .available = available,
@@ -136,8 +132,7 @@ mhla_status mhla_cpu_query(mhla_cpu_info *info) {
         .l2 = cache_size(_SC_LEVEL2_CACHE_SIZE),
         .l3 = cache_size(_SC_LEVEL3_CACHE_SIZE),
     };
-    memcpy(info, &full, size < sizeof full ? size : sizeof full);
-    return MHLA_OK;
+    return mhla_struct_out(info, &full, sizeof full, "mhla_cpu_info");
 }
 
 /* ---- Ceilings ---- */

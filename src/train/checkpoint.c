@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 #include "core/status.h"
-#include "io/file.h"
+#include "file/file.h"
 #include "train/train.h"
 
 enum { PATH = MHLA_RUN_PATH };
@@ -32,17 +32,6 @@ static mhla_status flush_folder(const char *path) {
     const int why = errno;
     close(fd);
     return bad ? mhla_fail(MHLA_EIO, "%s: %s", path, strerror(why)) : MHLA_OK;
-}
-
-/* Removes a folder of plain files. What cannot be removed stays; it is no checkpoint by its name. */
-static void remove_folder(const char *path) {
-    DIR *dir = opendir(path);
-    if (dir) {
-        for (const struct dirent *e; (e = readdir(dir)) != NULL;)
-            if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0) unlinkat(dirfd(dir), e->d_name, 0);
-        closedir(dir);
-    }
-    rmdir(path);
 }
 
 static mhla_status point(const char *run, const char *name, int64_t step) {
@@ -76,10 +65,10 @@ static void clean(const char *run, int64_t last, int64_t best) {
         snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
         if (strncmp(e->d_name, ".tmp-", 5) == 0 || strncmp(e->d_name, ".old-", 5) == 0 ||
             strncmp(e->d_name, "prev-", 5) == 0) {
-            remove_folder(path);
+            mhla_folder_remove(path);
         } else if (step >= 0 && step != last && step != best) {
             snprintf(trash, sizeof trash, "%s/.old-%s", folder, e->d_name);
-            if (rename(path, trash) == 0) remove_folder(trash);
+            if (rename(path, trash) == 0) mhla_folder_remove(trash);
         }
     }
     closedir(dir);
@@ -141,19 +130,21 @@ static mhla_status write_optimizer(mhla_trainer *t, const char *path) {
 }
 
 static mhla_status write_state(const mhla_trainer *t, const char *path) {
+    const unsigned lost = mhla_json_lost();
     json_t *tree = json_object();
-    json_object_set_new(tree, "step", json_integer(t->step));
-    json_object_set_new(tree, "steps", json_integer(t->steps));
-    json_object_set_new(tree, "epoch", json_integer(t->step / t->per_epoch));
-    json_object_set_new(tree, "batch", json_integer(t->step % t->per_epoch));
-    json_object_set_new(tree, "evaluated_step", json_integer(t->evaluated));
-    json_object_set_new(tree, "weights", json_string(t->average_counts ? "ema" : "raw")); /* which did better there */
-    json_object_set_new(tree, "best_step", json_integer(t->best_step));
+    mhla_json_put(tree, "step", json_integer(t->step));
+    mhla_json_put(tree, "steps", json_integer(t->steps));
+    mhla_json_put(tree, "epoch", json_integer(t->step / t->per_epoch));
+    mhla_json_put(tree, "batch", json_integer(t->step % t->per_epoch));
+    mhla_json_put(tree, "evaluated_step", json_integer(t->evaluated));
+    mhla_json_put(tree, "weights", json_string(t->average_counts ? "ema" : "raw")); /* which did better there */
+    mhla_json_put(tree, "best_step", json_integer(t->best_step));
     char best[64];
     snprintf(best, sizeof best, "best_%s", t->task->measure);
-    json_object_set_new(tree, best, mhla_json_real(t->best));
-    json_object_set_new(tree, "ema_updates", json_integer(t->ema ? *mhla_ema_updates(t->ema) : 0));
-    const mhla_status status = tree ? mhla_json_save(tree, path) : mhla_fail(MHLA_ENOMEM, "no memory");
+    mhla_json_put(tree, best, mhla_json_real(t->best));
+    mhla_json_put(tree, "ema_updates", json_integer(t->ema ? *mhla_ema_updates(t->ema) : 0));
+    const mhla_status status = mhla_json_lost() == lost ? mhla_json_save(tree, path)
+                                                        : mhla_fail(MHLA_ENOMEM, "%s: no memory to write it", path);
     json_decref(tree);
     return status;
 }
@@ -180,7 +171,7 @@ mhla_status mhla_checkpoint_write(mhla_trainer *t) {
     snprintf(temporary, sizeof temporary, "%s/.tmp-step-%08lld", all, (long long)t->step);
     snprintf(final, sizeof final, "%s/step-%08lld", all, (long long)t->step);
     snprintf(old, sizeof old, "%s/prev-step-%08lld", all, (long long)t->step);
-    remove_folder(temporary);
+    mhla_folder_remove(temporary);
     mhla_status status = fill(t, temporary);
     /* One of the same step is there only where an evaluation was interrupted; it is the same but for that. */
     if (status == MHLA_OK && t->saved == t->step) rename(final, old);
@@ -188,7 +179,7 @@ mhla_status mhla_checkpoint_write(mhla_trainer *t) {
         status = mhla_fail(MHLA_EIO, "%s: %s", final, strerror(errno));
     if (status == MHLA_OK) status = flush_folder(all);
     if (status != MHLA_OK) {
-        remove_folder(temporary);
+        mhla_folder_remove(temporary);
         return status;
     }
     t->saved = t->step;

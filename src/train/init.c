@@ -1,6 +1,6 @@
-/* Fine-tuning: the values of one model for another that differs in classes, resolution or attention. What fits is taken,
- * a learned position embedding is interpolated and DiT's table made anew, the rest keeps its fresh values; all of it is
- * told. */
+/* Fine-tuning: a model takes the values of another that differs in classes, resolution, attention or names. What fits is
+ * taken, a learned table of positions is interpolated, one that a formula makes is made anew, the rest keeps its fresh
+ * values; all of it is reported. */
 #include <fnmatch.h>
 #include <math.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 
 typedef void (*note_fn)(void *user, const char *text);
 
-/* ---- Position embeddings --------------------------------------------------------------------------------------------- */
+/* ---- Tables of positions ------------------------------------------------------------------------------------------------ */
 
 /* The cubic kernel that images are resized with (a = -0.5). */
 static double cubic(double x) {
@@ -22,39 +22,35 @@ static double cubic(double x) {
 
 /* weights [to,from] of one axis: place i of the new grid lies at the same part of the image as what it is made of in the
  * old one. Padding lies outside of the image on both; a place beyond the old grid takes its edge. */
-static double *axis_weights(const mhla_deit_config *to, const mhla_deit_config *from, int axis, int *n_to,
-                            int *n_from) {
-    *n_to = (to->image[axis] + 2 * to->padding[axis]) / to->patch;
-    *n_from = (from->image[axis] + 2 * from->padding[axis]) / from->patch;
-    const double pad_to = (double)to->padding[axis] / to->patch, pad_from = (double)from->padding[axis] / from->patch;
-    const double scale = ((double)from->image[axis] / from->patch) / ((double)to->image[axis] / to->patch);
+static double *axis_weights(const mhla_param_grid *to, const mhla_param_grid *from, int axis) {
+    const int n = to->size[axis], m = from->size[axis];
+    const double scale = (m - 2.0 * from->pad[axis]) / (n - 2.0 * to->pad[axis]);
     const double wide = fmax(scale, 1.0); /* shrinking averages over more */
-    double *w = calloc((size_t)*n_to * (size_t)*n_from, sizeof *w);
-    for (int i = 0; w && i < *n_to; i++) {
-        double centre = (i + 0.5 - pad_to) * scale + pad_from;
+    double *w = calloc((size_t)n * (size_t)m, sizeof *w);
+    for (int i = 0; w && i < n; i++) {
+        double centre = (i + 0.5 - to->pad[axis]) * scale + from->pad[axis];
         if (centre < 0.0) centre = 0.5;
-        if (centre > *n_from) centre = *n_from - 0.5;
+        if (centre > m) centre = m - 0.5;
         double sum = 0.0;
-        for (int j = 0; j < *n_from; j++) sum += w[i * *n_from + j] = cubic((j + 0.5 - centre) / wide);
-        for (int j = 0; j < *n_from; j++) w[i * *n_from + j] /= sum;
+        for (int j = 0; j < m; j++) sum += w[i * m + j] = cubic((j + 0.5 - centre) / wide);
+        for (int j = 0; j < m; j++) w[i * m + j] /= sum;
     }
     return w;
 }
 
-/* old [1, c + h*w, D] -> data [1, C + H*W, D]; a class token's row is taken as it is, or left out. */
-static mhla_status interpolate(float *data, const float *old, const mhla_deit_config *to,
-                               const mhla_deit_config *from) {
-    int H, W, h, w;
-    const int D = to->dim;
-    double *rows = axis_weights(to, from, 0, &H, &h), *columns = axis_weights(to, from, 1, &W, &w);
+/* [1, c + h*w, D] -> [1, C + H*W, D]; a class token's row is taken as it is, or left out. */
+static mhla_status interpolate(mhla_param *p, const mhla_param *q) {
+    const mhla_param_grid *to = &p->grid, *from = &q->grid;
+    const int H = to->size[0], W = to->size[1], h = from->size[0], w = from->size[1], D = (int)p->shape[2];
+    double *rows = axis_weights(to, from, 0), *columns = axis_weights(to, from, 1);
     if (rows == NULL || columns == NULL) {
         free(rows);
         free(columns);
         return mhla_fail(MHLA_ENOMEM, "no memory for a position embedding");
     }
-    if (to->class_token && from->class_token) memcpy(data, old, (size_t)D * sizeof *data);
-    data += (int64_t)to->class_token * D;
-    old += (int64_t)from->class_token * D;
+    if (to->first && from->first) memcpy(p->data, q->data, (size_t)D * sizeof *p->data);
+    float *data = p->data + (int64_t)to->first * D;
+    const float *old = q->data + (int64_t)from->first * D;
     for (int y = 0; y < H; y++)
         for (int x = 0; x < W; x++)
             for (int d = 0; d < D; d++) {
@@ -72,37 +68,60 @@ static mhla_status interpolate(float *data, const float *old, const mhla_deit_co
     return MHLA_OK;
 }
 
-/* ---- Names ------------------------------------------------------------------------------------------------------------- */
+/* ---- Names --------------------------------------------------------------------------------------------------------------- */
 
-/* The same layer under the name that another attention, or another way to read out, gives it. */
-static const mhla_stored *find(const mhla_safetensors *file, const char *name) {
-    static const char *const pairs[][2] = {{".attn.qkv.", ".attn.to_qkv."},
-                                           {".attn.qkv.", ".attn.qkvo."},
-                                           {".attn.to_qkv.", ".attn.qkvo."},
-                                           {".attn.proj.", ".attn.to_out.0."},
-                                           {"fc_norm.", "norm."}};
-    enum { PAIRS = sizeof pairs / sizeof *pairs };
-    const mhla_stored *s = mhla_safetensors_find(file, name);
-    for (int i = 0; i < 2 * PAIRS && s == NULL; i++) {
-        const char *mine = pairs[i / 2][i % 2], *other = pairs[i / 2][1 - i % 2], *at = strstr(name, mine);
-        char changed[256];
-        if (at == NULL || (i / 2 == PAIRS - 1 && at != name)) continue;
-        snprintf(changed, sizeof changed, "%.*s%s%s", (int)(at - name), name, other, at + strlen(mine));
-        s = mhla_safetensors_find(file, changed);
+/* One name for a layer, whichever its architecture, attention or file gives it. */
+static const char *common_name(char name[256], const char *given) {
+    static const char *const pairs[][2] = {
+        {"model.embed_tokens.", "model.embeddings."},
+        {".input_layernorm.", ".attn_norm."},
+        {".post_attention_layernorm.", ".mlp_norm."},
+        {".self_attn.", ".attn."},
+        {".attn.qkvo.", ".attn.qkv."},
+        {".attn.to_qkv.", ".attn.qkv."},
+        {".attn.to_out.0.", ".attn.proj."},
+    };
+    snprintf(name, 256, "%s", strncmp(given, "fc_norm.", 8) == 0 ? given + 3 : given);
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+        char rest[256];
+        char *at = strstr(name, pairs[i][0]);
+        if (at == NULL) continue;
+        snprintf(rest, sizeof rest, "%s", at + strlen(pairs[i][0]));
+        snprintf(at, 256 - (size_t)(at - name), "%s%s", pairs[i][1], rest);
     }
-    return s;
+    return name;
 }
 
-/* A list of names for people: "blocks.0.attn.x", "blocks.1.attn.x", ... is told once, as "blocks.*.attn.x". */
+/* The parameter of `from` that stands for `name`; its own name first, because a model may have both of a pair. */
+static const mhla_param *find(const mhla_model *from, const char *name) {
+    const mhla_param *same = mhla_params_find(from->params, name);
+    char wanted[256], other[256];
+    common_name(wanted, name);
+    for (int i = 0; i < mhla_params_count(from->params) && same == NULL; i++) {
+        const mhla_param *p = mhla_params_at(from->params, i);
+        if (strcmp(common_name(other, p->name), wanted) == 0) same = p;
+    }
+    /* an output matrix of its own begins as the embedding of a model that ties them */
+    if (same == NULL && from->architecture->decoder && strcmp(wanted, "lm_head.weight") == 0)
+        same = mhla_text_output(from);
+    return same;
+}
+
+/* Names for people: "blocks.0.attn.x", "blocks.1.attn.x", ... are reported once, as "blocks.*.attn.x". */
 typedef struct name_list {
     char text[768];
     int count;
 } name_list;
 
 static void list_add(name_list *l, const char *name) {
+    static const char *const starts[] = {"blocks.", "model.layers."};
     char general[256], quoted[264];
-    const char *dot = strncmp(name, "blocks.", 7) == 0 ? strchr(name + 7, '.') : NULL;
-    snprintf(general, sizeof general, "%s%s", dot ? "blocks.*" : name, dot ? dot : "");
+    snprintf(general, sizeof general, "%s", name);
+    for (int i = 0; i < 2; i++) {
+        const size_t n = strlen(starts[i]);
+        const char *dot = strncmp(name, starts[i], n) == 0 ? strchr(name + n, '.') : NULL;
+        if (dot) snprintf(general, sizeof general, "%s*%s", starts[i], dot);
+    }
     snprintf(quoted, sizeof quoted, " %s,", general);
     l->count++;
     if (strstr(l->text, quoted)) return;
@@ -113,7 +132,7 @@ static void list_add(name_list *l, const char *name) {
         strcat(l->text, " ..,");
 }
 
-static void list_tell(const name_list *l, const char *what, note_fn note, void *user) {
+static void list_report(const name_list *l, const char *what, note_fn note, void *user) {
     char text[900];
     if (l->count == 0) return;
     snprintf(text, sizeof text, "%s (%d):%s", what, l->count, l->text);
@@ -121,117 +140,100 @@ static void list_tell(const name_list *l, const char *what, note_fn note, void *
     note(user, text);
 }
 
-static int same_shape(const mhla_stored *s, const mhla_param *p) { return mhla_stored_alike(s, p->dims, p->shape); }
-
 /* ---- The work ------------------------------------------------------------------------------------------------------------ */
 
-/* Positions of another grid than `p` has, interpolated; *taken is 0 where they are of another model altogether. */
-static mhla_status move_positions(int *taken, mhla_param *p, const mhla_stored *s, const mhla_deit_config *to,
-                                  const mhla_deit_config *from, note_fn note, void *user) {
+static int same_shape(const mhla_param *a, const mhla_param *b) {
+    int64_t before = 1, after = 1; /* a 1x1 convolution is a linear layer: ones at the end count for nothing */
+    for (int i = 0; i < a->dims || i < b->dims; i++) {
+        before = i < a->dims ? a->shape[i] : 1;
+        after = i < b->dims ? b->shape[i] : 1;
+        if (before != after) return 0;
+    }
+    return 1;
+}
+
+static int same_grid(const mhla_param *a, const mhla_param *b) {
+    const mhla_param_grid *x = &a->grid, *y = &b->grid;
+    return x->first == y->first && x->size[0] == y->size[0] && x->size[1] == y->size[1] && x->pad[0] == y->pad[0] &&
+           x->pad[1] == y->pad[1];
+}
+
+/* q, k and v of a projection that has a gate as its fourth part, or for one that has: the first three parts are taken. */
+static int same_parts(const mhla_param *p, const mhla_param *q) {
+    const int64_t mine = p->shape[0], other = q->shape[0];
+    return strstr(p->name, "qkv") && (3 * mine == 4 * other || 4 * mine == 3 * other) &&
+           p->count / mine == q->count / other;
+}
+
+typedef struct adoption {
+    name_list fresh, shapes, unused, parts;
+    int taken, formula; /* tensors; among them those that a formula makes */
+    note_fn note;
+    void *user;
+} adoption;
+
+static mhla_status take(adoption *a, mhla_param *p, const mhla_param *q) {
     char text[160];
-    *taken = s->rank == 3 && s->shape[2] == to->dim && s->shape[1] == mhla_deit_tokens(from);
-    if (!*taken) return MHLA_OK;
-    float *old = malloc((size_t)s->count * sizeof *old);
-    mhla_status status = old ? mhla_stored_read(old, s) : mhla_fail(MHLA_ENOMEM, "no memory for %s", p->name);
-    if (status == MHLA_OK) status = interpolate(p->data, old, to, from);
-    free(old);
-    MHLA_TRY(status);
+    const int grid = p->grid.size[0] && q->grid.size[0] && p->shape[2] == q->shape[2];
+    if (p->initial.kind == MHLA_INITIAL_CALL && (p->flags & MHLA_PARAM_FROZEN)) {
+        snprintf(text, sizeof text, "%.100s: made anew for this size", p->name);
+        if (p->count != q->count) a->note(a->user, text);
+        a->taken++;
+        a->formula++;
+        return MHLA_OK;
+    }
+    if (grid && !same_grid(p, q)) {
+        MHLA_TRY(interpolate(p, q));
+        snprintf(text, sizeof text, "%.60s: interpolated from %lld to %lld positions", p->name, (long long)q->shape[1],
+                 (long long)p->shape[1]);
+        a->note(a->user, text);
+    } else if (same_shape(p, q)) {
+        memcpy(p->data, q->data, (size_t)p->count * sizeof *p->data);
+    } else if (same_parts(p, q)) {
+        memcpy(p->data, q->data, (size_t)(p->count < q->count ? p->count : q->count) * sizeof *p->data);
+        list_add(&a->parts, p->name);
+    } else {
+        list_add(&a->shapes, p->name);
+        return MHLA_OK;
+    }
     mhla_param_touch(p);
-    snprintf(text, sizeof text, "pos_embed: interpolated from %lld to %lld positions", (long long)s->shape[1],
-             (long long)p->shape[1]);
-    note(user, text);
+    a->taken++;
     return MHLA_OK;
 }
 
-/* q, k and v of a projection that has a gate as its fourth part, or for one that has: the first three parts go over. *taken is 0
- * where the tensors are of other shapes. */
-static mhla_status move_parts(int *taken, mhla_param *p, const mhla_stored *s) {
-    const int64_t mine = p->shape[0], other = s->rank > 0 ? s->shape[0] : 0, width = p->count / mine;
-    *taken = (3 * mine == 4 * other || 4 * mine == 3 * other) && s->count == other * width;
-    if (!*taken || s->count == 0) return MHLA_OK;
-    float *all = malloc((size_t)s->count * sizeof *all);
-    const mhla_status status = all ? mhla_stored_read(all, s) : mhla_fail(MHLA_ENOMEM, "no memory for %s", p->name);
-    if (status == MHLA_OK) memcpy(p->data, all, (size_t)((mine < other ? mine : other) * width) * sizeof *all);
-    free(all);
-    mhla_param_touch(p);
-    return status;
-}
-
-/* `from` is the config of a classifier, NULL for diffusion models: their table of positions is a formula, not learned. */
-static mhla_status adopt(mhla_model *model, const mhla_safetensors *file, const mhla_deit_config *from, note_fn note,
-                         void *user) {
-    mhla_params *ps = model->params;
-    const mhla_deit_config *to = from ? mhla_deit_config_of(model->deit) : NULL;
-    name_list fresh = {0}, shapes = {0}, unused = {0}, parts = {0};
-    int taken = 0, formula = 0;
-    char text[160];
-    for (int i = 0; i < mhla_params_count(ps); i++) {
-        mhla_param *p = mhla_params_at(ps, i);
-        const mhla_stored *s = find(file, p->name);
-        if (s == NULL) {
-            list_add(&fresh, p->name);
-            continue;
-        }
-        const int positions = strcmp(p->name, "pos_embed") == 0;
-        /* The same number of positions may still stand for another grid, so configs decide, not shapes. */
-        const int moved = positions && from &&
-                          (!same_shape(s, p) || memcmp(to->image, from->image, sizeof to->image) != 0 ||
-                           memcmp(to->padding, from->padding, sizeof to->padding) != 0 || to->patch != from->patch);
-        int done = 0;
-        if (moved) MHLA_TRY(move_positions(&done, p, s, to, from, note, user));
-        if (positions && from == NULL) {
-            if (s->count != p->count) note(user, "pos_embed: made anew for this size");
-            done = formula = 1;
-        }
-        if (strstr(p->name, "qkv") && !done && !same_shape(s, p)) {
-            MHLA_TRY(move_parts(&done, p, s));
-            if (done) list_add(&parts, p->name);
-        }
-        if (done) {
-            taken++;
-        } else if (same_shape(s, p)) {
-            MHLA_TRY(mhla_stored_read(p->data, s));
-            mhla_param_touch(p);
-            taken++;
-        } else {
-            list_add(&shapes, p->name);
-        }
+static mhla_status adopt(adoption *a, mhla_model *model, const mhla_model *from, const char *path) {
+    const int n = mhla_params_count(model->params), others = mhla_params_count(from->params);
+    char *used = calloc((size_t)others + 1, 1), text[300];
+    mhla_status status = used ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory for a list of tensors");
+    for (int i = 0; i < n && status == MHLA_OK; i++) {
+        mhla_param *p = mhla_params_at(model->params, i);
+        const mhla_param *q = find(from, p->name);
+        for (int k = 0; k < others && q; k++) used[k] |= mhla_params_at(from->params, k) == q;
+        if (q)
+            status = take(a, p, q);
+        else
+            list_add(&a->fresh, p->name);
     }
-    for (int64_t i = 0; i < mhla_safetensors_count(file); i++) {
-        const char *name = mhla_safetensors_at(file, i)->name;
-        int used = 0;
-        for (int k = 0; k < mhla_params_count(ps) && !used; k++) {
-            const mhla_stored *s = find(file, mhla_params_at(ps, k)->name);
-            used = s && strcmp(s->name, name) == 0;
-        }
-        if (!used) list_add(&unused, name);
-    }
-    if (taken == formula)
-        return mhla_fail(MHLA_EDATA, "%s: not one tensor fits this model", mhla_safetensors_path(file));
-    snprintf(text, sizeof text, "taken from %.100s: %d tensors of %d", mhla_safetensors_path(file), taken,
-             mhla_params_count(ps));
-    note(user, text);
-    list_tell(&fresh, "new, initialised", note, user);
-    list_tell(&parts, "of q, k and v alone, without the gate", note, user);
-    list_tell(&shapes, "of another shape, initialised", note, user);
-    list_tell(&unused, "left out", note, user);
+    for (int k = 0; k < others && status == MHLA_OK; k++)
+        if (!used[k]) list_add(&a->unused, mhla_params_at(from->params, k)->name);
+    free(used);
+    MHLA_TRY(status);
+    if (a->taken == a->formula) return mhla_fail(MHLA_EDATA, "%s: not one tensor fits this model", path);
+    snprintf(text, sizeof text, "taken from %.200s: %d tensors of %d", path, a->taken, n);
+    a->note(a->user, text);
+    list_report(&a->fresh, "new, initialised", a->note, a->user);
+    list_report(&a->parts, "of q, k and v alone, without the gate", a->note, a->user);
+    list_report(&a->shapes, "of another shape, initialised", a->note, a->user);
+    list_report(&a->unused, "left out", a->note, a->user);
     return MHLA_OK;
 }
 
 mhla_status mhla_model_adopt(mhla_model *model, const char *path, note_fn note, void *user) {
-    char folder[MHLA_RUN_PATH], weights[MHLA_RUN_PATH], **names = NULL;
-    mhla_deit_config from;
-    mhla_safetensors *file = NULL;
-    const int diffusion = model->dit != NULL; /* needs no config.json: facebookresearch's files have none */
-    const mhla_status located = mhla_model_locate(path, NULL, folder, weights, sizeof folder);
-    if (!diffusion) {
-        MHLA_TRY(located);
-        MHLA_TRY(mhla_deit_config_load(&from, &names, folder));
-        mhla_names_free(names, from.classes);
-    }
-    MHLA_TRY(mhla_safetensors_open(&file, located == MHLA_OK ? weights : path));
-    const mhla_status status = adopt(model, file, diffusion ? NULL : &from, note, user);
-    mhla_safetensors_close(file);
+    adoption a = {.note = note, .user = user};
+    mhla_model *from = NULL;
+    MHLA_TRY(mhla_model_open_as(&from, path, &(mhla_open_desc){.size = sizeof(mhla_open_desc), .storage = "float32"}));
+    const mhla_status status = adopt(&a, model, from, from->weights ? from->weights : path);
+    mhla_model_free(from);
     return status;
 }
 

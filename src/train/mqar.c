@@ -8,7 +8,7 @@
 #include "core/clock.h"
 #include "core/memory.h"
 #include "core/status.h"
-#include "models/lm.h"
+#include "models/model.h"
 #include "nn/optim.h"
 
 /* Tests are drawn from another seed than training. */
@@ -21,7 +21,7 @@ enum { LONGEST = 512, TEST_EVERY = 200, EARLY_TESTS = 32, MEAN = 100 };
 
 typedef struct recall {
     mhla_mqar_desc d;
-    mhla_lm *lm;
+    mhla_model *model;
     mhla_tape *tape;
     mhla_optim *optim;
     int32_t *ids, *labels;     /* [tokens] */
@@ -31,38 +31,36 @@ typedef struct recall {
 
 /* ---- The model ---- */
 
-static mhla_status configure(mhla_lm_config *c, const mhla_mqar_desc *d) {
-    static const char *const names[] = {"mhla", "linear", "softmax"};
-    static const int attentions[] = {MHLA_ATTENTION_MHLA, MHLA_ATTENTION_LINEAR, MHLA_ATTENTION_SOFTMAX};
-    int i = 0;
-    while (i < 3 && strcmp(d->attention, names[i]) != 0) i++;
-    if (i == 3) return mhla_fail(MHLA_EINVAL, "attention is \"%.40s\": expected mhla, linear or softmax", d->attention);
+static mhla_status make_model(mhla_model **model, const mhla_mqar_desc *d) {
+    enum { SETTINGS = 14, ROOM = 48 };
+    char text[SETTINGS][ROOM];
+    const char *settings[SETTINGS];
+    int n = 0;
     if (d->heads < 1 || d->width < 1 || d->width % d->heads)
         return mhla_fail(MHLA_EINVAL, "width is %d: expected a multiple of the %d heads", d->width, d->heads);
-    MHLA_TRY(mhla_lm_preset(c, "lm_nano", attentions[i]));
-    c->layers = d->layers;
-    memset(c->kind, attentions[i], sizeof c->kind);
-    c->vocabulary = d->vocabulary;
-    c->width = d->width;
-    c->hidden = 2 * d->width;
-    c->positions = LONGEST;
-    c->tied = 1;
-    mhla_lm_mixer *m = &c->mixer[attentions[i]];
-    m->heads = m->kv_heads = d->heads;
-    m->key_dim = m->value_dim = d->width / d->heads;
-    if (m->rope_dim) m->rope_dim = m->key_dim;
-    if (attentions[i] == MHLA_ATTENTION_MHLA) {
-        m->chunk = d->chunk;
-        m->blocks = (LONGEST + d->chunk - 1) / d->chunk;
-    }
-    m->conv = d->conv;
-    return mhla_lm_config_check(c);
+#define SET(...) (snprintf(text[n], ROOM, __VA_ARGS__), settings[n] = text[n], n++)
+    SET("attention=%.30s", d->attention);
+    SET("num_hidden_layers=%d", d->layers);
+    SET("vocab_size=%d", d->vocabulary);
+    SET("hidden_size=%d", d->width);
+    SET("intermediate_size=%d", 2 * d->width);
+    SET("max_position_embeddings=%d", LONGEST);
+    SET("tie_word_embeddings=true");
+    SET("num_heads=%d", d->heads);
+    SET("expand_k=1");
+    SET("expand_v=1");
+    SET("chunk_size=%d", d->chunk);
+    SET("num_blocks=%d", (LONGEST + d->chunk - 1) / d->chunk);
+    SET("use_short_conv=%s", d->conv ? "true" : "false");
+    if (d->conv) SET("conv_size=%d", d->conv);
+#undef SET
+    return mhla_model_create(model, "lm_nano", settings, n, d->seed);
 }
 
 static void recall_free(recall *r) {
     mhla_optim_free(r->optim);
     mhla_tape_free(r->tape);
-    mhla_lm_free(r->lm);
+    mhla_model_free(r->model);
     mhla_free(r->ids);
     mhla_free(r->labels);
     mhla_free(r->rows);
@@ -70,15 +68,12 @@ static void recall_free(recall *r) {
 }
 
 static mhla_status recall_create(recall *r) {
-    mhla_lm_config c;
-    MHLA_TRY(configure(&c, &r->d));
     for (int i = 0; i < MHLA_MQAR_ROWS; i++)
         MHLA_TRY(mhla_mqar_check(
             &(mhla_mqar_shape){.vocabulary = r->d.vocabulary, .length = kinds[i].length, .pairs = kinds[i].pairs}));
-    MHLA_TRY(mhla_lm_create(&r->lm, &c));
-    MHLA_TRY(mhla_lm_init(r->lm, r->d.seed));
+    MHLA_TRY(make_model(&r->model, &r->d));
     MHLA_TRY(mhla_tape_create(&r->tape, r->d.context));
-    MHLA_TRY(mhla_optim_create(&r->optim, mhla_lm_params(r->lm), &(mhla_optim_desc){.weight_decay = 0.1}));
+    MHLA_TRY(mhla_optim_create(&r->optim, r->model->params, &(mhla_optim_desc){.weight_decay = 0.1}));
     r->capacity = r->d.tokens > LONGEST ? r->d.tokens : LONGEST;
     const size_t bytes = (size_t)r->capacity * sizeof(int32_t);
     r->ids = mhla_alloc(bytes);
@@ -116,9 +111,9 @@ static mhla_status train_step(recall *r, int64_t step, int kind, double *loss) {
     MHLA_TRY(draw(r, kind, r->d.seed, (uint64_t)(step * count), count, &n));
     mhla_tape *t = r->tape;
     mhla_tape_begin(t, MHLA_TAPE_RECORD);
-    mhla_tensor *x = mhla_lm_forward(t, r->lm, &(mhla_lm_run){0}, r->ids, count, L);
+    mhla_tensor *x = mhla_text_forward(t, r->model, &(mhla_text_run){0}, r->ids, count, L);
     x = mhla_nn_take_rows(t, r->rows, n, x);
-    mhla_tensor *mean = mhla_nn_linear_cross_entropy(t, mhla_lm_output(r->lm), x, r->row_label, 1.0f, NULL);
+    mhla_tensor *mean = mhla_nn_linear_cross_entropy(t, mhla_text_output(r->model), x, r->row_label, 1.0f, NULL);
     MHLA_TRY(mhla_tape_status(t));
     MHLA_TRY(mhla_tape_backward(t, mean, 1.0f));
     *loss = (double)*mean->data;
@@ -141,8 +136,9 @@ static mhla_status test(recall *r, int kind, int64_t sequences, mhla_mqar_row *r
         MHLA_TRY(draw(r, kind, r->d.seed ^ TEST_SEED, (uint64_t)done, count, &n));
         mhla_tape *t = r->tape;
         mhla_tape_begin(t, MHLA_TAPE_INFER);
-        mhla_tensor *x = mhla_lm_forward(t, r->lm, &(mhla_lm_run){0}, r->ids, count, L);
-        x = mhla_lm_logits(t, r->lm, mhla_nn_take_rows(t, r->rows, n, x));
+        mhla_tensor *x = mhla_text_forward(t, r->model, &(mhla_text_run){0}, r->ids, count, L);
+        x = mhla_nn_linear(t, mhla_text_output(r->model), NULL, MHLA_ACT_NONE, NULL,
+                           mhla_nn_take_rows(t, r->rows, n, x));
         MHLA_TRY(mhla_tape_status(t));
         row->asked += n;
         for (int64_t i = 0; i < n; i++) row->right += likeliest(x->data + i * x->ld, x->cols) == r->row_label[i];
@@ -165,7 +161,7 @@ static mhla_status learned(recall *r, int *done) {
 static mhla_status run(recall *r, mhla_mqar_result *result, mhla_mqar_fn report, void *user) {
     double recent[MEAN] = {0};
     MHLA_TRY(recall_create(r));
-    result->parameters = mhla_params_elements(mhla_lm_params(r->lm));
+    result->parameters = mhla_params_elements(r->model->params);
     for (int done = 0; result->steps < r->d.steps && !done;) {
         const int64_t step = result->steps++;
         const int kind = (int)(step % MHLA_MQAR_ROWS);
@@ -190,9 +186,9 @@ static mhla_status run(recall *r, mhla_mqar_result *result, mhla_mqar_fn report,
 mhla_status mhla_mqar_run(mhla_mqar_result *result, const mhla_mqar_desc *desc, mhla_mqar_fn report, void *user) {
     recall r = {0};
     mhla_mqar_desc *d = &r.d;
-    if (result == NULL || result->size != sizeof *result)
-        return mhla_fail(MHLA_EINVAL, "result: set its size to sizeof the structure");
-    if (desc) MHLA_TRY(mhla_copy_struct(d, sizeof *d, desc, "desc"));
+    mhla_mqar_result full = {.size = sizeof full};
+    MHLA_TRY(mhla_struct_check(result, 0, "mhla_mqar_result"));
+    if (desc) MHLA_TRY(mhla_struct_in(d, sizeof *d, desc, "mhla_mqar_desc"));
     if (d->attention == NULL) d->attention = "mhla";
     if (d->vocabulary == 0) d->vocabulary = 8192;
     if (d->width == 0) d->width = 64;
@@ -203,13 +199,12 @@ mhla_status mhla_mqar_run(mhla_mqar_result *result, const mhla_mqar_desc *desc, 
     if (d->tokens == 0) d->tokens = 8192;
     if (d->rate == 0.0) d->rate = 5e-3;
     if (d->tests == 0) d->tests = 250;
-    if (d->layers < 1 || d->layers > MHLA_LM_LAYERS || d->chunk < 1 || d->steps < 1 || d->tokens < 1 ||
-        d->tokens > 1 << 24 || d->tests < 1 || !(d->rate > 0.0))
+    if (d->layers < 1 || d->layers > 256 || d->chunk < 1 || d->steps < 1 || d->tokens < 1 || d->tokens > 1 << 24 ||
+        d->tests < 1 || !(d->rate > 0.0))
         return mhla_fail(MHLA_EINVAL, "layers, chunk, steps, tokens, tests and rate must be positive");
-    *result = (mhla_mqar_result){.size = sizeof *result};
     const double begin = mhla_seconds();
-    const mhla_status status = run(&r, result, report, user);
-    result->seconds = mhla_seconds() - begin;
+    const mhla_status status = run(&r, &full, report, user);
+    full.seconds = mhla_seconds() - begin;
     recall_free(&r);
-    return status;
+    return status == MHLA_OK ? mhla_struct_out(result, &full, sizeof full, "mhla_mqar_result") : status;
 }

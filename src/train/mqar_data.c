@@ -6,7 +6,7 @@
 #include "core/status.h"
 #include "train/mqar.h"
 
-enum { PLACE = 0x6d716172, LONGEST = 1 << 20 };
+enum { LONGEST = 1 << 20 };
 
 mhla_status mhla_mqar_check(const mhla_mqar_shape *s) {
     if (s->length < 4 || s->length % 2 || s->length > LONGEST)
@@ -53,7 +53,7 @@ static void draw_slots(arrival *clocks, int space, double power, mhla_rng *r) {
 mhla_status mhla_mqar_make(int32_t *ids, int32_t *labels, const mhla_mqar_shape *s, uint64_t seed, uint64_t number) {
     const int D = s->pairs, half = s->vocabulary / 2, space = (s->length - 2 * D) / 2;
     const double power = s->power > 0.0 ? s->power : 0.01;
-    mhla_rng r = mhla_rng_make(seed, number, ((uint64_t)s->length << 32) | (uint64_t)D, PLACE);
+    mhla_rng r = mhla_rng_make(seed, number, ((uint64_t)s->length << 32) | (uint64_t)D, MHLA_PLACE_RECALL);
     int32_t *pairs = malloc(2 * (size_t)D * sizeof *pairs); /* keys, then values */
     arrival *clocks = malloc((size_t)space * sizeof *clocks);
     if (pairs == NULL || clocks == NULL) {

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "core/status.h"
-#include "io/text.h"
+#include "file/text.h"
 
 const mhla_recipe_row mhla_picture_keys[] = {
     {"data.source", MHLA_RECIPE_TEXT, "fashion-mnist", 0, 0, NULL,
@@ -42,19 +42,6 @@ mhla_status mhla_pictures_open(mhla_pictures *p, mhla_recipe *recipe) {
     return MHLA_OK;
 }
 
-mhla_crop mhla_pictures_crop(const char *name, int still) {
-    static const struct {
-        const char *name;
-        mhla_crop moved, still;
-    } crops[] = {{"none", MHLA_CROP_EVAL, MHLA_CROP_EVAL},
-                 {"random", MHLA_CROP_RANDOM, MHLA_CROP_EVAL},
-                 {"pad", MHLA_CROP_PAD, MHLA_CROP_CENTRE},
-                 {"centre", MHLA_CROP_CENTRE, MHLA_CROP_CENTRE}};
-    int i = 3;
-    while (i > 0 && strcmp(name, crops[i].name) != 0) i--;
-    return still ? crops[i].still : crops[i].moved;
-}
-
 mhla_status mhla_pictures_load(mhla_pictures *p, const mhla_recipe *r, mhla_loader_desc d) {
     d.data = p->train;
     d.batch = (int)mhla_recipe_int(r, "train.batch");
@@ -62,7 +49,7 @@ mhla_status mhla_pictures_load(mhla_pictures *p, const mhla_recipe *r, mhla_load
     d.workers = (int)mhla_recipe_int(r, "data.workers");
     d.ahead = MHLA_TRAIN_AHEAD;
     d.seed = (uint64_t)mhla_recipe_int(r, "seed");
-    d.augment.crop = mhla_pictures_crop(mhla_recipe_text(r, "augment.crop"), 0);
+    d.augment.crop = mhla_crop_named(mhla_recipe_text(r, "augment.crop"), 0);
     const json_t *scale = mhla_recipe_array(r, "augment.scale");
     if (json_array_size(scale) != 2)
         return mhla_fail(MHLA_EINVAL, "augment.scale has %zu numbers: expected 2", json_array_size(scale));

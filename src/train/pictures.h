@@ -18,9 +18,6 @@ extern const mhla_recipe_row mhla_picture_keys[];
 /* Opens what data.source names; the number of classes and channels, where the recipe leaves them open, follow from it and
  * are set in the recipe. */
 mhla_status mhla_pictures_open(mhla_pictures *p, mhla_recipe *recipe);
-/* What augment.crop means for pictures of training; `still`: for those that a test is made of, which chance leaves alone but
- * which have the same scale. */
-mhla_crop mhla_pictures_crop(const char *name, int still);
 /* Batches for training; batch, workers, seed and what the recipe says of cropping and flipping are filled in here. */
 mhla_status mhla_pictures_load(mhla_pictures *p, const mhla_recipe *recipe, mhla_loader_desc desc);
 void mhla_pictures_close(mhla_pictures *p);

@@ -3,10 +3,10 @@
 #include <stdlib.h>
 
 #include "core/status.h"
-#include "io/html.h"
-#include "io/json.h"
-#include "io/resize.h"
-#include "train/report.h"
+#include "file/json.h"
+#include "image/resize.h"
+#include "report/html.h"
+#include "report/report.h"
 #include "train/train.h"
 
 enum { LARGEST = 160 }; /* pixels on a side that are kept */
@@ -29,8 +29,8 @@ static mhla_status encode(json_t *row, const mhla_image *image) {
     if (status == MHLA_OK) status = mhla_image_encode_png(&bytes, &size, image, NULL, 0);
     if (status == MHLA_OK) {
         char *text = mhla_base64(bytes, size);
-        json_object_set_new(row, "width", json_integer(image->width));
-        json_object_set_new(row, "height", json_integer(image->height));
+        mhla_json_put(row, "width", json_integer(image->width));
+        mhla_json_put(row, "height", json_integer(image->height));
         if (json_object_set_new(row, "png", text ? json_string(text) : NULL) != 0)
             status = mhla_fail(MHLA_ENOMEM, "no memory for a picture of %zu bytes", size);
         free(text);
@@ -53,19 +53,18 @@ static json_t *first_few(const float *p, int classes) {
         }
         if (best < 0) break;
         taken[n] = best;
-        json_array_append_new(list, json_pack("{s:i,s:o}", "class", best, "probability", mhla_json_float(p[best])));
+        mhla_json_add(list, json_pack("{s:i,s:o}", "class", best, "probability", mhla_json_float(p[best])));
     }
     return list;
 }
 
 static mhla_status add(json_t *list, const mhla_sampled *s, int classes) {
     json_t *row = json_object();
-    json_object_set_new(row, "index", json_integer(s->index));
-    json_object_set_new(row, "label", json_integer(s->label));
-    json_object_set_new(row, "top", first_few(s->probabilities, classes));
+    mhla_json_put(row, "index", json_integer(s->index));
+    mhla_json_put(row, "label", json_integer(s->label));
+    mhla_json_put(row, "top", first_few(s->probabilities, classes));
     const mhla_status status = encode(row, s->image);
-    if (json_array_append_new(list, row) != 0 && status == MHLA_OK)
-        return mhla_fail(MHLA_ENOMEM, "no memory for samples");
+    mhla_json_add(list, row);
     return status;
 }
 
@@ -74,20 +73,21 @@ mhla_status mhla_samples_write(const char *run, int64_t step, const mhla_sampled
     char path[4096];
     if (snprintf(path, sizeof path, "%s/samples.json", run) >= (int)sizeof path)
         return mhla_fail(MHLA_EIO, "%.60s...: the path is too long", run);
+    const unsigned lost = mhla_json_lost();
     json_t *tree = json_object(), *list = json_array();
-    json_object_set_new(tree, "step", json_integer(step));
+    mhla_json_put(tree, "step", json_integer(step));
     if (class_names) {
         json_t *names = json_array();
         for (int i = 0; i < classes; i++) {
             json_t *name = json_string(class_names[i] ? class_names[i] : "");
-            json_array_append_new(names, name ? name : json_string("")); /* what is no UTF-8 has no name */
+            mhla_json_add(names, name ? name : json_string("")); /* what is no UTF-8 has no name */
         }
-        json_object_set_new(tree, "classes", names);
+        mhla_json_put(tree, "classes", names);
     }
     mhla_status status = MHLA_OK;
     for (int i = 0; i < count && status == MHLA_OK; i++) status = add(list, &samples[i], classes);
-    if (json_object_set_new(tree, "samples", list) != 0 && status == MHLA_OK)
-        status = mhla_fail(MHLA_ENOMEM, "no memory for samples");
+    mhla_json_put(tree, "samples", list);
+    if (mhla_json_lost() != lost && status == MHLA_OK) status = mhla_fail(MHLA_ENOMEM, "no memory for samples");
     if (status == MHLA_OK) status = mhla_json_save(tree, path);
     json_decref(tree);
     return status;
@@ -104,7 +104,7 @@ typedef struct taken {
 } taken;
 
 static mhla_status take(taken *t, mhla_model *model, mhla_dataset *data, int64_t index) {
-    const int classes = mhla_deit_config_of(model->deit)->classes;
+    const int classes = mhla_model_classes(model);
     mhla_image image = {0}, room = {0};
     mhla_sampled *s = &t->samples[t->count];
     *s = (mhla_sampled){index, &t->images[t->count], -1, t->probabilities + (size_t)t->count * (size_t)classes};
@@ -130,7 +130,7 @@ static mhla_status take(taken *t, mhla_model *model, mhla_dataset *data, int64_t
 }
 
 mhla_status mhla_samples_take(const char *run, int64_t step, mhla_model *model, mhla_dataset *data) {
-    const int classes = mhla_deit_config_of(model->deit)->classes;
+    const int classes = mhla_model_classes(model);
     const int64_t all = mhla_dataset_count(data), wanted = all < MHLA_SAMPLES ? all : MHLA_SAMPLES;
     taken t = {.probabilities = malloc((size_t)MHLA_SAMPLES * (size_t)classes * sizeof *t.probabilities)};
     mhla_status status = t.probabilities ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory for %d classes", classes);

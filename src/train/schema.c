@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "core/status.h"
-#include "io/file.h"
-#include "io/toml.h"
+#include "file/file.h"
+#include "file/toml.h"
 #include "train/train.h"
 
 #define INT MHLA_RECIPE_INT
@@ -50,50 +50,83 @@ static const mhla_recipe_row own[] = {
     {"log.steps", INT, "10", 1, 1e9, NULL, "a line of metrics.jsonl after so many updates"},
     {0},
 };
-enum { MOST = 192 };
-
 static const mhla_task *const tasks[] = {&mhla_task_images, &mhla_task_text, &mhla_task_diffusion};
 enum { TASKS = sizeof tasks / sizeof *tasks };
 
-/* A table in the making: a name that is there already is not added again. */
+/* A table in the making: a name that is there already is not added again. Kept as long as the program. */
 typedef struct table {
-    mhla_recipe_row rows[MOST + 1];
-    char names[MOST][48];
-    int count;
+    struct table *next;
+    const mhla_task *task;         /* NULL: all of them */
+    const mhla_architecture *arch; /* NULL: all that have the task's role */
+    mhla_recipe_row *rows;         /* [capacity], ended by an empty one */
+    int count, capacity;
 } table;
 
-static void add_rows(table *t, const mhla_recipe_row *r, const char *prefix) {
-    for (; r->name && t->count < MOST; r++) {
-        char *name = t->names[t->count];
-        int known = 0;
-        snprintf(name, sizeof t->names[0], "%s%s", prefix, r->name);
-        for (int i = 0; i < t->count && !known; i++) known = strcmp(t->rows[i].name, name) == 0;
-        if (known) continue;
-        t->rows[t->count] = *r;
-        t->rows[t->count++].name = name;
+static int add_row(table *t, const mhla_recipe_row *r, const char *prefix) {
+    char name[96];
+    snprintf(name, sizeof name, "%s%s", prefix, r->name);
+    for (int i = 0; i < t->count; i++)
+        if (strcmp(t->rows[i].name, name) == 0) return 1;
+    if (t->count + 1 >= t->capacity) {
+        const int capacity = t->capacity ? 2 * t->capacity : 128;
+        mhla_recipe_row *rows = realloc(t->rows, (size_t)capacity * sizeof *rows);
+        if (rows == NULL) return 0;
+        t->rows = rows;
+        t->capacity = capacity;
     }
+    t->rows[t->count] = *r;
+    if ((t->rows[t->count].name = strdup(name)) == NULL) return 0;
+    t->rows[++t->count] = (mhla_recipe_row){0};
+    return 1;
 }
 
-const mhla_recipe_row *mhla_train_rows(const mhla_task *task) {
-    static table tables[TASKS + 1]; /* filled by whoever comes first; the last one is of all tasks */
+static int add_rows(table *t, const mhla_recipe_row *r, const char *prefix) {
+    int fine = r != NULL;
+    for (; fine && r->name; r++) fine = add_row(t, r, prefix);
+    return fine;
+}
+
+static int fill(table *t) {
+    int fine = add_rows(t, own, "");
+    for (int i = 0; i < TASKS && fine; i++) {
+        if (t->task && tasks[i] != t->task) continue;
+        if (tasks[i]->shared) fine = add_rows(t, tasks[i]->shared, "");
+        fine = fine && add_rows(t, tasks[i]->rows, "");
+    }
+    const mhla_architecture *a;
+    for (int i = 0; i < TASKS && fine; i++)
+        for (int k = 0; (a = mhla_architecture_at(k)) != NULL && fine; k++)
+            if ((t->task == NULL || tasks[i] == t->task) && (t->arch == NULL || a == t->arch) &&
+                mhla_architecture_has(a, tasks[i]->role))
+                fine = add_rows(t, a->rows(), "model.");
+    return fine;
+}
+
+static void table_free(table *t) {
+    for (int i = 0; t && i < t->count; i++) free((char *)(uintptr_t)t->rows[i].name);
+    if (t) free(t->rows);
+    free(t);
+}
+
+const mhla_recipe_row *mhla_train_rows(const mhla_task *task, const mhla_architecture *arch) {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-    int which = TASKS;
-    for (int i = 0; i < TASKS; i++)
-        if (tasks[i] == task) which = i;
-    table *t = &tables[which];
+    static table *all;
     pthread_mutex_lock(&lock);
-    if (t->count == 0) {
-        add_rows(t, own, "");
-        for (int i = 0; i < TASKS; i++)
-            if (which == TASKS || which == i) {
-                if (tasks[i]->shared) add_rows(t, tasks[i]->shared, "");
-                add_rows(t, tasks[i]->rows, "");
-            }
-        for (int i = 0; i < TASKS; i++)
-            if (which == TASKS || which == i) add_rows(t, tasks[i]->family->rows(), "model.");
+    table *t = all;
+    while (t && (t->task != task || t->arch != arch)) t = t->next;
+    if (t == NULL && (t = calloc(1, sizeof *t)) != NULL) {
+        t->task = task;
+        t->arch = arch;
+        if (fill(t)) {
+            t->next = all;
+            all = t;
+        } else {
+            table_free(t);
+            t = NULL;
+        }
     }
     pthread_mutex_unlock(&lock);
-    return t->rows;
+    return t ? t->rows : NULL;
 }
 
 /* ---- Which task ---- */
@@ -102,13 +135,9 @@ typedef struct wanted {
     char task[64], model[64];
 } wanted;
 
-static mhla_status see_key(void *user, const char *key, const json_t *value, int line) {
-    wanted *w = user;
-    (void)line;
-    const char *text = json_string_value(value);
-    if (text && strcmp(key, "task") == 0) snprintf(w->task, sizeof w->task, "%s", text);
-    if (text && strcmp(key, "model.model") == 0) snprintf(w->model, sizeof w->model, "%s", text);
-    return MHLA_OK;
+static void see(wanted *w, const char *task, const char *model) {
+    if (task) snprintf(w->task, sizeof w->task, "%s", task);
+    if (model) snprintf(w->model, sizeof w->model, "%s", model);
 }
 
 /* The two keys of a recipe that tell the task; whatever else is in it is checked later, by its table. */
@@ -117,26 +146,27 @@ static mhla_status see_file(wanted *w, const char *path) {
     if (n > 5 && strcmp(path + n - 5, ".json") == 0) {
         json_t *tree = NULL;
         MHLA_TRY(mhla_json_load(&tree, path));
-        see_key(w, "task", json_object_get(tree, "task"), 0);
-        see_key(w, "model.model", json_object_get(json_object_get(tree, "model"), "model"), 0);
+        see(w, json_string_value(json_object_get(tree, "task")),
+            json_string_value(json_object_get(json_object_get(tree, "model"), "model")));
         json_decref(tree);
         return MHLA_OK;
     }
     mhla_file file;
+    mhla_toml *document;
     MHLA_TRY(mhla_file_map(&file, path));
-    const mhla_status status = mhla_toml_parse((const char *)file.data, file.size, path, see_key, w);
+    const mhla_status status = mhla_toml_parse(&document, (const char *)file.data, file.size, path);
+    if (status == MHLA_OK) {
+        const mhla_toml_node *root = mhla_toml_root(document);
+        see(w, mhla_toml_text(mhla_toml_find(root, "task")),
+            mhla_toml_text(mhla_toml_find(mhla_toml_find(root, "model"), "model")));
+        mhla_toml_free(document);
+    }
     mhla_file_unmap(&file);
     return status;
 }
 
-static int is_one_of(const char *names, const char *name) {
-    const size_t n = strlen(name);
-    for (const char *at = names; n && at; at = strchr(at, '|') ? strchr(at, '|') + 1 : NULL)
-        if (strncmp(at, name, n) == 0 && (at[n] == '|' || at[n] == '\0')) return 1;
-    return 0;
-}
-
-mhla_status mhla_task_find(const mhla_task **task, const char *recipe, const char *const *settings, int count) {
+mhla_status mhla_task_find(const mhla_task **task, const mhla_architecture **arch, const char *recipe,
+                           const char *const *settings, int count) {
     wanted w = {0};
     *task = tasks[0];
     if (recipe) MHLA_TRY(see_file(&w, recipe));
@@ -145,26 +175,26 @@ mhla_status mhla_task_find(const mhla_task **task, const char *recipe, const cha
         if (strncmp(settings[i], "model.model=", 12) == 0) snprintf(w.model, sizeof w.model, "%s", settings[i] + 12);
     }
     int known = *w.task == '\0';
+    *arch = mhla_architecture_of_preset(w.model);
     for (int i = 0; i < TASKS; i++)
-        if (*w.task ? strcmp(w.task, tasks[i]->name) == 0 : is_one_of(tasks[i]->family->presets, w.model)) {
+        if (*w.task ? strcmp(w.task, tasks[i]->name) == 0 : *arch && mhla_architecture_has(*arch, tasks[i]->role)) {
             *task = tasks[i];
             known = 1;
         }
-    if (known) return MHLA_OK;
-    return mhla_fail(MHLA_EINVAL, "the task is %s: expected %s, %s or %s", MHLA_QUOTE(w.task), tasks[0]->name,
-                     tasks[1]->name, tasks[2]->name);
+    if (!known)
+        return mhla_fail(MHLA_EINVAL, "the task is %s: expected %s, %s or %s", MHLA_QUOTE(w.task), tasks[0]->name,
+                         tasks[1]->name, tasks[2]->name);
+    if (*arch && !mhla_architecture_has(*arch, (*task)->role)) *arch = NULL; /* its table says what there is */
+    return MHLA_OK;
 }
 
 mhla_status mhla_recipe_query(int i, mhla_recipe_key *key) {
     static const char *const kinds[] = {"yes or no", "integer", "number", "text", "integers", "numbers", "texts"};
-    const mhla_recipe_row *rows = mhla_train_rows(NULL);
+    const mhla_recipe_row *rows = mhla_train_rows(NULL, NULL);
     for (int k = 0; k <= i; k++)
         if (rows[k].name == NULL) return MHLA_ERANGE;
     const mhla_recipe_row *r = &rows[i];
-    const mhla_recipe_key full = {key->size, r->name, r->choices ? r->choices : kinds[r->type],
+    const mhla_recipe_key full = {sizeof full, r->name, r->choices ? r->choices : kinds[r->type],
                                   r->fallback ? r->fallback : "", r->help};
-    if (key->size < sizeof key->size || key->size > sizeof full)
-        return mhla_fail(MHLA_EINVAL, "key.size is %zu: set it to sizeof the structure", key->size);
-    memcpy(key, &full, key->size);
-    return MHLA_OK;
+    return mhla_struct_out(key, &full, sizeof full, "mhla_recipe_key");
 }

@@ -6,8 +6,8 @@
 
 #include <mhla/nn.h>
 
-#include "io/json.h"
-#include "io/recipe.h"
+#include "file/json.h"
+#include "file/recipe.h"
 #include "models/model.h"
 
 /* What an evaluation found. */
@@ -18,9 +18,10 @@ typedef struct mhla_score {
 } mhla_score;
 
 typedef struct mhla_task {
-    const char *name;              /* recipe: task */
-    const mhla_family *family;     /* of its models */
-    const mhla_recipe_row *rows;   /* keys of its own, ended by an empty one; those of the model come from the family */
+    const char *name; /* recipe: task */
+    mhla_role role;   /* of its models */
+    const mhla_recipe_row
+        *rows; /* keys of its own, ended by an empty one; those of the model come from its architecture */
     const mhla_recipe_row *shared; /* keys that it has in common with other tasks, or NULL */
     const char *measure;           /* "accuracy", "bits_per_byte": the name of the score in files */
     int lower;                     /* less of it is better */
@@ -53,6 +54,8 @@ typedef struct mhla_task {
     mhla_status (*save)(const mhla_trainer *t, const char *folder);
     /* Sentences about the data that were not told yet; may be NULL. */
     void (*complain)(mhla_trainer *t, void (*note)(mhla_trainer *t, const char *text));
+    /* The data of a task on pictures, with the present batch; NULL for others. */
+    const struct mhla_pictures *(*pictures)(const mhla_trainer *t);
     /* At the end of a run, for the report; may be NULL. */
     mhla_status (*finish)(mhla_trainer *t);
 } mhla_task;

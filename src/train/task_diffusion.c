@@ -37,6 +37,7 @@ static const mhla_recipe_row keys[] = {
 
 typedef struct job {
     mhla_pictures p;
+    mhla_denoiser_info info; /* of the model */
     mhla_noising *noising;
     int64_t rows;              /* room for so many pictures */
     int64_t pixels, answers;   /* numbers of a picture, of the network's answer */
@@ -48,31 +49,31 @@ typedef struct job {
     mhla_tape *measuring;
 } job;
 
-/* Places of random numbers (core/rng.h), far from those of layers and augmentation. */
-enum { PLACE_TIME = 0x0da70100, PLACE_NOISE, PLACE_DROP, PLACE_TEST_TIME, PLACE_TEST_NOISE };
-
 /* ---- Making ---------------------------------------------------------------------------------------------------------- */
 
-static mhla_status make_model(mhla_trainer *t, const job *j) {
-    mhla_dit_config c;
+static mhla_status make_model(mhla_trainer *t, job *j) {
     char **names = NULL;
-    MHLA_TRY(mhla_dit_from_recipe(&c, t->recipe, "model."));
-    if (!c.null_label && mhla_recipe_real(t->recipe, "train.label_drop") > 0.0)
+    MHLA_TRY(mhla_model_of_recipe(&t->model, MHLA_ROLE_DENOISER, t->recipe, "model."));
+    MHLA_TRY(mhla_denoiser_query(t->model, &j->info));
+    const int classes = j->info.classes;
+    if (!j->info.null_label && mhla_recipe_real(t->recipe, "train.label_drop") > 0.0)
         return mhla_fail(MHLA_EINVAL, "train.label_drop is %g, but the model has no null label (model.null_label)",
                          mhla_recipe_real(t->recipe, "train.label_drop"));
-    MHLA_TRY(mhla_pictures_names(&j->p, &names, c.classes));
-    MHLA_TRY(mhla_model_of_dit(&t->model, &c, names));
-    return mhla_dit_init(t->model->dit, (uint64_t)mhla_recipe_int(t->recipe, "seed"));
+    MHLA_TRY(mhla_pictures_names(&j->p, &names, classes));
+    const mhla_status status = mhla_model_name_classes(t->model, names, classes);
+    mhla_names_free(names, classes);
+    MHLA_TRY(status);
+    return mhla_params_init(t->model->params, (uint64_t)mhla_recipe_int(t->recipe, "seed"));
 }
 
 static mhla_status make_room(mhla_trainer *t, job *j) {
-    const mhla_dit_config *c = mhla_dit_config_of(t->model->dit);
+    const mhla_denoiser_info *c = &j->info;
     const int64_t parts = mhla_recipe_int(t->recipe, "train.accumulate"),
                   batch = mhla_recipe_int(t->recipe, "train.batch");
     j->rows = (batch + parts - 1) / parts;
     if (j->rows < MHLA_EVALUATE_BATCH) j->rows = MHLA_EVALUATE_BATCH;
-    j->pixels = (int64_t)c->channels * c->image[0] * c->image[1];
-    j->answers = j->pixels * (c->learn_sigma ? 2 : 1);
+    j->pixels = c->channels * mhla_extent_pixels(c->extent);
+    j->answers = c->answers * mhla_extent_pixels(c->extent);
     const size_t rows = (size_t)j->rows;
     j->noise = malloc(rows * (size_t)j->pixels * sizeof *j->noise);
     j->noisy = malloc(rows * (size_t)j->pixels * sizeof *j->noisy);
@@ -83,7 +84,7 @@ static mhla_status make_room(mhla_trainer *t, job *j) {
     if (!j->noise || !j->noisy || !j->gradient || !j->times || !j->labels || !j->losses)
         return mhla_fail(MHLA_ENOMEM, "no memory for %lld pictures of %lld numbers", (long long)j->rows,
                          (long long)j->pixels);
-    return mhla_noising_create(&j->noising, c->process, c->learn_sigma,
+    return mhla_noising_create(&j->noising, c->process, c->answers > c->channels,
                                mhla_recipe_bool(t->recipe, "train.logit_normal"),
                                mhla_recipe_real(t->recipe, "train.shift"));
 }
@@ -96,7 +97,7 @@ static mhla_status open_job(mhla_trainer *t) {
     t->job = j;
     MHLA_TRY(mhla_pictures_open(&j->p, t->recipe));
     MHLA_TRY(make_model(t, j));
-    const mhla_dit_config *c = mhla_dit_config_of(t->model->dit);
+    const mhla_denoiser_info *c = &j->info;
     MHLA_TRY(mhla_pictures_load(
         &j->p, t->recipe,
         (mhla_loader_desc){.augment = mhla_model_augment(t->model), .classes = c->classes, .no_targets = 1}));
@@ -150,14 +151,14 @@ static void noise_task(void *arg, int64_t i, int worker) {
     const job *j = w->j;
     (void)worker;
     const uint64_t sample = (uint64_t)(w->first + i);
-    mhla_rng time = mhla_rng_make(w->seed, w->step, sample, w->test ? PLACE_TEST_TIME : PLACE_TIME);
-    const mhla_rng noise = mhla_rng_make(w->seed, w->step, sample, w->test ? PLACE_TEST_NOISE : PLACE_NOISE);
+    mhla_rng time = mhla_rng_make(w->seed, w->step, sample, w->test ? MHLA_PLACE_TEST_TIME : MHLA_PLACE_TIME);
+    const mhla_rng noise = mhla_rng_make(w->seed, w->step, sample, w->test ? MHLA_PLACE_TEST_NOISE : MHLA_PLACE_NOISE);
     const double draw = w->logit_normal ? mhla_rng_normal(&time) : ((double)mhla_rng_next(&time) + 0.5) * 0x1p-32;
     const double at = mhla_noising_time(j->noising, draw);
     j->times[i] = (float)at;
     j->labels[i] = w->classes[i] < 0 ? 0 : w->classes[i]; /* -1: a picture of evaluation that could not be read */
     if (w->drop > 0.0) {
-        mhla_rng drop = mhla_rng_make(w->seed, w->step, sample, PLACE_DROP);
+        mhla_rng drop = mhla_rng_make(w->seed, w->step, sample, MHLA_PLACE_DROP);
         if (mhla_rng_uniform(&drop) < w->drop) j->labels[i] = w->null_label;
     }
     mhla_rng_normals(&noise, j->noise + i * j->pixels, j->pixels);
@@ -175,14 +176,13 @@ static void judge_task(void *arg, int64_t i, int worker) {
 }
 
 static mhla_tensor *answers(mhla_tape *tape, const mhla_trainer *t, const job *j, int64_t rows, int recompute) {
-    const mhla_dit_config *c = mhla_dit_config_of(t->model->dit);
-    mhla_tensor *x = mhla_nn_input(tape, j->noisy, MHLA_SHAPE(rows, c->channels, c->image[0], c->image[1]));
-    return mhla_dit_forward(tape, t->model->dit, &(mhla_dit_run){.recompute = recompute}, x, j->times, j->labels);
+    mhla_tensor *x = mhla_denoiser_input(tape, j->noisy, rows, j->info.channels, j->info.extent);
+    return mhla_denoiser_forward(tape, t->model, &(mhla_network_run){.recompute = recompute}, x, j->times,
+                                 &(mhla_condition){.labels = j->labels});
 }
 
 static work work_of(const mhla_trainer *t, const mhla_batch *batch, int64_t first, int64_t n) {
     job *j = t->job;
-    const mhla_dit_config *c = mhla_dit_config_of(t->model->dit);
     return (work){.j = j,
                   .images = batch ? batch->images + first * j->pixels : NULL,
                   .classes = batch ? batch->labels + first : NULL,
@@ -191,7 +191,7 @@ static work work_of(const mhla_trainer *t, const mhla_batch *batch, int64_t firs
                   .seed = (uint64_t)mhla_recipe_int(t->recipe, "seed"),
                   .step = (uint64_t)t->step,
                   .logit_normal = mhla_recipe_bool(t->recipe, "train.logit_normal"), /* of flows alone */
-                  .null_label = c->classes,
+                  .null_label = j->info.classes,
                   .drop = mhla_recipe_real(t->recipe, "train.label_drop")};
 }
 
@@ -248,7 +248,7 @@ static mhla_status measure_batch(const mhla_trainer *t, job *j, const mhla_batch
 
 static mhla_status evaluate(mhla_trainer *t, mhla_score *score, json_t *row, mhla_progress_fn progress, void *user) {
     job *j = t->job;
-    const mhla_dit_config *c = mhla_dit_config_of(t->model->dit);
+    const mhla_denoiser_info *c = &j->info;
     const int64_t limit = mhla_recipe_int(t->recipe, "eval.limit"), all = mhla_dataset_count(j->p.test);
     const int64_t wanted = limit > 0 && limit < all ? limit : all;
     const double begin = mhla_seconds();
@@ -263,7 +263,7 @@ static mhla_status evaluate(mhla_trainer *t, mhla_score *score, json_t *row, mhl
                           .classes = c->classes,
                           .no_targets = 1,
                           .limit = limit};
-    d.augment.crop = mhla_pictures_crop(mhla_recipe_text(t->recipe, "augment.crop"), 1);
+    d.augment.crop = mhla_crop_named(mhla_recipe_text(t->recipe, "augment.crop"), 1);
     if (j->measuring == NULL) MHLA_TRY(mhla_tape_create(&j->measuring, t->context));
     mhla_status status = mhla_loader_create(&loader, &d);
     while (status == MHLA_OK && !t->stop) {
@@ -287,10 +287,10 @@ static mhla_status evaluate(mhla_trainer *t, mhla_score *score, json_t *row, mhl
     MHLA_TRY(status);
     const double n = counted > 0 ? (double)counted : 1.0;
     *score = (mhla_score){sum.loss / n, sum.loss / n, mhla_seconds() - begin};
-    json_object_set_new(row, "images", json_integer(counted));
-    json_object_set_new(row, "loss", mhla_json_real(score->loss));
-    json_object_set_new(row, "noise_mse", mhla_json_real(sum.mse / n));
-    if (c->learn_sigma) json_object_set_new(row, "variance_bits", mhla_json_real(sum.vb / n));
+    mhla_json_put(row, "images", json_integer(counted));
+    mhla_json_put(row, "loss", mhla_json_real(score->loss));
+    mhla_json_put(row, "noise_mse", mhla_json_real(sum.mse / n));
+    if (c->answers > c->channels) mhla_json_put(row, "variance_bits", mhla_json_real(sum.vb / n));
     return MHLA_OK;
 }
 
@@ -298,11 +298,11 @@ static mhla_status evaluate(mhla_trainer *t, mhla_score *score, json_t *row, mhl
 
 /* Can this model be sampled as the recipe says? Asked before anything is trained. */
 static mhla_status check_sampling(const mhla_trainer *t) {
-    const mhla_dit_config *c = mhla_dit_config_of(t->model->dit);
+    const job *j = t->job;
     mhla_sampler *s = NULL;
     const mhla_status status =
         mhla_sampler_create(&s, &(mhla_sampler_desc){.size = sizeof(mhla_sampler_desc),
-                                                     .process = mhla_process_names[c->process],
+                                                     .process = mhla_process_names[j->info.process],
                                                      .method = mhla_recipe_text(t->recipe, "sample.sampler"),
                                                      .steps = (int)mhla_recipe_int(t->recipe, "sample.steps"),
                                                      .batch = 1,
@@ -323,7 +323,8 @@ static int told_to_stop(void *user, const mhla_sample_state *state) {
 static mhla_status draw(mhla_trainer *t, mhla_picture *grid, int rows, int columns, float *images, int32_t *classes,
                         uint64_t *seeds) {
     int stopped;
-    const mhla_dit_config *c = mhla_dit_config_of(t->model->dit);
+    const job *j = t->job;
+    const mhla_denoiser_info *c = &j->info;
     for (int i = 0; i < rows * columns; i++) {
         classes[i] = (int32_t)((int64_t)(i / columns) * c->classes / rows);
         seeds[i] = (uint64_t)(i % columns);
@@ -340,12 +341,12 @@ static mhla_status draw(mhla_trainer *t, mhla_picture *grid, int rows, int colum
                                 .user = t};
     MHLA_TRY(mhla_model_sample(t->model, images, &d, &stopped));
     if (stopped) return MHLA_OK;
-    return mhla_picture_tile(grid, images, d.images, c->channels, c->image[0], c->image[1], columns);
+    return mhla_picture_tile(grid, images, d.images, c->channels, (int)c->extent.height, (int)c->extent.width, columns);
 }
 
 static mhla_status show(mhla_trainer *t) {
     const job *j = t->job;
-    const mhla_dit_config *c = mhla_dit_config_of(t->model->dit);
+    const mhla_denoiser_info *c = &j->info;
     const int columns = (int)mhla_recipe_int(t->recipe, "sample.columns");
     int rows = (int)mhla_recipe_int(t->recipe, "sample.rows");
     if (rows > c->classes) rows = c->classes;
@@ -385,9 +386,14 @@ static void complain(mhla_trainer *t, void (*note)(mhla_trainer *t, const char *
     mhla_pictures_complain(&j->p, t, note);
 }
 
+static const mhla_pictures *pictures(const mhla_trainer *t) {
+    const job *j = t->job;
+    return &j->p;
+}
+
 const mhla_task mhla_task_diffusion = {
     .name = "diffusion",
-    .family = &mhla_family_dit,
+    .role = MHLA_ROLE_DENOISER,
     .rows = keys,
     .shared = mhla_picture_keys,
     .measure = "loss",
@@ -405,4 +411,5 @@ const mhla_task mhla_task_diffusion = {
     .tell = tell,
     .adopt = adopt,
     .complain = complain,
+    .pictures = pictures,
 };

@@ -32,12 +32,14 @@ typedef struct job {
 /* ---- Making ---------------------------------------------------------------------------------------------------------- */
 
 static mhla_status make_model(mhla_trainer *t, const job *j) {
-    mhla_deit_config c;
     char **names = NULL;
-    MHLA_TRY(mhla_deit_from_recipe(&c, t->recipe, "model."));
-    MHLA_TRY(mhla_pictures_names(&j->p, &names, c.classes));
-    MHLA_TRY(mhla_model_of_deit(&t->model, &c, names));
-    return mhla_deit_init(t->model->deit, (uint64_t)mhla_recipe_int(t->recipe, "seed"));
+    MHLA_TRY(mhla_model_of_recipe(&t->model, MHLA_ROLE_CLASSIFIER, t->recipe, "model."));
+    const int classes = mhla_model_classes(t->model);
+    MHLA_TRY(mhla_pictures_names(&j->p, &names, classes));
+    const mhla_status status = mhla_model_name_classes(t->model, names, classes);
+    mhla_names_free(names, classes);
+    MHLA_TRY(status);
+    return mhla_params_init(t->model->params, (uint64_t)mhla_recipe_int(t->recipe, "seed"));
 }
 
 static mhla_status make_loader(mhla_trainer *t, job *j) {
@@ -48,7 +50,7 @@ static mhla_status make_loader(mhla_trainer *t, job *j) {
                 .cutmix = mhla_recipe_real(r, "augment.cutmix"),
                 .prob = mhla_recipe_real(r, "augment.mix_prob"),
                 .smoothing = mhla_recipe_real(r, "train.smoothing")},
-        .classes = mhla_deit_config_of(t->model->deit)->classes,
+        .classes = mhla_model_classes(t->model),
     };
     d.augment.erase = (float)mhla_recipe_real(r, "augment.erasing");
     MHLA_TRY(mhla_augment_parse(&d.augment, mhla_recipe_text(r, "augment.randaugment")));
@@ -100,20 +102,21 @@ static int64_t right_ones(const mhla_tensor *logits, const int *labels) {
 
 static mhla_tensor *loss(mhla_trainer *t, mhla_tape *tape, int64_t part, int64_t parts, double *share) {
     job *j = t->job;
-    const mhla_deit_config *c = mhla_deit_config_of(t->model->deit);
-    const mhla_deit_run run = {.drop_path = (float)mhla_recipe_real(t->recipe, "train.drop_path"),
-                               .recompute = mhla_recipe_bool(t->recipe, "train.recompute")};
-    const int64_t pixels = (int64_t)c->channels * c->image[0] * c->image[1];
+    mhla_classifier_info c;
+    if (mhla_classifier_query(t->model, &c) != MHLA_OK) return NULL;
+    const mhla_network_run run = {.drop_path = (float)mhla_recipe_real(t->recipe, "train.drop_path"),
+                                  .recompute = mhla_recipe_bool(t->recipe, "train.recompute")};
+    const int64_t pixels = (int64_t)c.channels * c.height * c.width;
     const int dry = (mhla_tape_mode(tape) & MHLA_TAPE_DRY) != 0;
     int64_t first;
     const int64_t rows = mhla_pictures_part(&j->p, t->recipe, dry, part, parts, &first, share);
     if (rows == 0) return NULL;
     mhla_tape_key(tape, (uint64_t)mhla_recipe_int(t->recipe, "seed"), (uint64_t)t->step, (uint64_t)first);
     mhla_tensor *x = mhla_nn_input(tape, dry ? NULL : j->p.batch->images + first * pixels,
-                                   MHLA_SHAPE(rows, c->channels, c->image[0], c->image[1]));
-    mhla_tensor *logits = mhla_deit_forward(tape, t->model->deit, &run, x);
+                                   MHLA_SHAPE(rows, c.channels, c.height, c.width));
+    mhla_tensor *logits = mhla_classifier_forward(tape, t->model, &run, x);
     mhla_tensor *mean =
-        mhla_nn_cross_entropy(tape, logits, NULL, dry ? NULL : j->p.batch->targets + first * c->classes, 0.0f, NULL);
+        mhla_nn_cross_entropy(tape, logits, NULL, dry ? NULL : j->p.batch->targets + first * c.classes, 0.0f, NULL);
     if (mean && !dry) j->right += right_ones(logits, j->p.batch->labels + first);
     return mean;
 }
@@ -129,8 +132,9 @@ static double count(mhla_trainer *t, mhla_train_event *e) {
 
 static double data_bytes(const mhla_trainer *t) {
     const job *j = t->job;
-    const mhla_deit_config *c = mhla_deit_config_of(t->model->deit);
-    return mhla_pictures_bytes(&j->p, t->recipe, (double)c->channels * c->image[0] * c->image[1] + c->classes);
+    mhla_classifier_info c;
+    if (mhla_classifier_query(t->model, &c) != MHLA_OK) return 0.0;
+    return mhla_pictures_bytes(&j->p, t->recipe, (double)c.channels * c.height * c.width + c.classes);
 }
 
 /* ---- Evaluation ---------------------------------------------------------------------------------------------------------- */
@@ -138,7 +142,7 @@ static double data_bytes(const mhla_trainer *t) {
 static json_t *per_class(const mhla_evaluation *r) {
     json_t *list = json_array();
     for (int i = 0; i < r->classes; i++)
-        json_array_append_new(
+        mhla_json_add(
             list, mhla_json_real(r->class_images[i] ? (double)r->class_right[i] / (double)r->class_images[i] : NAN));
     return list;
 }
@@ -150,11 +154,11 @@ static mhla_status evaluate(mhla_trainer *t, mhla_score *score, json_t *row, mhl
                            mhla_recipe_int(t->recipe, "eval.limit"), &t->stop, progress, user));
     const double images = (double)(r.images > 0 ? r.images : 1);
     *score = (mhla_score){r.loss, (double)r.top1 / images, r.seconds};
-    json_object_set_new(row, "images", json_integer(r.images));
-    json_object_set_new(row, "loss", mhla_json_real(r.loss));
-    json_object_set_new(row, "accuracy", mhla_json_real(score->value));
-    json_object_set_new(row, "top5", mhla_json_real((double)r.top5 / images));
-    json_object_set_new(row, "classes", per_class(&r));
+    mhla_json_put(row, "images", json_integer(r.images));
+    mhla_json_put(row, "loss", mhla_json_real(r.loss));
+    mhla_json_put(row, "accuracy", mhla_json_real(score->value));
+    mhla_json_put(row, "top5", mhla_json_real((double)r.top5 / images));
+    mhla_json_put(row, "classes", per_class(&r));
     mhla_evaluation_free(&r);
     return MHLA_OK;
 }
@@ -186,9 +190,14 @@ static mhla_status finish(mhla_trainer *t) {
     return status;
 }
 
+static const mhla_pictures *pictures(const mhla_trainer *t) {
+    const job *j = t->job;
+    return &j->p;
+}
+
 const mhla_task mhla_task_images = {
     .name = "images",
-    .family = &mhla_family_deit,
+    .role = MHLA_ROLE_CLASSIFIER,
     .rows = keys,
     .shared = mhla_picture_keys,
     .measure = "accuracy",
@@ -204,5 +213,6 @@ const mhla_task mhla_task_images = {
     .tell = tell,
     .adopt = adopt,
     .complain = complain,
+    .pictures = pictures,
     .finish = finish,
 };

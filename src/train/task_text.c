@@ -7,8 +7,9 @@
 
 #include "core/clock.h"
 #include "core/status.h"
-#include "io/tokenizer_copy.h"
-#include "train/packer.h"
+#include "data/packer.h"
+#include "text/tokenizer.h"
+#include "text/tokenizer_copy.h"
 #include "train/train.h"
 
 #define INT MHLA_RECIPE_INT
@@ -40,14 +41,10 @@ enum { MEASURE = 8192 }; /* tokens at a time in evaluation */
 
 /* ---- Making ------------------------------------------------------------------------------------------------------------- */
 
-static int is_file(const char *folder, const char *name) {
-    char path[MHLA_RUN_PATH + 32];
-    struct stat info;
-    return snprintf(path, sizeof path, "%s/%s", folder, name) < (int)sizeof path && stat(path, &info) == 0;
-}
-
 static int has_tokenizer(const char *folder) {
-    return is_file(folder, "tokenizer.json") || is_file(folder, "tokenizer.model") || is_file(folder, "tokenizer.gguf");
+    char file[4096];
+    struct stat info;
+    return stat(folder, &info) == 0 && S_ISDIR(info.st_mode) && mhla_tokenizer_file(file, sizeof file, folder);
 }
 
 /* The one that the recipe names; or beside the data; or that of the model that is adapted. */
@@ -103,20 +100,18 @@ static mhla_status make_model(mhla_trainer *t, job *j) {
     if (mhla_recipe_has(t->recipe, "model.attention") &&
         strcmp(mhla_recipe_text(t->recipe, "model.attention"), "mhla") != 0)
         MHLA_TRY(set_default(t->recipe, "model.max_position_embeddings", j->context));
-    MHLA_TRY(mhla_family_lm.create(&t->model, t->recipe, "model."));
-    const mhla_lm_config *c = mhla_lm_config_of(t->model->lm);
-    if (c->vocabulary < vocabulary)
-        return mhla_fail(MHLA_EINVAL, "model.vocab_size is %d, but the tokenizer has %d tokens", c->vocabulary,
+    MHLA_TRY(mhla_model_of_recipe(&t->model, MHLA_ROLE_DECODER, t->recipe, "model."));
+    mhla_text_info c;
+    MHLA_TRY(mhla_text_query(t->model, &c));
+    if (c.vocabulary < vocabulary)
+        return mhla_fail(MHLA_EINVAL, "model.vocab_size is %d, but the tokenizer has %d tokens", c.vocabulary,
                          vocabulary);
-    for (int i = 0; i < c->layers; i++) {
-        const mhla_lm_mixer *m = &c->mixer[c->kind[i]];
-        if (c->kind[i] == MHLA_ATTENTION_MHLA && (int64_t)m->chunk * m->blocks < j->context)
-            return mhla_fail(
-                MHLA_EINVAL,
-                "train.context is %lld, but %d chunks of %d tokens are %lld: see model.num_blocks, model.chunk_size",
-                (long long)j->context, m->blocks, m->chunk, (long long)m->chunk * m->blocks);
-    }
-    return mhla_family_lm.init(t->model, (uint64_t)mhla_recipe_int(t->recipe, "seed"));
+    if (c.longest && c.longest < j->context)
+        return mhla_fail(
+            MHLA_EINVAL,
+            "train.context is %lld, but the model takes %lld tokens: see model.num_blocks, model.chunk_size",
+            (long long)j->context, (long long)c.longest);
+    return mhla_params_init(t->model->params, (uint64_t)mhla_recipe_int(t->recipe, "seed"));
 }
 
 static mhla_packer_desc describe(const mhla_trainer *t, const job *j, int train) {
@@ -176,7 +171,7 @@ static mhla_tensor *loss_of(mhla_trainer *t, mhla_tape *tape, const mhla_token_b
                             float scale) {
     job *j = t->job;
     const int dry = b == NULL;
-    mhla_lm_run run = {.recompute = mhla_recipe_bool(t->recipe, "train.recompute")};
+    mhla_text_run run = {.recompute = mhla_recipe_bool(t->recipe, "train.recompute")};
     int64_t B = n / j->context, T = j->context;
     if (!dry && (b->sequences != (b->tokens + T - 1) / T || B * T != n)) { /* a document ends inside of a window */
         int64_t s = 0, count = 0;
@@ -198,9 +193,9 @@ static mhla_tensor *loss_of(mhla_trainer *t, mhla_tape *tape, const mhla_token_b
         B = 1;
         T = n;
     }
-    mhla_tensor *hidden = mhla_lm_forward(tape, t->model->lm, &run, dry ? NULL : b->ids + first, B, T);
-    return mhla_nn_linear_cross_entropy(tape, mhla_lm_output(t->model->lm), hidden, dry ? NULL : b->labels + first,
-                                        scale, NULL);
+    mhla_tensor *hidden = mhla_text_forward(tape, t->model, &run, dry ? NULL : b->ids + first, B, T);
+    return mhla_nn_linear_cross_entropy(tape, mhla_text_output(t->model), hidden, dry ? NULL : b->labels + first, scale,
+                                        NULL);
 }
 
 static mhla_tensor *loss(mhla_trainer *t, mhla_tape *tape, int64_t part, int64_t parts, double *share) {
@@ -260,10 +255,10 @@ static mhla_status evaluate(mhla_trainer *t, mhla_score *score, json_t *row, mhl
     mhla_packer_free(p);
     MHLA_TRY(status);
     *score = (mhla_score){sum / (double)(tokens ? tokens : 1), sum / log(2.0) / bytes, mhla_seconds() - begin};
-    json_object_set_new(row, "tokens", json_integer(tokens));
-    json_object_set_new(row, "bytes", json_integer((int64_t)bytes));
-    json_object_set_new(row, "loss", mhla_json_real(score->loss));
-    json_object_set_new(row, "bits_per_byte", mhla_json_real(score->value));
+    mhla_json_put(row, "tokens", json_integer(tokens));
+    mhla_json_put(row, "bytes", json_integer((int64_t)bytes));
+    mhla_json_put(row, "loss", mhla_json_real(score->loss));
+    mhla_json_put(row, "bits_per_byte", mhla_json_real(score->value));
     return MHLA_OK;
 }
 
@@ -274,7 +269,7 @@ static void tell(mhla_train_event *e, const mhla_score *plain, const mhla_score 
 }
 
 static mhla_status adopt(mhla_trainer *t, const char *path, void (*note)(void *user, const char *text), void *user) {
-    return mhla_lm_adopt(t->model, path, note, user);
+    return mhla_model_adopt(t->model, path, note, user);
 }
 
 /* The tokenizer goes with the model. */
@@ -285,7 +280,7 @@ static mhla_status save(const mhla_trainer *t, const char *folder) {
 
 const mhla_task mhla_task_text = {
     .name = "text",
-    .family = &mhla_family_lm,
+    .role = MHLA_ROLE_DECODER,
     .rows = keys,
     .measure = "bits_per_byte",
     .lower = 1,

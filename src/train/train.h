@@ -5,16 +5,15 @@
 #include <mhla/nn.h>
 #include <signal.h>
 
-#include "io/json.h"
-#include "io/recipe.h"
+#include "data/loader.h"
+#include "file/json.h"
+#include "file/recipe.h"
+#include "measure/evaluate.h"
 #include "models/model.h"
 #include "nn/optim.h"
-#include "train/loader.h"
 #include "train/task.h"
 
-enum { MHLA_RUN_PATH = 4096 };
-/* Batches ahead of their use, and images of a batch in evaluation. */
-enum { MHLA_TRAIN_AHEAD = 4, MHLA_EVALUATE_AHEAD = 2, MHLA_EVALUATE_BATCH = 64 };
+enum { MHLA_TRAIN_AHEAD = 4 }; /* batches ahead of their use */
 
 struct mhla_trainer {
     char run[MHLA_RUN_PATH - 128]; /* its folder */
@@ -45,12 +44,19 @@ struct mhla_trainer {
     void *user;
 };
 
+/* ---- trainer.c ---- */
+
+/* A trainer with its task and its recipe, and nothing else yet; also where it fails. */
+mhla_status mhla_trainer_start(mhla_trainer **trainer, const char *run, const char *recipe, const char *const *settings,
+                               int count);
+
 /* ---- schema.c ---- */
 
 /* The rows of a recipe: the trainer's own, the task's, and those of its models under "model.". NULL: of all tasks. */
-const mhla_recipe_row *mhla_train_rows(const mhla_task *task);
+const mhla_recipe_row *mhla_train_rows(const mhla_task *task, const mhla_architecture *arch);
 /* The task that a recipe (a path, or NULL) and settings mean: by the key `task`, or by the model. */
-mhla_status mhla_task_find(const mhla_task **task, const char *recipe, const char *const *settings, int count);
+mhla_status mhla_task_find(const mhla_task **task, const mhla_architecture **arch, const char *recipe,
+                           const char *const *settings, int count);
 
 /* ---- checkpoint.c: RUN/checkpoints/step-NNNNNNNN, complete once it has that name ---- */
 
@@ -69,22 +75,8 @@ mhla_status mhla_model_adopt(mhla_model *model, const char *path, void (*note)(v
                              void *user);
 /* The same of a language model, from a folder, a run or a GGUF file, whatever the names: where attention is of another kind,
  * projections of the same shape are kept. */
-mhla_status mhla_lm_adopt(mhla_model *model, const char *path, void (*note)(void *user, const char *text), void *user);
 /* Freezes the parameters that a shell pattern of the array matches; MHLA_EINVAL for one that matches none. */
 mhla_status mhla_params_freeze(mhla_params *params, const json_t *patterns);
-
-/* ---- evaluate.c ---- */
-
-mhla_status mhla_evaluate(mhla_model *model, mhla_evaluation *result, mhla_dataset *data, int workers, int64_t limit,
-                          volatile sig_atomic_t *stop, mhla_progress_fn progress, void *user);
-/* The folder of a dataset: a known name's, or the path itself. */
-mhla_status mhla_data_locate(char *folder, size_t size, const char *source);
-/* What the run that a model was opened from was trained on: data.source of its recipe. */
-mhla_status mhla_data_of_run(char *source, size_t size, const mhla_model *model);
-/* How a model wants its pictures where nothing is left to chance; of a diffusion model also by the run that it came from. */
-mhla_augment mhla_model_augment(const mhla_model *model);
-/* probabilities [classes] of a picture, cropped and normalised as for evaluation. */
-mhla_status mhla_model_classify_image(mhla_model *model, float *probabilities, const mhla_image *image);
 
 /* ---- samples.c ---- */
 

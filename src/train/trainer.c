@@ -11,7 +11,7 @@
 
 #include "core/clock.h"
 #include "core/status.h"
-#include "io/file.h"
+#include "file/file.h"
 #include "train/train.h"
 
 enum { PATH = MHLA_RUN_PATH };
@@ -75,16 +75,19 @@ static mhla_status build(mhla_trainer *t) {
     return MHLA_OK;
 }
 
-static mhla_status start(mhla_trainer **trainer, const char *run, const char *recipe, const char *const *settings,
-                         int count) {
+mhla_status mhla_trainer_start(mhla_trainer **trainer, const char *run, const char *recipe, const char *const *settings,
+                               int count) {
     mhla_trainer *t = calloc(1, sizeof *t);
     if (t == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for a trainer");
     t->log.fd = t->lock = -1;
     *trainer = t;
     if (snprintf(t->run, sizeof t->run, "%s", run) >= (int)sizeof t->run)
         return mhla_fail(MHLA_EIO, "%.60s...: the path is too long", run);
-    MHLA_TRY(mhla_task_find(&t->task, recipe, settings, count));
-    MHLA_TRY(mhla_recipe_create(&t->recipe, mhla_train_rows(t->task)));
+    const mhla_architecture *arch;
+    MHLA_TRY(mhla_task_find(&t->task, &arch, recipe, settings, count));
+    const mhla_recipe_row *rows = mhla_train_rows(t->task, arch);
+    if (rows == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for the keys of a recipe");
+    MHLA_TRY(mhla_recipe_create(&t->recipe, rows));
     MHLA_TRY(mhla_recipe_set(t->recipe, "task", t->task->name));
     if (recipe) MHLA_TRY(mhla_recipe_load(t->recipe, recipe));
     for (int i = 0; i < count; i++) MHLA_TRY(mhla_recipe_assign(t->recipe, settings[i]));
@@ -135,7 +138,7 @@ mhla_status mhla_trainer_create(mhla_trainer **trainer, const char *run, const c
                                 const char *const *settings, int count) {
     *trainer = NULL;
     mhla_trainer *t = NULL;
-    mhla_status status = start(&t, run, recipe, settings, count);
+    mhla_status status = mhla_trainer_start(&t, run, recipe, settings, count);
     if (status == MHLA_OK) status = build(t);
     if (status == MHLA_OK && *mhla_recipe_text(t->recipe, "train.init")) {
         status = t->task->adopt(t, mhla_recipe_text(t->recipe, "train.init"), keep_note, t);
@@ -156,34 +159,19 @@ mhla_status mhla_trainer_create(mhla_trainer **trainer, const char *run, const c
     return MHLA_OK;
 }
 
-/* Lines of the steps to come, written before the run was stopped, are cut off. */
-typedef struct kept_lines {
-    FILE *out;
-    int64_t step;
-} kept_lines;
-
-static mhla_status keep_line(void *user, const json_t *value) {
-    const kept_lines *k = user;
-    if (json_integer_value(json_object_get(value, "step")) > k->step) return MHLA_OK;
-    char *text = json_dumps(value, JSON_COMPACT);
-    if (text == NULL) return mhla_fail(MHLA_ENOMEM, "no memory");
-    fprintf(k->out, "%s\n", text);
-    free(text);
-    return MHLA_OK;
+/* Lines written after the checkpoint belong to what is done again: later steps, and the result of an evaluation that the
+ * checkpoint does not know of. They are the last ones of the file. */
+static int known(const void *trainer, const json_t *line) {
+    const mhla_trainer *t = trainer;
+    const char *kind = json_string_value(json_object_get(line, "kind"));
+    const int test = kind && strcmp(kind, "test") == 0;
+    return json_integer_value(json_object_get(line, "step")) <= (test ? t->evaluated : t->step);
 }
 
 static mhla_status cut_log(const mhla_trainer *t) {
     char path[PATH];
-    mhla_writer w;
     snprintf(path, sizeof path, "%s/metrics.jsonl", t->run);
-    if (access(path, F_OK) != 0) return MHLA_OK;
-    MHLA_TRY(mhla_writer_open(&w, path));
-    const mhla_status status = mhla_jsonl_read(path, keep_line, &(kept_lines){w.stream, t->step});
-    if (status != MHLA_OK) {
-        mhla_writer_discard(&w);
-        return status;
-    }
-    return mhla_writer_commit(&w);
+    return access(path, F_OK) == 0 ? mhla_jsonl_cut(path, known, t) : MHLA_OK;
 }
 
 mhla_status mhla_trainer_resume(mhla_trainer **trainer, const char *run) {
@@ -194,7 +182,7 @@ mhla_status mhla_trainer_resume(mhla_trainer **trainer, const char *run) {
     int lock;
     MHLA_TRY(lock_run(&lock, run));
     mhla_status status = mhla_checkpoint_find(folder, sizeof folder, run);
-    if (status == MHLA_OK) status = start(&t, run, path, NULL, 0);
+    if (status == MHLA_OK) status = mhla_trainer_start(&t, run, path, NULL, 0);
     if (t)
         t->lock = lock;
     else if (lock >= 0)
@@ -329,19 +317,20 @@ static mhla_status step(mhla_trainer *t, mhla_train_event *e, double *seen) {
 }
 
 static mhla_status log_step(mhla_trainer *t, const mhla_train_event *e) {
+    const unsigned lost = mhla_json_lost();
     json_t *row = json_object();
-    json_object_set_new(row, "kind", json_string("step"));
-    json_object_set_new(row, "step", json_integer(e->step));
-    json_object_set_new(row, "epoch", mhla_json_real(e->epoch));
-    json_object_set_new(row, "loss", mhla_json_real(e->loss));
-    if (isfinite(e->images_per_second)) json_object_set_new(row, "accuracy", mhla_json_real(e->accuracy));
-    json_object_set_new(row, "rate", mhla_json_real(e->rate));
-    json_object_set_new(row, "gradient_norm", mhla_json_real(e->gradient_norm));
-    if (isfinite(e->images_per_second))
-        json_object_set_new(row, "images_per_second", mhla_json_real(e->images_per_second));
-    if (isfinite(e->tokens_per_second))
-        json_object_set_new(row, "tokens_per_second", mhla_json_real(e->tokens_per_second));
-    return mhla_jsonl_write(&t->log, row);
+    mhla_json_put(row, "kind", json_string("step"));
+    mhla_json_put(row, "step", json_integer(e->step));
+    mhla_json_put(row, "epoch", mhla_json_real(e->epoch));
+    mhla_json_put(row, "loss", mhla_json_real(e->loss));
+    if (isfinite(e->images_per_second)) mhla_json_put(row, "accuracy", mhla_json_real(e->accuracy));
+    mhla_json_put(row, "rate", mhla_json_real(e->rate));
+    mhla_json_put(row, "gradient_norm", mhla_json_real(e->gradient_norm));
+    if (isfinite(e->images_per_second)) mhla_json_put(row, "images_per_second", mhla_json_real(e->images_per_second));
+    if (isfinite(e->tokens_per_second)) mhla_json_put(row, "tokens_per_second", mhla_json_real(e->tokens_per_second));
+    if (mhla_json_lost() == lost) return mhla_jsonl_write(&t->log, row);
+    json_decref(row);
+    return mhla_fail(MHLA_ENOMEM, "%s: no memory for a line", t->log.path);
 }
 
 /* ---- Evaluation ---- */
@@ -376,11 +365,12 @@ static mhla_status show(mhla_trainer *t) {
 /* Sets `best` and, unless it was told to stop meanwhile, `evaluated`. */
 static mhla_status evaluate(mhla_trainer *t) {
     const mhla_task *task = t->task;
+    const unsigned lost = mhla_json_lost();
     mhla_score plain = {0}, average = {0};
     json_t *row = json_object(), *other = json_object();
-    json_object_set_new(row, "kind", json_string("test"));
-    json_object_set_new(row, "step", json_integer(t->step));
-    json_object_set_new(row, "epoch", mhla_json_real((double)t->step / (double)t->per_epoch));
+    mhla_json_put(row, "kind", json_string("test"));
+    mhla_json_put(row, "step", json_integer(t->step));
+    mhla_json_put(row, "epoch", mhla_json_real((double)t->step / (double)t->per_epoch));
     mhla_status status =
         row && other ? task->evaluate(t, &plain, row, evaluating, t) : mhla_fail(MHLA_ENOMEM, "no memory");
     if (status == MHLA_OK && t->ema && !t->stop) {
@@ -405,14 +395,15 @@ static mhla_status evaluate(mhla_trainer *t) {
         t->evaluated = t->step;
         if (t->ema) {
             snprintf(name, sizeof name, "ema_%s", task->measure);
-            json_object_set_new(row, name, mhla_json_real(average.value));
-            json_object_set_new(row, "ema_loss", mhla_json_real(average.loss));
-            json_object_set_new(row, "weights", json_string(t->average_counts ? "ema" : "raw"));
+            mhla_json_put(row, name, mhla_json_real(average.value));
+            mhla_json_put(row, "ema_loss", mhla_json_real(average.loss));
+            mhla_json_put(row, "weights", json_string(t->average_counts ? "ema" : "raw"));
             json_t *classes = json_object_get(other, "classes");
-            if (t->average_counts && classes) json_object_set(row, "classes", classes);
+            if (t->average_counts && classes) mhla_json_put(row, "classes", json_incref(classes));
         }
-        json_object_set_new(row, "seconds", mhla_json_real(plain.seconds + average.seconds));
-        status = mhla_jsonl_write(&t->log, json_incref(row));
+        mhla_json_put(row, "seconds", mhla_json_real(plain.seconds + average.seconds));
+        status = mhla_json_lost() == lost ? mhla_jsonl_write(&t->log, json_incref(row))
+                                          : mhla_fail(MHLA_ENOMEM, "%s: no memory for a line", t->log.path);
         if (t->report) t->report(t->user, &e);
     }
     json_decref(row);
@@ -422,6 +413,7 @@ static mhla_status evaluate(mhla_trainer *t) {
 
 static mhla_status save(mhla_trainer *t) {
     char path[PATH];
+    MHLA_TRY(mhla_jsonl_flush(&t->log)); /* before the checkpoint that stands for its lines: see cut_log */
     MHLA_TRY(mhla_checkpoint_write(t));
     mhla_train_event e = event(t, MHLA_TRAIN_CHECKPOINT);
     snprintf(path, sizeof path, "%s/checkpoints/step-%08lld", t->run, (long long)t->step);

@@ -1,5 +1,5 @@
 # Attention looked into: fresh classifiers of every attention side by side, a run, a diffusion model, a language model; files
-# that it writes; what it refuses. (What the numbers are is tested in tests/nn/test_matrix.c and test_look.c.)
+# that it writes; what it refuses. (What the numbers are is tested in tests/analysis/test_matrix.c and test_look.c.)
 . "$CLI/lib.inc"
 . "$CLI/data.inc"
 . "$CLI/lm.inc"

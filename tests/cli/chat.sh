@@ -10,7 +10,13 @@ printf 'Hello\n' | $c >a; printf 'user: Hello\nassistant:' | mhla generate -m m 
 printf 'Hello\nAgain\n' | $c --temperature 0 --tokens 2 --stats 2>&1 | grep -a -c '^mhla chat: ' # each after its answer's line
 printf 'Hello\nAgain\n' | $c --temperature 0 --tokens 2 --stats 2>&1 >/dev/null | figures | sed 's/N [mun]*s,/TIME,/'
 printf '' | $c; echo "-> $?"
-printf 'Hello\nAga\377in\n' | $c >a; echo "-> $?"; wc -l <a
+printf 'Hello\n' | $c --max-tokens 3; echo "too long -> $?"
+printf 'Hello\n' | $c --logit-bias 42=100 --tokens 3 | tr -d '\n' | wc -c
+printf 'Hello\n' | $c --logit-bias none=1; echo "-> $?"
+echo '# lines that are no text are left out, and the conversation goes on'
+printf 'Hello\nAga\377in\nHe\0llo\nAgain\n' | $c >a; echo "-> $?"
+printf 'Hello\nAgain\n' | $c >b; cmp a b && echo 'the same'
+printf 'Hello\n' | $c --system "$(printf 'Be \377good')"; echo "-> $?"
 # a conversation that is kept: in two runs as in one, and the second reads little
 sys='Be good. Be good, and be brief: it was the best of times, it was the worst of times, it was the age of wisdom.'
 read_of() { sed -n 's/^mhla chat: \([0-9]*\) tokens read.*/\1/p' "$1"; }

@@ -29,11 +29,11 @@ put big.safetensors '{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}' '\0
 mhla convert big.safetensors x.safetensors --dtype float16; echo "-> $?"
 mhla convert big.safetensors x --dtype float16; echo "-> $?"
 mhla convert some.gguf x; echo "-> $?"
-mhla convert in nowhere/x.safetensors 2>&1 | sed 's/[0-9]*\.tmp/N.tmp/'
+mhla convert in nowhere/x.safetensors 2>&1 | sed 's/[0-9a-f]*\.mhla-tmp/N.mhla-tmp/'
 put large.safetensors '{"a":{"dtype":"U8","shape":[100000],"data_offsets":[0,100000]}}' ''
 head -c 100000 /dev/zero >>large.safetensors
 for out in same.safetensors x x.safetensors; do # a file may have 50 blocks only; the old one stays
-    (trap '' XFSZ; ulimit -f 50; mhla convert large.safetensors $out 2>&1; echo "-> $?") | sed 's/[0-9]*\.tmp/N.tmp/'
+    (trap '' XFSZ; ulimit -f 50; mhla convert large.safetensors $out 2>&1; echo "-> $?") | sed 's/[0-9a-f]*\.mhla-tmp/N.mhla-tmp/'
 done
 cmp same.safetensors back.safetensors && echo "the same bytes"
 mhla convert in; echo "-> $?"

@@ -21,7 +21,8 @@ echo "# tools"
 mkdir bin
 program=$(command -v mhla)
 PATH=$PWD/bin "$program" data cifar10-test c; echo "-> $?"
-printf '#!/bin/sh\necho a first line\necho "ERROR: no network"\nexit 1\n' >bin/python3
+printf '#!/bin/sh\necho a first line\nprintf "ERROR: \\033[2J\\233no\\007 network %%0400d\\n" 7\nexit 1\n' >bin/python3
+mkdir c.fetch-killed && touch c.fetch-killed/half # of one that was killed; it goes when there is another
 chmod +x bin/python3
 PATH=$PWD/bin:$PATH mhla data cifar10-test c 2>&1 | sed 's/by hand.*/by hand/'
 printf '#!/bin/sh\necho x >bigbench-1.0.0.tar.gz\n' >bin/python3

@@ -20,7 +20,16 @@ printf '{"contexts": ["It was the", "of"], "ending": "age", "gold": 0}\n{"senten
 # of two that are the same the first one counts: one question right, one wrong, and the standard error of a sample of two
 printf '{"context": "a", "choices": ["b", "b"], "gold": 0}\n{"context": "a", "choices": ["b", "b"], "gold": 1}\n' >tie.jsonl; mhla eval m --choices tie.jsonl | grep acc
 mhla eval m --choices q.jsonl --limit 1 --json | json | grep questions
+mhla eval m --choices q.jsonl --log-samples log.jsonl --json >json; wc -l <log.jsonl
+sed -E 's/-[0-9]+\.[0-9]+/-N/g; s/("prediction(_norm)?"|"acc(_norm)?"): [01]/\1: N/g' log.jsonl
+# the line agrees with itself and with the figures: the choice with the largest log-likelihood is the prediction
+awk -F'"loglikelihood": ' '{ split($2, x, /[][, ]+/); best = x[2] + 0 >= x[3] + 0 ? 0 : 1; if ($0 ~ "\"prediction\": " best ",") n++ } END { print n, "predictions" }' log.jsonl
+echo "acc $(grep -c '"acc": 1' log.jsonl) of 2: $(json <json | grep '\.acc ' | sed 's/.* //')" | sed -E 's/acc 0 of 2: 0$/agrees/; s/acc 1 of 2: 0.5$/agrees/; s/acc 2 of 2: 1$/agrees/'
+mhla eval m --choices w.jsonl --log-samples log.jsonl --storage all >/dev/null; sed -E 's/("storage": "[a-z0-9_]*", )("contexts".*"ending": "[^"]*").*/\1\2/' log.jsonl
 echo '-- refusals'
+mhla eval m text.txt --log-samples log.jsonl; echo "-> $?"
+mhla eval m --choices q.jsonl --log-samples no/where; echo "-> $?"
+mhla eval m --choices q.jsonl --log-samples /dev/full; echo "-> $?"
 mhla eval m; echo "-> $?"
 mhla eval m nothing.txt; echo "-> $?"
 printf '' >empty.txt; mhla eval m empty.txt; echo "-> $?"

@@ -48,10 +48,21 @@ $g -p 'It was' --seed 3 --tokens 200 --stop e | grep -c e
 $g -p 'It was' --tokens 4 --json --logprobs 3 --temperature 0 | json | grep -c 'top.*logprob'
 $g -p 'It was' --tokens 4 --seed 1 --stats 2>&1 >/dev/null | figures | sed 's/N [mun]*s,/TIME,/'
 $g -f text.txt --tokens 500 --seed 1 >/dev/null; echo "full -> $?"
-cat text.txt text.txt text.txt text.txt text.txt text.txt >long; $g -f long 2>err >out; echo "too long -> $?"; wc -l <err; wc -c <out
+cat text.txt text.txt text.txt text.txt text.txt text.txt >long; $g -f long >out; echo "too long -> $?"; wc -c <out
+$g -f long -n 3 --max-tokens 20 >out; echo "too long for three -> $?"
+rm -f s; $g -p 'It was' --seed 1 --tokens 4 --state s >/dev/null; $g -f long --append --state s 2>&1 | sed 1d
 $g -p '' --tokens 5 --seed 1 >/dev/null; echo "nothing -> $?"
 $g -p 'a b c' --beyond chunk --max-tokens 1000 --tokens 700 --seed 1 --json | grep -c '"finish": "length", "tokens": 700'
 $g -p 'a b c' --tokens 700 --seed 1 --json | grep '"finish"' | grep -c '"finish": "length"'
+
+echo '-- bias and penalties'
+ids() { $g -p 'It was the best' --seed 5 --json "$@" | sed -n 's/.*"id": \([0-9]*\),.*/\1/p' | tr '\n' ' '; echo; }
+ids --tokens 4 --logit-bias 42=100
+$g -p x --tokens 4 --logit-bias e=100
+first=$(ids --tokens 1 --temperature 0); [ "$(ids --tokens 1 --temperature 0 --logit-bias "${first% }=-inf")" != "$first" ] && echo 'never drawn'
+ids --tokens 40 --temperature 0 --presence-penalty 1000 >a; tr ' ' '\n' <a | grep . | sort | uniq -d | grep -c . # none twice
+ids --tokens 40 --temperature 0 --frequency-penalty 1000 >b; cmp a b && echo 'alike when both are strong'
+ids --tokens 5 --temperature 0 --presence-penalty -1000 | tr ' ' '\n' | grep . | sort -u | wc -l # what was there once comes again
 
 echo '-- Ctrl-C'
 $g -p 'It was' --tokens 0 --beyond clamp --seed 1 >out 2>err &
@@ -78,6 +89,17 @@ $g -p x -f prompt; echo "-> $?"
 $g -p x --beyond never; echo "-> $?"
 $g -p x --beyond chunk; echo "-> $?"
 $g -p x --temperature -1; echo "-> $?"
+$g -p x --temperature nan; echo "-> $?"
+$g -p x --top-p 2; echo "-> $?"
+$g -p x --top-p -0.1; echo "-> $?"
+$g -p x --top-k -1; echo "-> $?"
+$g -p x --min-p 1.5; echo "-> $?"
+$g -p x --repeat-penalty 0; echo "-> $?"
+$g -p x --presence-penalty inf; echo "-> $?"
+$g -p x --logit-bias 5; echo "-> $?"
+$g -p x --logit-bias 5=much; echo "-> $?"
+$g -p x --logit-bias 280=1; echo "-> $?"
+$g -p x --logit-bias 'zqx=1'; echo "-> $?"
 $g -p x -n 0; echo "-> $?"
 $g -f missing; echo "-> $?"
 $g -p x --state no/where; echo "-> $?"

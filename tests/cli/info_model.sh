@@ -30,3 +30,8 @@ mhla info dit_micro depth=1 gate=true cpe=folded --tensors
 mhla info dit_micro process=flow learn_sigma=true
 mhla info dit_micro image=32,36 cpe=folded
 mhla info dit_micro patch=3
+echo "-> $?"
+echo '--- presets'
+mhla info --presets | sed -n '1p;$p'
+mhla info --presets --json | grep -c '"'
+mhla info --presets lm_nano; echo "-> $?"

@@ -30,6 +30,6 @@ mhla plot empty; echo "-> $?"
 mhla plot nowhere; echo "-> $?"
 mhla plot one/recipe.json; echo "-> $?"
 mhla plot one empty --output none.html; echo "-> $?"
-mhla plot one --output no/where.html 2>&1 | sed 's/[0-9]*\.tmp/N.tmp/'
+mhla plot one --output no/where.html 2>&1
 mhla plot one --out x.html; echo "-> $?"
 ls . empty

@@ -1,4 +1,5 @@
 . "$CLI/lib.inc"
+. "$CLI/data.inc"
 mhla reproduce; echo "-> $?"
 mhla reproduce --help >/dev/null || exit
 mhla reproduce mqa; echo "-> $?"
@@ -22,3 +23,33 @@ json <mqar.json | sed -E 's/(loss|seconds|accuracy) .*/\1 N/' >fields
 mhla reproduce mqar $small --json 2>/dev/null | json | sed -E 's/(loss|seconds|accuracy) .*/\1 N/' | cmp - fields || exit
 cat fields
 ls
+
+echo "# finished results in a folder that cannot be written: the table, and a page elsewhere"
+small_data data 64
+plain="setpriv --bounding-set=-dac_override" # root writes anywhere
+[ "$(id -u)" = 0 ] || plain=
+heads="mhla reproduce heads --quick --data data --work w"
+$heads >first 2>/dev/null; echo "-> $?"
+chmod -R a-w w
+$plain $heads >again; echo "-> $?"
+diff first again
+$plain $heads --json >/dev/null; echo "-> $?"
+$plain $heads --out pages | tail -n 1; echo "-> $?"
+diff -r w/heads-quick pages
+$plain $heads --seeds 2; echo "-> $?"
+chmod -R u+w w
+echo "# interrupted in training"
+small_data more 6400
+for signal in INT TERM HUP; do
+    rm -rf w
+    mhla reproduce heads --quick --data more --work w 2>log &
+    until cat w/runs/*/metrics.jsonl 2>/dev/null | grep -q step; do sleep 0.05; done
+    kill -$signal $!; wait $!; echo "$signal -> $?"
+    tail -n 1 log
+done
+echo "# and in measuring"
+mhla reproduce scaling --quick --work w 2>log &
+until grep -q part log; do sleep 0.05; done
+kill -INT $!; wait $!; echo "-> $?"
+tail -n 1 log
+rm -rf w more data

@@ -1,6 +1,6 @@
 #!/bin/sh
 # run.sh PROGRAM [NAME...]: every tests/cli/NAME.sh runs with `mhla` in its path; what it prints on both streams, then its
-# exit code, must be NAME.expected; a line "skip: why" leaves it out. UPDATE=1 writes that file instead of comparing.
+# exit code, must be expected/NAME.txt; a line "skip: why" leaves it out. UPDATE=1 writes that file instead of comparing.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 program=$1; shift
@@ -21,8 +21,8 @@ for name; do
         echo "cli: $name skipped: $(sed -n 's/^skip: //p' "$work/got")"
         continue
     fi
-    if [ -n "${UPDATE:-}" ]; then cp "$work/got" "$here/$name.expected"; fi
-    if diff -u "$here/$name.expected" "$work/got" >"$work/diff"; then
+    if [ -n "${UPDATE:-}" ]; then cp "$work/got" "$here/expected/$name.txt"; fi
+    if diff -u "$here/expected/$name.txt" "$work/got" >"$work/diff"; then
         echo "cli: $name ok"
     else
         echo "cli: $name FAILED"

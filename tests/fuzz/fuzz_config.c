@@ -2,8 +2,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "io/json.h"
-#include "models/deit.h"
+#include "file/json.h"
+#include "models/vision/deit.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -1,7 +1,7 @@
 /* Any bytes as a font of coloured bitmaps: refused, or every bitmap lies in the bytes. */
 #include <stdlib.h>
 
-#include "io/emoji_font.h"
+#include "data/emoji_font.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -1,7 +1,7 @@
 /* Fuzzes the reader of IDX, compressed or not: bytes are refused, or all the numbers that they promise can be read. */
 #include <stdlib.h>
 
-#include "io/dataset_impl.h"
+#include "data/dataset_impl.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     for (int axes = 1; axes <= 3; axes += 2) {

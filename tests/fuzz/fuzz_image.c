@@ -3,7 +3,7 @@
 #include <mhla/diffusion.h>
 #include <stdlib.h>
 
-#include "io/resize.h"
+#include "image/resize.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static const int channels[] = {0, 1, 3};

@@ -1,7 +1,7 @@
 /* Any bytes as JSON, read as a config is read. */
 #include <stdlib.h>
 
-#include "io/json.h"
+#include "file/json.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

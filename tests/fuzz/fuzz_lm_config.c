@@ -1,7 +1,7 @@
 /* Any bytes as the config.json of a language model: refused, or a config that is written and read again to the same. */
 #include <stdlib.h>
 
-#include "models/lm.h"
+#include "models/language/lm.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -1,7 +1,7 @@
 /* Any bytes as an .npy file: refused, or the array fills what follows its header. */
 #include <stdlib.h>
 
-#include "io/npy.h"
+#include "file/npy.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

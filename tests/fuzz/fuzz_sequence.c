@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "core/hash.h"
-#include "models/sequence.h"
+#include "models/language/sequence.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

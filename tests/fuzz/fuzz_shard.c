@@ -1,7 +1,7 @@
 /* Any bytes as a shard: refused, or its documents follow one another and its ids are of the vocabulary. */
 #include <stdlib.h>
 
-#include "io/shard.h"
+#include "data/shard.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "io/safetensors.h"
-#include "io/torch_file.h"
+#include "file/safetensors.h"
+#include "file/torch_file.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -5,14 +5,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "io/tokenizer.h"
+#include "text/tokenizer.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static inline void tokenize_both_ways(mhla_tokenizer *t) {
     static const char text[] = "  Hello, <s>w\xc3\xb6rld</s> it's 1234\n\n\xe2\x96\x81 \xf0\x9f\x98\x80 e\xcc\x81 "
                                "<|endoftext|>x  ";
-    for (unsigned flags = 0; flags < 4; flags++) {
+    for (unsigned flags = 0; flags < 8; flags++) {
         mhla_ids ids = {0};
         mhla_chars whole = {0}, parts = {0};
         mhla_decoder *d;

@@ -1,6 +1,6 @@
 /* Layers of language models against their definitions in double, outputs and gradients: SwiGLU, feature maps, the short
  * convolution. */
-#include "nn/layer_case.h"
+#include "layer_case.h"
 
 #define X(i) (c->in[i].x)
 #define P(i) (c->in[i].p)

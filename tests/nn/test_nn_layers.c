@@ -1,6 +1,6 @@
 /* Every layer against its definition in double, outputs and gradients. */
 #include "core/rng.h"
-#include "nn/layer_case.h"
+#include "layer_case.h"
 #include "ops/product/product.h"
 
 #define X(i) (c->in[i].x)
@@ -654,8 +654,8 @@ static void attention(void **state) {
             mhla_params *ps;
             ASSERT_OK(mhla_params_create(&ps));
             const int focused = plans[i].kind == MHLA_KIND_FOCUSED;
-            mhla_param *mix = M         ? mhla_params_add(ps, "mix", MHLA_SHAPE(H, M, M), 0)
-                              : focused ? mhla_params_add(ps, "scale", MHLA_SHAPE(1, 1, D), 0)
+            mhla_param *mix = M         ? mhla_params_add(ps, "mix", MHLA_SHAPE(H, M, M), 0, MHLA_ZERO)
+                              : focused ? mhla_params_add(ps, "scale", MHLA_SHAPE(1, 1, D), 0, MHLA_ZERO)
                                         : NULL;
             for (int64_t e = 0; mix && e < mix->count; e++) mix->data[e] = fabsf(rng_signed(&r));
             mhla_tape *t;

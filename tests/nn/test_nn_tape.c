@@ -34,38 +34,39 @@ static void model_make(model *m) {
                               .grid = {SIDE, SIDE},
                               .blocks = {4, 4}};
     ASSERT_OK(mhla_plan_create(&m->plan, &d));
-    m->patch_w = mhla_params_add(ps, "patch.weight", MHLA_SHAPE(D, 3, 4, 4), MHLA_PARAM_DECAY);
-    m->patch_b = mhla_params_add(ps, "patch.bias", MHLA_SHAPE(D), 0);
-    m->pos = mhla_params_add(ps, "pos", MHLA_SHAPE(1, SIDE * SIDE, D), 0);
+    m->patch_w = mhla_params_add(ps, "patch.weight", MHLA_SHAPE(D, 3, 4, 4), MHLA_PARAM_DECAY, MHLA_ZERO);
+    m->patch_b = mhla_params_add(ps, "patch.bias", MHLA_SHAPE(D), 0, MHLA_ZERO);
+    m->pos = mhla_params_add(ps, "pos", MHLA_SHAPE(1, SIDE * SIDE, D), 0, MHLA_ZERO);
     for (int i = 0; i < DEPTH; i++) {
         block *b = &m->blocks[i];
         b->m = m;
-        b->norm1_w = mhla_params_addf(ps, MHLA_SHAPE(D), 0, "blocks.%d.norm1.weight", i);
-        b->norm1_b = mhla_params_addf(ps, MHLA_SHAPE(D), 0, "blocks.%d.norm1.bias", i);
-        b->qkv = mhla_params_addf(ps, MHLA_SHAPE(3 * D, D), MHLA_PARAM_DECAY, "blocks.%d.qkv.weight", i);
-        b->q_norm = mhla_params_addf(ps, MHLA_SHAPE(D), 0, "blocks.%d.q_norm.weight", i);
-        b->k_norm = mhla_params_addf(ps, MHLA_SHAPE(D), 0, "blocks.%d.k_norm.weight", i);
-        b->lepe_w = mhla_params_addf(ps, MHLA_SHAPE(D, 1, 5, 5), MHLA_PARAM_DECAY, "blocks.%d.lepe.weight", i);
-        b->lepe_b = mhla_params_addf(ps, MHLA_SHAPE(D), 0, "blocks.%d.lepe.bias", i);
-        b->mix = mhla_params_addf(ps, MHLA_SHAPE(16, 16, 1, 1), MHLA_PARAM_MIX, "blocks.%d.mix", i);
-        b->out_w = mhla_params_addf(ps, MHLA_SHAPE(D, D), MHLA_PARAM_DECAY, "blocks.%d.out.weight", i);
-        b->out_b = mhla_params_addf(ps, MHLA_SHAPE(D), 0, "blocks.%d.out.bias", i);
-        b->norm2_w = mhla_params_addf(ps, MHLA_SHAPE(D), 0, "blocks.%d.norm2.weight", i);
-        b->norm2_b = mhla_params_addf(ps, MHLA_SHAPE(D), 0, "blocks.%d.norm2.bias", i);
-        b->fc1_w = mhla_params_addf(ps, MHLA_SHAPE(HIDDEN, D), MHLA_PARAM_DECAY, "blocks.%d.fc1.weight", i);
-        b->fc1_b = mhla_params_addf(ps, MHLA_SHAPE(HIDDEN), 0, "blocks.%d.fc1.bias", i);
-        b->fc2_w = mhla_params_addf(ps, MHLA_SHAPE(D, HIDDEN), MHLA_PARAM_DECAY, "blocks.%d.fc2.weight", i);
-        b->fc2_b = mhla_params_addf(ps, MHLA_SHAPE(D), 0, "blocks.%d.fc2.bias", i);
+        b->norm1_w = mhla_params_addf(ps, MHLA_SHAPE(D), 0, MHLA_ZERO, "blocks.%d.norm1.weight", i);
+        b->norm1_b = mhla_params_addf(ps, MHLA_SHAPE(D), 0, MHLA_ZERO, "blocks.%d.norm1.bias", i);
+        b->qkv = mhla_params_addf(ps, MHLA_SHAPE(3 * D, D), MHLA_PARAM_DECAY, MHLA_ZERO, "blocks.%d.qkv.weight", i);
+        b->q_norm = mhla_params_addf(ps, MHLA_SHAPE(D), 0, MHLA_ZERO, "blocks.%d.q_norm.weight", i);
+        b->k_norm = mhla_params_addf(ps, MHLA_SHAPE(D), 0, MHLA_ZERO, "blocks.%d.k_norm.weight", i);
+        b->lepe_w =
+            mhla_params_addf(ps, MHLA_SHAPE(D, 1, 5, 5), MHLA_PARAM_DECAY, MHLA_ZERO, "blocks.%d.lepe.weight", i);
+        b->lepe_b = mhla_params_addf(ps, MHLA_SHAPE(D), 0, MHLA_ZERO, "blocks.%d.lepe.bias", i);
+        b->mix = mhla_params_addf(ps, MHLA_SHAPE(16, 16, 1, 1), MHLA_PARAM_MIX, MHLA_ZERO, "blocks.%d.mix", i);
+        b->out_w = mhla_params_addf(ps, MHLA_SHAPE(D, D), MHLA_PARAM_DECAY, MHLA_ZERO, "blocks.%d.out.weight", i);
+        b->out_b = mhla_params_addf(ps, MHLA_SHAPE(D), 0, MHLA_ZERO, "blocks.%d.out.bias", i);
+        b->norm2_w = mhla_params_addf(ps, MHLA_SHAPE(D), 0, MHLA_ZERO, "blocks.%d.norm2.weight", i);
+        b->norm2_b = mhla_params_addf(ps, MHLA_SHAPE(D), 0, MHLA_ZERO, "blocks.%d.norm2.bias", i);
+        b->fc1_w = mhla_params_addf(ps, MHLA_SHAPE(HIDDEN, D), MHLA_PARAM_DECAY, MHLA_ZERO, "blocks.%d.fc1.weight", i);
+        b->fc1_b = mhla_params_addf(ps, MHLA_SHAPE(HIDDEN), 0, MHLA_ZERO, "blocks.%d.fc1.bias", i);
+        b->fc2_w = mhla_params_addf(ps, MHLA_SHAPE(D, HIDDEN), MHLA_PARAM_DECAY, MHLA_ZERO, "blocks.%d.fc2.weight", i);
+        b->fc2_b = mhla_params_addf(ps, MHLA_SHAPE(D), 0, MHLA_ZERO, "blocks.%d.fc2.bias", i);
     }
-    m->head_w = mhla_params_add(ps, "head.weight", MHLA_SHAPE(CLASSES, D), MHLA_PARAM_DECAY);
-    m->head_b = mhla_params_add(ps, "head.bias", MHLA_SHAPE(CLASSES), 0);
+    m->head_w = mhla_params_add(ps, "head.weight", MHLA_SHAPE(CLASSES, D), MHLA_PARAM_DECAY, MHLA_ZERO);
+    m->head_b = mhla_params_add(ps, "head.bias", MHLA_SHAPE(CLASSES), 0, MHLA_ZERO);
     ASSERT_OK(mhla_params_status(ps));
     for (int i = 0; i < mhla_params_count(ps); i++) {
         mhla_param *p = mhla_params_at(ps, i);
         if (strstr(p->name, "mix"))
             ASSERT_OK(mhla_mix_fill(p->data, MHLA_MIX_PAPER, 2, d.blocks, 0.0));
         else
-            mhla_init_normal(p, 1, p->dims == 1 ? 0.5 : 0.1);
+            p->initial = MHLA_NORMAL(p->dims == 1 ? 0.5 : 0.1), (void)mhla_param_init(p, 1);
     }
 }
 static void model_free(model *m) {
@@ -416,7 +417,7 @@ static void failures(void **state) {
     ASSERT_FAILS(mhla_tape_status(t), MHLA_EINVAL, "ids[1] is 10");
     mhla_tape_begin(t, MHLA_TAPE_INFER);
     ASSERT_FAILS(mhla_tape_backward(t, mhla_nn_input(t, images, MHLA_SHAPE(1)), 1.0f), MHLA_EINVAL, "not recorded");
-    assert_null(mhla_params_add(m.ps, "head.bias", MHLA_SHAPE(3), 0));
+    assert_null(mhla_params_add(m.ps, "head.bias", MHLA_SHAPE(3), 0, MHLA_ZERO));
     ASSERT_FAILS(mhla_params_status(m.ps), MHLA_EINVAL, "two parameters head.bias");
     assert_ptr_equal(mhla_params_find(m.ps, "blocks.2.fc1.bias"), m.blocks[2].fc1_b);
     assert_null(mhla_params_find(m.ps, "blocks.3.fc1.bias"));

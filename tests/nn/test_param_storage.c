@@ -3,9 +3,10 @@
 #include <mhla/lm.h>
 
 #include "core/numbers.h"
+#include "files.h"
 #include "goldens.h"
+#include "models/language/lm.h"
 #include "models/model.h"
-#include "nn/files.h"
 #include "nn/nn.h"
 #include "nn/optim.h"
 
@@ -24,11 +25,11 @@ static void test_layers(void **state) {
         ASSERT_OK(mhla_params_create(&ps));
         ASSERT_OK(mhla_tape_create(&t, NULL));
         mhla_params_set_storage(ps, types[k]);
-        mhla_param *p = mhla_params_add(ps, "w", MHLA_SHAPE(N, K), MHLA_PARAM_MATRIX);
-        mhla_param *odd = mhla_params_add(ps, "odd", MHLA_SHAPE(N, 5), MHLA_PARAM_MATRIX);
-        mhla_param *vector = mhla_params_add(ps, "v", MHLA_SHAPE(N, K), 0);
+        mhla_param *p = mhla_params_add(ps, "w", MHLA_SHAPE(N, K), MHLA_PARAM_MATRIX, MHLA_ZERO);
+        mhla_param *odd = mhla_params_add(ps, "odd", MHLA_SHAPE(N, 5), MHLA_PARAM_MATRIX, MHLA_ZERO);
+        mhla_param *vector = mhla_params_add(ps, "v", MHLA_SHAPE(N, K), 0, MHLA_ZERO);
         mhla_params_set_storage(ps, MHLA_F32);
-        mhla_param *wide = mhla_params_add(ps, "wide", MHLA_SHAPE(N, K), MHLA_PARAM_MATRIX);
+        mhla_param *wide = mhla_params_add(ps, "wide", MHLA_SHAPE(N, K), MHLA_PARAM_MATRIX, MHLA_ZERO);
         ASSERT_OK(mhla_params_status(ps));
         assert_null(p->data);
         assert_int_equal(p->dtype, types[k]);

@@ -47,7 +47,7 @@ mhla_status mhla_check_weight_shape(const void *w, mhla_dtype dtype, int64_t N, 
 }
 
 mhla_status mhla_linear_check(mhla_linear_desc *d, const mhla_linear_desc *given, int64_t N, int64_t K) {
-    MHLA_TRY(mhla_copy_struct(d, sizeof *d, given, "linear_desc"));
+    MHLA_TRY(mhla_struct_in(d, sizeof *d, given, "mhla_linear_desc"));
     MHLA_TRY(check_sizes(N, K));
     CHECK(d->rows >= 1, "rows is %lld: expected 1 or more", (long long)d->rows);
     MHLA_TRY(check_stride("ldx", &d->ldx, d->rows, K));

@@ -437,7 +437,7 @@ mhla_status mhla_product_run(const mhla_linear_desc *desc, float *y, const float
 
 mhla_status mhla_linear_forward(const mhla_linear_desc *desc, float *y, const float *x, const mhla_weight *weight) {
     mhla_product_call call = {.y = y, .weight = weight};
-    MHLA_TRY(mhla_copy_struct(&call.desc, sizeof call.desc, desc, "linear_desc"));
+    MHLA_TRY(mhla_struct_in(&call.desc, sizeof call.desc, desc, "mhla_linear_desc"));
     return mhla_linears_forward(&call, 1, x);
 }
 

@@ -1,0 +1,204 @@
+/* The benchmark's whole models: DeiT-T and DiT-S/2 with MHLA and with softmax attention, inference and a training step, DeiT-T with
+ * the attentions that MHLA is compared with, and DiT-S/2 on ever larger images. Random inputs and fresh weights cost what real ones do. */
+#include <mhla/diffusion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench/bench.h"
+
+typedef struct model_shape {
+    const char *name, *preset;
+    const char *attention;
+    int64_t batch;
+    int train;
+    int side; /* of the input, 0: the preset's */
+} model_shape;
+
+static const model_shape models[] = {
+    {"deit-t-32", "deit_tiny", "mhla", 32, 0, 0},
+    {"deit-t-1", "deit_tiny", "mhla", 1, 0, 0},
+    {"deit-t-softmax-32", "deit_tiny", "softmax", 32, 0, 0},
+    {"deit-t-softmax-1", "deit_tiny", "softmax", 1, 0, 0},
+    {"deit-t-train-32", "deit_tiny", "mhla", 32, 1, 0},
+    {"deit-t-focused-32", "deit_tiny", "focused", 32, 0, 0},
+    {"deit-t-focused-train-32", "deit_tiny", "focused", 32, 1, 0},
+    {"deit-t-inline-32", "deit_tiny", "inline", 32, 0, 0},
+    {"deit-t-inline-train-32", "deit_tiny", "inline", 32, 1, 0},
+    {"deit-t-mala-32", "deit_tiny", "mala", 32, 0, 0},
+    {"deit-t-mala-train-32", "deit_tiny", "mala", 32, 1, 0},
+    {"deit-t-rala-32", "deit_tiny", "rala", 32, 0, 0},
+    {"deit-t-rala-train-32", "deit_tiny", "rala", 32, 1, 0},
+    {"dit-s-8", "dit_s_2", "mhla", 8, 0, 0},
+    {"dit-s-1", "dit_s_2", "mhla", 1, 0, 0},
+    {"dit-s-softmax-8", "dit_s_2", "softmax", 8, 0, 0},
+    {"dit-s-softmax-1", "dit_s_2", "softmax", 1, 0, 0},
+    {"dit-s-train-8", "dit_s_2", "mhla", 8, 1, 0},
+};
+enum { MODELS = sizeof models / sizeof *models };
+
+/* Group resolution: one image of DiT-S/2 with ever more tokens, for each operator asked for. */
+static const model_shape resolutions[] = {
+    {"dit-256", "dit_s_2", "mhla", 1, 0, 32},    {"dit-1024", "dit_s_2", "mhla", 1, 0, 64},
+    {"dit-4096", "dit_s_2", "mhla", 1, 0, 128},  {"dit-16384", "dit_s_2", "mhla", 1, 0, 256},
+    {"dit-65536", "dit_s_2", "mhla", 1, 0, 512},
+};
+enum { RESOLUTIONS = sizeof resolutions / sizeof *resolutions };
+
+static int has(const model_shape *list, int count, const char *shape) {
+    for (int i = 0; i < count; i++)
+        if (strcmp(list[i].name, shape) == 0) return 1;
+    return 0;
+}
+int bench_models_has(const char *shape) { return has(models, MODELS, shape); }
+int bench_resolution_has(const char *shape) { return has(resolutions, RESOLUTIONS, shape); }
+
+typedef struct model_work {
+    mhla_model *model;
+    int64_t batch;
+    int side;
+    float *images;   /* [batch,channels,height,width] */
+    float *answers;  /* logits [batch,classes], or of a diffusion [batch,2*channels,height,width] */
+    float *targets;  /* like those of a diffusion */
+    float *times;    /* [batch] */
+    int32_t *labels; /* [batch] */
+    int64_t multiply_adds, tokens;
+} model_work;
+
+static mhla_status infer(void *arg) {
+    const model_work *w = arg;
+    return mhla_model_forward(w->model, w->answers, w->images, w->batch);
+}
+
+static mhla_status train(void *arg) {
+    const model_work *w = arg;
+    return mhla_model_step(w->model, NULL, w->images, w->labels, w->batch, 1e-4);
+}
+
+static mhla_denoise noisy(const model_work *w) {
+    return (mhla_denoise){.size = sizeof(mhla_denoise),
+                          .count = w->batch,
+                          .x = w->images,
+                          .times = w->times,
+                          .labels = w->labels,
+                          .height = w->side,
+                          .width = w->side};
+}
+
+static mhla_status denoise(void *arg) {
+    const model_work *w = arg;
+    const mhla_denoise d = noisy(w);
+    return mhla_model_denoise(w->model, w->answers, &d);
+}
+
+static mhla_status denoise_train(void *arg) {
+    const model_work *w = arg;
+    const mhla_denoise d = noisy(w);
+    return mhla_model_denoise_step(w->model, NULL, &d, w->targets, 1e-4);
+}
+
+/* The most memory that the process has had since the last reset, in bytes; 0 where the system does not tell. */
+static size_t peak_memory(int reset) {
+    FILE *f = reset ? fopen("/proc/self/clear_refs", "we") : fopen("/proc/self/status", "re");
+    char line[256];
+    unsigned long kib = 0;
+    if (f == NULL) return 0;
+    if (reset) fputs("5", f);
+    while (!reset && fgets(line, sizeof line, f))
+        if (sscanf(line, "VmHWM: %lu", &kib) == 1) break;
+    fclose(f);
+    return (size_t)kib * 1024;
+}
+
+static mhla_status make(model_work *w, const model_shape *s, const mhla_context *context, int *diffusion) {
+    char attention[32];
+    const char *const settings[] = {"structure=released", attention};
+    snprintf(attention, sizeof attention, "attention=%s", s->attention);
+    mhla_model_info info = {.size = sizeof info};
+    *w = (model_work){.batch = s->batch, .side = s->side};
+    mhla_status status = mhla_model_create(&w->model, s->preset, settings, 2, 1);
+    if (status == MHLA_OK) status = mhla_model_query(w->model, &info);
+    if (status != MHLA_OK) return status;
+    mhla_model_set_context(w->model, context);
+    *diffusion = strcmp(info.kind, "diffusion") == 0;
+    w->multiply_adds = info.multiply_adds;
+    w->tokens = info.tokens;
+    if (w->side == 0) w->side = info.height;
+    if (*diffusion) status = mhla_model_denoise_cost(w->model, &w->multiply_adds, &w->tokens, w->side, w->side);
+    const int64_t pixels = s->batch * info.channels * w->side * w->side;
+    const int64_t answers = *diffusion ? 2 * pixels : s->batch * info.classes;
+    uint64_t seed = 1;
+    w->images = aligned_new((size_t)pixels * 4);
+    w->answers = aligned_new((size_t)answers * 4);
+    w->targets = aligned_new((size_t)answers * 4);
+    w->times = calloc((size_t)s->batch, sizeof *w->times);
+    w->labels = calloc((size_t)s->batch, sizeof *w->labels);
+    if (!w->images || !w->answers || !w->targets || !w->times || !w->labels) return MHLA_ENOMEM;
+    random_fill(w->images, MHLA_F32, pixels, &seed);
+    random_fill(w->targets, MHLA_F32, answers, &seed);
+    for (int64_t i = 0; i < s->batch; i++) {
+        w->labels[i] = (int32_t)(i * 31 % info.classes);
+        w->times[i] = (float)(i * 173 % 1000);
+    }
+    return status;
+}
+
+static void drop(model_work *w) {
+    mhla_model_free(w->model);
+    free(w->images);
+    free(w->answers);
+    free(w->targets);
+    free(w->times);
+    free(w->labels);
+}
+
+/* `most` seconds of a call, or it is not measured; 0: any. */
+static mhla_status measure(bench *b, const char *group, const model_shape *s, const char *variant, double most) {
+    model_work w;
+    int diffusion = 0;
+    peak_memory(1);
+    mhla_status status = make(&w, s, b->context, &diffusion);
+    bench_row row = {.group = group,
+                     .shape = s->name,
+                     .variant = variant,
+                     .images = (double)s->batch,
+                     .flops = (s->train ? 6.0 : 2.0) * (double)s->batch * (double)w.multiply_adds};
+    snprintf(row.sizes, sizeof row.sizes, "%lld image%s, %lld tokens%s", (long long)s->batch, s->batch == 1 ? "" : "s",
+             (long long)w.tokens, s->train ? ", training" : "");
+    const work_fn work = diffusion ? (s->train ? denoise_train : denoise) : (s->train ? train : infer);
+    if (status == MHLA_OK && most > 0.0 && bench_estimate(b, row.flops, MHLA_F32) > most)
+        row.note = NOTE_TOO_LONG;
+    else if (status == MHLA_OK)
+        status = timing_run(&row.time, work, &w, b->context, MHLA_F32, b->seconds, b->format != BENCH_ENGINE);
+    row.workspace = peak_memory(0);
+    if (status == MHLA_OK) bench_report(b, &row);
+    drop(&w);
+    return status;
+}
+
+mhla_status bench_models(bench *b) {
+    mhla_status status = MHLA_OK;
+    for (int i = 0; i < MODELS && status == MHLA_OK; i++)
+        if (bench_wants(b, "models", models[i].name) && (b->dtypes & 1 << MHLA_F32))
+            status = measure(b, "models", &models[i], "", 0.0);
+    return status;
+}
+
+/* Only where the group or a row of it is named: whole images of 65,536 tokens take seconds, and softmax on them minutes.
+ * Ten seconds of arithmetic are measured, or more where the row is named. */
+mhla_status bench_resolution(bench *b) {
+    static const char *const variants[] = {"mhla", "linear", "softmax"};
+    mhla_status status = MHLA_OK;
+    if (b->names == 0 || !(b->dtypes & 1 << MHLA_F32)) return MHLA_OK;
+    for (int i = 0; i < RESOLUTIONS; i++) {
+        int named = 0;
+        for (int k = 0; k < b->names; k++) named |= strcmp(b->name[k], resolutions[i].name) == 0;
+        for (int op = OPERATOR_MHLA; op <= OPERATOR_SOFTMAX && status == MHLA_OK; op++) {
+            if (!bench_wants(b, "resolution", resolutions[i].name) || !(b->operators & 1 << op)) continue;
+            model_shape s = resolutions[i];
+            s.attention = variants[op];
+            status = measure(b, "resolution", &s, variants[op], named ? 0.0 : 10.0);
+        }
+    }
+    return status;
+}

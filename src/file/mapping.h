@@ -1,0 +1,12 @@
+/* Files mapped into memory, and who they are: where a mapped file becomes shorter, reading it raises SIGBUS, and the handler
+ * (mhla_files_watch of <mhla/nn.h>) finds the name by the address. */
+#ifndef MHLA_FILE_MAPPING_H
+#define MHLA_FILE_MAPPING_H
+
+#include "file/file.h"
+
+/* Maps `size` bytes of fd, 1 or more. */
+mhla_status mhla_mapping_create(mhla_file *file, int fd, size_t size, const char *path);
+void mhla_mapping_free(mhla_file *file);
+
+#endif

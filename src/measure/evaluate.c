@@ -1,0 +1,250 @@
+/* A model and a dataset: how many it gets right; a model and a picture: what it takes it for. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/clock.h"
+#include "core/status.h"
+#include "measure/evaluate.h"
+
+enum { BATCH = MHLA_EVALUATE_BATCH, TOP = 5, OWNED = MHLA_UP_TO(mhla_evaluation, class_right) };
+
+/* recipe.json of the run that a model came from, which lies above its checkpoints. *tree is NULL where there is none. */
+static mhla_status recipe_of_run(json_t **tree, const mhla_model *model) {
+    static const char *const places[] = {"", "/..", "/../.."};
+    char path[MHLA_RUN_PATH + 32];
+    *tree = NULL;
+    for (int i = 0; i < 3 && model->origin && *tree == NULL; i++) {
+        snprintf(path, sizeof path, "%.*s%s/recipe.json", MHLA_RUN_PATH, model->origin, places[i]);
+        if (access(path, F_OK) == 0) MHLA_TRY(mhla_json_load(tree, path));
+    }
+    return MHLA_OK;
+}
+
+/* -1 .. 1, resized or cut out as they were for the test loss of its run. */
+static mhla_augment augment_of_denoiser(const mhla_model *model) {
+    mhla_denoiser_info c;
+    if (mhla_denoiser_query(model, &c) != MHLA_OK) return (mhla_augment){0};
+    mhla_augment a = {
+        .height = (int)c.extent.height, .width = (int)c.extent.width, .channels = c.channels, .crop_pct = 1.0};
+    json_t *recipe = NULL;
+    recipe_of_run(&recipe, model);
+    const char *crop = json_string_value(json_object_get(json_object_get(recipe, "augment"), "crop"));
+    a.crop = mhla_crop_named(crop ? crop : "none", 1);
+    json_decref(recipe);
+    for (int i = 0; i < 3; i++) a.mean[i] = a.std[i] = 0.5f;
+    return a;
+}
+
+mhla_augment mhla_model_augment(const mhla_model *model) {
+    mhla_classifier_info c;
+    if (model->architecture->classifier == NULL) return augment_of_denoiser(model);
+    model->architecture->classifier->describe(model->net, &c);
+    mhla_augment a = {
+        .height = c.height, .width = c.width, .channels = c.channels, .crop = MHLA_CROP_EVAL, .crop_pct = c.crop};
+    for (int i = 0; i < 3; i++) {
+        a.mean[i] = (float)c.mean[i];
+        a.std[i] = (float)c.deviation[i];
+    }
+    return a;
+}
+
+/* -log softmax(logits)[label] */
+static double cross_entropy(const float *logits, int n, int label) {
+    double most = logits[0], sum = 0.0;
+    for (int i = 1; i < n; i++) most = fmax(most, logits[i]);
+    for (int i = 0; i < n; i++) sum += exp(logits[i] - most);
+    return log(sum) + most - logits[label];
+}
+
+/* own [classes of the data]: the model's number of each, by name: a folder may have some of the classes only, or others
+ * before them. Where the model knows no name of them, numbers count: ImageNet's folders are called otherwise than its classes. */
+static mhla_status match_classes(int *own, const mhla_model *model, const mhla_dataset *data) {
+    const int n = mhla_dataset_classes(data), classes = mhla_model_classes(model);
+    int known = 0, foreign = -1;
+    for (int i = 0; i < n; i++) {
+        own[i] = -1;
+        for (int k = 0; k < classes && own[i] < 0; k++) { /* beginning at i, where it most likely is */
+            const char *name = mhla_model_class_name(model, (i + k) % classes);
+            if (name && strcmp(name, mhla_dataset_class_name(data, i)) == 0) own[i] = (i + k) % classes;
+        }
+        known += own[i] >= 0;
+        if (own[i] < 0) foreign = i;
+    }
+    if (known && foreign >= 0)
+        return mhla_fail(MHLA_EINVAL,
+                         "the data has a class %s, which the model does not know, beside others that it does",
+                         MHLA_QUOTE(mhla_dataset_class_name(data, foreign)));
+    for (int i = 0; i < n && !known; i++) own[i] = i;
+    return MHLA_OK;
+}
+
+static void count_batch(mhla_evaluation *r, double *loss, const float *logits, const mhla_batch *batch,
+                        const int *own) {
+    for (int b = 0; b < batch->count; b++) {
+        const float *y = logits + (int64_t)b * r->classes;
+        if (batch->labels[b] < 0) continue; /* a file that could not be read */
+        const int label = own[batch->labels[b]];
+        int before = 0; /* classes that the model prefers; on a tie the first one wins */
+        for (int i = 0; i < r->classes; i++) before += y[i] > y[label] || (y[i] == y[label] && i < label);
+        *loss += cross_entropy(y, r->classes, label);
+        r->images++;
+        r->top1 += before == 0;
+        r->top5 += before < TOP;
+        r->class_images[label]++;
+        r->class_right[label] += before == 0;
+    }
+}
+
+mhla_status mhla_evaluate(mhla_model *model, mhla_evaluation *result, mhla_dataset *data, int workers, int64_t limit,
+                          volatile sig_atomic_t *stop, mhla_progress_fn progress, void *user) {
+    const int classes = mhla_model_classes(model);
+    *result = (mhla_evaluation){.size = sizeof *result, .classes = classes};
+    if (mhla_dataset_classes(data) > classes)
+        return mhla_fail(MHLA_EINVAL, "the data has %d classes, the model %d", mhla_dataset_classes(data), classes);
+    int64_t all = mhla_dataset_count(data);
+    if (limit > 0 && limit < all) all = limit;
+    const double begin = mhla_seconds();
+    double loss = 0.0;
+    int64_t done = 0;
+    mhla_loader *loader = NULL;
+    float *logits = malloc((size_t)BATCH * (size_t)classes * sizeof *logits);
+    int *own = malloc((size_t)classes * sizeof *own);
+    result->class_images = calloc((size_t)classes, sizeof *result->class_images);
+    result->class_right = calloc((size_t)classes, sizeof *result->class_right);
+    mhla_status status = logits && own && result->class_images && result->class_right
+                             ? match_classes(own, model, data)
+                             : mhla_fail(MHLA_ENOMEM, "no memory for %d classes", classes);
+    if (status == MHLA_OK)
+        status = mhla_loader_create(&loader, &(mhla_loader_desc){.data = data,
+                                                                 .batch = BATCH,
+                                                                 .workers = workers,
+                                                                 .ahead = MHLA_EVALUATE_AHEAD,
+                                                                 .augment = mhla_model_augment(model),
+                                                                 .classes = classes,
+                                                                 .no_targets = 1,
+                                                                 .limit = limit});
+    while (status == MHLA_OK && !(stop && *stop)) {
+        const mhla_batch *batch;
+        status = mhla_loader_next(loader, &batch);
+        if (status != MHLA_OK || batch->count == 0) break;
+        status = mhla_model_infer(model, logits, batch->images, batch->count);
+        if (status != MHLA_OK) break;
+        count_batch(result, &loss, logits, batch, own);
+        done += batch->count;
+        if (progress) progress(user, done, all);
+    }
+    mhla_loader_free(loader);
+    free(logits);
+    free(own);
+    if (status == MHLA_OK && result->images == 0 && !(stop && *stop))
+        status = mhla_fail(MHLA_EDATA, "none of %lld images could be read", (long long)all);
+    if (status != MHLA_OK) {
+        mhla_evaluation_free(result);
+        return status;
+    }
+    result->loss = result->images ? loss / (double)result->images : NAN;
+    result->seconds = mhla_seconds() - begin;
+    return MHLA_OK;
+}
+
+mhla_status mhla_data_of_run(char *source, size_t size, const mhla_model *model) {
+    json_t *recipe = NULL;
+    MHLA_TRY(recipe_of_run(&recipe, model));
+    const char *text = json_string_value(json_object_get(json_object_get(recipe, "data"), "source"));
+    snprintf(source, size, "%s", text ? text : "");
+    json_decref(recipe);
+    if (*source) return MHLA_OK;
+    return mhla_fail(MHLA_EINVAL, "%s: no run says what data it was trained on; name the data",
+                     model->origin ? model->origin : "the model");
+}
+
+static mhla_status open_split(mhla_dataset **set, const char *data, const char *split) {
+    char folder[MHLA_RUN_PATH];
+    const int train = split && strcmp(split, "train") == 0;
+    if (split && !train && strcmp(split, "test") != 0)
+        return mhla_fail(MHLA_EINVAL, "split is \"%s\": expected test or train", split);
+    MHLA_TRY(mhla_data_locate(folder, sizeof folder, data));
+    return mhla_dataset_open(set, folder, train ? MHLA_SPLIT_TRAIN : MHLA_SPLIT_TEST);
+}
+
+mhla_status mhla_data_export(const char *data, const char *split, int64_t index, const char *path, int *label) {
+    mhla_dataset *set = NULL;
+    mhla_image image = {0};
+    mhla_status status = open_split(&set, data, split);
+    if (status == MHLA_OK && (index < 0 || index >= mhla_dataset_count(set)))
+        status = mhla_fail(MHLA_EINVAL, "picture %lld of %lld", (long long)index, (long long)mhla_dataset_count(set));
+    if (status == MHLA_OK) status = mhla_dataset_get(set, index, &image, label);
+    if (status == MHLA_OK) status = mhla_image_write(path, &image);
+    mhla_image_free(&image);
+    mhla_dataset_free(set);
+    return status;
+}
+
+mhla_status mhla_model_evaluate(mhla_model *model, mhla_evaluation *result, const char *data, const char *split,
+                                int64_t limit, mhla_progress_fn progress, void *user) {
+    char source[MHLA_RUN_PATH];
+    mhla_dataset *set = NULL;
+    mhla_evaluation full = {.size = sizeof full};
+    MHLA_TRY(mhla_model_need(model, MHLA_ROLE_CLASSIFIER));
+    MHLA_TRY(mhla_struct_check(result, OWNED, "mhla_evaluation"));
+    if (data == NULL) {
+        MHLA_TRY(mhla_data_of_run(source, sizeof source, model));
+        data = source;
+    }
+    MHLA_TRY(open_split(&set, data, split));
+    const mhla_status status = mhla_evaluate(model, &full, set, 1, limit, NULL, progress, user);
+    mhla_dataset_broken(set, &full.unreadable, NULL, 0);
+    mhla_dataset_free(set);
+    return status == MHLA_OK ? mhla_struct_out(result, &full, sizeof full, "mhla_evaluation") : status;
+}
+
+void mhla_evaluation_free(mhla_evaluation *result) {
+    if (!mhla_struct_holds(result, OWNED)) return;
+    free(result->class_images);
+    free(result->class_right);
+    result->class_images = result->class_right = NULL;
+}
+
+/* ---- One picture --------------------------------------------------------------------------------------------------- */
+
+mhla_status mhla_model_classify_image(mhla_model *model, float *probabilities, const mhla_image *image) {
+    mhla_classifier_info c;
+    MHLA_TRY(mhla_classifier_query(model, &c));
+    const int classes = c.classes;
+    mhla_augment a = mhla_model_augment(model);
+    mhla_augment_scratch scratch = {0};
+    float *x = malloc((size_t)c.channels * (size_t)c.height * (size_t)c.width * sizeof *x);
+    mhla_status status = x ? mhla_augment_prepare(&a) : mhla_fail(MHLA_ENOMEM, "no memory for an image");
+    if (status == MHLA_OK) status = mhla_augment_apply(x, image, &a, &scratch, 0, 0, 0);
+    if (status == MHLA_OK) status = mhla_model_infer(model, probabilities, x, 1);
+    if (status == MHLA_OK) {
+        double most = -INFINITY, sum = 0.0;
+        for (int i = 0; i < classes; i++) most = fmax(most, probabilities[i]);
+        for (int i = 0; i < classes; i++) sum += exp(probabilities[i] - most);
+        for (int i = 0; i < classes; i++) probabilities[i] = (float)(exp(probabilities[i] - most) / sum);
+    }
+    mhla_augment_scratch_free(&scratch);
+    free(x);
+    return status;
+}
+
+mhla_status mhla_model_classify_bytes(mhla_model *model, float *probabilities, const void *bytes, size_t size,
+                                      const char *name) {
+    mhla_image image = {0};
+    MHLA_TRY(mhla_model_need(model, MHLA_ROLE_CLASSIFIER));
+    mhla_status status = mhla_image_decode(&image, bytes, size, mhla_model_augment(model).channels, name);
+    if (status == MHLA_OK) status = mhla_model_classify_image(model, probabilities, &image);
+    mhla_image_free(&image);
+    return status;
+}
+
+mhla_status mhla_model_classify(mhla_model *model, float *probabilities, const char *path) {
+    mhla_image image = {0};
+    MHLA_TRY(mhla_model_need(model, MHLA_ROLE_CLASSIFIER));
+    mhla_status status = mhla_image_read(&image, path, mhla_model_augment(model).channels);
+    if (status == MHLA_OK) status = mhla_model_classify_image(model, probabilities, &image);
+    mhla_image_free(&image);
+    return status;
+}

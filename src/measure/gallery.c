@@ -1,0 +1,163 @@
+/* Sets of pictures to be measured: a split of a dataset, a folder with pictures in it, an array of them, or one. */
+#include <dirent.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "core/status.h"
+#include "file/npy.h"
+#include "measure/evaluate.h"
+#include "measure/measure.h"
+
+struct mhla_gallery {
+    mhla_dataset *data; /* one of these three */
+    char **files;
+    mhla_npy array;
+    int64_t all, count; /* there, and used */
+    int height, width;  /* of the centre; 0: all of it */
+};
+
+static int by_text(const void *x, const void *y) { return strcmp(*(char *const *)x, *(char *const *)y); }
+
+/* Pictures that lie in `folder` itself. */
+static mhla_status list_files(mhla_gallery *p, const char *folder) {
+    DIR *dir = opendir(folder);
+    if (dir == NULL) return mhla_fail(MHLA_EIO, "%s: %s", folder, strerror(errno));
+    int64_t room = 0;
+    mhla_status status = MHLA_OK;
+    for (struct dirent *e; status == MHLA_OK && (e = readdir(dir)) != NULL;) {
+        if (e->d_name[0] == '.' || !mhla_image_name(e->d_name)) continue;
+        if (p->all == room) {
+            room = room * 2 + 256;
+            char **files = realloc(p->files, (size_t)room * sizeof *files);
+            if (files == NULL) {
+                status = mhla_fail(MHLA_ENOMEM, "%s: no memory for listing it", folder);
+                break;
+            }
+            p->files = files;
+        }
+        const size_t n = strlen(folder) + strlen(e->d_name) + 2;
+        char *path = malloc(n);
+        if (path == NULL) {
+            status = mhla_fail(MHLA_ENOMEM, "%s: no memory for listing it", folder);
+            break;
+        }
+        snprintf(path, n, "%s/%s", folder, e->d_name);
+        p->files[p->all++] = path;
+    }
+    closedir(dir);
+    if (p->all > 0) qsort(p->files, (size_t)p->all, sizeof *p->files, by_text);
+    return status;
+}
+
+static mhla_status open_array(mhla_gallery *p, const char *path) {
+    MHLA_TRY(mhla_npy_open(&p->array, path));
+    const mhla_npy *a = &p->array;
+    if (a->dtype != MHLA_IO_U8 || (a->rank != 3 && a->rank != 4) || (a->rank == 4 && a->shape[3] != 3) ||
+        a->count == 0 || a->shape[1] > 8192 || a->shape[2] > 8192)
+        return mhla_fail(MHLA_EDATA, "%s: expected uint8 pictures [N,H,W] or [N,H,W,3] of 8192 x 8192 at most", path);
+    p->all = a->shape[0];
+    return MHLA_OK;
+}
+
+static mhla_status open_picture(mhla_gallery *p, const char *path) {
+    p->files = calloc(1, sizeof *p->files);
+    if (p->files) p->files[0] = strdup(path);
+    if (p->files == NULL || p->files[0] == NULL) return mhla_fail(MHLA_ENOMEM, "%s: no memory for opening it", path);
+    p->all = 1;
+    return MHLA_OK;
+}
+
+static mhla_status open_source(mhla_gallery *p, const char *source, const char *split) {
+    char folder[MHLA_RUN_PATH];
+    struct stat info;
+    const int train = split && strcmp(split, "train") == 0;
+    if (split && !train && strcmp(split, "test") != 0)
+        return mhla_fail(MHLA_EINVAL, "split is \"%s\": expected test or train", split);
+    if (stat(source, &info) == 0 && !S_ISDIR(info.st_mode))
+        return mhla_image_name(source) ? open_picture(p, source) : open_array(p, source);
+    MHLA_TRY(mhla_data_locate(folder, sizeof folder, source));
+    MHLA_TRY(list_files(p, folder));
+    if (p->all > 0) return MHLA_OK;
+    MHLA_TRY(mhla_dataset_open(&p->data, folder, train ? MHLA_SPLIT_TRAIN : MHLA_SPLIT_TEST));
+    p->all = mhla_dataset_count(p->data);
+    return MHLA_OK;
+}
+
+mhla_status mhla_gallery_open(mhla_gallery **pictures, const char *source, const char *split, int64_t limit) {
+    *pictures = NULL;
+    mhla_gallery *p = calloc(1, sizeof *p);
+    if (p == NULL) return mhla_fail(MHLA_ENOMEM, "%s: no memory for opening it", source);
+    const mhla_status status = open_source(p, source, split);
+    if (status != MHLA_OK) {
+        mhla_gallery_free(p);
+        return status;
+    }
+    p->count = limit > 0 && limit < p->all ? limit : p->all;
+    *pictures = p;
+    return MHLA_OK;
+}
+
+void mhla_gallery_free(mhla_gallery *p) {
+    if (p == NULL) return;
+    mhla_dataset_free(p->data);
+    for (int64_t i = 0; p->files && i < p->all; i++) free(p->files[i]);
+    free(p->files);
+    mhla_npy_close(&p->array);
+    free(p);
+}
+
+int64_t mhla_gallery_count(const mhla_gallery *p) { return p->count; }
+const char *mhla_gallery_left_out(mhla_gallery *p) {
+    int64_t count;
+    const char *sentence = NULL;
+    if (p->data) mhla_dataset_broken(p->data, &count, &sentence, 1);
+    return sentence;
+}
+int mhla_gallery_classes(const mhla_gallery *p) { return p->data ? mhla_dataset_classes(p->data) : 0; }
+const char *mhla_gallery_class_name(const mhla_gallery *p, int label) {
+    return p->data ? mhla_dataset_class_name(p->data, label) : "";
+}
+
+void mhla_gallery_frame(mhla_gallery *p, int height, int width) {
+    p->height = height;
+    p->width = width;
+}
+
+/* The centre, with black around what is smaller. */
+static mhla_status frame(mhla_image *image, int height, int width) {
+    mhla_image whole = *image;
+    const size_t C = (size_t)image->channels;
+    const int dy = (height - whole.height) / 2, dx = (width - whole.width) / 2; /* from the old to the new */
+    *image = (mhla_image){0};
+    const mhla_status status = mhla_image_reserve(image, width, height, whole.channels);
+    if (status == MHLA_OK) {
+        memset(image->data, 0, (size_t)height * (size_t)width * C);
+        const int left = dx > 0 ? dx : 0, right = dx + whole.width < width ? dx + whole.width : width;
+        for (int y = dy > 0 ? dy : 0; y < height && y - dy < whole.height; y++)
+            memcpy(image->data + ((size_t)y * (size_t)width + (size_t)left) * C,
+                   whole.data + ((size_t)(y - dy) * (size_t)whole.width + (size_t)(left - dx)) * C,
+                   (size_t)(right - left) * C);
+    }
+    mhla_image_free(&whole);
+    return status;
+}
+
+static mhla_status read_one(mhla_gallery *p, int64_t index, mhla_image *image, int *label) {
+    *label = -1;
+    if (p->data) return mhla_dataset_get(p->data, index, image, label);
+    if (p->files) return mhla_image_read(image, p->files[index], 0);
+    const int channels = p->array.rank == 4 ? 3 : 1;
+    MHLA_TRY(mhla_image_reserve(image, (int)p->array.shape[2], (int)p->array.shape[1], channels));
+    const size_t bytes = (size_t)image->width * (size_t)image->height * (size_t)channels;
+    memcpy(image->data, p->array.data + (size_t)index * bytes, bytes);
+    return MHLA_OK;
+}
+
+mhla_status mhla_gallery_get(mhla_gallery *p, int64_t i, mhla_image *image, int *label) {
+    const int64_t index = p->count == p->all ? i : (int64_t)((double)i * (double)p->all / (double)p->count);
+    MHLA_TRY(read_one(p, index, image, label));
+    if (p->height == 0 || (p->height == image->height && p->width == image->width)) return MHLA_OK;
+    return frame(image, p->height, p->width);
+}

@@ -1,0 +1,132 @@
+/* Attention over a grid of tokens, as a module that image models share: what can be chosen about it (settings), its parameters
+ * by name (attention), what belongs to a size of grid (place). One file for each author's variant, one row for each in the
+ * list below.
+ *
+ *   declare       mhla_grid_declare(&a, params, &settings, "blocks.0.attn")
+ *   a size        mhla_grid_place_make(&place, &settings, H, W)
+ *   forward       out(mhla_grid_forward(t, &a, &place, h)): the output layer is the caller's to apply, who knows whether a
+ *                 residual is added or a branch is dropped */
+#ifndef MHLA_MODELS_ATTENTION_GRID_H
+#define MHLA_MODELS_ATTENTION_GRID_H
+
+#include <mhla/mhla.h>
+
+#include "models/layers.h"
+
+/* The variants; config: attention. Their numbers are in config.json as names only. */
+#define MHLA_GRID_LIST(X)                                                                                              \
+    X(MHLA, mhla, "mhla")                                                                                              \
+    X(LINEAR, linear, "linear")                                                                                        \
+    X(SOFTMAX, softmax, "softmax")                                                                                     \
+    X(FOCUSED, focused, "focused")                                                                                     \
+    X(INLINE, inline, "inline")                                                                                        \
+    X(MALA, mala, "mala")                                                                                              \
+    X(RALA, rala, "rala")
+enum {
+#define X(NAME, name, text) MHLA_GRID_##NAME,
+    MHLA_GRID_LIST(X)
+#undef X
+        MHLA_GRID_KINDS
+};
+
+/* A field that does not concern the variant is 0. */
+typedef struct mhla_grid_settings {
+    int attention; /* MHLA_GRID_* */
+    int dim, heads;
+    int inner_norm; /* a LayerNorm of its own, eps 1e-5, before the projections, as released */
+    int qkv_bias;
+    int qk_norm; /* RMS norm of q and k over all heads */
+    double qk_norm_eps;
+    int lepe; /* kernel of the depthwise convolution of v that is added to the result, 0 = none. Focused LA: its filters
+                      are shared by heads (dwc); InLine: each image predicts its own (residual) */
+    int gate; /* the result is multiplied: MALA, RALA: by a fourth part of the projection; others: by silu(W_g x + b_g),
+                      before LePE is added ... */
+    int gate_norm;               /* ... after an RMS norm of each head */
+    int rope;                    /* MALA, RALA: axial rotary embedding, a class token stays unturned */
+    int power;                   /* Focused LA: of its features */
+    double feature_eps, den_eps; /* phi(x) = relu(x) + eps; all but softmax */
+    int blocks[2];               /* MHLA: pieces per axis of the grid */
+    int denominator;             /* MHLA: mhla_denominator */
+    int mix;                     /* MHLA: mhla_mix_init */
+    double mix_low;              /* MHLA: after each update the matrix is clipped to [mix_low, 1] */
+    int class_token;             /* 1: a token in front of the grid; MHLA: it is a block of its own */
+    int64_t tokens; /* of the grid that parameters belong to, class token counted; Focused LA's positions */
+    mhla_initial weights, filters; /* of linear layers, of depthwise convolutions */
+} mhla_grid_settings;
+
+enum { MHLA_GRID_OWN = 4, MHLA_GRID_INLINE_HEAD = 32 }; /* the size of a head of InLine */
+
+typedef struct mhla_grid_attention {
+    const mhla_grid_settings *settings;
+    mhla_layer norm;     /* the attention's own */
+    mhla_layer qkv, out; /* [3D,D] ([4D,D,1,1] with the gate of MALA and RALA), [D,D] */
+    mhla_param *q_norm, *k_norm;
+    mhla_layer lepe;       /* [D,1,k,k]; Focused LA: [K,1,k,k] */
+    mhla_layer gate;       /* [D,D] */
+    mhla_param *gate_norm; /* [K] */
+    mhla_param *mix;       /* MHLA: [M,M,1,1], how much query block i takes from block b; a class token is block 0 */
+    mhla_param *own[MHLA_GRID_OWN]; /* what only one variant has: its file says what */
+} mhla_grid_attention;
+
+/* What belongs to a size of grid. */
+typedef struct mhla_grid_place {
+    int H, W, first; /* first: tokens in front of the grid */
+    mhla_plan *plan;
+    float *cos, *sin; /* [first + H*W, K/2] one allocation; NULL without rotary embedding */
+} mhla_grid_place;
+
+const char *mhla_grid_name(int attention);
+/* What belongs to a variant as its authors wrote it, whatever surrounds it. */
+void mhla_grid_preset(mhla_grid_settings *s);
+/* Do the settings fit together, and a grid of this size? Everything else trusts checked settings. */
+mhla_status mhla_grid_check(const mhla_grid_settings *s, int64_t H, int64_t W);
+/* The settings live as long as the parameters. */
+void mhla_grid_declare(mhla_grid_attention *a, mhla_params *ps, const mhla_grid_settings *s, const char *name);
+mhla_status mhla_grid_place_make(mhla_grid_place *g, const mhla_grid_settings *s, int H, int W);
+void mhla_grid_place_free(mhla_grid_place *g);
+/* What the attention makes of h [B,T,dim], the output layer left out. */
+mhla_tensor *mhla_grid_forward(mhla_tape *t, const mhla_grid_attention *a, const mhla_grid_place *g, mhla_tensor *h);
+/* Multiply-adds of T tokens, `patches` of which are the grid, projections included: every product; or, as the paper counts,
+ * the linear layers and convolutions alone. */
+int64_t mhla_grid_cost(const mhla_grid_settings *s, int64_t T, int64_t patches, int as_paper);
+/* MHLA's blocks, a class token's counted. */
+int64_t mhla_grid_blocks(const mhla_grid_settings *s);
+
+/* ---- For the variants ---- */
+
+typedef struct mhla_grid_kind {
+    mhla_kind op;
+    void (*preset)(mhla_grid_settings *s); /* NULL: nothing is its own */
+    void (*declare)(mhla_grid_attention *a, mhla_params *ps, const char *name);
+    void (*plan)(mhla_plan_desc *desc, const mhla_grid_settings *s); /* adds to sizes and kind; NULL: nothing */
+    mhla_tensor *(*forward)(mhla_tape *t, const mhla_grid_attention *a, const mhla_grid_place *g, mhla_tensor *h);
+    int64_t (*cost)(const mhla_grid_settings *s, int64_t T, int as_paper); /* beyond the projections and LePE */
+} mhla_grid_kind;
+
+#define X(NAME, name, text) extern const mhla_grid_kind mhla_grid_##name;
+MHLA_GRID_LIST(X)
+#undef X
+
+/* The parameters that most variants have, in the order of the published lists: norm (unless it is there already), q/k/v,
+ * norms of q and k; LePE; the gate and the output layer. */
+void mhla_grid_declare_inputs(mhla_grid_attention *a, mhla_params *ps, const char *name, const char *qkv);
+void mhla_grid_declare_lepe(mhla_grid_attention *a, mhla_params *ps, const char *name);
+void mhla_grid_declare_outputs(mhla_grid_attention *a, mhla_params *ps, const char *name, const char *out);
+/* NAME of a part: the text of the last call on this thread lives until the next. */
+const char *mhla_grid_part(const char *name, const char *part);
+
+/* h after its own norm, then q, k and v of every token, q and k normalised; `rest` is what a projection has beyond, or
+ * the gate. */
+typedef struct mhla_grid_parts {
+    mhla_tensor *h, *q, *k, *v, *rest;
+} mhla_grid_parts;
+mhla_grid_parts mhla_grid_project(mhla_tape *t, const mhla_grid_attention *a, mhla_tensor *h);
+/* residual (NULL: 0) + LePE of x on the grid. */
+mhla_tensor *mhla_grid_lepe(mhla_tape *t, const mhla_grid_attention *a, const mhla_grid_place *g, mhla_tensor *residual,
+                            mhla_tensor *x);
+/* Forward of a variant that has nothing of its own but the operator: q, k, v; the operator, added onto LePE; a gate. */
+mhla_tensor *mhla_grid_plain(mhla_tape *t, const mhla_grid_attention *a, const mhla_grid_place *g, mhla_tensor *h);
+/* Linear attention: S = sum k v, q S, q z. */
+int64_t mhla_grid_linear_cost(const mhla_grid_settings *s, int64_t T);
+
+#endif

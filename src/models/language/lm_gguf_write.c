@@ -1,0 +1,237 @@
+/* Language models as GGUF files. A Llama (softmax, rotary, no biases) has llama.cpp's names, its q and k with interleaved
+ * rotary pairs; every other decoder goes under the architecture "mhla": its own names, and config.json as one text. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/status.h"
+#include "file/text.h"
+#include "models/language/lm_files.h"
+#include "text/gguf_tokens.h"
+
+enum { PAIRS = 32 };
+
+typedef struct piece { /* one tensor on its way */
+    const mhla_param *p;
+    int dims;     /* of a head whose rows are to be interleaved; 0: as they are */
+    int64_t cols; /* of a row in the file */
+    char name[128];
+} piece;
+
+static mhla_status fill(float *rows, int64_t first, int64_t count, void *arg) {
+    const piece *s = arg;
+    const int64_t cols = s->p->count / s->p->shape[0];
+    if (s->p->data && s->dims == 0) { /* whose rows need not be ours: a vector is one of them */
+        memcpy(rows, s->p->data + first * s->cols, sizeof(float) * (size_t)(count * s->cols));
+        return MHLA_OK;
+    }
+    if (s->dims == 0) return mhla_param_get_rows(rows, s->p, first, count);
+    for (int64_t i = 0; i < count; i++) {
+        const int64_t at = (first + i) % s->dims, head = (first + i) / s->dims;
+        MHLA_TRY(mhla_param_get_rows(rows + i * cols, s->p, head * s->dims + at % 2 * (s->dims / 2) + at / 2, 1));
+    }
+    return MHLA_OK;
+}
+
+/* rope_freqs.weight: what the rotary frequencies are divided by. */
+static mhla_status fill_divisors(float *rows, int64_t first, int64_t count, void *arg) {
+    const mhla_lm_mixer *m = arg;
+    double divisors[MHLA_ROPE_PAIRS];
+    mhla_scaling_divisors(divisors, &m->scaling, m->rope_theta, m->rope_dim);
+    for (int j = 0; first == 0 && count > 0 && j < m->rope_dim / 2; j++) rows[j] = (float)divisors[j];
+    return MHLA_OK;
+}
+
+static int has_divisors(const mhla_lm_mixer *m) {
+    return m->scaling.kind == MHLA_SCALING_LLAMA3 || m->scaling.kind == MHLA_SCALING_LIST;
+}
+
+static int is_llama(const mhla_lm_config *c) {
+    const mhla_lm_mixer *m = &c->mixer[MHLA_ATTENTION_SOFTMAX];
+    for (int i = 0; i < c->layers; i++)
+        if (c->kind[i] != MHLA_ATTENTION_SOFTMAX) return 0;
+    return m->rope == MHLA_ROPE_HALF && m->rope_dim == m->key_dim && m->key_dim == m->value_dim && !m->scaling.exact &&
+           (m->scaling.kind != MHLA_SCALING_YARN || m->scaling.factor >= 1.0) && !m->qkv_bias && !m->out_bias &&
+           !m->qk_norm && !m->window && !m->conv && !c->mlp_bias;
+}
+
+/* ---- Metadata ---- */
+
+typedef struct head {
+    mhla_gguf_pair pairs[PAIRS + MHLA_GGUF_TOKEN_PAIRS];
+    int64_t count;
+    uint32_t numbers[PAIRS];
+    float reals[8];
+    mhla_gguf_string texts[3];
+    int32_t ends[MHLA_LM_ENDS];
+    mhla_gguf_tokens tokens;
+} head;
+
+static void put_text(head *h, const char *key, const char *text, int place) {
+    h->texts[place] = (mhla_gguf_string){text, strlen(text)};
+    h->pairs[h->count++] = (mhla_gguf_pair){key, MHLA_GGUF_STRING, 0, 1, NULL, &h->texts[place]};
+}
+static void put_int(head *h, const char *key, int64_t n) {
+    h->numbers[h->count] = (uint32_t)n;
+    h->pairs[h->count] = (mhla_gguf_pair){key, MHLA_GGUF_UINT32, 0, 1, &h->numbers[h->count], NULL};
+    h->count++;
+}
+static void put_real(head *h, const char *key, double x, int place) {
+    h->reals[place] = (float)x;
+    h->pairs[h->count++] = (mhla_gguf_pair){key, MHLA_GGUF_FLOAT32, 0, 1, &h->reals[place], NULL};
+}
+
+static const mhla_gguf_pair *token_pair(const head *h, const char *key) {
+    for (int64_t i = 0; i < h->tokens.count; i++)
+        if (strcmp(h->tokens.pairs[i].key, key) == 0) return &h->tokens.pairs[i];
+    return NULL;
+}
+
+/* llama.cpp multiplies cosines and sines of yarn by 1 + 0.1 log(factor) without being told. */
+static void put_scaling(head *h, const mhla_scaling *s) {
+    const int yarn = s->kind == MHLA_SCALING_YARN;
+    const double attention = (s->attention != 0.0 ? s->attention : 1.0) / (yarn ? 1.0 + 0.1 * log(s->factor) : 1.0);
+    if (yarn || s->kind == MHLA_SCALING_LINEAR) {
+        put_text(h, "llama.rope.scaling.type", yarn ? "yarn" : "linear", 2);
+        put_real(h, "llama.rope.scaling.factor", s->factor, 2);
+    }
+    if (fabs(attention - 1.0) > 1e-7) put_real(h, "llama.rope.scaling.attn_factor", attention, 3);
+    if (!yarn) return;
+    put_int(h, "llama.rope.scaling.original_context_length", (int64_t)s->original);
+    put_real(h, "llama.rope.scaling.yarn_beta_fast", s->beta_fast, 4);
+    put_real(h, "llama.rope.scaling.yarn_beta_slow", s->beta_slow, 5);
+}
+
+/* What ends a text: the three keys that others know, as far as they go and the vocabulary has not taken them; and, unless
+ * that is one eos and the same, all of it under a key of our own. */
+static void put_ends(head *h, const mhla_lm_config *c) {
+    static const char *const keys[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
+                                       "tokenizer.ggml.eom_token_id"};
+    const mhla_gguf_pair *eos = token_pair(h, keys[0]);
+    int count = 0, k = 1;
+    if (c->end_count == 0 && c->eos >= 0) h->ends[count++] = c->eos;
+    for (int i = 0; i < c->end_count; i++) h->ends[count++] = c->ends[i];
+    if (count == 0) return;
+    uint32_t said = (uint32_t)(c->eos >= 0 ? c->eos : h->ends[0]);
+    if (eos && eos->kind == MHLA_GGUF_UINT32) memcpy(&said, eos->data, sizeof said);
+    if (eos == NULL) put_int(h, keys[0], said);
+    for (int i = 0; i < count && k < 3; i++) {
+        if (h->ends[i] == (int32_t)said) continue;
+        if (token_pair(h, keys[k]) == NULL) put_int(h, keys[k], h->ends[i]);
+        k++;
+    }
+    if (count > 1 || h->ends[0] != (int32_t)said)
+        h->pairs[h->count++] = (mhla_gguf_pair){MHLA_LM_GGUF_ENDS, MHLA_GGUF_INT32, 1, count, h->ends, NULL};
+}
+
+static mhla_status make_head(head *h, const mhla_model *m, const char *path, int llama, mhla_gguf_type type) {
+    const mhla_lm_config *c = mhla_lm_config_of(m->net);
+    const mhla_lm_mixer *a = &c->mixer[MHLA_ATTENTION_SOFTMAX];
+    MHLA_TRY(mhla_gguf_tokens_make(&h->tokens, path, c->vocabulary));
+    put_text(h, "general.architecture", llama ? "llama" : "mhla", 0);
+    put_int(h, "general.file_type", /* llama.cpp's numbers of what most tensors are */
+            type == MHLA_GGUF_F32    ? 0
+            : type == MHLA_GGUF_F16  ? 1
+            : type == MHLA_GGUF_Q8_0 ? 7
+                                     : 32);
+    if (llama) {
+        put_int(h, "llama.block_count", c->layers);
+        put_int(h, "llama.context_length", c->positions ? c->positions : 2048);
+        put_int(h, "llama.embedding_length", c->width);
+        put_int(h, "llama.feed_forward_length", c->hidden);
+        put_int(h, "llama.attention.head_count", a->heads);
+        put_int(h, "llama.attention.head_count_kv", a->kv_heads);
+        put_int(h, "llama.attention.key_length", a->key_dim);
+        put_int(h, "llama.attention.value_length", a->value_dim);
+        put_int(h, "llama.rope.dimension_count", a->rope_dim);
+        put_int(h, "llama.vocab_size", c->vocabulary);
+        put_real(h, "llama.rope.freq_base", a->rope_theta, 0);
+        put_real(h, "llama.attention.layer_norm_rms_epsilon", c->norm_eps, 1);
+        put_scaling(h, &a->scaling);
+    } else {
+        put_text(h, "mhla.config", m->config, 1);
+    }
+    put_ends(h, c);
+    for (int64_t i = 0; i < h->tokens.count; i++) h->pairs[h->count++] = h->tokens.pairs[i];
+    return MHLA_OK;
+}
+
+/* ---- Writing ---- */
+
+static mhla_status write_model(const char *out, const mhla_model *m, const char *path, int type,
+                               mhla_convert_result *result) {
+    const mhla_lm_config *c = mhla_lm_config_of(m->net);
+    const int llama = is_llama(c), n = mhla_params_count(m->params);
+    piece *pieces = calloc((size_t)n, sizeof *pieces);
+    mhla_gguf_storable *list = calloc((size_t)n + 1, sizeof *list);
+    head *h = calloc(1, sizeof *h);
+    mhla_status status = pieces && list && h ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory to write %s", out);
+    for (int i = 0; i < n && status == MHLA_OK; i++) {
+        const mhla_param *p = mhla_params_at(m->params, i);
+        piece *s = &pieces[i];
+        const int rank = mhla_lm_gguf_rank(p);
+        const int64_t cols = s->cols = p->shape[rank - 1];
+        const mhla_gguf_type own = p->dtype == MHLA_Q8_0   ? MHLA_GGUF_Q8_0
+                                   : p->dtype == MHLA_BF16 ? MHLA_GGUF_BF16
+                                                           : MHLA_GGUF_F32;
+        s->p = p;
+        snprintf(s->name, sizeof s->name, "%s", p->name);
+        if (llama) mhla_lm_gguf_name(s->name, sizeof s->name, p->name);
+        if (llama && (strstr(s->name, ".attn_q.") || strstr(s->name, ".attn_k.")))
+            s->dims = c->mixer[MHLA_ATTENTION_SOFTMAX].key_dim;
+        list[i] = (mhla_gguf_storable){.name = s->name, .rank = rank, .type = MHLA_GGUF_F32, .fill = fill, .arg = s};
+        if (p->flags & MHLA_PARAM_MATRIX) list[i].type = type < 0 ? own : (mhla_gguf_type)type;
+        if (list[i].type == MHLA_GGUF_Q8_0 && cols % 32 != 0) list[i].type = MHLA_GGUF_F32;
+        for (int a = 0; a < rank && a < MHLA_GGUF_RANK; a++) list[i].shape[a] = p->shape[a];
+        result->numbers += p->count;
+        result->bytes += (int64_t)mhla_gguf_row_bytes(list[i].type, cols) * (p->count / cols);
+    }
+    if (status == MHLA_OK) status = make_head(h, m, path, llama, list[0].type);
+    mhla_lm_mixer softmax = c->mixer[MHLA_ATTENTION_SOFTMAX];
+    const int more = llama && has_divisors(&softmax);
+    if (more && status == MHLA_OK)
+        list[n] = (mhla_gguf_storable){.name = "rope_freqs.weight",
+                                       .rank = 1,
+                                       .shape = {softmax.rope_dim / 2},
+                                       .type = MHLA_GGUF_F32,
+                                       .fill = fill_divisors,
+                                       .arg = &softmax};
+    if (status == MHLA_OK) status = mhla_gguf_write(out, h->pairs, h->count, list, n + more);
+    result->tensors = n + more;
+    result->numbers += more ? softmax.rope_dim / 2 : 0;
+    result->bytes += more ? softmax.rope_dim / 2 * 4 : 0;
+    result->files = 1;
+    if (h) mhla_gguf_tokens_free(&h->tokens);
+    free(h);
+    free(list);
+    free(pieces);
+    return status;
+}
+
+mhla_status mhla_lm_convert(const char *out, const char *in, const mhla_convert_desc *desc,
+                            mhla_convert_result *result) {
+    if (out == NULL || in == NULL) return mhla_fail(MHLA_EINVAL, "%s is NULL", out ? "in" : "out");
+    static const struct {
+        const char *name;
+        mhla_gguf_type type;
+    } types[] = {
+        {"float32", MHLA_GGUF_F32}, {"float16", MHLA_GGUF_F16}, {"bfloat16", MHLA_GGUF_BF16}, {"q8_0", MHLA_GGUF_Q8_0}};
+    mhla_convert_desc d = {.size = sizeof d};
+    mhla_convert_result r = {.size = sizeof r};
+    if (desc) MHLA_TRY(mhla_struct_in(&d, sizeof d, desc, "mhla_convert_desc"));
+    if (result) MHLA_TRY(mhla_struct_check(result, 0, "mhla_convert_result"));
+    int type = -1;
+    for (int i = 0; i < 4 && d.dtype; i++)
+        if (strcmp(d.dtype, types[i].name) == 0) type = (int)types[i].type;
+    if (d.dtype && type < 0)
+        return mhla_fail(MHLA_EINVAL, "dtype is %s: expected float32, bfloat16, float16 or q8_0", MHLA_QUOTE(d.dtype));
+    if (d.shard_bytes) return mhla_fail(MHLA_EINVAL, "shard_bytes is %lld: out is one file", (long long)d.shard_bytes);
+    mhla_model *m;
+    MHLA_TRY(mhla_model_open(&m, in));
+    mhla_status status = mhla_model_need(m, MHLA_ROLE_DECODER);
+    if (status == MHLA_OK) status = write_model(out, m, m->origin ? m->origin : in, type, &r);
+    mhla_model_free(m);
+    if (status == MHLA_OK && result) status = mhla_struct_out(result, &r, sizeof r, "mhla_convert_result");
+    return status;
+}

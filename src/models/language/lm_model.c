@@ -1,0 +1,304 @@
+/* Language models behind the public handle: folders as the Python world has them, with the names of flash-linear-attention
+ * or of Hugging Face's Llama; the tokenizer beside them; what they cost. GGUF files: lm_gguf.c. */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/status.h"
+#include "models/language/lm_files.h"
+#include "models/language/sequence.h"
+#include "models/model.h"
+
+static mhla_status create(void **net, const mhla_recipe *given, const char *prefix) {
+    mhla_lm_config config;
+    MHLA_TRY(mhla_lm_from_recipe(&config, given, prefix));
+    return mhla_lm_create((mhla_lm **)net, &config);
+}
+
+static void release(void *net) { mhla_lm_free(net); }
+static mhla_params *params(const void *net) { return mhla_lm_params(net); }
+static json_t *tree(const void *net) { return mhla_lm_config_tree(mhla_lm_config_of(net)); }
+
+/* ---- Files ------------------------------------------------------------------------------------------------------- */
+
+static int fits(const mhla_evidence *e) {
+    return e->gguf ? mhla_lm_gguf_fits(e->gguf) : e->config && mhla_lm_config_fits(e->config);
+}
+
+mhla_status mhla_storage_named(int *dtype, const char *storage) {
+    static const char *const names[] = {"float32", "bfloat16", "q8_0"};
+    *dtype = -1;
+    for (int i = 0; i < 3 && storage; i++)
+        if (strcmp(storage, names[i]) == 0) *dtype = i; /* in the order of mhla_dtype */
+    if (storage && *dtype < 0)
+        return mhla_fail(MHLA_EINVAL, "storage \"%.40s\": there are float32, bfloat16 and q8_0", storage);
+    return MHLA_OK;
+}
+
+/* Matrices as most of their numbers are in the file. */
+static mhla_dtype natural_storage(const mhla_safetensors *file) {
+    double all = 0.0, bf16 = 0.0;
+    for (int64_t i = 0; i < mhla_safetensors_count(file); i++) {
+        const mhla_stored *s = mhla_safetensors_at(file, i);
+        if (s->rank != 2) continue;
+        all += (double)s->count;
+        if (s->dtype == MHLA_IO_BF16) bf16 += (double)s->count;
+    }
+    return 2.0 * bf16 > all ? MHLA_BF16 : MHLA_F32;
+}
+
+/* generation_config.json beside config.json: its tokens for the end count more, as they do in Hugging Face's generate. */
+static mhla_status read_generation(mhla_lm_config *c, const char *config) {
+    char path[4096];
+    const char *slash = strrchr(config, '/');
+    json_t *tree = NULL;
+    const int n =
+        snprintf(path, sizeof path, "%.*sgeneration_config.json", slash ? (int)(slash - config) + 1 : 0, config);
+    if (n >= (int)sizeof path || access(path, F_OK) != 0) return MHLA_OK;
+    MHLA_TRY(mhla_json_load(&tree, path));
+    mhla_status status = json_is_object(tree) ? MHLA_OK : mhla_fail(MHLA_EDATA, "%s: no JSON object", path);
+    if (status == MHLA_OK) status = mhla_lm_ends_read(c, tree, "eos_token_id", path);
+    if (status == MHLA_OK && c->eos < 0 && c->end_count) c->eos = c->ends[0];
+    json_decref(tree);
+    return status;
+}
+
+static mhla_status read_files(void **net, const mhla_evidence *e, const mhla_open_desc *desc) {
+    mhla_lm_config c;
+    int storage;
+    MHLA_TRY(mhla_storage_named(&storage, desc ? desc->storage : NULL));
+    if (e->gguf) return mhla_lm_gguf_read((mhla_lm **)net, e->gguf, storage);
+    MHLA_TRY(mhla_lm_config_read(&c, e->config, e->file, e->config_path));
+    MHLA_TRY(read_generation(&c, e->config_path));
+    MHLA_TRY(mhla_config_fits(e->file, (double)c.vocabulary * c.width + 3.0 * c.layers * (double)c.width * c.hidden));
+    return mhla_lm_create_as((mhla_lm **)net, &c, storage < 0 ? natural_storage(e->file) : (mhla_dtype)storage);
+}
+
+enum { PIECE = 1 << 20 }; /* numbers at a time */
+
+/* All of a tensor into a parameter of any storage, a piece of rows at a time. */
+static mhla_status fill(mhla_param *p, const mhla_stored *s) {
+    if (p->data) {
+        MHLA_TRY(mhla_stored_read(p->data, s));
+        mhla_param_touch(p);
+        return MHLA_OK;
+    }
+    const int64_t cols = p->count / p->shape[0], most = cols < PIECE ? PIECE / cols : 1;
+    const size_t bytes = s->count > 0 ? s->bytes / (size_t)s->count : 0;
+    float *rows = malloc((size_t)(most * cols) * sizeof *rows);
+    mhla_status status = rows ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory for tensor %s", s->name);
+    for (int64_t at = 0; at < p->shape[0] && status == MHLA_OK; at += most) {
+        const int64_t n = p->shape[0] - at < most ? p->shape[0] - at : most;
+        mhla_stored piece = *s;
+        piece.data = s->data + (size_t)(at * cols) * bytes;
+        piece.count = n * cols;
+        piece.bytes = (size_t)piece.count * bytes;
+        status = mhla_stored_read(rows, &piece);
+        if (status == MHLA_OK) status = mhla_param_set_rows(p, at, n, rows, MHLA_F32);
+    }
+    free(rows);
+    return status;
+}
+
+static int ends_with(const char *text, const char *end) {
+    const size_t n = strlen(text), k = strlen(end);
+    return n >= k && strcmp(text + n - k, end) == 0;
+}
+
+/* The tensor of a parameter; the norm behind a gate has two names in the wild. */
+static mhla_status find(const mhla_stored **s, const mhla_safetensors *file, const char *name) {
+    *s = mhla_safetensors_find(file, name);
+    if (*s == NULL && ends_with(name, ".g_norm_swish_gate.weight")) {
+        char other[256];
+        snprintf(other, sizeof other, "%.*s.g_norm.weight", (int)(strlen(name) - strlen(".g_norm_swish_gate.weight")),
+                 name);
+        *s = mhla_safetensors_find(file, other);
+    }
+    return *s ? MHLA_OK : mhla_safetensors_need(s, file, name);
+}
+
+/* The output matrix of tied weights may be in the file as well, and must then be the embedding. */
+static mhla_status check_tied(const mhla_stored *head, const mhla_safetensors *file, const mhla_param *embedding) {
+    const mhla_stored *s = mhla_safetensors_find(file, embedding->name);
+    if (s && s->dtype == head->dtype && s->bytes == head->bytes && memcmp(s->data, head->data, s->bytes) == 0)
+        return MHLA_OK;
+    return mhla_fail(MHLA_EDATA, "%s: tensor %s differs from %s, though tie_word_embeddings is true", head->path,
+                     head->name, embedding->name);
+}
+
+static mhla_status load(mhla_model *m, const mhla_evidence *e, const mhla_open_desc *desc) {
+    const mhla_safetensors *file = e->file;
+    mhla_params *ps = m->params;
+    int storage;
+    MHLA_TRY(mhla_storage_named(&storage, desc ? desc->storage : NULL));
+    if (e->gguf) return mhla_lm_gguf_load(m, e->gguf, storage);
+    for (int i = 0; i < mhla_params_count(ps); i++) {
+        mhla_param *p = mhla_params_at(ps, i);
+        const mhla_stored *s;
+        MHLA_TRY(find(&s, file, p->name));
+        MHLA_TRY(mhla_stored_check(s, p->dims, p->shape));
+        MHLA_TRY(fill(p, s));
+        if (p->flags & MHLA_PARAM_MIX) /* the released code does so at the start of every pass */
+            MHLA_TRY(mhla_mix_clip(p->data, p->shape[0], p->shape[1], p->mix_low, p->mix_high, 0, 1));
+    }
+    for (int64_t i = 0; i < mhla_safetensors_count(file); i++) {
+        const mhla_stored *s = mhla_safetensors_at(file, i);
+        if (mhla_params_find(ps, s->name) || ends_with(s->name, ".inv_freq") ||
+            ends_with(s->name, ".g_norm.weight")) /* rotary frequencies, which follow from the config */
+            continue;
+        if (strcmp(s->name, "lm_head.weight") == 0)
+            MHLA_TRY(check_tied(s, file, mhla_lm_output(m->net)));
+        else
+            return mhla_fail(MHLA_EDATA, "%s: tensor %s is not part of the model that config.json describes", s->path,
+                             s->name);
+    }
+    return MHLA_OK;
+}
+
+/* ---- Looking into it ------------------------------------------------------------------------------------------------ */
+
+static void query(const mhla_model *m, mhla_model_info *info) {
+    const mhla_lm_config *c = mhla_lm_config_of(m->net);
+    info->name = c->model;
+    info->tokens = mhla_lm_context(c);
+    info->multiply_adds = mhla_lm_multiply_adds(c, info->tokens ? info->tokens : 1);
+    info->multiply_adds_paper = info->multiply_adds;
+}
+
+static const char *attention_text(const mhla_lm_config *c) {
+    static const char *const texts[] = {"",
+                                        "mhla",
+                                        "linear",
+                                        "mhla and linear",
+                                        "softmax",
+                                        "mhla and softmax",
+                                        "linear and softmax",
+                                        "mhla, linear and softmax"};
+    unsigned kinds = 0;
+    for (int i = 0; i < c->layers; i++) kinds |= 1u << c->kind[i];
+    return texts[kinds];
+}
+
+mhla_status mhla_lm_query(const mhla_model *m, mhla_lm_info *info) {
+    static const char *const names[] = {"float32", "bfloat16", "q8_0"};
+    MHLA_TRY(mhla_model_need(m, MHLA_ROLE_DECODER));
+    const mhla_lm_config *c = mhla_lm_config_of(m->net);
+    mhla_lm_info full = {
+        .size = sizeof full,
+        .vocabulary = c->vocabulary,
+        .width = c->width,
+        .layers = c->layers,
+        .context = mhla_lm_context(c),
+        .bos = c->bos,
+        .eos = c->eos,
+        .attention = attention_text(c),
+        .storage = names[mhla_lm_output(m->net)->dtype],
+        .parameters = mhla_params_elements(m->params),
+    };
+    for (int i = 0; i < c->layers; i++)
+        if (c->kind[i] == MHLA_ATTENTION_MHLA) full.chunk = c->mixer[MHLA_ATTENTION_MHLA].chunk;
+    full.multiply_adds = mhla_lm_multiply_adds(c, full.context ? full.context : 1);
+    full.state_bytes = (size_t)mhla_lm_state_bytes(c, full.context ? full.context : 1);
+    for (int i = 0; i < mhla_params_count(m->params); i++) {
+        const mhla_param *p = mhla_params_at(m->params, i);
+        if ((p->flags & MHLA_PARAM_MATRIX) && p->dtype != mhla_lm_output(m->net)->dtype) full.storage = "mixed";
+        if (i == 0 && !c->tied) continue; /* of the embedding one row is read */
+        full.weight_bytes += p->dtype == MHLA_F32    ? (size_t)p->count * 4
+                             : p->dtype == MHLA_BF16 ? (size_t)p->count * 2
+                                                     : (size_t)(p->count / 32 * 34);
+    }
+    if ((c->bos < 0 || c->eos < 0) && m->origin && mhla_lm_tokenizer(m)) { /* what config.json does not say */
+        mhla_tokenizer_info t = {.size = sizeof t};
+        if (mhla_tokenizer_query(m->tokenizer, &t) == MHLA_OK) {
+            if (c->bos < 0) full.bos = t.bos;
+            if (c->eos < 0) full.eos = t.eos;
+        }
+    }
+    mhla_model *own = (mhla_model *)(uintptr_t)m;
+    own->end = full.eos;
+    full.ends = c->end_count ? c->ends : &m->end;
+    full.end_count = c->end_count ? c->end_count : full.eos >= 0;
+    return mhla_struct_out(info, &full, sizeof full, "mhla_lm_info");
+}
+
+/* Beside the weights; or, of a checkpoint, in its run's folder. */
+const mhla_tokenizer *mhla_lm_tokenizer(const mhla_model *model) {
+    mhla_model *m = (mhla_model *)(uintptr_t)model; /* opened once, when first asked for */
+    static const char *const places[] = {"", "/..", "/../.."};
+    char path[4096];
+    if (mhla_model_need(m, MHLA_ROLE_DECODER) != MHLA_OK || m->tokenizer) return m ? m->tokenizer : NULL;
+    if (m->origin == NULL) {
+        mhla_fail(MHLA_EINVAL, "a model that was not opened from files has no tokenizer");
+        return NULL;
+    }
+    const mhla_status status = mhla_tokenizer_open(&m->tokenizer, m->origin);
+    if (status != MHLA_EIO) return m->tokenizer; /* there is one: if it is not readable, no other one is right */
+    char first[1024];
+    snprintf(first, sizeof first, "%s", mhla_message());
+    for (int i = 1; i < 3; i++) {
+        snprintf(path, sizeof path, "%.3000s%s", m->origin, places[i]);
+        if (mhla_tokenizer_open(&m->tokenizer, path) == MHLA_OK) return m->tokenizer;
+    }
+    mhla_fail(MHLA_EIO, "%s", first);
+    return NULL;
+}
+
+/* Other storage of the weights that a model has. */
+mhla_status mhla_lm_store(mhla_model *m, const char *storage) {
+    int dtype;
+    MHLA_TRY(mhla_model_need(m, MHLA_ROLE_DECODER));
+    if (storage == NULL) return mhla_fail(MHLA_EINVAL, "storage is NULL");
+    MHLA_TRY(mhla_storage_named(&dtype, storage));
+    if (m->reader || m->training) return mhla_fail(MHLA_EINVAL, "storage is changed before a model is used, not after");
+    for (int i = 0; i < mhla_params_count(m->params); i++) {
+        mhla_param *p = mhla_params_at(m->params, i);
+        const int fits = dtype != MHLA_Q8_0 || p->count / p->shape[0] % 32 == 0;
+        if ((p->flags & MHLA_PARAM_MATRIX) && fits) MHLA_TRY(mhla_param_store(p, (mhla_dtype)dtype));
+    }
+    return MHLA_OK;
+}
+
+/* ---- Role -------------------------------------------------------------------------------------------------------- */
+
+static void describe(const void *net, mhla_text_info *info) {
+    const mhla_lm_config *c = mhla_lm_config_of(net);
+    *info = (mhla_text_info){
+        .vocabulary = c->vocabulary, .width = c->width, .layers = c->layers, .context = mhla_lm_context(c)};
+    for (int i = 0; i < c->layers; i++) {
+        const mhla_lm_mixer *m = &c->mixer[c->kind[i]];
+        if (m->heads > info->heads) info->heads = m->heads;
+        if (c->kind[i] == MHLA_ATTENTION_MHLA) {
+            info->chunk = m->chunk;
+            info->longest = (int64_t)m->chunk * m->blocks;
+        }
+    }
+}
+
+static mhla_tensor *forward(mhla_tape *t, void *net, const mhla_text_run *run, const int32_t *ids, int64_t B,
+                            int64_t T) {
+    return mhla_lm_forward(
+        t, net, &(mhla_lm_run){.recompute = run->recompute, .cu_seqlens = run->cu_seqlens, .sequences = run->sequences},
+        ids, B, T);
+}
+
+static mhla_param *output(const void *net) { return mhla_lm_output(net); }
+
+static const mhla_text_decoder decoder = {describe, forward, output};
+
+const mhla_architecture mhla_architecture_lm = {
+    .name = "lm",
+    .kind = "language",
+    .what = "a language model",
+    .known = "config.json with the model_type " MHLA_LM_TYPES ", or GGUF with the general.architecture llama or mhla",
+    .presets = "lm_micro|lm_nano|lm_340m",
+    .rows = mhla_lm_rows,
+    .fits = fits,
+    .create = create,
+    .read = read_files,
+    .load = load,
+    .free = release,
+    .params = params,
+    .tree = tree,
+    .query = query,
+    .decoder = &decoder,
+};

@@ -1,0 +1,25 @@
+/* Layers by name: a weight and perhaps a bias, declared together under the names of the published checkpoints. */
+#ifndef MHLA_MODELS_LAYERS_H
+#define MHLA_MODELS_LAYERS_H
+
+#include "nn/nn.h"
+
+/* NAME.weight and, with a bias, NAME.bias. `initial` is the weight's; a bias starts at 0, but as PyTorch has it where the
+ * weight does (MHLA_TORCH).
+ *   linear     [N,K]
+ *   matrix     the same, which may be stored as bfloat16 or Q8_0
+ *   pointwise  [N,K,1,1], a linear layer in all but its shape
+ *   grouped    [N,K,1], groups that each have K inputs
+ *   depthwise  [D,1,k,k] */
+mhla_layer mhla_layer_linear(mhla_params *ps, int64_t N, int64_t K, int bias, mhla_initial initial, const char *name);
+mhla_layer mhla_layer_matrix(mhla_params *ps, int64_t N, int64_t K, int bias, mhla_initial initial, const char *name);
+mhla_layer mhla_layer_pointwise(mhla_params *ps, int64_t N, int64_t K, int bias, mhla_initial initial,
+                                const char *name);
+mhla_layer mhla_layer_grouped(mhla_params *ps, int64_t N, int64_t K, mhla_initial initial, const char *name);
+mhla_layer mhla_layer_depthwise(mhla_params *ps, int64_t D, int k, mhla_initial initial, const char *name);
+/* A norm over D: weights 1 and, for LayerNorm, biases 0. */
+mhla_layer mhla_layer_norm(mhla_params *ps, int64_t D, int bias, const char *name);
+/* Patches of p x p pixels of C channels to D: [D,C,p,p], PyTorch's default or another start of the weight alone. */
+mhla_layer mhla_layer_patches(mhla_params *ps, int64_t D, int64_t C, int64_t p, mhla_initial initial, const char *name);
+
+#endif

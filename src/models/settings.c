@@ -1,0 +1,149 @@
+/* Configs as tables: from recipes and config.json into structures, and back. */
+#include "models/settings.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/status.h"
+
+typedef struct made {
+    struct made *next;
+    const mhla_settings *of;
+    mhla_recipe_row rows[];
+} made;
+
+const mhla_recipe_row *mhla_settings_rows(const mhla_settings *table) {
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static made *all;
+    pthread_mutex_lock(&lock);
+    made *m = all;
+    while (m && m->of != table) m = m->next;
+    if (m == NULL && (m = calloc(1, sizeof *m + (size_t)(table->count + 1) * sizeof *m->rows)) != NULL) {
+        for (int i = 0; i < table->count; i++) m->rows[i] = table->fields[i].row;
+        m->of = table;
+        m->next = all;
+        all = m;
+    }
+    pthread_mutex_unlock(&lock);
+    return m ? m->rows : NULL;
+}
+
+/* The place of text in "a|b|c", or -1. */
+static int choice_index(const char *choices, const char *text) {
+    const size_t n = strlen(text);
+    for (int i = 0; choices; i++) {
+        const char *end = strchr(choices, '|');
+        const size_t length = end ? (size_t)(end - choices) : strlen(choices);
+        if (length == n && strncmp(choices, text, n) == 0) return i;
+        choices = end ? end + 1 : NULL;
+    }
+    return -1;
+}
+
+static void choice_text(char *text, size_t size, const char *choices, int index) {
+    for (; index > 0 && choices; index--) choices = strchr(choices, '|') + 1;
+    snprintf(text, size, "%.*s", (int)strcspn(choices, "|"), choices);
+}
+
+static mhla_status set_numbers(void *to, const mhla_setting *f, const json_t *array, int channels) {
+    const size_t n = json_array_size(array), want = f->kind == MHLA_SETTING_INT2 ? 2 : (size_t)channels;
+    if (n != 1 && n != want)
+        return mhla_fail(MHLA_EINVAL, "%s has %zu numbers: expected 1 or %zu", f->row.name, n, want);
+    for (size_t i = 0; i < (f->kind == MHLA_SETTING_INT2 ? 2u : 3u); i++) {
+        const json_t *x = json_array_get(array, n == 1 ? 0 : i < n ? i : n - 1);
+        if (f->kind == MHLA_SETTING_INT2)
+            ((int *)to)[i] = (int)json_integer_value(x);
+        else
+            ((double *)to)[i] = json_number_value(x);
+    }
+    return MHLA_OK;
+}
+
+static mhla_status set_field(void *config, const mhla_settings *table, const mhla_setting *f, const mhla_recipe *given,
+                             const char *key) {
+    void *to = (char *)config + f->at;
+    switch (f->kind) {
+    case MHLA_SETTING_TEXT: snprintf(to, MHLA_SETTING_CHARS, "%s", mhla_recipe_text(given, key)); break;
+    case MHLA_SETTING_CHOICE: *(int *)to = choice_index(f->row.choices, mhla_recipe_text(given, key)); break;
+    case MHLA_SETTING_MIX: {
+        mhla_mix_init mix;
+        MHLA_TRY(mhla_mix_from_name(&mix, mhla_recipe_text(given, key)));
+        *(int *)to = (int)mix;
+        break;
+    }
+    case MHLA_SETTING_INT: *(int *)to = (int)mhla_recipe_int(given, key); break;
+    case MHLA_SETTING_REAL: *(double *)to = mhla_recipe_real(given, key); break;
+    case MHLA_SETTING_BOOL: *(int *)to = mhla_recipe_bool(given, key); break;
+    case MHLA_SETTING_INT2:
+    case MHLA_SETTING_REAL3:
+        return set_numbers(to, f, mhla_recipe_array(given, key),
+                           *(const int *)((const char *)config + table->channels));
+    }
+    return MHLA_OK;
+}
+
+mhla_status mhla_settings_take(void *config, const mhla_settings *table, int first, int last, const mhla_recipe *given,
+                               const char *prefix) {
+    char key[64];
+    for (int i = first; i < last; i++) {
+        const mhla_setting *f = &table->fields[i];
+        snprintf(key, sizeof key, "%s%s", prefix, f->row.name);
+        if (mhla_recipe_has(given, key)) MHLA_TRY(set_field(config, table, f, given, key));
+    }
+    return MHLA_OK;
+}
+
+mhla_status mhla_settings_parse(mhla_recipe **given, const mhla_recipe_row *rows, const json_t *tree,
+                                const char *path) {
+    static const char *const others[] = {"class_names", "format", "model_type"}; /* the caller's business */
+    json_t *copy = json_copy((json_t *)(uintptr_t)tree);
+    char *text = NULL;
+    *given = NULL;
+    if (json_object_size(copy) != json_object_size(tree)) { /* without memory it leaves keys out */
+        json_decref(copy);
+        copy = NULL;
+    }
+    for (size_t i = 0; copy && i < sizeof others / sizeof *others; i++) json_object_del(copy, others[i]);
+    if (copy) text = mhla_json_text(copy, JSON_COMPACT);
+    mhla_status status = text ? mhla_recipe_create(given, rows) : mhla_fail(MHLA_ENOMEM, "no memory");
+    if (status == MHLA_OK) status = mhla_recipe_parse(*given, text, strlen(text), 1, path);
+    free(text);
+    json_decref(copy);
+    return status;
+}
+
+static json_t *field_value(const void *config, const mhla_settings *table, const mhla_setting *f) {
+    const void *from = (const char *)config + f->at;
+    char text[64];
+    switch (f->kind) {
+    case MHLA_SETTING_TEXT: return json_string(from);
+    case MHLA_SETTING_CHOICE:
+        choice_text(text, sizeof text, f->row.choices, *(const int *)from);
+        return json_string(text);
+    case MHLA_SETTING_MIX: return json_string(mhla_mix_name((mhla_mix_init) * (const int *)from));
+    case MHLA_SETTING_INT: return json_integer(*(const int *)from);
+    case MHLA_SETTING_REAL: return json_real(*(const double *)from);
+    case MHLA_SETTING_BOOL: return json_boolean(*(const int *)from);
+    case MHLA_SETTING_INT2: return json_pack("[i,i]", ((const int *)from)[0], ((const int *)from)[1]);
+    case MHLA_SETTING_REAL3: break;
+    }
+    json_t *value = json_array();
+    for (int k = 0; k < *(const int *)((const char *)config + table->channels); k++)
+        if (json_array_append_new(value, json_real(((const double *)from)[k])) != 0) {
+            json_decref(value);
+            return NULL;
+        }
+    return value;
+}
+
+json_t *mhla_settings_tree(const void *config, const mhla_settings *table) {
+    json_t *tree = json_object();
+    for (int i = 0; i < table->count; i++)
+        if (json_object_set_new(tree, table->fields[i].row.name, field_value(config, table, &table->fields[i])) != 0) {
+            json_decref(tree);
+            return NULL;
+        }
+    return tree;
+}

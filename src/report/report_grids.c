@@ -1,0 +1,116 @@
+/* Pictures that a diffusion model made after each evaluation, always from the same noise: RUN/samples/step-NNNNNNNN.png. */
+#include <dirent.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/status.h"
+#include "file/file.h"
+#include "image/image.h"
+#include "report/html.h"
+#include "report/report_parts.h"
+
+enum {
+    MOST = 12,
+    SMALL = 400,
+    LARGE = 4096
+}; /* grids of a run that are shown; pixels: enlarged below, left out above */
+
+static int by_number(const void *a, const void *b) {
+    const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* Steps of all grids in order; *steps is malloc'ed. */
+static int64_t list_steps(const char *folder, int64_t **steps) {
+    int64_t count = 0;
+    DIR *dir = opendir(folder);
+    *steps = NULL;
+    for (const struct dirent *e; dir && (e = readdir(dir)) != NULL;) {
+        const size_t digits = strncmp(e->d_name, "step-", 5) == 0 ? strspn(e->d_name + 5, "0123456789") : 0;
+        if (digits == 0 || digits > 18 || strcmp(e->d_name + 5 + digits, ".png") != 0) continue;
+        int64_t *more = realloc(*steps, (size_t)(count + 1) * sizeof *more);
+        if (more == NULL) break;
+        *steps = more;
+        more[count++] = strtoll(e->d_name + 5, NULL, 10);
+    }
+    if (dir) closedir(dir);
+    if (count > 1) qsort(*steps, (size_t)count, sizeof **steps, by_number);
+    return count;
+}
+
+mhla_status mhla_report_read_grids(mhla_report_run *r) {
+    char folder[MHLA_REPORT_PATH], path[MHLA_REPORT_PATH + 64];
+    int64_t *steps = NULL;
+    if (snprintf(folder, sizeof folder, "%s/samples", r->folder) >= (int)sizeof folder) return MHLA_OK;
+    const int64_t all = list_steps(folder, &steps), shown = all < MOST ? all : MOST;
+    mhla_status status = MHLA_OK;
+    r->grids = shown ? calloc((size_t)shown, sizeof *r->grids) : NULL;
+    if (shown && r->grids == NULL) status = mhla_fail(MHLA_ENOMEM, "%s: no memory to read it", r->folder);
+    for (int64_t i = 0; i < shown && status == MHLA_OK; i++) { /* spread evenly, the first and the last among them */
+        const int64_t step = steps[shown > 1 ? i * (all - 1) / (shown - 1) : 0];
+        mhla_report_grid *g = &r->grids[r->grid_count];
+        mhla_file file;
+        int channels;
+        snprintf(path, sizeof path, "%s/step-%08lld.png", folder, (long long)step);
+        if (mhla_file_map(&file, path) != MHLA_OK) continue;
+        *g = (mhla_report_grid){.step = step};
+        if (mhla_image_probe(&g->width, &g->height, &channels, file.data, file.size, path) == MHLA_OK &&
+            g->width <= LARGE && g->height <= LARGE) {
+            g->png = mhla_base64(file.data, file.size);
+            if (g->png == NULL) status = mhla_fail(MHLA_ENOMEM, "%s: no memory to read it", path);
+            if (g->png) r->grid_count++;
+        }
+        mhla_file_unmap(&file);
+    }
+    free(steps);
+    return status;
+}
+
+/* The class of each row beside it, where picture and config agree on how many there are. */
+static void write_rows(FILE *out, const mhla_report_run *r, const mhla_report_grid *g) {
+    const json_t *size = json_object_get(r->config, "image");
+    const int64_t high = json_integer_value(json_array_get(size, 0));
+    const int64_t classes = (int64_t)json_array_size(json_object_get(r->config, "class_names"));
+    if (high < 1 || high > LARGE || (g->height + MHLA_IMAGE_GAP) % (high + MHLA_IMAGE_GAP) != 0) return;
+    const int64_t rows = (g->height + MHLA_IMAGE_GAP) / (high + MHLA_IMAGE_GAP);
+    if (rows > classes) return;
+    fputs("<div class=\"rows\">", out);
+    for (int64_t i = 0; i < rows; i++) {
+        const char *name = mhla_report_class(r, (int)(i * classes / rows)); /* as task_diffusion.c spreads them */
+        fputs("<span>", out);
+        mhla_html_text(out, name ? name : "");
+        fputs("</span>", out);
+    }
+    fputs("</div>", out);
+}
+
+void mhla_report_write_grids(FILE *out, const mhla_report_run *runs, int count) {
+    int any = 0;
+    for (int k = 0; k < count; k++) {
+        const mhla_report_run *r = &runs[k];
+        if (r->grid_count == 0) continue;
+        if (any++ == 0)
+            fputs(
+                "<section id=\"grids\"><h2>Pictures</h2>\n<p>Made after evaluations, from the same noise each time: a "
+                "class in each row.</p>\n",
+                out);
+        if (count > 1) {
+            fputs("<h3>", out);
+            mhla_html_text(out, r->name);
+            fputs("</h3>\n", out);
+        }
+        fputs("<ul class=\"cards\">\n", out);
+        for (int i = 0; i < r->grid_count; i++) {
+            const mhla_report_grid *g = &r->grids[i];
+            const int scale = g->width < SMALL && g->height < SMALL ? 2 : 1;
+            fputs("<li class=\"card\"><div class=\"grid\">", out);
+            write_rows(out, r, g);
+            fprintf(out,
+                    "\n<img class=\"pixels\" width=\"%d\" height=\"%d\" alt=\"pictures after step %lld\" "
+                    "src=\"data:image/png;base64,%s\"></div><p>step %lld</p></li>\n",
+                    scale * g->width, scale * g->height, (long long)g->step, g->png, (long long)g->step);
+        }
+        fputs("</ul>\n", out);
+    }
+    if (any) fputs("</section>\n", out);
+}

@@ -1,0 +1,311 @@
+/* Datasets of every format, made here: counts, names, pictures, labels; and what is broken in each, with its sentence. */
+#include <zlib.h>
+
+#include "data/dataset.h"
+#include "file/npy.h"
+#include "folders.h"
+#include "pictures.h"
+
+static mhla_dataset *open_ok(const char *folder, mhla_split split) {
+    mhla_dataset *d;
+    ASSERT_OK(mhla_dataset_open(&d, folder, split));
+    return d;
+}
+
+#define OPEN_FAILS(folder, split, status, text)                                                                        \
+    do {                                                                                                               \
+        mhla_dataset *none_;                                                                                           \
+        ASSERT_FAILS(mhla_dataset_open(&none_, folder, split), status, text);                                          \
+        assert_null(none_);                                                                                            \
+    } while (0)
+
+/* ---- IDX ---- */
+
+static size_t idx(uint8_t *out, int axes, const uint32_t *sizes, size_t body) {
+    const uint8_t head[4] = {0, 0, 8, (uint8_t)axes};
+    memcpy(out, head, 4);
+    for (int i = 0; i < axes; i++)
+        for (int k = 0; k < 4; k++) out[4 + 4 * i + k] = (uint8_t)(sizes[i] >> (24 - 8 * k));
+    for (size_t i = 0; i < body; i++) out[4 + 4 * (size_t)axes + i] = (uint8_t)(axes == 1 ? i % 3 : i * 5 + 1);
+    return 4 + 4 * (size_t)axes + body;
+}
+
+static void write_gz(const char *folder, const char *name, const void *bytes, size_t size) {
+    gzFile f = gzopen(in_folder(folder, name), "wb");
+    assert_non_null(f);
+    assert_int_equal(gzwrite(f, bytes, (unsigned)size), size);
+    assert_int_equal(gzclose(f), Z_OK);
+}
+
+static void test_idx(void **state) {
+    (void)state;
+    char folder[40];
+    uint8_t images[1000], labels[100];
+    new_folder(folder);
+    const size_t ni = idx(images, 3, (uint32_t[]){7, 4, 5}, 140), nl = idx(labels, 1, (uint32_t[]){7}, 7);
+    write_file(folder, "train-images-idx3-ubyte", images, ni);
+    write_file(folder, "train-labels-idx1-ubyte", labels, nl);
+    write_gz(folder, "t10k-images-idx3-ubyte.gz", images, ni);
+    write_gz(folder, "t10k-labels-idx1-ubyte.gz", labels, nl);
+    for (int split = 0; split < 2; split++) {
+        mhla_dataset *d = open_ok(folder, (mhla_split)split);
+        assert_string_equal(mhla_dataset_format(d), "IDX");
+        assert_int_equal(mhla_dataset_count(d), 7);
+        assert_int_equal(mhla_dataset_classes(d), 3);
+        assert_int_equal(mhla_dataset_width(d), 5);
+        assert_int_equal(mhla_dataset_height(d), 4);
+        assert_int_equal(mhla_dataset_channels(d), 1);
+        assert_string_equal(mhla_dataset_class_name(d, 1), "");
+        assert_string_equal(mhla_dataset_file(d, 0), "");
+        mhla_image m = {0};
+        int label;
+        for (int i = 0; i < 7; i++) {
+            ASSERT_OK(mhla_dataset_get(d, i, &m, &label));
+            assert_int_equal(label, i % 3);
+            assert_int_equal(mhla_dataset_label(d, i), i % 3);
+            assert_memory_equal(m.data, images + 16 + 20 * i, 20);
+        }
+        ASSERT_FAILS(mhla_dataset_get(d, 7, &m, &label), MHLA_EINVAL, "picture 7 of a dataset of 7");
+        assert_int_equal(mhla_dataset_label(d, -1), -1);
+        mhla_image_free(&m);
+        mhla_dataset_free(d);
+    }
+    write_file(folder, "classes.txt", "one\ntwo\r\nthree\n", 15);
+    mhla_dataset *d = open_ok(folder, MHLA_SPLIT_TRAIN);
+    assert_string_equal(mhla_dataset_class_name(d, 1), "two");
+    mhla_dataset_free(d);
+    /* what goes wrong */
+    write_file(folder, "classes.txt", "one\ntwo\n", 8);
+    OPEN_FAILS(folder, MHLA_SPLIT_TRAIN, MHLA_EDATA, "picture 2 has label 2 (byte 10): expected 0 to 1");
+    unlink(in_folder(folder, "classes.txt"));
+    write_file(folder, "train-images-idx3-ubyte", images, ni - 1);
+    OPEN_FAILS(folder, MHLA_SPLIT_TRAIN, MHLA_EDATA, "says it holds 7 x 4 x 5 bytes, but has only 139");
+    write_file(folder, "train-images-idx3-ubyte", images, 15);
+    OPEN_FAILS(folder, MHLA_SPLIT_TRAIN, MHLA_EDATA, "15 bytes are too few");
+    images[ni] = 0;
+    write_file(folder, "train-images-idx3-ubyte", images, ni + 1);
+    OPEN_FAILS(folder, MHLA_SPLIT_TRAIN, MHLA_EDATA, "1 bytes are left over");
+    images[2] = 9;
+    write_file(folder, "train-images-idx3-ubyte", images, ni);
+    OPEN_FAILS(folder, MHLA_SPLIT_TRAIN, MHLA_EDATA, "begins with 00 00 09 03, expected 00 00 08 03");
+    idx(images, 3, (uint32_t[]){0xffffffff, 0xffffffff, 0xffffffff}, 140);
+    write_file(folder, "train-images-idx3-ubyte", images, ni);
+    OPEN_FAILS(folder, MHLA_SPLIT_TRAIN, MHLA_EDATA, "says it holds");
+    write_gz(folder, "t10k-images-idx3-ubyte.gz", images, ni);
+    OPEN_FAILS(folder, MHLA_SPLIT_TEST, MHLA_EDATA, "before unpacking");
+    idx(images, 3, (uint32_t[]){6, 4, 5}, 140);
+    write_file(folder, "train-images-idx3-ubyte", images, 16 + 120);
+    OPEN_FAILS(folder, MHLA_SPLIT_TRAIN, MHLA_EDATA, "6 pictures, but");
+    write_gz(folder, "t10k-images-idx3-ubyte.gz", images, 16 + 119);
+    OPEN_FAILS(folder, MHLA_SPLIT_TEST, MHLA_EDATA, "135 bytes when unpacked, expected 136");
+    write_file(folder, "t10k-images-idx3-ubyte.gz", "\x1f\x8b\x08\0\0\0", 6);
+    OPEN_FAILS(folder, MHLA_SPLIT_TEST, MHLA_EDATA, "broken gzip");
+    unlink(in_folder(folder, "train-labels-idx1-ubyte"));
+    OPEN_FAILS(folder, MHLA_SPLIT_TRAIN, MHLA_EIO, "train-labels-idx1-ubyte is not there");
+    remove_folder(folder);
+}
+
+/* ---- CIFAR ---- */
+
+static void test_cifar(void **state) {
+    (void)state;
+    enum { RECORD = 3073 };
+    char folder[40];
+    new_folder(folder);
+    uint8_t *bytes = new_bytes(4 * RECORD);
+    for (int i = 0; i < 4 * RECORD; i++) bytes[i] = (uint8_t)(i % RECORD == 0 ? i / RECORD : i * 3 + i / 1024);
+    write_file(folder, "data_batch_1.bin", bytes, 2 * RECORD);
+    write_file(folder, "data_batch_2.bin", bytes + 2 * RECORD, 2 * RECORD);
+    write_file(folder, "test_batch.bin", bytes, RECORD);
+    write_file(folder, "batches.meta.txt", "airplane\nautomobile\nbird\ncat\ndeer\ndog\nfrog\nhorse\nship\ntruck\n\n",
+               61);
+    mhla_dataset *d = open_ok(folder, MHLA_SPLIT_TRAIN);
+    assert_string_equal(mhla_dataset_format(d), "CIFAR binary");
+    assert_int_equal(mhla_dataset_count(d), 4);
+    assert_int_equal(mhla_dataset_classes(d), 10);
+    assert_string_equal(mhla_dataset_class_name(d, 9), "truck");
+    mhla_image m = {0};
+    for (int i = 0; i < 4; i++) {
+        int label;
+        ASSERT_OK(mhla_dataset_get(d, i, &m, &label));
+        assert_int_equal(label, i);
+        for (int p = 0; p < 1024; p++)
+            for (int c = 0; c < 3; c++) assert_int_equal(m.data[3 * p + c], bytes[i * RECORD + 1 + c * 1024 + p]);
+    }
+    mhla_dataset_free(d);
+    d = open_ok(folder, MHLA_SPLIT_TEST);
+    assert_int_equal(mhla_dataset_count(d), 1);
+    mhla_dataset_free(d);
+    bytes[2 * RECORD] = 10;
+    write_file(folder, "train.bin", bytes, 3 * RECORD);
+    OPEN_FAILS(folder, MHLA_SPLIT_TRAIN, MHLA_EDATA, "train.bin: picture 2 has label 10 (byte 6146): expected 0 to 9");
+    write_file(folder, "train.bin", bytes, 3 * RECORD - 1);
+    OPEN_FAILS(folder, MHLA_SPLIT_TRAIN, MHLA_EDATA, "9218 bytes are no whole number of records of 3073");
+    write_file(folder, "train.bin", bytes, 0);
+    OPEN_FAILS(folder, MHLA_SPLIT_TRAIN, MHLA_EDATA, "0 bytes are no whole number");
+    /* CIFAR-100 has a coarse label before the fine one */
+    uint8_t *hundred = new_bytes(RECORD + 1);
+    hundred[0] = 19;
+    memcpy(hundred + 1, bytes, RECORD);
+    write_file(folder, "train.bin", hundred, RECORD + 1);
+    write_file(folder, "fine_label_names.txt", "apple\nbear\n", 11);
+    d = open_ok(folder, MHLA_SPLIT_TRAIN);
+    int label;
+    ASSERT_OK(mhla_dataset_get(d, 0, &m, &label));
+    assert_int_equal(label, 0);
+    assert_int_equal(m.data[0], bytes[1]);
+    mhla_dataset_free(d);
+    mhla_image_free(&m);
+    free(bytes);
+    free(hundred);
+    remove_folder(folder);
+}
+
+static void test_npy(void **state) {
+    (void)state;
+    char folder[40];
+    new_folder(folder);
+    uint8_t pixels[3 * 2 * 4 * 3];
+    for (size_t i = 0; i < sizeof pixels; i++) pixels[i] = (uint8_t)i;
+    const int64_t labels[3] = {4, 0, 2};
+    ASSERT_OK(mhla_npy_write(in_folder(folder, "train_images.npy"), MHLA_IO_U8, 4, (int64_t[]){3, 2, 4, 3}, pixels));
+    ASSERT_OK(mhla_npy_write(in_folder(folder, "train_labels.npy"), MHLA_IO_I64, 1, (int64_t[]){3}, labels));
+    mhla_dataset *d = open_ok(folder, MHLA_SPLIT_TRAIN);
+    assert_string_equal(mhla_dataset_format(d), "npy");
+    assert_int_equal(mhla_dataset_classes(d), 5);
+    mhla_image m = {0};
+    int label;
+    ASSERT_OK(mhla_dataset_get(d, 2, &m, &label));
+    assert_int_equal(label, 2);
+    assert_memory_equal(m.data, pixels + 48, 24);
+    mhla_dataset_free(d);
+    OPEN_FAILS(folder, MHLA_SPLIT_TEST, MHLA_EIO, "test_images.npy is not there");
+    ASSERT_OK(mhla_npy_write(in_folder(folder, "train_labels.npy"), MHLA_IO_I64, 1, (int64_t[]){2}, labels));
+    OPEN_FAILS(folder, MHLA_SPLIT_TRAIN, MHLA_EDATA, "2 labels for 3 pictures");
+    ASSERT_OK(
+        mhla_npy_write(in_folder(folder, "train_labels.npy"), MHLA_IO_I64, 1, (int64_t[]){3}, (int64_t[]){1, -1, 0}));
+    OPEN_FAILS(folder, MHLA_SPLIT_TRAIN, MHLA_EDATA, "picture 1 has label -1");
+    ASSERT_OK(mhla_npy_write(in_folder(folder, "train_images.npy"), MHLA_IO_U8, 2, (int64_t[]){6, 12}, pixels));
+    OPEN_FAILS(folder, MHLA_SPLIT_TRAIN, MHLA_EDATA, "expected uint8 pictures");
+    mhla_image_free(&m);
+    remove_folder(folder);
+}
+
+/* ---- Folders of pictures ---- */
+
+static void write_picture(const char *folder, const char *name, int side) {
+    mhla_image m = picture(side, side + 1, 3);
+    uint8_t *bytes;
+    size_t n;
+    if (strstr(name, ".png"))
+        ASSERT_OK(mhla_image_encode_png(&bytes, &n, &m, NULL, 0));
+    else
+        ASSERT_OK(mhla_image_encode_jpeg(&bytes, &n, &m, 90));
+    write_file(folder, name, bytes, n);
+    free(bytes);
+    mhla_image_free(&m);
+}
+
+static void test_folder(void **state) {
+    (void)state;
+    char folder[40];
+    new_folder(folder);
+    write_picture(folder, "train/cat/b.JPEG", 5);
+    write_picture(folder, "train/cat/a.png", 6);
+    write_picture(folder, "train/cat/deep/er/0.jpg", 7);
+    write_picture(folder, "train/ape/z.png", 8);
+    write_picture(folder, "val/cat/1.png", 9);
+    write_picture(folder, "elsewhere/linked.png", 10);
+    write_file(folder, "train/cat/notes.txt", "x", 1);
+    write_file(folder, "train/cat/.hidden.png", "x", 1);
+    write_file(folder, "train/README", "x", 1);
+    assert_int_equal(symlink("../../elsewhere", in_folder(folder, "train/ape/link")), 0);
+    assert_int_equal(symlink("..", in_folder(folder, "train/ape/circle")), 0);
+    mhla_dataset *d = open_ok(folder, MHLA_SPLIT_TRAIN);
+    assert_string_equal(mhla_dataset_format(d), "image folder");
+    assert_int_equal(mhla_dataset_classes(d), 2);
+    assert_string_equal(mhla_dataset_class_name(d, 0), "ape");
+    assert_string_equal(mhla_dataset_class_name(d, 1), "cat");
+    static const struct {
+        const char *end;
+        int label, side;
+    } wanted[] = {
+        {"ape/z.png", 0, 8}, {"link/linked.png", 0, 10}, {"cat/a.png", 1, 6}, {"cat/b.JPEG", 1, 5}, {"er/0.jpg", 1, 7}};
+    mhla_image m = {0};
+    int label;
+    assert_int_equal(mhla_dataset_count(d), 5); /* nothing through the circle */
+    for (int i = 0; i < 5; i++) {
+        assert_non_null(strstr(mhla_dataset_file(d, i), wanted[i].end));
+        ASSERT_OK(mhla_dataset_get(d, i, &m, &label));
+        assert_int_equal(label, wanted[i].label);
+        assert_int_equal(m.width, wanted[i].side);
+        assert_int_equal(m.channels, 3);
+    }
+    int64_t broken;
+    assert_int_equal(mhla_dataset_broken(d, &broken, NULL, 0), 0);
+    assert_int_equal(broken, 0);
+    mhla_dataset_free(d);
+    d = open_ok(folder, MHLA_SPLIT_TEST); /* train's classes, one of which has no test */
+    assert_int_equal(mhla_dataset_classes(d), 2);
+    assert_int_equal(mhla_dataset_count(d), 1);
+    assert_int_equal(mhla_dataset_label(d, 0), 1);
+    mhla_dataset_free(d);
+    write_picture(folder, "val/dog/1.png", 9);
+    OPEN_FAILS(folder, MHLA_SPLIT_TEST, MHLA_EDATA, "val/dog: no class of this name in");
+    d = open_ok(in_folder(folder, "val"), MHLA_SPLIT_TRAIN); /* one folder for all */
+    assert_int_equal(mhla_dataset_classes(d), 2);
+    mhla_dataset_free(d);
+    mhla_image_free(&m);
+    remove_folder(folder);
+}
+
+static void test_broken_files(void **state) {
+    (void)state;
+    char folder[40];
+    new_folder(folder);
+    OPEN_FAILS(folder, MHLA_SPLIT_TRAIN, MHLA_EDATA, "no folder in it: expected one for each class");
+    OPEN_FAILS(in_folder(folder, "none"), MHLA_SPLIT_TRAIN, MHLA_EIO, "none: No such file");
+    write_picture(folder, "train/a/1.png", 5);
+    OPEN_FAILS(in_folder(folder, "train/a/1.png"), MHLA_SPLIT_TRAIN, MHLA_EIO, "a dataset is a folder");
+    OPEN_FAILS(folder, MHLA_SPLIT_TEST, MHLA_EIO, "none of val, validation, valid, test is there");
+    mkdir(in_folder(folder, "train/b"), 0777);
+    OPEN_FAILS(folder, MHLA_SPLIT_TRAIN, MHLA_EDATA, "train/b: no readable picture of this class");
+    write_file(folder, "train/b/empty.png", "", 0);
+    OPEN_FAILS(folder, MHLA_SPLIT_TRAIN, MHLA_EDATA, "for example ");
+    write_picture(folder, "train/b/2.jpg", 60);
+    write_file(folder, "train/b/text.jpg", "no picture at all", 17);
+    write_file(folder, "train/b/other.webp", "RIFF", 4);
+    assert_int_equal(symlink("nowhere", in_folder(folder, "train/b/dangling.png")), 0);
+    /* a good beginning, and nothing behind it */
+    FILE *f = fopen(in_folder(folder, "train/b/2.jpg"), "rb");
+    uint8_t bytes[700];
+    assert_int_equal(fread(bytes, 1, sizeof bytes, f), sizeof bytes);
+    fclose(f);
+    write_file(folder, "train/b/cut.jpg", bytes, sizeof bytes);
+    mhla_dataset *d = open_ok(folder, MHLA_SPLIT_TRAIN);
+    assert_int_equal(mhla_dataset_count(d), 3); /* 1.png, 2.jpg, cut.jpg */
+    int64_t broken;
+    const char *sentences[10];
+    assert_int_equal(mhla_dataset_broken(d, &broken, sentences, 10), 4);
+    assert_int_equal(broken, 4);
+    for (int i = 0; i < 4; i++) assert_ptr_equal(strstr(sentences[i], folder), sentences[i]);
+    mhla_image m = {0};
+    int label;
+    for (int round = 0; round < 2; round++) /* told once */
+        ASSERT_FAILS(mhla_dataset_get(d, 2, &m, &label), MHLA_EDATA,
+                     "b/cut.jpg: broken JPEG: the file ends in the middle");
+    assert_int_equal(mhla_dataset_broken(d, &broken, sentences, 1), 1);
+    assert_int_equal(broken, 5);
+    ASSERT_OK(mhla_dataset_get(d, 1, &m, &label));
+    mhla_image_free(&m);
+    mhla_dataset_free(d);
+    remove_folder(folder);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_idx),    cmocka_unit_test(test_cifar),        cmocka_unit_test(test_npy),
+        cmocka_unit_test(test_folder), cmocka_unit_test(test_broken_files),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
