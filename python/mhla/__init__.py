@@ -2,30 +2,38 @@
 
 ``attention``, ``causal_attention``, ``linear_attention``, ``softmax_attention`` and the baselines of vision models
 (``focused_attention``, ``inline_attention``, ``mala_attention``, ``rala_attention``) take NumPy arrays or torch tensors;
-with torch they are custom ops with gradients that torch.compile does not break at. ``State`` and ``step`` stream.
-``load`` opens a model that the program has trained, ``create`` makes one. ``mhla.nn`` has modules that load the released
-checkpoints, and ours.
+with torch they are custom ops with gradients that torch.compile does not break at. ``CausalState`` carries a sequence from
+call to call, ``State`` and ``step`` stream.
+``load`` opens a model that the program has trained or that others have published, ``create`` makes one: classifiers,
+diffusion models, and language models with tokenizer, sequences and generation. ``mhla.diffusion`` has samplers.
+``mhla.nn`` has modules that load the released checkpoints, and ours.
 """
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 try:  # before our own library: its OpenMP runtime then serves both (see bench/threads.py)
     import torch as _torch_first  # noqa: F401
 except ImportError:
     pass
 
-from . import _mhla
-from ._mhla import Error
+from . import _mhla, diffusion
+from ._carry import CausalState
+from ._mhla import Error, FileError
 from .functional import (attention, causal_attention, focused_attention, inline_attention, linear_attention, mala_attention,
                          rala_attention, softmax_attention)
 from .mixing import mix_clip, mix_init, mix_names, rope_table
+from .language import Generation, LanguageModel, Piece, Sequence, Tokenizer
 from .model import Model, create, load
 from .streaming import State, step
 
 
-def _openmp_runtimes() -> list:
+if TYPE_CHECKING:
+    from . import nn as nn
+
+
+def _openmp_runtimes() -> list[str]:
     """Files of the OpenMP runtimes in this process."""
     try:
         with open("/proc/self/maps") as maps:
@@ -35,7 +43,7 @@ def _openmp_runtimes() -> list:
     return sorted(n for n in names if n.rsplit("/", 1)[-1].startswith(("libgomp", "libiomp", "libomp")))
 
 
-def _share_openmp(runtimes: list) -> str:
+def _share_openmp(runtimes: list[str]) -> str:
     """Whose threads our loops use: with more than one runtime, those of the one that is not ours."""
     foreign = [path for path in runtimes if not path.rsplit("/", 1)[-1].startswith("libgomp.so")]
     if len(runtimes) > 1:
@@ -45,7 +53,7 @@ def _share_openmp(runtimes: list) -> str:
     return runtimes[0] if runtimes else ""
 
 
-def info() -> dict:
+def info() -> dict[str, Any]:
     """What the library runs on: version, instruction set and why, CPU, caches, threads; the OpenMP runtimes in the
     process (`openmp`) and the one whose threads do our work (`openmp_used`).
 
@@ -85,6 +93,7 @@ def __getattr__(name: str) -> Any:
 
 _openmp_used = _share_openmp(_openmp_runtimes())
 __version__: str = _mhla.cpu_info()["version"]
-__all__ = ["Error", "Model", "State", "attention", "causal_attention", "create", "focused_attention", "info", "inline_attention",
+__all__ = ["CausalState", "Error", "FileError", "Generation", "LanguageModel", "Model", "Piece", "Sequence", "State", "Tokenizer",
+           "attention", "causal_attention", "create", "diffusion", "focused_attention", "info", "inline_attention",
            "linear_attention", "load", "mala_attention", "mix_clip", "mix_init", "mix_names", "rala_attention", "rope_table",
            "set_isa", "set_num_threads", "softmax_attention", "step"]

@@ -74,6 +74,8 @@ def forward(kind: str, options: Options, q, k, v, mix=None, q2=None, k2=None, in
     o = np.empty(p.o, q.dtype)
     final_state = np.empty(p.final_state, np.float32) if output_final_state else None
     final_z = np.empty(p.final_z, np.float32) if output_final_state and p.final_z else None
+    if p.o[0] == 0:
+        return o, final_state, final_z
     run = p.plan.forward_reference if reference else p.plan.forward
     run(p.o[0], p.o[1], k.shape[1], *place(q), *place(k), *place(v), *place(o), address(mix), *place(q2), *place(k2),
         address(rope_cos), address(rope_sin), p.rope_rows, address(cu_seqlens), p.sequences, past, address(initial_state),

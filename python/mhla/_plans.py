@@ -147,7 +147,7 @@ def prepare(kind: str, dtype: int, shapes: Shapes, past: int, options: Options) 
     (B, T, H, K), (_, Tk, G, _), V = shapes.q, shapes.k, shapes.v[3]
     _same("k", shapes.k, (B, Tk, G, K))
     _same("v", shapes.v, (B, Tk, G, V))
-    _expect(min(B, T, Tk, H, G, K, V) >= 1, f"q has shape {tuple(shapes.q)}, v {tuple(shapes.v)}: nothing may be empty")
+    _expect(min(T, Tk, H, G, K, V) >= 1, f"q has shape {tuple(shapes.q)}, v {tuple(shapes.v)}: only the batch may be empty")
     _same("q2", shapes.q2, (B, T, H, K))
     _same("k2", shapes.k2, (B, Tk, G, K))
     _expect((shapes.q2 is None) == (shapes.k2 is None), "q2 and k2 come together: one of them is missing")

@@ -4,15 +4,22 @@ vision models, focused_attention, inline_attention, mala_attention, rala_attenti
 All have one list of arguments, one CPU kernel, one fake kernel and one backward; a name stands for its kind of plan.
 The low-level API (Library.define and impl) is used, and an autograd kernel of our own: a call through custom_op or
 register_autograd costs several times as much as all of this.
+
+What the kernels cannot do, plain PyTorch does (_plain.py): tensors on other devices, forward-mode derivatives, the
+transformations of torch.func, second derivatives, batches of nothing.
 """
 from __future__ import annotations
 
 from typing import Any, Dict, List, Optional
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
+from . import _plain
 from ._plans import Error, Options, Prepared, Shapes, prepare
+from .mixing import rope_table
 
 # Three lists instead of a dozen options, because every argument costs 0.2 us, twice. meaning: "rope feature denominator
 # order beyond", numbers: feature_eps, den_eps, scale, focus_power, sizes: chunk, max_tokens, causal, window, *grid, *blocks. No
@@ -22,6 +29,8 @@ _ARGUMENTS = (
     "Tensor? rope_cos, Tensor? rope_sin, Tensor? cu_seqlens, Tensor? block_offsets, Tensor? permutation, SymInt past, "
     "bool output_final_state, str meaning, float[] numbers, int[] sizes"
 )
+_NAMES = ("q", "k", "v", "mix", "q2", "k2", "initial_state", "initial_z", "rope's cos", "rope's sin", "cu_seqlens",
+          "block_offsets", "permutation")
 _GRADS = 8  # the first arguments, which may have a gradient
 _TENSORS = 13  # all tensors
 _KINDS = {"attention": "bidirectional", "causal_attention": "causal", "linear_attention": "linear",
@@ -70,8 +79,9 @@ def _address(x: Optional[Tensor]) -> int:
 _seen: Dict[tuple, Prepared] = {}
 
 
-def _bytes(x: Optional[Tensor], dtype: torch.dtype) -> Optional[bytes]:
-    return None if x is None else x.to(dtype).contiguous().numpy().tobytes()
+def _bytes(x: Optional[Tensor], dtype: Any) -> Optional[bytes]:
+    """By NumPy, because inside a transformation of torch.func an operation of torch would hide the numbers."""
+    return None if x is None else (x if x.is_cpu else x.cpu()).numpy().astype(dtype).tobytes()
 
 
 def _shape(x: Optional[Tensor]):
@@ -96,7 +106,7 @@ def _options(meaning: str, numbers: List[float], sizes: List[int], offsets: Opti
     chunk, max_tokens, causal, window, *cuts = sizes
     axes = len(cuts) // 2
     return Options(rope, feature, feature_eps, denominator, den_eps, scale, tuple(cuts[:axes]), tuple(cuts[axes:]), order, chunk,
-                   beyond, max_tokens, bool(causal), window, _bytes(offsets, torch.int64), _bytes(permutation, torch.int32), int(power))
+                   beyond, max_tokens, bool(causal), window, _bytes(offsets, np.int64), _bytes(permutation, np.int32), int(power))
 
 
 def _prepare(name: str, tensors: tuple, past: int, meaning: str, numbers: List[float], sizes: List[int]) -> Prepared:
@@ -127,6 +137,9 @@ def _make_forward(name: str):
 
     def forward(q, k, v, mix, q2, k2, state, z, cos, sin, cu, offsets, permutation, past, output_final_state, meaning,
                 numbers, sizes):
+        if q.shape[0] == 0:
+            return _plainly(name, (q, k, v, mix, q2, k2, state, z, cos, sin, cu, offsets, permutation, past,
+                                   output_final_state, meaning, numbers, sizes))
         q, k, v, q2, k2 = _rows(q), _rows(k), _rows(v), _rows(q2), _rows(k2)
         mix, state, z, cos, sin, cu = _flat(mix), _flat(state), _flat(z), _flat(cos), _flat(sin), _flat(cu)
         p = _prepare(name, (q, k, v, mix, q2, k2, state, z, cos, sin, cu, offsets, permutation), past, meaning,
@@ -176,6 +189,8 @@ def _make_backward(name: str):
     def backward(do, dfinal, dfinal_z, wanted: List[bool], q, k, v, mix, q2, k2, state, z, cos, sin, cu, offsets, permutation,
                  past, output_final_state, meaning,
                 numbers, sizes):
+        if q.shape[0] == 0:
+            return [torch.zeros(x.shape) for x, want in zip((q, k, v, mix, q2, k2, state, z), wanted) if want]
         do, q, k, v, q2, k2 = _rows(do), _rows(q), _rows(k), _rows(v), _rows(q2), _rows(k2)
         mix, state, z, cos, sin, cu = _flat(mix), _flat(state), _flat(z), _flat(cos), _flat(sin), _flat(cu)
         dfinal, dfinal_z = _flat(dfinal), _flat(dfinal_z)
@@ -204,24 +219,85 @@ def _fake_backward(do, dfinal, dfinal_z, wanted, q, *rest):
     return [q.new_empty(x.shape, dtype=torch.float32) for x, want in zip((q, *rest), wanted) if want]
 
 
-# ---- Autograd --------------------------------------------------------------------------------------------------------
+# ---- Below autograd --------------------------------------------------------------------------------------------------
 
 _PLAIN = frozenset((Tensor, torch.nn.Parameter))
 _modes, _profiling = torch._C._len_torch_dispatch_stack, torch._C._autograd._profiler_enabled
+_keys = torch._C._dispatch_keys
+_transformed = torch._C._are_functorch_transforms_active
+with torch.inference_mode():
+    _inference = torch.empty(1)
+# The dispatch keys of ordinary tensors of the CPU. Whatever else a tensor is (on another device, sparse, a negated view,
+# batched by vmap, ...), it has others.
+_ORDINARY = frozenset(_keys(x).raw_repr() for x in (torch.empty(1), _inference))
 
 
 def _below(name: str, ops: dict, kernels: dict, args: tuple):
     """ops[name](*args) below autograd. Where nobody could see the difference, no mode that looks at ops, no profiler, all
-    plain tensors of the CPU, its kernel is called by name, which saves the dispatcher's 6 us."""
+    ordinary tensors, its kernel is called by name, which saves the dispatcher's 6 us."""
     if _modes() == 0 and not _profiling():
         for x in args:
-            if isinstance(x, Tensor) and (type(x) not in _PLAIN or not x.is_cpu):
+            if isinstance(x, Tensor) and (type(x) not in _PLAIN or _keys(x).raw_repr() not in _ORDINARY):
                 break
         else:
             return kernels[name](*args)
+    _check_storage(args)
     with _below_autograd():
-        return ops[name](*args)
+        return ops[name](*args)  # the dispatcher resolves negated views
 
+
+def _check_storage(args: tuple) -> None:
+    """Refuses what has no kernel, in a sentence. args: those of an op, or of its backward."""
+    tensors = args[len(args) - _TENSORS - 5 :][:_TENSORS]
+    q = tensors[0]
+    for name, x in zip(_NAMES, tensors):
+        if x is None:
+            continue
+        if x.is_nested:
+            raise Error(f"{name} is a nested tensor: pack the sequences and pass cu_seqlens")
+        if x.layout is not torch.strided or x.is_quantized:
+            what = "quantised" if x.is_quantized else str(x.layout).replace("torch.", "")
+            raise Error(f"{name} is a {what} tensor: expected a dense one")
+        if x.device != q.device:
+            raise Error(f"{name} is on {x.device}, q on {q.device}: expected one device")
+
+
+# ---- Plain PyTorch ---------------------------------------------------------------------------------------------------
+
+def _plainly(name: str, args: tuple):
+    """The op's result by plain PyTorch, which records what it does for any kind of derivative."""
+    tensors, (past, output_final_state, meaning, numbers, sizes) = args[:_TENSORS], args[_TENSORS:]
+    q = tensors[0]
+    compiling = torch.compiler.is_compiling()
+    _check_storage((*tensors[:10], None, None, None, *args[_TENSORS:]))  # integers may be anywhere
+    if not q.is_cpu and not compiling:
+        _plain.note(q.device)
+    if not compiling:
+        _prepare(name, tensors, past, meaning, numbers, sizes)
+    options = _options(meaning, numbers, sizes, *tensors[11:])
+    fused = not (_transformed() or forward_ad._current_level >= 0 or q.is_cpu)
+    return _plain.run(_kind(name, options.causal), options, fused, *tensors[:11], past, output_final_state)
+
+
+def _plainly_backward(name: str, do, dfinal, dfinal_z, wanted: List[bool], *args) -> List[Tensor]:
+    """The backward op's result, recorded: autograd's gradients of plain PyTorch."""
+    again = _grad_enabled()
+    with torch.enable_grad():
+        # views, so that one tensor given twice is two
+        given = [x.view_as(x) if isinstance(x, Tensor) and i < _GRADS else x for i, x in enumerate(args)]
+        for x, want in zip(given, wanted):
+            if want and not x.requires_grad:
+                x.requires_grad_()
+        result = _plainly(name, tuple(given))
+        result = result if isinstance(result, tuple) else (result,)
+        outputs = [(y, dy) for y, dy in zip(result, (do, dfinal, dfinal_z)) if dy is not None and y.requires_grad]
+        inputs = [x for x, want in zip(given, wanted) if want]
+        grads = torch.autograd.grad([y for y, _ in outputs], inputs, [dy for _, dy in outputs], create_graph=again,
+                                    allow_unused=True)
+    return [torch.zeros_like(x) if dx is None else dx for x, dx in zip(inputs, grads)]
+
+
+# ---- Autograd --------------------------------------------------------------------------------------------------------
 
 class _Function(torch.autograd.Function):
     """An op, recorded: nothing is kept but its inputs. It gets only the tensors that are there, because torch looks at
@@ -258,18 +334,6 @@ class _Function(torch.autograd.Function):
         return (None, None, None, *typed)
 
 
-class _Refuse(torch.autograd.Function):
-    """The backward op, recorded only to say that it has no gradient itself."""
-
-    @staticmethod
-    def forward(ctx: Any, name: str, *args: Any):
-        return tuple(_below(name, BACKWARD, KERNELS_BACKWARD, args))
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any):
-        raise RuntimeError("mhla has no second derivatives: call backward without create_graph")
-
-
 _grad_enabled, _any_requires_grad = torch.is_grad_enabled, torch._C._any_requires_grad
 
 
@@ -277,8 +341,17 @@ def _recorded(args: tuple) -> bool:
     return _grad_enabled() and _any_requires_grad(*args)
 
 
+def _batched(tensors: tuple) -> bool:
+    """By the older vmap, that of torch.autograd.grad(is_grads_batched=True)."""
+    return any(x is not None and _keys(x).raw_repr() not in _ORDINARY and "Batched" in str(_keys(x))
+               for x in tensors)
+
+
 def _make_autograd(name: str):
     def autograd(*args):
+        q = args[0]
+        if forward_ad._current_level >= 0 or _transformed() or not (q.is_cpu or q.is_meta):
+            return _plainly(name, args)
         if _recorded(args[:_GRADS]):
             present = [i for i, x in enumerate(args[:_TENSORS]) if x is not None]
             return _Function.apply(name, present, args[_TENSORS:], *[x for x in args[:_TENSORS] if x is not None])
@@ -289,25 +362,37 @@ def _make_autograd(name: str):
 
 def _make_autograd_backward(name: str):
     def autograd(*args):
-        if _recorded(args[: 4 + _GRADS]):
-            return list(_Refuse.apply(name, *args))
+        if _recorded((*args[:3], *args[4 : 4 + _GRADS])) or _transformed() or _batched(args[:3]):
+            return _plainly_backward(name, *args)
         return _below(name, BACKWARD, KERNELS_BACKWARD, args)
 
     return autograd
 
 
+def widest(*tensors: Optional[Tensor]) -> tuple:
+    """Under autocast: tensors of different dtypes, or of one that has no kernel, as float32."""
+    dtypes = {x.dtype for x in tensors if x is not None}
+    if len(dtypes) == 1 and dtypes <= _CODES.keys():
+        return tensors
+    return tuple(x.float() if x is not None and x.dtype.is_floating_point else x for x in tensors)
+
+
 def call(name: str, args: tuple):
     """OPS[name](*args), in eager mode without a detour through the dispatcher's autograd layer."""
-    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+    q = args[0]
+    if torch.compiler.is_compiling() and (q.is_cpu or q.is_meta):
         return OPS[name](*args)
     return AUTOGRAD[name](*args)
 
 
 # ---- Registration ----------------------------------------------------------------------------------------------------
 
-def _refuse_device(*args: Any) -> None:
-    where = next((f": got one on {x.device}" for x in args if isinstance(x, Tensor) and x.device.type != "cpu"), "")
-    raise RuntimeError(f"mhla works on CPU tensors{where}; move them with .cpu()")
+def _make_plain(name: str):
+    return lambda *args: _plainly(name, args)
+
+
+def _make_plain_backward(name: str):
+    return lambda *args: _plainly_backward(name, *args)
 
 
 def _register() -> None:
@@ -317,13 +402,13 @@ def _register() -> None:
         _library.define(f"{name}({_ARGUMENTS}) -> {results}", tags=tags)
         _library.define(f"{name}_backward(Tensor do, Tensor? dfinal_state, Tensor? dfinal_z, bool[] wanted, {_ARGUMENTS}) -> "
                         "Tensor[]", tags=tags)
-        for op, kernel, fake, autograd in (
-                (name, KERNELS[name], _make_fake(name), AUTOGRAD[name]),
-                (name + "_backward", KERNELS_BACKWARD[name], _fake_backward, AUTOGRAD_BACKWARD[name])):
+        for op, kernel, elsewhere, fake, autograd in (
+                (name, KERNELS[name], _make_plain(name), _make_fake(name), AUTOGRAD[name]),
+                (name + "_backward", KERNELS_BACKWARD[name], _make_plain_backward(name), _fake_backward, AUTOGRAD_BACKWARD[name])):
             _library.impl(op, kernel, "CPU")
             _library.impl(op, autograd, "Autograd")
-            for key in ("CUDA", "XPU", "MPS"):
-                _library.impl(op, _refuse_device, key)
+            for key in ("CUDA", "XPU", "MPS", "PrivateUse1"):
+                _library.impl(op, elsewhere, key)
             torch.library.register_fake(f"mhla::{op}", fake, lib=_library)
 
 
@@ -334,3 +419,22 @@ AUTOGRAD_BACKWARD = {name: _make_autograd_backward(name) for name in _KINDS}
 _register()
 OPS = {name: getattr(torch.ops.mhla, name).default for name in _KINDS}
 BACKWARD = {name: getattr(torch.ops.mhla, name + "_backward").default for name in _KINDS}
+
+
+# ---- Rotary tables inside a graph --------------------------------------------------------------------------------------
+
+_library.define("rope_table(SymInt rows, int dim, float base, Device device) -> (Tensor cos, Tensor sin)",
+                tags=(torch.Tag.pt2_compliant_tag,))
+
+
+def _rope_kernel(rows: int, dim: int, base: float, device: torch.device):
+    return tuple(torch.from_numpy(x).to(device) for x in rope_table(rows, dim, base))
+
+
+def _rope_fake(rows: int, dim: int, base: float, device: torch.device):
+    return torch.empty(rows, dim // 2, device=device), torch.empty(rows, dim // 2, device=device)
+
+
+_library.impl("rope_table", _rope_kernel, "BackendSelect")
+torch.library.register_fake("mhla::rope_table", _rope_fake, lib=_library)
+rope_rows = torch.ops.mhla.rope_table.default

@@ -3,15 +3,17 @@
 Tensors are token-major: q [B,T,H,K], k [B,T,G,K], v [B,T,G,V], G key/value heads (H is a multiple of G). Strides are
 taken as they are, so slices of a fused projection and transposed [B,H,T,K] tensors cost no copy; only the last axis must
 be contiguous. float32, or bfloat16 with float32 arithmetic. With torch, everything but integers and rotary tables has a
-gradient.
+gradient; tensors on other devices than the CPU are computed by plain PyTorch. Under autocast, tensors of different dtypes, or of
+float16, are computed in float32.
 """
 from __future__ import annotations
 
-from typing import Any, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Optional, Sequence, Tuple, TypeVar
 
 import numpy as np
 
-from . import _numpy
+from . import _carry, _numpy
+from ._carry import CausalState
 from ._plans import Error, Options
 
 try:
@@ -21,7 +23,12 @@ try:
 except ImportError:
     torch = None  # type: ignore[assignment]
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from torch import Tensor
+
 Array = Any  # numpy.ndarray or torch.Tensor
+ArrayT = TypeVar("ArrayT", "NDArray[Any]", "Tensor")  # what q, k and v are, the result is
 
 
 def _run(name: str, kind: str, tensors: tuple, rope: Optional[Tuple[Array, Array]], cu_seqlens: Optional[Array],
@@ -33,9 +40,13 @@ def _run(name: str, kind: str, tensors: tuple, rope: Optional[Tuple[Array, Array
         q, k, v, mix, q2, k2, state, z = tensors
         if not (isinstance(k, torch.Tensor) and isinstance(v, torch.Tensor)):
             raise Error(f"q is a torch tensor, k {type(k).__name__}, v {type(v).__name__}: all three have to be of one library")
-        return _torch.call(name, (q, k, v, _single(mix), q2, k2, _single(state), _single(z), _single(cos), _single(sin),
-                                  _long(cu_seqlens), _long(block_offsets), _long(permutation), past, output_final_state,
-                                  *options))
+        if not q.is_meta and torch.is_autocast_enabled(q.device.type):
+            q, k, v, q2, k2 = _torch.widest(q, k, v, q2, k2)
+        where = q.device
+        return _torch.call(name, (q, k, v, _single(mix, "mix", where), q2, k2, _single(state, "initial_state", where),
+                                  _single(z, "initial_z", where), _single(cos, "rope", where), _single(sin, "rope", where),
+                                  _long(cu_seqlens, where), _long(block_offsets, where), _long(permutation, where), past,
+                                  output_final_state, *options))
     rope_style, feature, denominator, order, beyond = options[0].split()
     chunk, max_tokens, causal, window, *cuts = options[2]
     axes = len(cuts) // 2
@@ -48,22 +59,25 @@ def _run(name: str, kind: str, tensors: tuple, rope: Optional[Tuple[Array, Array
     return result if name in ("causal_attention", "linear_attention") else result[0]
 
 
-def _single(x: Optional[Any]):
+def _single(x: Optional[Any], name: str, device: Any):
     """The mixing matrix, states and tables are float32, whatever a module was cast to; NumPy's are welcome."""
     if x is None or x.dtype is torch.float32:
         return x
     if isinstance(x, np.ndarray):
-        return torch.from_numpy(np.ascontiguousarray(x, np.float32))
+        return torch.from_numpy(np.ascontiguousarray(x, np.float32)).to(device)
+    if x.dtype.is_complex:
+        raise Error(f"{name} has dtype {x.dtype}: expected real numbers")
     return x.float()
 
 
-def _long(x: Optional[Any]):
-    if x is None or (isinstance(x, torch.Tensor) and x.dtype is torch.int64):
+def _long(x: Optional[Any], device: Any):
+    """Integers are int64, and where q is."""
+    if x is None or (isinstance(x, torch.Tensor) and x.dtype is torch.int64 and x.device == device):
         return x
     x = torch.as_tensor(x)
-    if x.dtype.is_floating_point:
+    if x.dtype.is_floating_point or x.dtype.is_complex or x.dtype is torch.bool:
         raise Error(f"cu_seqlens, block_offsets or permutation has dtype {x.dtype}: expected integers")
-    return x.long()
+    return x.to(device, torch.int64)
 
 
 def _axes(grid: Any, blocks: Any) -> tuple:
@@ -85,12 +99,12 @@ def _options(rope: Optional[tuple], rope_style: str, feature: str, feature_eps: 
             [chunk, max_tokens, int(causal), window, *grid, *blocks])
 
 
-def attention(q: Array, k: Array, v: Array, mix: Array, grid: Optional[Sequence[int]] = None,
+def attention(q: ArrayT, k: ArrayT, v: ArrayT, mix: Array, grid: Optional[Sequence[int]] = None,
               blocks: Optional[Sequence[int]] = None, scale: Optional[float] = None, *, order: str = "raster",
               block_offsets: Optional[Array] = None, permutation: Optional[Array] = None, feature: str = "relu",
               feature_eps: float = 1e-6, denominator: str = "eq4", den_eps: float = 1e-6,
               rope: Optional[Tuple[Array, Array]] = None, rope_style: str = "half", q2: Optional[Array] = None,
-              k2: Optional[Array] = None) -> Array:
+              k2: Optional[Array] = None) -> ArrayT:
     """Bidirectional MHLA: every query reads the mixture of block summaries that its block has learned.
 
     Args:
@@ -121,33 +135,32 @@ def attention(q: Array, k: Array, v: Array, mix: Array, grid: Optional[Sequence[
                 _options(rope, rope_style, feature, feature_eps, denominator, den_eps, scale, order, grid=grid, blocks=blocks))
 
 
-def _pair(state: Any) -> tuple:
-    return state if isinstance(state, (tuple, list)) else (state, None)
+def _made(feature: str, feature_eps: float, denominator: str, rope: Optional[tuple], rope_style: str, k2: Optional[Array]) -> tuple:
+    """What the numbers of a state depend on, besides chunks."""
+    return (("feature", feature), ("feature_eps", feature_eps), ("denominator", denominator),
+            ("rope", "none" if rope is None else f"{rope_style} of {2 * rope[0].shape[-1]} dims"),
+            ("k2", "given" if k2 is not None and denominator != "none" else "none"))
 
 
-def _result(result: tuple, wanted: bool, denominator: str) -> tuple:
-    o, final, z = result
-    return o, None if not wanted else final if denominator == "none" else (final, z)
-
-
-def causal_attention(q: Array, k: Array, v: Array, mix: Array, scale: Optional[float] = None, initial_state: Any = None,
+def causal_attention(q: ArrayT, k: ArrayT, v: ArrayT, mix: Array, scale: Optional[float] = None, initial_state: Any = None,
                      output_final_state: bool = False, cu_seqlens: Optional[Array] = None, *, chunk_size: int = 64,
                      past: Optional[int] = None, feature: str = "relu", feature_eps: float = 0.0, denominator: str = "none",
                      den_eps: float = 1e-6, rope: Optional[Tuple[Array, Array]] = None, rope_style: str = "half",
                      q2: Optional[Array] = None, k2: Optional[Array] = None, beyond: str = "error",
-                     max_tokens: int = 0) -> Tuple[Array, Any]:
+                     max_tokens: int = 0) -> Tuple[ArrayT, Any]:
     """Causal MHLA over chunks: row i of mix weighs the summaries of the chunks before chunk i, and chunk i itself.
 
     Args:
         q, k, v: [B,T,H,K], [B,T,G,K], [B,T,G,V].
         mix: [M,M] or [H,M,M], of which the lower triangle is read; M * chunk_size >= past + T.
         scale: default K^-1/2.
-        initial_state: the summaries of the `past` tokens before, [B,N0,G,K,V], N0 = ceil(past / chunk_size); with a
-            denominator the pair of them and their [B,N0,G,K] sums of keys.
-        output_final_state: also return the state after the last token, in the same form.
+        initial_state: the :class:`CausalState` of the tokens before, as a call with output_final_state returned it; it may end
+            anywhere, also inside a chunk. Or plain summaries [B,N0,G,K,V], N0 = ceil(past / chunk_size) (with a denominator the
+            pair of them and their [B,N0,G,K] sums of keys), and `past`.
+        output_final_state: also return the state after the last token.
         cu_seqlens: [sequences + 1]: B is 1 and holds packed sequences, none of which sees another; states then have
             one entry for each sequence.
-        past: tokens that initial_state stands for; default N0 * chunk_size.
+        past: tokens that plain summaries stand for; a CausalState knows it.
         denominator: ``"none"`` or ``"eq4"``.
         rope: (cos, sin), each [rows, dim/2]; the row of a token is its index in its sequence plus `past`.
         beyond: past chunk M-1, ``"error"``, ``"clamp"`` (weights by distance) or ``"chunk"`` (the chunk size is chosen
@@ -160,37 +173,47 @@ def causal_attention(q: Array, k: Array, v: Array, mix: Array, scale: Optional[f
     >>> q, k, v = np.random.default_rng(0).standard_normal((3, 1, 100, 2, 8), dtype=np.float32)
     >>> mix = mhla.mix_init("causal", 4)
     >>> o, state = mhla.causal_attention(q, k, v, mix, output_final_state=True, chunk_size=32)
-    >>> o.shape, state.shape
+    >>> o.shape, state.summaries.shape
     ((1, 100, 2, 8), (1, 4, 2, 8, 8))
-    >>> head, state = mhla.causal_attention(q[:, :64], k[:, :64], v[:, :64], mix, output_final_state=True, chunk_size=32)
-    >>> tail, _ = mhla.causal_attention(q[:, 64:], k[:, 64:], v[:, 64:], mix, initial_state=state, chunk_size=32)
+    >>> head, state = mhla.causal_attention(q[:, :50], k[:, :50], v[:, :50], mix, output_final_state=True, chunk_size=32)
+    >>> tail, _ = mhla.causal_attention(q[:, 50:], k[:, 50:], v[:, 50:], mix, initial_state=state, chunk_size=32)
     >>> bool(np.allclose(np.concatenate([head, tail], 1), o, atol=1e-5))
     True
     """
-    state, z = _pair(initial_state)
-    if past is None:
-        past = 0 if state is None else state.shape[1] * chunk_size
-    result = _run("causal_attention", "causal", (q, k, v, mix, q2, k2, state, z), rope, cu_seqlens, None, None, past,
-                  output_final_state,
-                  _options(rope, rope_style, feature, feature_eps, denominator, den_eps, scale,
-                           chunk=0 if beyond == "chunk" else chunk_size, beyond=beyond, max_tokens=max_tokens))
-    return _result(result, output_final_state, denominator)
+    M = mix.shape[-1]
+    C = -(-max_tokens // M) if beyond == "chunk" else chunk_size
+    made = (("operator", "causal"), ("chunk_size", C), ("M", M), ("beyond", beyond),
+            *_made(feature, feature_eps, denominator, rope, rope_style, k2))
+    state, z, past = _carry.initial(initial_state, past, made)
+    if isinstance(past, _carry.ARRAYS):  # sequences at different positions
+        return _carry.apart(lambda t, one: causal_attention(
+            *t[:3], mix, scale, one, output_final_state, chunk_size=chunk_size, feature=feature, feature_eps=feature_eps,
+            denominator=denominator, den_eps=den_eps, rope=rope, rope_style=rope_style, q2=t[3], k2=t[4], beyond=beyond,
+            max_tokens=max_tokens), (q, k, v, q2, k2), initial_state, cu_seqlens, output_final_state)
+    o, final, z = _run("causal_attention", "causal", (q, k, v, mix, q2, k2, state, z), rope, cu_seqlens, None, None, past,
+                       output_final_state,
+                       _options(rope, rope_style, feature, feature_eps, denominator, den_eps, scale,
+                                chunk=0 if beyond == "chunk" else chunk_size, beyond=beyond, max_tokens=max_tokens))
+    if not output_final_state:
+        return o, None
+    return o, _carry.final(final, None if denominator == "none" else z, past, q.shape[1], cu_seqlens, made)
 
 
-def linear_attention(q: Array, k: Array, v: Array, scale: Optional[float] = None, initial_state: Any = None,
+def linear_attention(q: ArrayT, k: ArrayT, v: ArrayT, scale: Optional[float] = None, initial_state: Any = None,
                      output_final_state: bool = False, normalize: bool = True, cu_seqlens: Optional[Array] = None, *,
-                     causal: bool = False, past: int = 0, feature: str = "relu", feature_eps: float = 0.0,
+                     causal: bool = False, past: Optional[int] = None, feature: str = "relu", feature_eps: float = 0.0,
                      den_eps: float = 1e-6, rope: Optional[Tuple[Array, Array]] = None, rope_style: str = "half",
-                     q2: Optional[Array] = None, k2: Optional[Array] = None) -> Tuple[Array, Any]:
+                     q2: Optional[Array] = None, k2: Optional[Array] = None) -> Tuple[ArrayT, Any]:
     """Plain linear attention, the baseline: every query reads the sum of all summaries, or of those before it.
 
     Args:
         q, k, v: [B,T,H,K], [B,T,G,K], [B,T,G,V] (G = H unless causal).
         scale: default 1, causal K^-1/2.
-        initial_state, output_final_state: causal only; [B,G,K,V], with normalize the pair of it and [B,G,K].
+        initial_state, output_final_state: causal only; a :class:`CausalState` as in :func:`causal_attention`. Or plain sums
+            [B,G,K,V], with normalize the pair of them and [B,G,K].
         normalize: divide by scale * q~ . sum k~ + den_eps.
         feature: of q and k; pass ``"identity"`` for features computed elsewhere.
-        past: tokens that initial_state stands for; it only shifts the rows of `rope`.
+        past: tokens that plain sums stand for; it only shifts the rows of `rope`.
 
     Returns:
         (o, final_state); final_state is None unless asked for.
@@ -198,20 +221,30 @@ def linear_attention(q: Array, k: Array, v: Array, scale: Optional[float] = None
     >>> import numpy as np, mhla
     >>> q, k, v = np.random.default_rng(0).standard_normal((3, 2, 9, 2, 8), dtype=np.float32)
     >>> o, state = mhla.linear_attention(q, k, v, causal=True, normalize=False, output_final_state=True)
-    >>> o.shape, state.shape
-    ((2, 9, 2, 8), (2, 2, 8, 8))
+    >>> o.shape, state.summaries.shape, state.past
+    ((2, 9, 2, 8), (2, 2, 8, 8), 9)
     """
-    state, z = _pair(initial_state)
+    if output_final_state and not causal:
+        raise Error("output_final_state is given without causal: only causal attention has a state")
     denominator = "eq4" if normalize else "none"
-    result = _run("linear_attention", "linear_causal" if causal else "linear", (q, k, v, None, q2, k2, state, z), rope,
-                  cu_seqlens, None, None, past, output_final_state and causal,
-                  _options(rope, rope_style, feature, feature_eps, denominator, den_eps, scale, causal=causal))
-    return _result(result, output_final_state and causal, denominator)
+    made = (("operator", "linear"), *_made(feature, feature_eps, denominator, rope, rope_style, k2))
+    state, z, past = _carry.initial(initial_state, past, made, rope is None)
+    if isinstance(past, _carry.ARRAYS):  # sequences at different positions
+        return _carry.apart(lambda t, one: linear_attention(
+            *t[:3], scale, one, output_final_state, normalize, causal=causal, feature=feature, feature_eps=feature_eps,
+            den_eps=den_eps, rope=rope, rope_style=rope_style, q2=t[3], k2=t[4]), (q, k, v, q2, k2), initial_state, cu_seqlens,
+            output_final_state)
+    o, final, z = _run("linear_attention", "linear_causal" if causal else "linear", (q, k, v, None, q2, k2, state, z), rope,
+                       cu_seqlens, None, None, past, output_final_state,
+                       _options(rope, rope_style, feature, feature_eps, denominator, den_eps, scale, causal=causal))
+    if not output_final_state:
+        return o, None
+    return o, _carry.final(final, z if normalize else None, past, q.shape[1], cu_seqlens, made)
 
 
-def softmax_attention(q: Array, k: Array, v: Array, scale: Optional[float] = None, causal: bool = False, window: int = 0,
+def softmax_attention(q: ArrayT, k: ArrayT, v: ArrayT, scale: Optional[float] = None, causal: bool = False, window: int = 0,
                       cu_seqlens: Optional[Array] = None, *, rope: Optional[Tuple[Array, Array]] = None,
-                      rope_style: str = "half") -> Array:
+                      rope_style: str = "half") -> ArrayT:
     """Softmax attention, the baseline, in memory linear in T.
 
     Args:
@@ -236,8 +269,8 @@ def softmax_attention(q: Array, k: Array, v: Array, scale: Optional[float] = Non
 
 # ---- Linear attentions of vision models: what is between their projections, without convolutions and gates -------------
 
-def focused_attention(q: Array, k: Array, v: Array, focus: Array, *, power: int = 3, feature_eps: float = 1e-6,
-                      den_eps: float = 1e-6) -> Array:
+def focused_attention(q: ArrayT, k: ArrayT, v: ArrayT, focus: Array, *, power: int = 3, feature_eps: float = 1e-6,
+                      den_eps: float = 1e-6) -> ArrayT:
     """Focused linear attention (FLatten-Transformer), a baseline: features sharpened by a power, their length kept.
 
     Args:
@@ -260,7 +293,7 @@ def focused_attention(q: Array, k: Array, v: Array, focus: Array, *, power: int 
                 _options(None, "none", "relu", feature_eps, "eq4", den_eps, None, power=power))
 
 
-def inline_attention(q: Array, k: Array, v: Array, scale: Optional[float] = None) -> Array:
+def inline_attention(q: ArrayT, k: ArrayT, v: ArrayT, scale: Optional[float] = None) -> ArrayT:
     """InLine attention, a baseline: no feature map, and a subtraction where others divide, so that rows sum to 1.
 
     Args:
@@ -279,8 +312,8 @@ def inline_attention(q: Array, k: Array, v: Array, scale: Optional[float] = None
                 _options(None, "none", "relu", 0.0, "eq4", 0.0, scale))
 
 
-def mala_attention(q: Array, k: Array, v: Array, scale: Optional[float] = None, *, den_eps: float = 1e-6,
-                   rope: Optional[Tuple[Array, Array]] = None, rope_style: str = "interleaved") -> Array:
+def mala_attention(q: ArrayT, k: ArrayT, v: ArrayT, scale: Optional[float] = None, *, den_eps: float = 1e-6,
+                   rope: Optional[Tuple[Array, Array]] = None, rope_style: str = "interleaved") -> ArrayT:
     """MALA, a baseline: elu + 1 features, scaled and shifted by the query's own magnitude instead of divided.
 
     Args:
@@ -301,8 +334,8 @@ def mala_attention(q: Array, k: Array, v: Array, scale: Optional[float] = None, 
                 _options(rope, rope_style, "relu", 0.0, "eq4", den_eps, scale))
 
 
-def rala_attention(q: Array, k: Array, v: Array, scale: Optional[float] = None, *, den_eps: float = 1e-6,
-                   rope: Optional[Tuple[Array, Array]] = None, rope_style: str = "interleaved") -> Array:
+def rala_attention(q: ArrayT, k: ArrayT, v: ArrayT, scale: Optional[float] = None, *, den_eps: float = 1e-6,
+                   rope: Optional[Tuple[Array, Array]] = None, rope_style: str = "interleaved") -> ArrayT:
     """RALA, a baseline: elu + 1 features, the keys weighed by a softmax over tokens against the mean query.
 
     Args:

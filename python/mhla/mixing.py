@@ -2,15 +2,19 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Sequence, Union
+from typing import TYPE_CHECKING, Any, List, Sequence, Tuple, Union, overload
 
 import numpy as np
 
 from . import _mhla
 from ._plans import Error
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from torch import Tensor
 
-def mix_names() -> list:
+
+def mix_names() -> List[str]:
     """The names that :func:`mix_init` knows.
 
     >>> import mhla
@@ -20,7 +24,7 @@ def mix_names() -> list:
     return _mhla.mix_names()
 
 
-def mix_init(name: str, blocks: Union[int, Sequence[int]], param: float = 0.0) -> np.ndarray:
+def mix_init(name: str, blocks: Union[int, Sequence[int]], param: float = 0.0) -> "NDArray[np.float32]":
     """An initial mixing matrix [M,M], M the product of blocks; row i = query block i.
 
     Args:
@@ -41,6 +45,11 @@ def mix_init(name: str, blocks: Union[int, Sequence[int]], param: float = 0.0) -
     return mix
 
 
+@overload
+def mix_clip(mix: "NDArray[np.float32]", low: float = ..., high: float = ..., renormalise: bool = ...,
+             causal: bool = ...) -> "NDArray[np.float32]": ...
+@overload
+def mix_clip(mix: "Tensor", low: float = ..., high: float = ..., renormalise: bool = ..., causal: bool = ...) -> "Tensor": ...
 def mix_clip(mix: Any, low: float = 1e-6, high: float = 1.0, renormalise: bool = False, causal: bool = False) -> Any:
     """After an optimiser step: clips mix [M,M] or [H,M,M] to [low, high] in place, then perhaps makes its rows sum to 1.
 
@@ -53,10 +62,10 @@ def mix_clip(mix: Any, low: float = 1e-6, high: float = 1.0, renormalise: bool =
     if not isinstance(mix, np.ndarray):  # torch
         import torch
 
-        if mix.dtype != torch.float32 or mix.device.type != "cpu":
-            raise Error(f"mix is {mix.dtype} on {mix.device}: expected float32 on the CPU")
+        if mix.dtype != torch.float32:
+            raise Error(f"mix has dtype {mix.dtype}: expected float32")
         with torch.no_grad():
-            work = mix.detach().clone(memory_format=torch.contiguous_format)
+            work = mix.detach().cpu().clone(memory_format=torch.contiguous_format).resolve_neg()
             mix_clip(work.numpy(), low, high, renormalise, causal)
             mix.copy_(work)
         return mix
@@ -65,11 +74,12 @@ def mix_clip(mix: Any, low: float = 1e-6, high: float = 1.0, renormalise: bool =
     if mix.ndim not in (2, 3):
         raise Error(f"mix has shape {mix.shape}: expected [M,M] or [H,M,M]")
     for matrix in mix if mix.ndim == 3 else (mix,):
-        _mhla.mix_clip(matrix.ctypes.data, *matrix.shape, low, high, renormalise, causal)
+        rows, columns = matrix.shape
+        _mhla.mix_clip(matrix.ctypes.data, rows, columns, low, high, renormalise, causal)
     return mix
 
 
-def rope_table(grid: Union[int, Sequence[int]], dims: Union[int, Sequence[int]], base: float = 10000.0) -> tuple:
+def rope_table(grid: Union[int, Sequence[int]], dims: Union[int, Sequence[int]], base: float = 10000.0) -> "Tuple[NDArray[np.float32], NDArray[np.float32]]":
     """A rotary table (cos, sin), each [positions, sum(dims)/2], positions in raster order of the grid.
 
     Args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-from typing import Any, Dict, Iterator, List, Optional, Tuple, Union
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Tuple, Type, TypeVar, Union, overload
 
 import numpy as np
 
@@ -12,10 +12,16 @@ from . import _mhla
 from ._plans import Error
 from .streaming import _as_numpy, _result_like
 
-_DEBIAN = {"libpng": "libpng-dev", "libjpeg": "libjpeg-dev", "zlib": "zlib1g-dev", "jansson": "libjansson-dev"}
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+Path = Union[str, "os.PathLike[str]"]
+_DEBIAN = {"libpng": "libpng-dev", "libjpeg": "libjpeg-dev", "zlib": "zlib1g-dev", "jansson": "libjansson-dev",
+           "libpcre2-8": "libpcre2-dev", "libutf8proc": "libutf8proc-dev"}
 
 
-def _native() -> Any:
+def native_type() -> Type[_mhla.Model]:
     """The extension's Model, or the sentence that says why there is none."""
     missing = _mhla.MODELS_MISSING
     if missing is None:
@@ -30,10 +36,14 @@ def _native() -> Any:
 class Model:
     """A model of :func:`load` or :func:`create`. Calling it runs it; one thread at a time may.
 
+    A model pickles, copies and goes to other processes as what it was made of: the absolute path and the options of
+    :func:`load`, or the arguments of :func:`create`. No weights are in a pickle: whoever reads it needs the same files at the
+    same path.
+
     Attributes:
         config: the content of its config.json.
         classes: the names of its classes; "0", "1", ... where it knows none.
-        info: sizes: parameters, tokens, multiply_adds, ...
+        info: sizes: parameters, tokens, multiply_adds, ...; weights: the file that they were read from.
 
     >>> import numpy as np, mhla
     >>> model = mhla.create("deit_nano", classes=10, channels=1)
@@ -43,8 +53,8 @@ class Model:
     (4, 4, 1, 1)
     """
 
-    def __init__(self, native: Any):
-        self._native = native
+    def __init__(self, native: _mhla.Model, origin: Tuple[Any, ...]):
+        self._native, self._origin = native, origin
         self.info: Dict[str, Any] = native.info()
         self.config: Dict[str, Any] = json.loads(self.info.pop("config"))
         self.classes: List[str] = [native.class_name(i) or str(i) for i in range(self.info["classes"])]
@@ -52,6 +62,21 @@ class Model:
     def __repr__(self) -> str:
         return f"mhla.Model({self.info['name']}, {self.config.get('attention')}, {self.info['parameters']:,} parameters)"
 
+    @classmethod
+    def load(cls: Type[M], path: Path, weights: Optional[str] = None, storage: Optional[str] = None) -> M:
+        """:func:`mhla.load` for a model of this class: ``mhla.LanguageModel.load`` refuses all but language models."""
+        model = load(path, weights, storage)
+        if not isinstance(model, cls):
+            raise Error(f"{os.fspath(path)}: {model.info['name']} is a {model.info['kind']} model: mhla.{cls.__name__}.load does not take it")
+        return model
+
+    def __reduce__(self) -> Any:
+        return _again, self._origin
+
+    @overload
+    def forward(self, images: "NDArray[Any]", times: Any = None, labels: Any = None) -> "NDArray[np.float32]": ...
+    @overload
+    def forward(self, images: "Tensor", times: Any = None, labels: Any = None) -> "Tensor": ...
     def forward(self, images: Any, times: Any = None, labels: Any = None) -> Any:
         """Of a classifier: logits [n,classes] of images [n,C,H,W], float32, normalised as in training (config: mean,
         deviation). Of a diffusion model: its answer [n,C,H,W], with learned sigma [n,2C,H,W], to noisy images at times [n]
@@ -74,7 +99,7 @@ class Model:
             self._native.forward(logits.ctypes.data, x.ctypes.data, len(x))
         return _result_like(images, logits)
 
-    def _denoise(self, x: np.ndarray, dtype: Any, times: Any, labels: Any) -> np.ndarray:
+    def _denoise(self, x: "NDArray[Any]", dtype: Any, times: Any, labels: Any) -> "NDArray[np.float32]":
         C = self.info["channels"]
         if x.dtype != np.float32 or x.ndim != 4 or x.shape[1] != C:
             raise Error(f"images are {dtype} {list(x.shape)}: expected float32 [n, {C}, H, W]")
@@ -99,7 +124,7 @@ class Model:
 
     __call__ = forward
 
-    def classify(self, image: Union[str, "os.PathLike[str]", bytes], top: int = 5) -> List[Tuple[str, float]]:
+    def classify(self, image: Union[Path, bytes], top: int = 5) -> List[Tuple[str, float]]:
         """The `top` likeliest classes of a PNG or JPEG, a path or its bytes, each with its probability. The image is resized,
         cropped and normalised as for evaluation."""
         if top < 1:
@@ -111,30 +136,54 @@ class Model:
             self._native.classify(p.ctypes.data, image)
         return [(self.classes[i], float(p[i])) for i in np.argsort(-p, kind="stable")[:top]]
 
-    def state_dict(self) -> Dict[str, np.ndarray]:
+    def state_dict(self) -> Dict[str, "NDArray[np.float32]"]:
         """Copies of the parameters, under the names of the published checkpoints and in their order."""
         found = {}
         for i in range(self.info["tensors"]):
             name, shape, address = self._native.tensor(i)
+            if address == 0:
+                raise Error(f"{name} is not kept as float32: mhla.load(path, storage=\"float32\") keeps it so")
             count = int(np.prod(shape, dtype=np.int64))
             found[name] = np.ctypeslib.as_array((ctypes.c_float * count).from_address(address)).reshape(shape).copy()
         return found
 
-    def parameters(self) -> Iterator[np.ndarray]:
+    def parameters(self) -> Iterator["NDArray[np.float32]"]:
         """The values of :meth:`state_dict`."""
         return iter(self.state_dict().values())
 
-    def save(self, folder: Union[str, "os.PathLike[str]"]) -> None:
+    def save(self, folder: Path) -> None:
         """Writes config.json and model.safetensors, which :func:`load`, the program, and the `safetensors` library read."""
         self._native.save(folder)
 
 
-def load(path: Union[str, "os.PathLike[str]"], weights: Optional[str] = None) -> Model:
+M = TypeVar("M", bound=Model)
+
+
+def _wrap(native: _mhla.Model, origin: Tuple[Any, ...]) -> Model:
+    from .language import LanguageModel  # which is made of this file
+
+    return (LanguageModel if native.info()["kind"] == "language" else Model)(native, origin)
+
+
+def _again(how: str, *arguments: Any) -> Model:
+    """What a pickle calls."""
+    if how == "load":
+        return load(*arguments)
+    return _wrap(native_type().create(*arguments), (how, *arguments))
+
+
+def load(path: Path, weights: Optional[str] = None, storage: Optional[str] = None) -> Model:
     """Opens the folder of a run (its best checkpoint, else its last), a folder with config.json and model.safetensors or
     pytorch_model.bin, or a .safetensors file beside a config.json. A timm DeiT as timm saves it is one, too, and a state_dict (.pt,
-    .safetensors) of facebookresearch's DiT, which needs no config.json.
+    .safetensors) of facebookresearch's DiT, which needs no config.json. A language model is a folder as transformers writes it,
+    a run, or a .gguf file; it opens as a :class:`LanguageModel`.
 
-    weights chooses "raw" or "ema", their average, where training kept one; by default what did better when it was tested.
+    Args:
+        weights: "raw" or "ema", their average, where training kept one; by default what did better when it was tested.
+        storage: of a language model: keeps its matrices as "float32", "bfloat16" or "q8_0"; by default as the file has them.
+
+    The weights are copied: what happens to the files later changes nothing. If another program shortens one during the call, it
+    raises :class:`mhla.FileError`.
 
     >>> import mhla, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -143,12 +192,13 @@ def load(path: Union[str, "os.PathLike[str]"], weights: Optional[str] = None) ->
     >>> model.config["attention"], len(model.classes)
     ('softmax', 10)
     """
-    return Model(_native()(path, weights))
+    return _wrap(native_type()(path, weights, storage), ("load", os.path.abspath(os.fsdecode(path)), weights, storage))
 
 
 def create(preset: str, seed: int = 0, **settings: Any) -> Model:
     """A fresh model: "deit_nano", "deit_tiny", "deit_small" or "deit_base", a diffusion model from "dit_micro" and "dit_nano"
-    to "dit_xl_2", changed by settings, which are the keys of config.json; weights are drawn from the seed.
+    to "dit_xl_2", a language model "lm_micro", "lm_nano" or "lm_340m" (without a tokenizer), changed by settings, which are the
+    keys of config.json; weights are drawn from the seed.
 
     >>> import mhla
     >>> mhla.create("deit_tiny", structure="released").info["parameters"]
@@ -159,4 +209,4 @@ def create(preset: str, seed: int = 0, **settings: Any) -> Model:
             return ",".join(map(text, value))
         return value if isinstance(value, str) else json.dumps(value)
 
-    return Model(_native().create(preset, [f"{key}={text(value)}" for key, value in settings.items()], seed))
+    return _again("create", preset, [f"{key}={text(value)}" for key, value in settings.items()], seed)

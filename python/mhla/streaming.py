@@ -7,20 +7,23 @@ import numpy as np
 
 from . import _mhla, _numpy
 from ._plans import Error, Options, make_plan
+from .functional import ArrayT
 
 Array = Any
 
 
 def _as_numpy(x: Any) -> np.ndarray:
-    """A view of a torch tensor's memory (bfloat16 as uint16), or the array itself."""
+    """A view of a torch tensor's memory (bfloat16 as uint16), a copy if it is not on the CPU; or the array itself."""
     if isinstance(x, np.ndarray):
         return x
     if hasattr(x, "detach"):  # torch
         import torch
 
-        if x.device.type != "cpu":
-            raise RuntimeError(f"mhla works on CPU tensors: got one on {x.device}; move them with .cpu()")
-        x = x.detach()
+        if not x.is_cpu:  # a stream lives on the CPU, wherever its tokens come from
+            from . import _plain
+
+            _plain.note(x.device, "copied to the CPU")
+        x = x.detach().cpu().resolve_neg()
         return x.view(torch.uint16).numpy() if x.dtype == torch.bfloat16 else x.numpy()
     return np.asarray(x)
 
@@ -31,7 +34,7 @@ def _result_like(x: Any, o: np.ndarray) -> Any:
     import torch
 
     o = torch.from_numpy(o)
-    return o.view(torch.bfloat16) if x.dtype == torch.bfloat16 else o
+    return (o.view(torch.bfloat16) if x.dtype == torch.bfloat16 else o).to(x.device)
 
 
 class State:
@@ -82,7 +85,7 @@ class State:
         self._plan = make_plan("linear_causal" if mix is None else "causal", *sizes, None if mix is None else self._mix.shape,
                                2 * self._rope[0].shape[1] if self._rope else 0, options)
 
-    def step(self, q: Array, k: Array, v: Array) -> Array:
+    def step(self, q: ArrayT, k: ArrayT, v: ArrayT) -> ArrayT:
         """Feeds the next tokens, q [T,H,K], k [T,G,K], v [T,G,V] (or with a batch axis of 1 in front); returns o [T,H,V]."""
         if q.ndim == 4:
             return step([self], q, k, v)
@@ -136,7 +139,7 @@ class State:
         return f"<mhla.State of {self.tokens} tokens, {self.nbytes} bytes>"
 
 
-def step(states: Sequence[State], q: Array, k: Array, v: Array, cu_seqlens: Optional[Array] = None) -> Array:
+def step(states: Sequence[State], q: ArrayT, k: ArrayT, v: ArrayT, cu_seqlens: Optional[Array] = None) -> ArrayT:
     """Feeds many states, all different and of one description, in one call: the decode batch of a server.
 
     Args:

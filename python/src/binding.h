@@ -58,8 +58,12 @@ const mhla_context *binding_context(void);
 /* The mhla_call that f describes, in the module's context. */
 mhla_call binding_call(const flat_call *f);
 
-/* NULL with mhla.Error set to the library's sentence: MemoryError for ENOMEM, else mhla.Error, which is a ValueError. */
+/* NULL with an exception of the library's sentence: MemoryError for ENOMEM, mhla.FileError for EIO, which is an OSError
+ * too, else mhla.Error, which is a ValueError. */
 PyObject *binding_raise(mhla_status status);
+
+/* UTF-8 of a str, which owns it; NULL with an exception set if it is none, or has a NUL, at which C would cut it. */
+const char *binding_text(PyObject *text);
 
 /* use_openmp(path): hands our loops to the OpenMP runtime that was loaded from there; False if it has not what it
  * takes. After that binding_foreign_context is its context of so many threads (0 = as many as it would use now); before,
@@ -68,7 +72,40 @@ PyObject *binding_use_openmp(PyObject *module, PyObject *args);
 mhla_context *binding_foreign_context(int threads);
 
 extern PyTypeObject binding_plan_type, binding_state_type;
-int binding_add_models(PyObject *module); /* Model, where libmhla-nn is part of the build; -1 with an exception set */
-extern PyMethodDef binding_step[];        /* step(), and the end of the list */
+int binding_add_models(PyObject *module);   /* Model, where libmhla-nn is part of the build; -1 with an exception set */
+int binding_add_lm(PyObject *module);       /* likewise Tokenizer, Sequence, Generation */
+int binding_add_samplers(PyObject *module); /* likewise Sampler */
+extern PyMethodDef binding_step[];          /* step(), and the end of the list */
+
+#ifdef MHLA_NN
+#include <mhla/nn.h>
+
+/* Something of a model that could not be freed at once, because another thread was inside the model. */
+typedef struct binding_grave {
+    struct binding_grave *next;
+    void (*release)(void *what);
+    void *what;
+} binding_grave;
+
+typedef struct model_object {
+    PyObject_HEAD mhla_model *model;
+    const mhla_context *context; /* the model's */
+    int busy;                    /* a call that let go of the GIL is using it */
+    binding_grave *first, *last; /* in the order in which they are to be freed */
+} model_object;
+
+extern PyTypeObject binding_model_type;
+
+/* After a call that read files, begun by mhla_files_guard: its status, unless a file became shorter meanwhile. */
+mhla_status binding_files_read(int64_t guard, mhla_status status);
+
+/* -1 with an exception set if another thread is inside the model. */
+int binding_model_idle(const model_object *model);
+/* Before a call that lets go of the GIL, and after it: -1 with an exception set if another thread is inside one. */
+int binding_model_enter(model_object *model);
+void binding_model_leave(model_object *model);
+/* Frees what belongs to the model, now or when no thread is inside the model any more. */
+void binding_model_bury(model_object *model, void (*release)(void *what), void *what);
+#endif
 
 #endif

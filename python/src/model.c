@@ -4,16 +4,11 @@
 
 #ifdef MHLA_NN
 #include <mhla/diffusion.h>
+#include <mhla/lm.h>
 
 #define MISSING Py_NewRef(Py_None)
 
-typedef struct model_object {
-    PyObject_HEAD mhla_model *model;
-    const mhla_context *context; /* the model's */
-    int busy;                    /* a call that let go of the GIL is using it */
-} model_object;
-
-static PyTypeObject model_type;
+#define model_type binding_model_type
 
 static PyObject *wrap(mhla_model *made) {
     model_object *self = (model_object *)model_type.tp_alloc(&model_type, 0);
@@ -24,12 +19,14 @@ static PyObject *wrap(mhla_model *made) {
     return (PyObject *)self;
 }
 
-/* Before a call that computes: -1 with an exception set if another thread is inside one. */
-static int enter(model_object *m) {
-    if (m->busy) {
-        PyErr_SetString(PyExc_RuntimeError, "the model is in use by another thread");
-        return -1;
-    }
+int binding_model_idle(const model_object *m) {
+    if (!m->busy) return 0;
+    PyErr_SetString(PyExc_RuntimeError, "the model is in use by another thread");
+    return -1;
+}
+
+int binding_model_enter(model_object *m) {
+    if (binding_model_idle(m) < 0) return -1;
     const mhla_context *context = binding_context();
     if (context != m->context) mhla_model_set_context(m->model, context);
     m->context = context;
@@ -37,20 +34,70 @@ static int enter(model_object *m) {
     return 0;
 }
 
-static PyObject *leave(model_object *m, mhla_status status) {
+void binding_model_leave(model_object *m) {
     m->busy = 0;
+    while (m->first) {
+        binding_grave *grave = m->first;
+        m->first = grave->next;
+        grave->release(grave->what);
+        PyMem_Free(grave);
+    }
+    m->last = NULL;
+}
+
+void binding_model_bury(model_object *m, void (*release)(void *what), void *what) {
+    if (!m->busy) {
+        release(what);
+        return;
+    }
+    binding_grave *grave = PyMem_Malloc(sizeof *grave);
+    if (grave == NULL) return; /* a leak is better than a crash of the thread inside */
+    *grave = (binding_grave){NULL, release, what};
+    if (m->last)
+        m->last->next = grave;
+    else
+        m->first = grave;
+    m->last = grave;
+}
+
+static int enter(model_object *m) { return binding_model_enter(m); }
+
+static PyObject *leave(model_object *m, mhla_status status) {
+    binding_model_leave(m);
     if (status != MHLA_OK) return binding_raise(status);
     Py_RETURN_NONE;
 }
 
-static PyObject *model_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) { /* (path, weights) */
+/* What lm_store does to a language model that was opened with a choice of weights, open_as does for all others. */
+mhla_status binding_files_read(int64_t guard, mhla_status status) {
+    const mhla_status lost = mhla_files_release(guard);
+    return lost != MHLA_OK ? lost : status;
+}
+
+static mhla_status open_model(mhla_model **made, const char *path, const char *weights, const char *storage) {
+    if (storage == NULL) return mhla_model_open_weights(made, path, weights);
+    if (weights == NULL)
+        return mhla_model_open_as(made, path, &(mhla_open_desc){.size = sizeof(mhla_open_desc), .storage = storage});
+    mhla_status status = mhla_model_open_weights(made, path, weights);
+    if (status == MHLA_OK) status = mhla_lm_store(*made, storage);
+    if (status == MHLA_OK) return MHLA_OK;
+    mhla_model_free(*made);
+    *made = NULL;
+    return status;
+}
+
+static PyObject *model_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) { /* (path, weights, storage) */
     (void)type, (void)kwargs;
     PyObject *path;
-    const char *weights = NULL;
+    const char *weights = NULL, *storage = NULL;
     mhla_model *made = NULL;
-    if (!PyArg_ParseTuple(args, "O&|z", PyUnicode_FSConverter, &path, &weights)) return NULL;
+    if (!PyArg_ParseTuple(args, "O&|zz", PyUnicode_FSConverter, &path, &weights, &storage)) return NULL;
     mhla_status status;
-    Py_BEGIN_ALLOW_THREADS status = mhla_model_open_weights(&made, PyBytes_AS_STRING(path), weights);
+    const int64_t guard = mhla_files_guard();
+    Py_BEGIN_ALLOW_THREADS status = open_model(&made, PyBytes_AS_STRING(path), weights, storage);
+    if (status != MHLA_OK) made = NULL;
+    status = binding_files_read(guard, status);
+    if (status != MHLA_OK) mhla_model_free(made);
     Py_END_ALLOW_THREADS Py_DECREF(path);
     return status == MHLA_OK ? wrap(made) : binding_raise(status);
 }
@@ -65,7 +112,7 @@ static PyObject *model_create(PyObject *unused, PyObject *args) { /* (preset, ["
     const char **settings = PyMem_Calloc((size_t)n + 1, sizeof *settings);
     if (settings == NULL) return PyErr_NoMemory();
     for (Py_ssize_t i = 0; i < n; i++)
-        if ((settings[i] = PyUnicode_AsUTF8(PyList_GET_ITEM(list, i))) == NULL) {
+        if ((settings[i] = binding_text(PyList_GET_ITEM(list, i))) == NULL) {
             PyMem_Free((void *)settings);
             return NULL;
         }
@@ -114,7 +161,9 @@ static PyObject *model_classify(PyObject *self, PyObject *args) { /* (probabilit
     PyObject *result = NULL;
     if (enter(m) == 0) {
         mhla_status status;
+        const int64_t guard = mhla_files_guard();
         Py_BEGIN_ALLOW_THREADS status = mhla_model_classify(m->model, at((int64_t)out), PyBytes_AS_STRING(path));
+        status = binding_files_read(guard, status);
         Py_END_ALLOW_THREADS result = leave(m, status);
     }
     Py_DECREF(path);
@@ -180,11 +229,11 @@ static PyObject *model_info(PyObject *self, PyObject *unused) {
     mhla_model_info i = {.size = sizeof i};
     const mhla_status status = mhla_model_query(((model_object *)self)->model, &i);
     if (status != MHLA_OK) return binding_raise(status);
-    return Py_BuildValue("{s:s,s:s,s:s,s:i,s:i,s:i,s:i,s:L,s:L,s:L,s:i,s:L,s:L}", "name", i.name, "kind", i.kind,
+    return Py_BuildValue("{s:s,s:s,s:s,s:i,s:i,s:i,s:i,s:L,s:L,s:L,s:i,s:L,s:L,s:z}", "name", i.name, "kind", i.kind,
                          "config", i.config, "classes", i.classes, "channels", i.channels, "height", i.height, "width",
                          i.width, "tokens", (long long)i.tokens, "parameters", (long long)i.parameters, "trainable",
                          (long long)i.trainable, "tensors", i.tensors, "multiply_adds", (long long)i.multiply_adds,
-                         "multiply_adds_paper", (long long)i.multiply_adds_paper);
+                         "multiply_adds_paper", (long long)i.multiply_adds_paper, "weights", i.weights);
 }
 
 static PyMethodDef methods[] = {
@@ -200,7 +249,7 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static PyTypeObject model_type = {
+PyTypeObject model_type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "mhla._mhla.Model",
     .tp_doc = "A whole model (mhla_model).",
     .tp_basicsize = sizeof(model_object),
@@ -211,8 +260,8 @@ static PyTypeObject model_type = {
 };
 
 static int add_type(PyObject *module) {
-    if (PyType_Ready(&model_type) < 0) return -1;
-    return PyModule_AddObjectRef(module, "Model", (PyObject *)&model_type);
+    if (PyType_Ready(&model_type) < 0 || PyModule_AddObjectRef(module, "Model", (PyObject *)&model_type) < 0) return -1;
+    return binding_add_lm(module) < 0 ? -1 : binding_add_samplers(module);
 }
 #else
 #define MISSING PyUnicode_FromString(MHLA_NN_MISSING)

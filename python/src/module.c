@@ -2,16 +2,24 @@
  * arrays, torch tensors) is decided above, so that it needs neither. Every call that computes lets go of the GIL. */
 #include "binding.h"
 
-static PyObject *error_type;
+static PyObject *error_type, *file_error_type;
 static mhla_context *context; /* NULL until set_threads */
 
 PyObject *binding_raise(mhla_status status) {
     const char *message = mhla_message();
     if (message[0] == '\0') message = mhla_status_text(status);
-    if (status == MHLA_ENOMEM)
-        PyErr_SetString(PyExc_MemoryError, message);
-    else
-        PyErr_SetString(error_type, message);
+    PyErr_SetString(status == MHLA_ENOMEM ? PyExc_MemoryError
+                    : status == MHLA_EIO  ? file_error_type
+                                          : error_type,
+                    message);
+    return NULL;
+}
+
+const char *binding_text(PyObject *text) {
+    Py_ssize_t bytes;
+    const char *utf8 = PyUnicode_AsUTF8AndSize(text, &bytes);
+    if (utf8 == NULL || strlen(utf8) == (size_t)bytes) return utf8;
+    PyErr_SetString(PyExc_ValueError, "embedded null character");
     return NULL;
 }
 
@@ -408,15 +416,25 @@ static int add_names(PyObject *module) {
     return PyModule_AddObject(module, "FIELDS", fields);
 }
 
+/* Error, and FileError, which is an Error and an OSError. */
+static int add_errors(PyObject *module) {
+    error_type = PyErr_NewExceptionWithDoc("mhla.Error", "An argument that libmhla refuses; says which, and its value.",
+                                           PyExc_ValueError, NULL);
+    PyObject *bases = error_type ? PyTuple_Pack(2, error_type, PyExc_OSError) : NULL;
+    if (bases == NULL) return -1;
+    file_error_type = PyErr_NewExceptionWithDoc(
+        "mhla.FileError", "A file that cannot be read or written; an Error and an OSError.", bases, NULL);
+    Py_DECREF(bases);
+    if (file_error_type == NULL || PyModule_AddObjectRef(module, "Error", error_type) < 0) return -1;
+    return PyModule_AddObjectRef(module, "FileError", file_error_type);
+}
+
 PyMODINIT_FUNC PyInit__mhla(void);
 PyMODINIT_FUNC PyInit__mhla(void) {
     if (PyType_Ready(&binding_plan_type) < 0 || PyType_Ready(&binding_state_type) < 0) return NULL;
     PyObject *module = PyModule_Create(&definition);
     if (module == NULL) return NULL;
-    error_type = PyErr_NewExceptionWithDoc("mhla.Error", "An argument that libmhla refuses; says which, and its value.",
-                                           PyExc_ValueError, NULL);
-    if (error_type == NULL || PyModule_AddObjectRef(module, "Error", error_type) < 0 ||
-        PyModule_AddObjectRef(module, "Plan", (PyObject *)&binding_plan_type) < 0 ||
+    if (add_errors(module) < 0 || PyModule_AddObjectRef(module, "Plan", (PyObject *)&binding_plan_type) < 0 ||
         PyModule_AddObjectRef(module, "State", (PyObject *)&binding_state_type) < 0 || add_names(module) < 0 ||
         PyModule_AddFunctions(module, binding_step) < 0 || binding_add_models(module) < 0)
         return NULL;

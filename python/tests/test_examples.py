@@ -5,7 +5,10 @@ import runpy
 import sys
 
 import pytest
+import tiny_lm
 import torchvision_for_cpu
+
+import mhla
 
 EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
 pytestmark = pytest.mark.skipif(not EXAMPLES.exists(), reason="the examples are not beside the tests")
@@ -21,6 +24,20 @@ def run(monkeypatch, capsys, name: str, *arguments: str) -> str:
 def test_streaming(monkeypatch, capsys):
     out = run(monkeypatch, capsys, "streaming.py")
     assert "<mhla.State of 256 tokens" in out and "pickled" in out
+
+
+def test_language_model(monkeypatch, capsys, tmp_path):
+    out = run(monkeypatch, capsys, "language_model.py", str(tiny_lm.write(tmp_path / "model")), "--prompt", "hello world", "--tokens", "9")
+    assert "'hello world' is [262, 263, 264, 111, 103]" in out and "seed 3, " in out
+    assert "forks of [9, 10] tokens, logits (2, 265); the sequence is still at 5" in out and "brings back 5 tokens" in out
+
+
+def test_samplers(monkeypatch, capsys, tmp_path):
+    out = run(monkeypatch, capsys, "samplers.py", "--steps", "10")
+    assert [float(x) < 1e-4 for x in re.findall(r": (\S+) from the data", out)] == [True] * 4
+    mhla.create("dit_micro", depth=1, image=8, blocks=2).save(tmp_path)
+    out = run(monkeypatch, capsys, "samplers.py", str(tmp_path), "--steps", "3", "--guidance", "2", "--out", str(tmp_path / "x.npy"))
+    assert "ddpm of linear, 3 steps>: (2, 3, 8, 8)" in out and (tmp_path / "x.npy").exists()
 
 
 def test_finetune(monkeypatch, capsys, tmp_path):

@@ -229,12 +229,13 @@ def test_without_models():
     """An extension without libmhla-nn says which packages it missed."""
     code = """
 import mhla
-mhla._mhla.MODELS_MISSING = "libpng, jansson"
+mhla._mhla.MODELS_MISSING = "libpng, jansson, libpcre2-8, libutf8proc"
 try: mhla.load("x")
 except mhla.Error as error: print(error)
 """
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
-    assert "did not find libpng, jansson: install them (Debian: apt-get install pkg-config libpng-dev libjansson-dev)" in out.stdout
+    assert "did not find libpng, jansson, libpcre2-8, libutf8proc: install them (Debian: apt-get install pkg-config libpng-dev " \
+        "libjansson-dev libpcre2-dev libutf8proc-dev)" in out.stdout
 
 
 def test_safetensors_library(tmp_path):

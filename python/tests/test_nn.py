@@ -2,6 +2,7 @@
 Their numbers are checked by `make goldens`."""
 import pytest
 import torch
+import torchvision_for_cpu
 
 import mhla.nn
 from mhla.nn._parts import to_blocks, to_raster
@@ -99,7 +100,7 @@ def test_lm_packs_and_continues():
         assert torch.allclose(packed, apart, atol=1e-5)
     layer = mhla.nn.LMAttention(32, num_heads=2, chunk_size=16, num_chunks=8)
     head, state = layer(x[:, :40], output_final_state=True)
-    tail = layer(x[:, 40:], initial_state=state, past=40)
+    tail = layer(x[:, 40:], initial_state=state)
     assert torch.allclose(torch.cat([head, tail], 1), layer(x), atol=1e-5)
 
 
@@ -111,3 +112,39 @@ def test_lm_clips_as_the_release():
     mix = layer.mix()
     assert torch.isclose(mix[0, 0], torch.tensor(1e-5), rtol=1e-2) and torch.isclose(mix[1, 0], torch.tensor(1.0))
     assert mix.sum().backward() is None and (layer.mixing_matrix.grad == 1).all()
+
+
+GRID = dict(grid=(4, 4), blocks=(2, 2))
+IN_BLOCKS = {
+    "deit": lambda: mhla.nn.DeiTAttention(192, 3, **GRID), "dit": lambda: mhla.nn.DiTAttention(192, 3, **GRID, dropout=0.0),
+    "vlt": lambda: mhla.nn.VLTAttention(192, 3, **GRID), "linear": lambda: mhla.nn.LinearAttention(192, 3),
+    "softmax": lambda: mhla.nn.SoftmaxAttention(192, 3), "wan": lambda: mhla.nn.WanAttention(192, 3, (1, 4, 4), (1, 2, 2)),
+}
+
+
+@pytest.mark.parametrize("name", IN_BLOCKS)
+def test_attentions_fit_into_blocks_of_timm(name):
+    torchvision_for_cpu.allow()
+    timm = pytest.importorskip("timm")
+    torch.manual_seed(0)
+    model = timm.create_model("vit_tiny_patch16_224", img_size=64, num_classes=4, class_token=False, global_pool="avg", depth=2)
+    images = torch.randn(2, 3, 64, 64)
+    before = model(images)
+    for block in model.blocks:
+        old, block.attn = block.attn, IN_BLOCKS[name]()
+        if name == "softmax":  # the same names and the same numbers
+            block.attn.load_state_dict(old.state_dict())
+    after = model(images)
+    assert after.shape == before.shape and (name != "softmax" or torch.allclose(after, before, atol=1e-4))
+    after.sum().backward()
+    assert all(p.grad is not None for p in model.blocks.parameters())
+    mask = torch.ones(16, 16, dtype=torch.bool).tril()
+    if name == "softmax":
+        assert torch.allclose(model(images, attn_mask=mask), model(images, is_causal=True), atol=1e-4)
+        with pytest.raises(mhla.Error, match="attn_mask and is_causal are both given"):
+            block.attn(torch.randn(2, 16, 192), mask, True)
+        return
+    with pytest.raises(mhla.Error, match="attn_mask is given: this attention has no mask"):
+        model(images, attn_mask=mask)
+    with pytest.raises(mhla.Error, match="is_causal is given: this attention has no mask"):
+        model(images, is_causal=True)

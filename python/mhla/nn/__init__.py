@@ -1,9 +1,15 @@
 """Modules that load the released modules' state_dict unchanged, and the program's checkpoints; they need torch."""
+try:
+    import torch as _torch  # noqa: F401
+except ImportError as error:
+    raise ImportError(f"mhla.nn needs PyTorch, the package torch ({error}): pip install torch") from error
+
 from .deit import DeiT
+from .dit import DiT
 from .image import DeiTAttention, DiTAttention, LinearAttention, SoftmaxAttention, VLTAttention
-from .lm import LMAttention, LMLinearAttention, LMSoftmaxAttention, ShortConvolution
+from .lm import LMAttention, LMLinearAttention, LMSoftmaxAttention, LMState, ShortConvolution
 from .wan import WanAttention, WanCrossAttention, WanLinearAttention, WanSoftmaxAttention
 
-__all__ = ["DeiT", "DeiTAttention", "DiTAttention", "LMAttention", "LMLinearAttention", "LMSoftmaxAttention", "LinearAttention",
-           "ShortConvolution", "SoftmaxAttention", "VLTAttention", "WanAttention", "WanCrossAttention", "WanLinearAttention",
+__all__ = ["DeiT", "DeiTAttention", "DiT", "DiTAttention", "LMAttention", "LMLinearAttention", "LMSoftmaxAttention", "LMState",
+           "LinearAttention", "ShortConvolution", "SoftmaxAttention", "VLTAttention", "WanAttention", "WanCrossAttention", "WanLinearAttention",
            "WanSoftmaxAttention"]

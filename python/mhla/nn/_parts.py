@@ -1,12 +1,13 @@
-"""What the modules share: the holder of a mixing matrix, block order, feature maps of the language model."""
+"""What the modules share: holders of a mixing matrix and of a rotary table, block order, feature maps of the language model."""
 from __future__ import annotations
 
 import math
-from typing import Sequence, Tuple
+from typing import Any, Callable, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor, nn
 
+from .._plans import Error
 from ..mixing import mix_init
 
 
@@ -22,6 +23,33 @@ class Mixing(nn.Module):
 
     def forward(self) -> Tensor:
         return self.conv.weight.flatten(1)
+
+
+class Rotary(nn.Module):
+    """The table (cos, sin) that make(*args) gives. It follows its module to another device and stays float32. It is no buffer:
+    .bfloat16() would round that, and after "meta" and .to_empty() it would hold anything."""
+
+    def __init__(self, make: Callable[..., tuple], *args: Any):
+        super().__init__()
+        self.make, self.args = make, args
+        self.table = self._made()
+
+    def _made(self) -> tuple:
+        with torch.device("cpu"):  # whatever torch.device a module is made under
+            return self.make(*self.args)
+
+    def _place(self, device: torch.device) -> None:
+        if self.table[0].device != device:
+            table = self._made() if self.table[0].is_meta else self.table
+            self.table = tuple(t.to(device) for t in table)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> "Rotary":
+        self._place(fn(self.table[0]).device)
+        return self
+
+    def forward(self, device: torch.device) -> tuple:
+        self._place(device)
+        return self.table
 
 
 def to_raster(x: Tensor, grid: Sequence[int], blocks: Sequence[int]) -> Tensor:
@@ -47,6 +75,12 @@ def depthwise(conv: nn.Module, x: Tensor, grid: Sequence[int]) -> Tensor:
 def heads_of(x: Tensor, heads: int) -> Tensor:
     """[B,T,H*K] -> [B,T,H,K], a view."""
     return x.unflatten(-1, (heads, -1))
+
+
+def refuse_mask(attn_mask: Optional[Tensor], is_causal: bool) -> None:
+    """The arguments that timm's blocks pass to an attention; these attentions let every token see every other."""
+    if attn_mask is not None or is_causal:
+        raise Error(f"{'attn_mask' if attn_mask is not None else 'is_causal'} is given: this attention has no mask")
 
 
 class Hedgehog(nn.Module):

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from ..functional import (attention, focused_attention, inline_attention, linear_attention, mala_attention, rala_attention,
                           softmax_attention)
 from ..model import load
-from ._parts import Mixing, depthwise, heads_of
+from ._parts import Mixing, Rotary, depthwise, heads_of
 from .image import axial_rope
 
 
@@ -42,12 +42,20 @@ class _Mixing(Mixing):
             self.conv.weight.copy_(mix.view(M, M, 1, 1))
 
 
+def _rope(grid: Sequence[int], head_dim: int, class_token: bool) -> tuple:
+    cos, sin = axial_rope(grid, head_dim)
+    if class_token:  # which does not turn
+        cos, sin = F.pad(cos, (0, 0, 1, 0), value=1.0), F.pad(sin, (0, 0, 1, 0))
+    return cos, sin
+
+
 def _division(grid: Sequence[int], blocks: Sequence[int]) -> dict:
     """Of a class token and the patches behind it: token 0 is block 0."""
     cuts = [[range(i * g // m, (i + 1) * g // m) for i in range(m)] for g, m in zip(grid, blocks)]
     parts = [[0]] + [[1 + y * grid[1] + x for y in rows for x in columns] for rows in cuts[0] for columns in cuts[1]]
-    offsets = torch.tensor([0] + [len(part) for part in parts]).cumsum(0)
-    return dict(block_offsets=offsets, permutation=torch.tensor(sum(parts, []), dtype=torch.int32))
+    with torch.device("cpu"):  # they are read, also where the module is made on "meta"
+        offsets = torch.tensor([0] + [len(part) for part in parts]).cumsum(0)
+        return dict(block_offsets=offsets, permutation=torch.tensor(sum(parts, []), dtype=torch.int32))
 
 
 class _Attention(nn.Module):
@@ -80,17 +88,13 @@ class _Attention(nn.Module):
         if self.kind == "mhla":
             self.piece_attn = (_Mixing if c["class_token"] else Mixing)(c["blocks"], c["mix"])
             self.division = _division(grid, c["blocks"]) if c["class_token"] else dict(grid=grid, blocks=c["blocks"])
-        cos, sin = axial_rope(grid, K) if c.get("rope") else (None, None)
-        if cos is not None and c["class_token"]:  # which does not turn
-            cos, sin = F.pad(cos, (0, 0, 1, 0), value=1.0), F.pad(sin, (0, 0, 1, 0))
-        self.register_buffer("_cos", cos, persistent=False)
-        self.register_buffer("_sin", sin, persistent=False)
+        self._rotary = Rotary(_rope, tuple(grid), K, bool(c["class_token"])) if c.get("rope") else None
         self.add_module("to_out" if ours else "proj", nn.Sequential(nn.Linear(D, D)) if ours else layer(D, True))
 
     def _operator(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         c = self.c
         heads = [heads_of(y, c["heads"]) for y in (q, k, v)]
-        rope, den = None if self._cos is None else (self._cos, self._sin), dict(den_eps=c["den_eps"])
+        rope, den = None if self._rotary is None else self._rotary(q.device), dict(den_eps=c["den_eps"])
         if self.kind == "softmax":
             return softmax_attention(*heads)
         if self.kind == "linear":

@@ -1,6 +1,7 @@
 """Attention modules of the image models: DeiT, DiT, VLT, and the baselines beside them.
 
-Parameters carry the names of the released checkpoints, so that a state_dict loads unmapped.
+Parameters carry the names of the released checkpoints, so that a state_dict loads unmapped. Each can take the place of the
+attention in a block of timm, whose attn_mask=None and is_causal=False they accept; a mask is for SoftmaxAttention only.
 """
 from __future__ import annotations
 
@@ -9,8 +10,9 @@ from typing import Optional, Sequence
 import torch
 from torch import Tensor, nn
 
+from .._plans import Error
 from ..functional import attention, linear_attention, softmax_attention
-from ._parts import Mixing, depthwise, heads_of, to_blocks, to_raster
+from ._parts import Mixing, Rotary, depthwise, heads_of, refuse_mask, to_blocks, to_raster
 
 
 class _ReleasedAttention(nn.Module):
@@ -30,8 +32,9 @@ class _ReleasedAttention(nn.Module):
         self.lepe = nn.Conv2d(dim, dim, lepe, padding=lepe // 2, groups=dim)
         self.to_out = nn.Sequential(nn.Linear(dim, dim), nn.Dropout(dropout))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, attn_mask: Optional[Tensor] = None, is_causal: bool = False) -> Tensor:
         """x [B, blocks, tokens of a block, dim], block after block, or [B,T,dim] in raster order."""
+        refuse_mask(attn_mask, is_causal)
         shape, blocked = x.shape, x.dim() == 4
         q, k, v = self.to_qkv(self.norm(x.flatten(1, -2))).chunk(3, -1)
         if self.qk_norm:
@@ -97,7 +100,8 @@ class LinearAttention(nn.Module):
         self.k_norm = nn.RMSNorm(dim, eps=1e-6)
         self.to_out = nn.Sequential(nn.Linear(dim, dim))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, attn_mask: Optional[Tensor] = None, is_causal: bool = False) -> Tensor:
+        refuse_mask(attn_mask, is_causal)
         q, k, v = self.to_qkv(x).chunk(3, -1)
         q, k = self.q_norm(q), self.k_norm(k)
         o, _ = linear_attention(heads_of(q, self.heads), heads_of(k, self.heads), heads_of(v, self.heads))
@@ -118,9 +122,17 @@ class SoftmaxAttention(nn.Module):
         self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias)
         self.proj = nn.Linear(dim, dim)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, attn_mask: Optional[Tensor] = None, is_causal: bool = False) -> Tensor:
+        """attn_mask: as in torch's scaled_dot_product_attention, which then does the work."""
         q, k, v = (heads_of(y, self.heads) for y in self.qkv(x).chunk(3, -1))
-        return self.proj(softmax_attention(q, k, v).flatten(2))
+        if attn_mask is None:
+            o = softmax_attention(q, k, v, causal=is_causal)
+        elif is_causal:
+            raise Error("attn_mask and is_causal are both given: expected one of them")
+        else:
+            q, k, v = (y.transpose(1, 2) for y in (q, k, v))
+            o = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask).transpose(1, 2)
+        return self.proj(o.flatten(2))
 
 
 def axial_rope(grid: Sequence[int], head_dim: int) -> tuple:
@@ -157,16 +169,15 @@ class VLTAttention(nn.Module):
         self.proj = nn.Conv2d(dim, dim, 1)
         if blocks is not None:
             self.piece_attn = Mixing(blocks, mix)
-        cos, sin = axial_rope(grid, dim // heads) if rope else (None, None)
-        self.register_buffer("_cos", cos, persistent=False)
-        self.register_buffer("_sin", sin, persistent=False)
+        self._rotary = Rotary(axial_rope, tuple(grid), dim // heads) if rope else None
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, attn_mask: Optional[Tensor] = None, is_causal: bool = False) -> Tensor:
         """x [B,T,dim], raster order."""
+        refuse_mask(attn_mask, is_causal)
         first = self.qkvo if self.gate else self.qkv
         parts = nn.functional.linear(x, first.weight.flatten(1), first.bias).chunk(4 if self.gate else 3, -1)
         q, k, v = (heads_of(y, self.heads) for y in parts[:3])
-        rope = None if self._cos is None else (self._cos, self._sin)
+        rope = None if self._rotary is None else self._rotary(x.device)
         if self.blocks is None:
             o = softmax_attention(q, k, v, rope=rope, rope_style="interleaved")
         else:

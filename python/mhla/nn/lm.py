@@ -1,44 +1,79 @@
 """Layers of the language models: MHLA as released, softmax and linear attention as flash-linear-attention has them."""
 from __future__ import annotations
 
-from typing import Any, Optional, Tuple
+from typing import Any, NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor, nn
 
+from .._carry import ARRAYS, CausalState, ends_of
+from .._plans import Error
+from .._torch import rope_rows
 from ..functional import causal_attention, linear_attention, softmax_attention
 from ..mixing import mix_init, rope_table
-from ._parts import feature_map, heads_of
+from ._parts import Rotary, feature_map, heads_of
 
 
-class _Rotary:
-    """A rotary table that grows with the longest sequence seen; up to 2048 positions nothing has to be made in a forward."""
+def _rope(rows: int, dim: int, base: float) -> tuple:
+    return tuple(map(torch.from_numpy, rope_table(rows, dim, base)))
 
-    def __init__(self, dim: int, base: float):
-        self.dim, self.base = dim, base
-        self.grow(2048)
 
-    def grow(self, rows: int) -> None:
+class _Rotary(Rotary):
+    """A rotary table that grows with the longest sequence seen."""
+
+    def __init__(self, dim: int, base: float, rows: int = 2048):
+        super().__init__(_rope, rows, dim, base)
         self.rows = rows
-        self.table = tuple(map(torch.from_numpy, rope_table(rows, self.dim, self.base)))
 
-    def __call__(self, rows: int) -> tuple:
+    def forward(self, rows: int, device: torch.device) -> tuple:  # type: ignore[override]
         if rows > self.rows:
-            self.grow(1 << (rows - 1).bit_length())
-        return self.table
+            if torch.compiler.is_compiling():  # an op, because a graph cannot change this module
+                return rope_rows(rows, *self.args[1:], device)
+            self.rows = 1 << (rows - 1).bit_length()
+            self.args = (self.rows, *self.args[1:])
+            self.table = self._made()
+        return super().forward(device)
+
+
+class LMState(NamedTuple):
+    """What :class:`LMAttention` carries from one piece of a sequence to the next: the operator's state, and the last tokens
+    that its convolutions have seen, [B,width-1,channels] each."""
+
+    attention: CausalState
+    conv: Optional[Tuple[Tensor, Tensor, Tensor]]
+
+    def detach(self) -> "LMState":
+        """The same numbers without their history."""
+        return LMState(self.attention.detach(), self.conv and tuple(x.detach() for x in self.conv))  # type: ignore[arg-type]
 
 
 class ShortConvolution(nn.Conv1d):
-    """Depthwise, causal, then SiLU; packed sequences start from zeros each."""
+    """Depthwise, causal, then SiLU; packed sequences start from zeros each, or from the tokens that came before them."""
 
     def __init__(self, dim: int, width: int):
         super().__init__(dim, dim, width, groups=dim, bias=False, padding=width - 1)
 
-    def forward(self, x: Tensor, cu_seqlens: Optional[Tensor] = None) -> Tensor:  # type: ignore[override]
+    def forward(self, x: Tensor, cu_seqlens: Optional[Tensor] = None, before: Optional[Tensor] = None) -> Tensor:  # type: ignore[override]
+        """x [B,T,dim]; before: the last width-1 tokens in front of it, [B,width-1,dim], or of each packed sequence."""
+        return self.carry(x, cu_seqlens, before)[0]
+
+    def carry(self, x: Tensor, cu_seqlens: Optional[Tensor] = None, before: Optional[Tensor] = None) -> Tuple[Tensor, Tensor]:
+        """(result of forward, the last width-1 tokens now)."""
         if cu_seqlens is not None:
-            ends = cu_seqlens.tolist()
-            return torch.cat([self.forward(x[:, a:b]) for a, b in zip(ends, ends[1:]) if b > a], 1)
-        return nn.functional.silu(super().forward(x.transpose(1, 2))[..., : x.shape[1]].transpose(1, 2))
+            ends = ends_of(cu_seqlens, x.shape[1])
+            parts = [self.carry(x[:, a:b], None, None if before is None else before[s : s + 1])
+                     for s, (a, b) in enumerate(zip(ends, ends[1:]))]
+            return torch.cat([y for y, _ in parts], 1), torch.cat([last for _, last in parts])
+        width = self.kernel_size[0]
+        expected = (x.shape[0], width - 1, x.shape[2])
+        if before is not None and before.shape != expected:
+            raise Error(f"the tokens before have shape {tuple(before.shape)}: expected {expected}")
+        x = nn.functional.pad(x, (0, 0, width - 1, 0)) if before is None else torch.cat([before.to(x.dtype), x], 1)
+        last = x[:, x.shape[1] - width + 1 :]
+        if x.shape[1] < width:  # no token
+            return x[:, :0], last
+        y = nn.functional.conv1d(x.transpose(1, 2), self.weight, groups=self.groups)
+        return nn.functional.silu(y.transpose(1, 2)), last
 
 
 class LMAttention(nn.Module):
@@ -48,7 +83,7 @@ class LMAttention(nn.Module):
         feature_map: relu, elu, identity, hedgehog, t2r, elementwise_product, dpfp (as released) or dpfp_paper.
         num_chunks: M, the side of ``mixing_matrix`` [M,M,1,1,1,1].
         clip: range of the mixing matrix that a forward sees, as the release clips it at its start; None = as it is.
-        beyond: what happens past num_chunks * chunk_size tokens, as in :func:`mhla.causal_attention`.
+        beyond, max_tokens: what happens past num_chunks * chunk_size tokens, as in :func:`mhla.causal_attention`.
 
     >>> import torch, mhla.nn
     >>> layer = mhla.nn.LMAttention(hidden_size=32, num_heads=2)
@@ -60,12 +95,12 @@ class LMAttention(nn.Module):
                  num_kv_heads: Optional[int] = None, feature_map_name: str = "relu", *, use_short_conv: bool = False,
                  conv_size: int = 4, use_output_gate: bool = True, norm_eps: float = 1e-6, chunk_size: int = 64,
                  num_chunks: int = 32, rope_base: float = 10000.0, clip: Optional[Tuple[float, float]] = (1e-5, 1.0),
-                 beyond: str = "error"):
+                 beyond: str = "error", max_tokens: int = 0):
         super().__init__()
         self.num_heads, self.num_kv_heads = num_heads, num_kv_heads or num_heads
         key_dim, value_dim = int(hidden_size * expand_k), int(hidden_size * expand_v)
         K, V, G = key_dim // num_heads, value_dim // num_heads, self.num_kv_heads
-        self.chunk_size, self.clip, self.beyond = chunk_size, clip, beyond
+        self.chunk_size, self.clip, self.beyond, self.max_tokens = chunk_size, clip, beyond, max_tokens
         self.q_proj = nn.Linear(hidden_size, key_dim, bias=False)
         self.k_proj = nn.Linear(hidden_size, G * K, bias=False)
         self.v_proj = nn.Linear(hidden_size, G * V, bias=False)
@@ -83,8 +118,8 @@ class LMAttention(nn.Module):
         else:
             self.g_norm = nn.RMSNorm(V, eps=norm_eps)
         self.o_proj = nn.Linear(value_dim, hidden_size, bias=False)
-        self.mixing_matrix = nn.Parameter(torch.from_numpy(mix_init("causal", num_chunks)).view(num_chunks, num_chunks, 1, 1, 1, 1))
-        self._rotary = _Rotary(K, rope_base)
+        self.mixing_matrix = nn.Parameter(torch.tensor(mix_init("causal", num_chunks)).view(num_chunks, num_chunks, 1, 1, 1, 1))
+        self._rotary = _Rotary(K, rope_base, max(2048, min(num_chunks * chunk_size, 1 << 16)))
 
     def mix(self) -> Tensor:
         """The matrix that a forward sees, [M,M]. The clip does not stop gradients, as the release clips in place."""
@@ -93,22 +128,33 @@ class LMAttention(nn.Module):
 
     def forward(self, x: Tensor, initial_state: Any = None, output_final_state: bool = False, cu_seqlens: Optional[Tensor] = None,
                 past: Optional[int] = None) -> Any:
-        """x [B,T,hidden]; returns y, or (y, final state) where it is asked for. See :func:`mhla.causal_attention`."""
+        """x [B,T,hidden]; returns y, or (y, :class:`LMState`) where it is asked for. initial_state: that of the tokens before, or
+        as in :func:`mhla.causal_attention` where the layer has no convolutions."""
         q, k, v = self.q_proj(x), self.k_proj(x), self.v_proj(x)
+        before, conv = None, None
+        if isinstance(initial_state, LMState):
+            initial_state, before = initial_state
         if self.use_short_conv:
-            q, k, v = self.q_conv1d(q, cu_seqlens), self.k_conv1d(k, cu_seqlens), self.v_conv1d(v, cu_seqlens)
+            if initial_state is not None and before is None:
+                raise Error("initial_state has no tokens of the convolutions: pass what output_final_state=True returned")
+            (q, q1), (k, k1), (v, v1) = (f.carry(y, cu_seqlens, None if before is None else before[i]) for i, (f, y) in enumerate(
+                ((self.q_conv1d, q), (self.k_conv1d, k), (self.v_conv1d, v))))
+            conv = q1, k1, v1
+        elif before is not None:
+            raise Error("initial_state has tokens of convolutions: this layer has none")
         q, k, v = heads_of(q, self.num_heads), heads_of(k, self.num_kv_heads), heads_of(v, self.num_kv_heads)
-        if past is None:
-            past = 0 if initial_state is None else initial_state.shape[1] * self.chunk_size
+        first = initial_state.past if isinstance(initial_state, CausalState) else past or 0
+        rows = (max(first.tolist()) if isinstance(first, ARRAYS) else first) + x.shape[1]
         o, state = causal_attention(self.feature_map_q(q), self.feature_map_k(k), v, self.mix(), None, initial_state,
                                     output_final_state, cu_seqlens, chunk_size=self.chunk_size, past=past,
-                                    feature=self.feature, rope=self._rotary(past + x.shape[1]), beyond=self.beyond)
+                                    feature=self.feature, rope=self._rotary(rows, x.device), beyond=self.beyond,
+                                    max_tokens=self.max_tokens)
         if self.use_output_gate:
             y = self.g_norm_swish_gate(o).flatten(2) * nn.functional.silu(self.g_proj(x))
         else:
             y = self.g_norm(o).flatten(2)
         y = self.o_proj(y)
-        return (y, state) if output_final_state else y
+        return (y, LMState(state, conv)) if output_final_state else y
 
 
 class LMSoftmaxAttention(nn.Module):
@@ -138,7 +184,7 @@ class LMSoftmaxAttention(nn.Module):
             self.v_proj(x), self.num_kv_heads)
         if self.qk_norm:
             q, k = self.q_norm(q), self.k_norm(k)
-        o = softmax_attention(q, k, v, None, True, self.window, cu_seqlens, rope=self._rotary(x.shape[1]))
+        o = softmax_attention(q, k, v, None, True, self.window, cu_seqlens, rope=self._rotary(x.shape[1], x.device))
         return self.o_proj(o.flatten(2))
 
 

@@ -1,14 +1,14 @@
 """Attention modules of Wan2.1: MHLA (the released `mhla_uni`), softmax, cross and linear, under their own names."""
 from __future__ import annotations
 
-from typing import Sequence
+from typing import Optional, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from ..functional import attention, linear_attention, softmax_attention
 from ..mixing import rope_table
-from ._parts import Mixing, depthwise, heads_of
+from ._parts import Mixing, Rotary, depthwise, heads_of, refuse_mask
 
 
 def _rope(grid: Sequence[int], head_dim: int, base: float = 10000.0) -> tuple:
@@ -27,9 +27,7 @@ class _WanBase(nn.Module):
         self.q, self.k, self.v, self.o = (nn.Linear(dim, dim) for _ in range(4))
         self.norm_q, self.norm_k = nn.RMSNorm(dim, eps=eps), nn.RMSNorm(dim, eps=eps)
         self.grid = None if grid is None else tuple(grid)
-        cos, sin = (None, None) if grid is None else _rope(grid, dim // heads)
-        self.register_buffer("_cos", cos, persistent=False)
-        self.register_buffer("_sin", sin, persistent=False)
+        self._rotary = None if grid is None else Rotary(_rope, tuple(grid), dim // heads)
 
     def project(self, x: Tensor, context: Tensor | None = None) -> tuple:
         context = x if context is None else context
@@ -63,10 +61,11 @@ class WanAttention(_WanBase):
         if lepe:
             self.lepe = nn.Conv3d(dim, dim, 3, padding=1, groups=dim)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, attn_mask: Optional[Tensor] = None, is_causal: bool = False) -> Tensor:
+        refuse_mask(attn_mask, is_causal)
         q, k, v = self.project(x)
         o = attention(q, k, v, self.block_attn(), self.grid, self.blocks, denominator=self.denominator,
-                      rope=(self._cos, self._sin), rope_style="interleaved")
+                      rope=self._rotary(x.device), rope_style="interleaved")
         y = self.g_norm(o).flatten(2)
         if self.gated:
             y = y * nn.functional.silu(self.g(x))
@@ -86,9 +85,10 @@ class WanSoftmaxAttention(_WanBase):
     def __init__(self, dim: int, heads: int, grid: Sequence[int], eps: float = 1e-6):
         super().__init__(dim, heads, grid, eps)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, attn_mask: Optional[Tensor] = None, is_causal: bool = False) -> Tensor:
+        refuse_mask(attn_mask, is_causal)
         q, k, v = self.project(x)
-        return self.o(softmax_attention(q, k, v, rope=(self._cos, self._sin), rope_style="interleaved").flatten(2))
+        return self.o(softmax_attention(q, k, v, rope=self._rotary(x.device), rope_style="interleaved").flatten(2))
 
 
 class WanCrossAttention(_WanBase):
@@ -102,7 +102,8 @@ class WanCrossAttention(_WanBase):
     def __init__(self, dim: int, heads: int, eps: float = 1e-6):
         super().__init__(dim, heads, None, eps)
 
-    def forward(self, x: Tensor, context: Tensor) -> Tensor:
+    def forward(self, x: Tensor, context: Tensor, attn_mask: Optional[Tensor] = None, is_causal: bool = False) -> Tensor:
+        refuse_mask(attn_mask, is_causal)
         return self.o(softmax_attention(*self.project(x, context)).flatten(2))
 
 
@@ -119,10 +120,11 @@ class WanLinearAttention(_WanBase):
 
     def turn(self, x: Tensor) -> Tensor:
         a, b = x[..., 0::2], x[..., 1::2]
-        cos, sin = self._cos[:, None], self._sin[:, None]
+        cos, sin = (t[:, None] for t in self._rotary(x.device))  # float32, and so is the result
         return torch.stack([a * cos - b * sin, a * sin + b * cos], -1).flatten(-2)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, attn_mask: Optional[Tensor] = None, is_causal: bool = False) -> Tensor:
+        refuse_mask(attn_mask, is_causal)
         q, k, v = self.project(x)
-        o, _ = linear_attention(self.turn(q), self.turn(k), v)
-        return self.o(o.flatten(2))
+        o, _ = linear_attention(self.turn(q), self.turn(k), v.float())
+        return self.o(o.flatten(2).to(v.dtype))

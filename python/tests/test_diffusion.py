@@ -1,0 +1,224 @@
+"""Samplers driven from Python, as the program's; and mhla.nn.DiT with the weights of the engine's model."""
+import json
+import os
+import pathlib
+import shutil
+import struct
+import subprocess
+
+import numpy as np
+import pytest
+
+import mhla
+
+torch = pytest.importorskip("torch")
+import mhla.nn  # noqa: E402
+
+ROOT = pathlib.Path(__file__).parents[2]
+PROGRAM = shutil.which("mhla") or str(ROOT / "build" / "mhla")
+GOLDENS = pathlib.Path(os.environ.get("MHLA_GOLDENS", ROOT.parent / "shared" / "goldens")) 
+SMALL = dict(depth=2, image=8, blocks=2, classes=5, dim=48)
+SHAPES = {
+    "mhla": dict(),
+    "mhla released": dict(structure="released", dropout=0.5),
+    "mhla oblong": dict(image=(8, 12), blocks=(2, 3), denominator="none", lepe=5, mix="cos"),
+    "mhla gate": dict(gate=True, qk_norm=True, qkv_bias=False),
+    "mhla gate plain": dict(gate=True, gate_norm=False, lepe=0, inner_norm=True),
+    "mhla folded": dict(cpe="folded"),
+    "mhla grid": dict(cpe="grid", learn_sigma=True),
+    "linear": dict(attention="linear"),
+    "linear released": dict(attention="linear", structure="released"),
+    "softmax": dict(attention="softmax"),
+    "softmax released": dict(attention="softmax", structure="released", null_label=False, learn_sigma=True),
+    "flow": dict(process="flow", attention="softmax", mlp_ratio=2.5),
+}
+
+
+def shaken(folder, **settings):
+    """A model whose parameters are all off their initial values, so that nothing is silent."""
+    save = pytest.importorskip("safetensors.numpy").save_file
+    model = mhla.create("dit_micro", 1, **(SMALL | settings))
+    rng = np.random.default_rng(1)
+    model.save(folder)
+    save({name: x + np.float32(0.1) * rng.standard_normal(x.shape, dtype=np.float32) * (name != "pos_embed")
+          for name, x in model.state_dict().items()}, folder / "model.safetensors")
+    return mhla.load(folder)
+
+
+def inputs(model, n=3, sides=None):
+    rng = np.random.default_rng(2)
+    sides = sides or (model.info["height"], model.info["width"])
+    return (torch.from_numpy(rng.standard_normal((n, model.info["channels"], *sides), dtype=np.float32)),
+            torch.tensor([0.0, 500.0, 999.0])[:n], torch.tensor([0, 4, model.info["classes"] - (not model.config["null_label"])])[:n])
+
+
+def near(a, b, limit=1e-5):
+    assert a.shape == b.shape and bool(a.isfinite().all())
+    assert float((a - b).abs().max()) <= limit * float(b.abs().max())
+
+
+# ---- the torch module ----
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_module_and_model_agree(name, tmp_path):
+    model = shaken(tmp_path, **SHAPES[name])
+    net = mhla.nn.DiT.load(tmp_path)
+    assert list(net.state_dict()) == list(model.state_dict())
+    with torch.no_grad():
+        near(net(*inputs(model)), model(*inputs(model)))
+        if name != "mhla folded":
+            other = inputs(model, 2, (12, 12) if "oblong" in name else (12, 16))
+            near(net(*other), model(*other))
+
+
+def test_module_has_gradients(tmp_path):
+    model = shaken(tmp_path, gate=True, cpe="grid", qk_norm=True)
+    net = mhla.nn.DiT.load(model).train()
+    net(*inputs(model)).square().sum().backward()
+    frozen = [name for name, p in net.named_parameters() if p.grad is None]
+    assert frozen == ["pos_embed"] and all(p.grad.isfinite().all() and p.grad.any() for p in net.parameters() if p.grad is not None)
+    assert sum(p.numel() for p in net.parameters() if p.requires_grad) == model.info["trainable"]
+
+
+def test_gradients_are_the_differences(tmp_path):
+    model = shaken(tmp_path, structure="released")
+    net = mhla.nn.DiT.load(model)
+    x, t, y = inputs(model)
+    x.requires_grad_()
+    torch.manual_seed(0)
+    weight, way = torch.randn_like(net(x, t, y)), torch.randn_like(x)
+    (net(x, t, y) * weight).sum().backward()
+    with torch.no_grad():
+        slope = float(((net(x + 1e-3 * way, t, y) - net(x - 1e-3 * way, t, y)).double() * weight).sum()) / 2e-3
+    assert slope == pytest.approx(float((x.grad * way).sum()), rel=3e-3)
+
+
+def test_module_refuses(tmp_path):
+    with pytest.raises(ValueError, match="no diffusion model"):
+        mhla.nn.DiT.load(mhla.create("deit_nano", depth=1))
+    net = mhla.nn.DiT(mhla.create("dit_micro", **SMALL).config)
+    with pytest.raises(ValueError, match="multiples of the patch, 2"):
+        net(torch.zeros(1, 3, 7, 8), torch.zeros(1), torch.zeros(1, dtype=torch.int64))
+
+
+def read_golden(path):
+    data = path.read_bytes()
+    size = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8:8 + size])
+    config = json.loads(header.pop("__metadata__")["config"])
+    kinds = {"F64": "<f8", "F32": "<f4", "I64": "<i8", "I32": "<i4"}
+    return config, {name: torch.from_numpy(np.frombuffer(data[8 + size:][slice(*t["data_offsets"])], kinds[t["dtype"]]).reshape(t["shape"]).copy())
+                    for name, t in header.items()}
+
+
+def diffusion_models():
+    """Goldens of whole diffusion models, known by what they say, whatever their names, sizes and number."""
+    found = []
+    for path in sorted(GOLDENS.rglob("*.safetensors")):
+        with open(path, "rb") as file:
+            header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
+        said = json.loads(header.get("__metadata__", {}).get("config", "{}"))
+        if said.get("case") in ("dit-mhla-model", "dit-softmax-model"):
+            found.append(path)
+    return found
+
+
+@pytest.mark.skipif(not GOLDENS.is_dir(), reason="no goldens: set MHLA_GOLDENS")
+@pytest.mark.parametrize("path", diffusion_models(), ids=lambda path: path.stem)
+def test_goldens(path):
+    said, tensors = read_golden(path)
+    parameters = {n[6:]: x for n, x in tensors.items() if n.startswith("param.")}
+    lepe, mix = parameters.get("blocks.0.attn.lepe.weight"), parameters.get("blocks.0.attn.piece_attn.conv.weight")
+    (dim, channels), patch = parameters["x_embedder.proj.weight"].shape[:2], said["patch"]
+    settings = dict(structure="released", attention=said["case"].split("-")[1], image=list(tensors["in.x"].shape[-2:]),
+                    channels=channels, patch=patch, dim=dim, depth=said["depth"], heads=said["heads"],
+                    classes=said["classes"], mlp_ratio=said.get("mlp_ratio") or 4.0, lepe=0 if lepe is None else lepe.shape[-1],
+                    qk_norm="blocks.0.attn.q_norm.weight" in parameters, cpe="folded" if "blocks.0.dw_conv.weight" in parameters else "none",
+                    qkv_bias=any(n.endswith("qkv.bias") for n in parameters),
+                    null_label=len(parameters["y_embedder.embedding_table.weight"]) > said["classes"],
+                    learn_sigma=parameters["final_layer.linear.weight"].shape[0] == 2 * channels * patch**2)
+    if mix is not None:
+        settings["blocks"] = said.get("blocks") or [int(len(mix) ** 0.5)] * 2
+    net = mhla.nn.DiT(mhla.create("dit_s_2", **settings).config).eval()
+    net.load_state_dict({n: x.float() for n, x in parameters.items()})
+    x = tensors["in.x"].float().requires_grad_(True)
+    out = net(x, tensors["in.t"].float(), tensors["in.label"].long())
+    near(out.detach().double(), tensors["out.y"].double())
+    if "dout.y" not in tensors:
+        return
+    out.backward(tensors["dout.y"].float())
+    golden = {n[5:]: g.double() for n, g in tensors.items() if n.startswith("grad.")}
+    ours = {"in.x": x} | {f"param.{n}": p for n, p in net.named_parameters()}
+    largest = max(float(g.abs().max()) for g in golden.values())
+    assert golden
+    for n, g in golden.items():
+        assert float((ours[n].grad.double() - g).abs().max()) <= 2e-5 * max(float(g.abs().max()), 1e-4 * largest), n
+
+
+
+# ---- samplers ----
+
+@pytest.fixture(scope="module")
+def program():
+    if not os.access(PROGRAM, os.X_OK):
+        pytest.skip("the program mhla is not built")
+    return PROGRAM
+
+
+METHODS = [("linear", "ddpm", 7, 1.0), ("linear", "ddim", 5, 1.0), ("cosine", "dpm++", 6, 1.0), ("linear", "unipc", 6, 3.0),
+           ("flow", "euler", 5, 1.0), ("flow", "unipc", 5, 1.0), ("linear", "ddpm", 4, 2.0)]
+
+
+@pytest.mark.parametrize("process, method, steps, guidance", METHODS)
+def test_as_the_program(process, method, steps, guidance, program, tmp_path):
+    """A loop in Python with the seed's noise makes the images of `mhla sample`."""
+    model = shaken(tmp_path / "m", process=process, attention="linear", learn_sigma=method == "ddpm")
+    out = tmp_path / "x.npy"
+    done = subprocess.run([program, "sample", "-m", str(tmp_path / "m"), "-c", "0,3", "-s", "5", "--sampler", method, "--steps", str(steps),
+                           "-g", str(guidance), "-o", str(out), "--quiet"], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    theirs = np.load(out)
+    sampler = mhla.diffusion.Sampler(process, method, steps, clip=True, learned_sigma=method == "ddpm")
+    assert len(sampler) == steps == len(sampler.times) and method in repr(sampler)
+    labels, shape, drawn = np.array([0, 3]), (3, 8, 8), 0
+    x = mhla.diffusion.noise([5, 5], shape)
+    for i, time in enumerate(sampler):
+        y = model(x, [time] * 2, labels)
+        if guidance != 1:
+            none = model(x, [time] * 2, [5, 5])
+            y[:, :3] = none[:, :3] + np.float32(guidance) * (y[:, :3] - none[:, :3])
+        drawn += sampler.wants_noise
+        before = x.copy()
+        moved = sampler.step(x, y, mhla.diffusion.noise([5, 5], shape, i + 1) if sampler.wants_noise else None)
+        assert (x == before).all()
+        x = moved
+    assert drawn == (steps - 1 if method == "ddpm" else 0) and sampler.predicted.shape == x.shape
+    if guidance == 1:
+        assert (x == theirs).all()
+    else:  # the sum of the two answers is rounded otherwise
+        assert np.abs(x - theirs).max() < 1e-4
+
+
+def test_kinds_and_refusals():
+    sampler = mhla.diffusion.Sampler(method="ddim", steps=4, eta=0.5)
+    x = torch.randn(2, 1, 3)
+    assert sampler.predicted is None and sampler.wants_noise
+    got = sampler.step(x, x.numpy(), torch.zeros(2, 1, 3))
+    assert isinstance(got, torch.Tensor) and isinstance(sampler.predicted, torch.Tensor) and got.shape == x.shape
+    again = mhla.diffusion.Sampler(method="ddim", steps=4, eta=0.5)
+    assert (again.step(x.numpy(), x, np.zeros((2, 1, 3), np.float32)) == got.numpy()).all()
+    for call, says in ((lambda: sampler.step(x, x), "noise is missing"), (lambda: sampler.step(x, x[:1], x), r"prediction has shape \[1"),
+                       (lambda: sampler.step(x.double(), x, x), "float64"), (lambda: sampler.step(x, x, x[:1]), "noise has shape"),
+                       (lambda: sampler.step(x.bfloat16(), x, x), "bfloat16"), (lambda: sampler.step(x[:1], x[:1], x[:1]), "at the step before"),
+                       (lambda: sampler.step(x, x * float("nan"), x), "finite"),
+                       (lambda: mhla.diffusion.Sampler("warm"), "warm"), (lambda: mhla.diffusion.Sampler(method="magic"), "magic"),
+                       (lambda: mhla.diffusion.Sampler(steps=-1), "-1"), (lambda: mhla.diffusion.noise([-1], (2,)), "seed is -1")):
+        with pytest.raises(mhla.Error, match=says):
+            call()
+    for _ in range(3):
+        x = sampler.step(x, x, x)
+    with pytest.raises(mhla.Error, match="all 4 steps"):
+        sampler.step(x, x, x)
+    with pytest.raises(mhla.Error, match="step 0 of the sampler was taken 0 times"):
+        for _ in sampler:
+            pass
