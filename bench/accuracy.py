@@ -135,12 +135,13 @@ def read_split(folder, train):
         rows = torch.from_numpy(numpy.fromfile(cifar, numpy.uint8)).view(-1, 1 + 3 * 32 * 32)
         return rows[:, 1:].reshape(-1, 3, 32, 32), rows[:, 0].long()
 
-    def idx(name, head):
+    def idx(name):
         file = folder / name
         data = file.read_bytes() if file.exists() else gzip.decompress((folder / (name + ".gz")).read_bytes())
-        return torch.from_numpy(numpy.frombuffer(data, numpy.uint8, offset=head).copy())
+        sizes = numpy.frombuffer(data, ">u4", count=data[3], offset=4).tolist()  # the fourth byte: how many axes
+        return torch.from_numpy(numpy.frombuffer(data, numpy.uint8, offset=4 + 4 * data[3]).copy()).view(sizes)
     part = "train" if train else "t10k"
-    return idx(part + "-images-idx3-ubyte", 16).view(-1, 1, 28, 28), idx(part + "-labels-idx1-ubyte", 8).long()
+    return idx(part + "-images-idx3-ubyte")[:, None], idx(part + "-labels-idx1-ubyte").long()
 
 
 def crops(x, pad, flip, rng):

@@ -4,6 +4,7 @@
     python bench/lm.py                                           every work
     python bench/lm.py decode-128 prompt-2048 --rounds 8 --threads 2
     python bench/lm.py decode-8192 --storage q8_0 --no-torch --jsonl out.jsonl
+    python bench/lm.py --quick decode-128                        a toy model: does everything run?
 
 Rounds visit the variants in turn, so that a busy minute of the machine falls on all of them alike. Weights are random: they
 cost what trained ones do. Works:
@@ -44,6 +45,13 @@ CHUNK, BLOCKS = 64, 32
 WORKS = ["decode-128", "decode-2048", "prompt-2048", "train-2048"]
 LONG = ["decode-8192", "decode-65536"]  # by name only
 STORAGES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "q8_0": None}
+QUICK = False  # sizes of a toy, whose figures mean nothing
+
+
+def parts(work):
+    """("decode", 128) of "decode-128"."""
+    kind, n = work.split("-")
+    return kind, min(int(n), 2 * CHUNK) if QUICK else int(n)
 
 
 # ---- The networks in PyTorch ------------------------------------------------------------------------------------------
@@ -129,10 +137,10 @@ class Layer(nn.Module):
 
 
 class LM(nn.Module):
-    def __init__(self, attention, layers=LAYERS):
+    def __init__(self, attention):
         super().__init__()
         self.embed, self.norm = nn.Embedding(VOCAB, DIM), nn.RMSNorm(DIM, EPS)
-        self.layers = nn.ModuleList(Layer(attention) for _ in range(layers))
+        self.layers = nn.ModuleList(Layer(attention) for _ in range(LAYERS))
         for p in self.parameters():
             if p.dim() == 2 and p.shape[0] != BLOCKS:
                 nn.init.normal_(p, std=0.02)
@@ -168,7 +176,7 @@ def check():
 
 def torch_call(work, attention, dtype, compiled):
     """A call without arguments."""
-    kind, n = work.split("-")[0], int(work.split("-")[1])
+    kind, n = parts(work)
     torch.manual_seed(0)
     net = LM(MHLA if attention == "mhla" else Softmax).to(dtype)
     ids = torch.randint(VOCAB, (1, n if kind != "decode" else 1))
@@ -239,7 +247,7 @@ def write_gguf(path, storage):
 
 def llama_call(work, storage, folder):
     """None where it cannot be had."""
-    kind, n = work.split("-")[0], int(work.split("-")[1])
+    kind, n = parts(work)
     if kind == "train":
         return None
     try:
@@ -298,7 +306,7 @@ def engine(program, work, attention, storage, seconds):
     """Single calls of the program, in ms."""
     env = dict(os.environ, BENCH_SECONDS=f"{seconds:.3f}", OMP_NUM_THREADS=str(torch.get_num_threads()))
     env.pop("LD_PRELOAD", None)
-    argv = [program, "bench", "--engine", "--operator", attention, "--dtype", storage, "lm-340m", work]
+    argv = [program, "bench", "--engine", "--operator", attention, "--dtype", storage, "lm-340m", "micro" if QUICK else work]
     out = subprocess.run(argv, env=env, check=True, capture_output=True, text=True).stdout
     return json.loads(out)["ms"]
 
@@ -318,7 +326,7 @@ def weights(storage):
 
 def flops(work, attention):
     """Products that are needed; triangles count half. A training step counts three times and has all logits."""
-    kind, n = work.split("-")[0], int(work.split("-")[1])
+    kind, n = parts(work)
     if attention == "mhla":
         mixing = peers.Shape(1, 4, n, 128, 256, chunk=CHUNK).flops("mhla")
     else:
@@ -330,7 +338,7 @@ def flops(work, attention):
 
 def variants(work, args, folder):
     """{(name, storage): call, or None for our own}"""
-    kind, found = work.split("-")[0], {}
+    kind, found = parts(work)[0], {}
     for storage in ["float32"] if kind == "train" else args.storage:
         found["mhla", storage] = found["softmax", storage] = None
         if args.torch and STORAGES[storage] and kind != "train":
@@ -348,7 +356,7 @@ def variants(work, args, folder):
 
 def run(work, args, folder):
     """Variants are made one at a time, lest all of them stay in memory; a round visits each."""
-    rows, (kind, n) = [], (work.split("-")[0], int(work.split("-")[1]))
+    rows, (kind, n) = [], parts(work)
     ms, top, bandwidth = {}, 0.0, 0.0
     calls = {}
     for key, what in variants(work, args, folder).items():
@@ -397,7 +405,11 @@ def main():
     parser.add_argument("--no-llama", dest="llama", action="store_false")
     parser.add_argument("--folder", help="where GGUF files are kept from run to run (1.4, 0.7 and 0.4 GB); default: nowhere")
     parser.add_argument("--jsonl", help="also write one JSON object per variant to this file")
+    parser.add_argument("--quick", action="store_true", help="a toy of one layer instead of the 340M model, to see that all of this runs")
     args = parser.parse_args()
+    if args.quick:
+        globals().update(QUICK=True, LAYERS=1, HIDDEN=64, VOCAB=512)
+        print("--quick: a toy model, and another one for each variant; the figures mean nothing")
     unknown = [work for work in args.works if work not in WORKS + LONG]
     if unknown:
         parser.error(f"no work {unknown[0]}: there are {', '.join(WORKS + LONG)}")

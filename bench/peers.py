@@ -233,11 +233,11 @@ def variants(s, backward, compile_):
 
 def run(case, shape, args):
     s, backward = SHAPES[shape], case.endswith("backward")
-    calls = {"mhla": None} | variants(s, backward, args.compile)
-    ms, top = {name: [] for name in calls}, 0.0
+    found = {"mhla": None} | variants(s, backward, args.compile)
+    ms, top = {name: [] for name in found}, 0.0
     for _ in range(args.rounds):
         top = max(top, peak(args.program))
-        for name, fn in calls.items():
+        for name, fn in found.items():
             ms[name] += calls(fn, args.seconds) if fn else engine(args.program, case, shape, args.seconds)
     rows = []
     for name, values in ms.items():

@@ -3,9 +3,10 @@
 
     python bench/resolution.py docs/resolution.svg
     python bench/resolution.py out.svg --softmax-tokens 4096 --seconds 1
+    python bench/resolution.py out.svg --tokens 1024
 
-Runs `mhla bench resolution` row by row: one image, 256 to 65,536 tokens; softmax as far as --softmax-tokens. The dashed
-line is what time would be if it grew with the tokens alone, from 1,024 on."""
+Runs `mhla bench resolution` row by row: one image, 256 to 65,536 tokens or as many as --tokens; softmax as far as
+--softmax-tokens. The dashed line is what time would be if it grew with the tokens alone, from 1,024 on."""
 import argparse
 import html
 import json
@@ -27,6 +28,7 @@ def panel(x0, title, unit, series, extra=None):
     """A chart with logarithms on both axes: {name: [(tokens, value)]}."""
     values = [v for points in series.values() for _, v in points]
     low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
+    high += high == low  # all values the same power of ten
 
     def at(tokens, value):
         x = x0 + LEFT + (math.log2(tokens) - 8) / 8 * WIDTH
@@ -58,8 +60,8 @@ def figure(rows):
     for r in rows:
         times.setdefault(r["variant"], []).append((r["tokens"], r["best_ms"] / 1e3))
         memory.setdefault(r["variant"], []).append((r["tokens"], r["memory_bytes"] / 2**20))
-    base = dict(times["mhla"])[1024]
-    ideal = [(1024, base), (TOKENS[-1], base * TOKENS[-1] / 1024)]
+    base, most = dict(times["mhla"]).get(1024), times["mhla"][-1][0]
+    ideal = [(1024, base), (most, base * most / 1024)] if base and most > 1024 else None
     wide = LEFT + WIDTH + 24
     body = panel(0, "One evaluation of DiT-S/2, time", "s", times, ideal) + panel(wide, "memory", "MiB", memory)
     style = ("text{font:12px sans-serif;fill:#444}.title{font-weight:bold}.end{text-anchor:end}.middle{text-anchor:middle}"
@@ -74,12 +76,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("svg", help="the figure")
     parser.add_argument("--program", default=str(built), help="default: build/mhla")
+    parser.add_argument("--tokens", type=int, default=TOKENS[-1], help="the most that are tried; default 65536")
     parser.add_argument("--softmax-tokens", type=int, default=16384, help="the most that softmax is tried with; default 16384")
     parser.add_argument("--seconds", type=float, default=0.5, help="for each row")
     args = parser.parse_args()
     rows = []
     print(f"{'tokens':>8}{'attention':>11}{'best':>12}{'of peak':>10}{'memory':>12}")
-    for tokens in TOKENS:
+    for tokens in (n for n in TOKENS if n <= max(args.tokens, TOKENS[0])):
         for operator in ["mhla"] + ["softmax"] * (tokens <= args.softmax_tokens):
             r = measure(args.program, operator, tokens, args.seconds) | {"tokens": tokens}
             rows.append(r)

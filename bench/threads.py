@@ -4,7 +4,9 @@ our operator alone, and in turn: with one runtime the turns cost what the two co
 for the other's spinning threads. Also: what a call through torch costs over the C call.
 
     python bench/threads.py            (after pip install .)
+    python bench/threads.py --seconds 0.2
 """
+import argparse
 import time
 
 import torch
@@ -13,14 +15,17 @@ import mhla
 from mhla import _torch
 
 
-def best(function, clock=time.perf_counter, seconds=1.0):
+SECONDS = 1.0  # for each figure
+
+
+def best(function, clock=time.perf_counter):
     """Least seconds per call over many short runs."""
     function()
     begin = clock()
     function()
     calls = max(1, int(0.01 / max(clock() - begin, 1e-9)))  # runs of about 10 ms
-    least, end = float("inf"), time.perf_counter() + seconds
-    while time.perf_counter() < end:
+    least, end = float("inf"), time.perf_counter() + SECONDS
+    while least == float("inf") or time.perf_counter() < end:
         begin = clock()
         for _ in range(calls):
             function()
@@ -54,7 +59,7 @@ def overhead():
     q, k, v = (torch.randn(1, 16, 1, 8) for _ in range(3))
     mix = torch.from_numpy(mhla.mix_init("paper", (2, 2)))
     do = torch.ones(1, 16, 1, 8)
-    options = ("none relu eq4 raster error", [1e-6, 1e-6, 0.0], [0, 0, 0, 0, 4, 4, 2, 2])
+    options = ("none relu eq4 raster error", [1e-6, 1e-6, 0.0, 0.0], [0, 0, 0, 0, 4, 4, 2, 2])
     tensors = (q, k, v, mix) + (None,) * 9
     plan = _torch._prepare("attention", tensors, 0, *options).plan
     o = torch.empty(1, 16, 1, 8)
@@ -81,6 +86,9 @@ def overhead():
 
 
 def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="for each figure")
+    globals()["SECONDS"] = parser.parse_args().seconds
     runtimes = mhla.info()["openmp"]
     print(f"{len(runtimes)} OpenMP runtime{'' if len(runtimes) == 1 else 's'}: {', '.join(runtimes)}")
     print(f"threads: torch {torch.get_num_threads()}, mhla {mhla.info()['threads']}")
