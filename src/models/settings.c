@@ -1,6 +1,7 @@
 /* Configs as tables: from recipes and config.json into structures, and back. */
 #include "models/settings.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -73,7 +74,8 @@ static mhla_status set_field(void *config, const mhla_settings *table, const mhl
         *(int *)to = (int)mix;
         break;
     }
-    case MHLA_SETTING_INT: *(int *)to = (int)mhla_recipe_int(given, key); break;
+    case MHLA_SETTING_INT:
+    case MHLA_SETTING_OPTIONAL: *(int *)to = (int)mhla_recipe_int(given, key); break;
     case MHLA_SETTING_REAL: *(double *)to = mhla_recipe_real(given, key); break;
     case MHLA_SETTING_BOOL: *(int *)to = mhla_recipe_bool(given, key); break;
     case MHLA_SETTING_INT2:
@@ -86,7 +88,7 @@ static mhla_status set_field(void *config, const mhla_settings *table, const mhl
 
 mhla_status mhla_settings_take(void *config, const mhla_settings *table, int first, int last, const mhla_recipe *given,
                                const char *prefix) {
-    char key[64];
+    char key[96];
     for (int i = first; i < last; i++) {
         const mhla_setting *f = &table->fields[i];
         snprintf(key, sizeof key, "%s%s", prefix, f->row.name);
@@ -114,6 +116,86 @@ mhla_status mhla_settings_parse(mhla_recipe **given, const mhla_recipe_row *rows
     return status;
 }
 
+/* ---- Other programs' config.json ---- */
+
+/* NULL where the key is absent or null. */
+static const json_t *value_of(const json_t *tree, const char *name) {
+    const json_t *v = json_object_get(tree, name);
+    return json_is_null(v) ? NULL : v;
+}
+
+mhla_status mhla_settings_read_int(int *to, const json_t *tree, const char *name, double least, double most,
+                                   const char *path) {
+    const json_t *v = value_of(tree, name);
+    if (v == NULL) return MHLA_OK;
+    const double x = json_is_number(v) ? json_number_value(v) : NAN;
+    if (!(x >= least && x <= most) || x != floor(x)) {
+        char *text = mhla_json_text(v, JSON_COMPACT);
+        const mhla_status status = mhla_fail(MHLA_EDATA, "%s: \"%s\" is %.60s: expected an integer from %.0f to %.0f",
+                                             path, name, text ? text : mhla_json_type_text(v), least, most);
+        free(text);
+        return status;
+    }
+    *to = (int)x;
+    return MHLA_OK;
+}
+
+mhla_status mhla_settings_read_real(double *to, const json_t *tree, const char *name, double least, double most,
+                                    const char *path) {
+    const json_t *v = value_of(tree, name);
+    if (v == NULL) return MHLA_OK;
+    const double x = json_is_number(v) ? json_number_value(v) : NAN;
+    if (!(x >= least && x <= most))
+        return mhla_fail(MHLA_EDATA, "%s: \"%s\" is no number from %g to %g", path, name, least, most);
+    *to = x;
+    return MHLA_OK;
+}
+
+mhla_status mhla_settings_read_bool(int *to, const json_t *tree, const char *name, const char *path) {
+    const json_t *v = value_of(tree, name);
+    if (v == NULL) return MHLA_OK;
+    if (!json_is_boolean(v)) return mhla_fail(MHLA_EDATA, "%s: \"%s\" is neither true nor false", path, name);
+    *to = json_is_true(v);
+    return MHLA_OK;
+}
+
+mhla_status mhla_settings_read(void *config, const mhla_settings *table, int first, const json_t *tree,
+                               const char *path) {
+    for (int i = first; i < table->count; i++) {
+        const mhla_setting *f = &table->fields[i];
+        const mhla_recipe_row *row = &f->row;
+        const json_t *v = value_of(tree, row->name);
+        void *to = (char *)config + f->at;
+        if (v == NULL) continue;
+        switch (f->kind) {
+        case MHLA_SETTING_INT:
+        case MHLA_SETTING_OPTIONAL:
+            MHLA_TRY(mhla_settings_read_int(to, tree, row->name, row->least, row->most, path));
+            break;
+        case MHLA_SETTING_REAL:
+            MHLA_TRY(mhla_settings_read_real(to, tree, row->name, row->least, row->most, path));
+            break;
+        case MHLA_SETTING_BOOL: MHLA_TRY(mhla_settings_read_bool(to, tree, row->name, path)); break;
+        case MHLA_SETTING_CHOICE: {
+            const int index = json_is_string(v) ? choice_index(row->choices, json_string_value(v)) : -1;
+            if (index < 0)
+                return mhla_fail(MHLA_ENOTSUP, "%s: \"%s\" is \"%.40s\": known are %s", path, row->name,
+                                 json_is_string(v) ? json_string_value(v) : mhla_json_type_text(v), row->choices);
+            *(int *)to = index;
+            break;
+        }
+        default: break; /* other kinds are in tables of ours alone */
+        }
+    }
+    return MHLA_OK;
+}
+
+const mhla_setting *mhla_settings_find(const mhla_settings *table, const char *name) {
+    for (int i = 0; i < table->count; i++)
+        if (strcmp(table->fields[i].row.name, name) == 0) return &table->fields[i];
+    return NULL;
+}
+
 static json_t *field_value(const void *config, const mhla_settings *table, const mhla_setting *f) {
     const void *from = (const char *)config + f->at;
     char text[64];
@@ -123,6 +205,8 @@ static json_t *field_value(const void *config, const mhla_settings *table, const
         choice_text(text, sizeof text, f->row.choices, *(const int *)from);
         return json_string(text);
     case MHLA_SETTING_MIX: return json_string(mhla_mix_name((mhla_mix_init) * (const int *)from));
+    case MHLA_SETTING_OPTIONAL:
+        if (*(const int *)from == 0) return json_null(); /* fallthrough */
     case MHLA_SETTING_INT: return json_integer(*(const int *)from);
     case MHLA_SETTING_REAL: return json_real(*(const double *)from);
     case MHLA_SETTING_BOOL: return json_boolean(*(const int *)from);

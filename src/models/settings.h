@@ -9,12 +9,13 @@
 #include "file/recipe.h"
 
 /* TEXT is a char[MHLA_SETTING_CHARS], CHOICE an int that counts the row's choices, MIX an int that is a mhla_mix_init, REAL3 a
- * double[3] of which as many count as the structure has channels. */
+ * double[3] of which as many count as the structure has channels. OPTIONAL is an int whose 0 is null in config.json. */
 typedef enum mhla_setting_kind {
     MHLA_SETTING_TEXT,
     MHLA_SETTING_CHOICE,
     MHLA_SETTING_MIX,
     MHLA_SETTING_INT,
+    MHLA_SETTING_OPTIONAL,
     MHLA_SETTING_INT2,
     MHLA_SETTING_REAL,
     MHLA_SETTING_REAL3,
@@ -44,6 +45,17 @@ mhla_status mhla_settings_take(void *config, const mhla_settings *table, int fir
 const mhla_recipe_row *mhla_settings_rows(const mhla_settings *table);
 /* What config.json says, as a recipe of such rows; keys that are not the table's business are left out. */
 mhla_status mhla_settings_parse(mhla_recipe **given, const mhla_recipe_row *rows, const json_t *tree, const char *path);
+/* The same for a config.json that other programs write: fields from `first` on that the tree has and that are not null. Other keys are
+ * none of the table's business; numbers may be written 1 or 1.0. MHLA_EDATA or, of a choice that is not known, MHLA_ENOTSUP. */
+mhla_status mhla_settings_read(void *config, const mhla_settings *table, int first, const json_t *tree,
+                               const char *path);
+mhla_status mhla_settings_read_int(int *to, const json_t *tree, const char *name, double least, double most,
+                                   const char *path);
+mhla_status mhla_settings_read_real(double *to, const json_t *tree, const char *name, double least, double most,
+                                    const char *path);
+mhla_status mhla_settings_read_bool(int *to, const json_t *tree, const char *name, const char *path);
+/* The field of a name, NULL if there is none. */
+const mhla_setting *mhla_settings_find(const mhla_settings *table, const char *name);
 /* An object with every field: a new reference, NULL without memory. */
 json_t *mhla_settings_tree(const void *config, const mhla_settings *table);
 

@@ -26,6 +26,13 @@ static const char *const convolved[] = {"num_hidden_layers=2",
                                         "linear_conv_size=3",
                                         NULL};
 
+/* Two settings of one kind: other chunks, other windows. */
+static const char *const chunks[] = {"num_hidden_layers=3", "chunk_size=8",       "num_blocks=6",
+                                     "mhla_layers=1",       "mhla_chunk_size=12", "mhla_num_blocks=4",
+                                     "attn_layers=2",       NULL};
+static const char *const windows[] = {"attention=softmax", "num_hidden_layers=3",  "window_size=40", "attn_layers=1",
+                                      "attn_num_heads=8",  "attn_window_size=9", NULL};
+
 static const lm_case cases[] = {
     {"m", 8, 6, MHLA_LM_RELU, 0, NULL},
     {"s", 0, 0, 0, 0, NULL},
@@ -39,6 +46,9 @@ static const lm_case cases[] = {
     {"mlm", 8, 6, 0, 0, two},
     {"lsmlm", 8, 6, 0, 0, three},
     {"lm", 8, 6, 0, 3, convolved},
+    {"sws", 0, 0, 0, 0, NULL},
+    {"mms", 8, 6, 0, 0, chunks},
+    {"sss", 0, 0, 0, 0, windows},
 };
 enum { CASES = sizeof cases / sizeof *cases, POLICIES = sizeof policies / sizeof *policies };
 static const double tolerance = 3e-5;
@@ -49,9 +59,9 @@ static int64_t length_of(const lm_case *c, const struct policy *p) {
     if (p->beyond == MHLA_BEYOND_ERROR && mhla) return c->C * c->M;
     return p->beyond == MHLA_BEYOND_CHUNK ? p->max_tokens : 170;
 }
-/* Policies are about MHLA; and the reference of the others has no convolution. */
+/* Policies are about MHLA. */
 static int applies(const lm_case *c, const struct policy *p) {
-    return p->beyond == MHLA_BEYOND_ERROR || (strchr(c->layers, 'm') && c->conv == 0);
+    return p->beyond == MHLA_BEYOND_ERROR || strchr(c->layers, 'm');
 }
 
 static void test_splits(void **state) {
@@ -130,7 +140,11 @@ static void test_window(void **state) {
     float *wanted = parallel_logits(model, MHLA_BEYOND_ERROR, 0, ids, T), *got = new_poisoned((int64_t)20 * VOCABULARY);
     mhla_sequence *s = new_sequence(model, MHLA_BEYOND_ERROR, 0);
     for (int64_t t = 0; t < T; t += 100) ASSERT_OK(feed_one(model, s, ids + t, 100, NULL));
-    const int64_t first = s->layers[0].cache.first, window = 20; /* lm_case.h */
+    const mhla_mixer *mixer = mhla_lm_group_of(mhla_lm_config_of(model->net), 0)->mixer;
+    int64_t first = 1;
+    const int64_t window = 20; /* lm_case.h */
+    while (mixer->nearest(s->memory[0], first, 0) != first) first++;
+    first -= window - 1; /* what the window has before the first token that it can go back to */
     assert_true(first > back);
     /* the last place whose window is gone, the first whose window is there; of a fork, which has all that its origin has */
     for (int64_t to = first + window - 2; to < first + window; to++) {

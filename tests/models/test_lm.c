@@ -45,7 +45,7 @@ static json_t *config_json(const json_t *said, const mhla_safetensors *f, const 
 
 /* One chunk, whose only weight the norm behind it divides out again: what is left of its gradient is rounding. */
 static int cancels(const mhla_lm_config *c, const mhla_param *p, int64_t tokens) {
-    return (p->flags & MHLA_PARAM_MIX) != 0 && tokens <= c->mixer[MHLA_ATTENTION_MHLA].chunk;
+    return (p->flags & MHLA_PARAM_MIX) != 0 && tokens <= mhla_lm_facts(c).chunk;
 }
 
 /* ---- One layer's attention ---- */
@@ -89,7 +89,7 @@ static void check_layer(const char *name, const mhla_safetensors *f, const json_
     float *dx = golden(f, gradient, "x");
     mhla_tape_begin(t, MHLA_TAPE_RECORD);
     mhla_tensor *in = mhla_nn_variable(t, x, x_stored->shape, x_stored->rank);
-    mhla_tensor *out = mhla_lm_attention(t, lm, &(mhla_lm_run){0}, 0, NULL, in);
+    mhla_tensor *out = mhla_lm_mix(t, lm, &(mhla_lm_run){0}, 0, NULL, in);
     ASSERT_OK(mhla_tape_status(t));
     assert_equal_numbers(name, "y", out->data, y, y_stored->count, 1e-5);
     ASSERT_OK(mhla_tape_backward_from(t, out, dy));
@@ -252,8 +252,8 @@ static void unknown_parts(void **state) {
     (void)state;
     static const struct {
         const char *model, *says;
-    } folders[] = {{"gla", "gk_proj"},
-                   {"gla_hybrid", "GLA"},
+    } folders[] = {{"gla", "model_type \"gla\" with attn_extends \"gla\""},
+                   {"gla_hybrid", "model_type \"gla\""},
                    {"mamba", "model_type \"mamba\""},
                    {"mamba2", "model_type \"mamba2\""},
                    {"gated_deltanet", "model_type \"gated_deltanet\""}};
@@ -303,16 +303,16 @@ static void counts(void **state) {
     (void)state;
     static const struct {
         const char *model;
-        int attention;
+        const char *mixer;
         int64_t parameters;
         int tensors;
-    } known[] = {{"lm_340m", MHLA_ATTENTION_MHLA, 341130240, 290},
-                 {"lm_340m", MHLA_ATTENTION_SOFTMAX, 341099520, 218},
-                 {"lm_340m", MHLA_ATTENTION_LINEAR, 347421696, 434}};
+    } known[] = {{"lm_340m", "mhla", 341130240, 290},
+                 {"lm_340m", "softmax", 341099520, 218},
+                 {"lm_340m", "linear", 347421696, 434}};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         mhla_lm_config c;
         int64_t parameters[3], tensors[3]; /* of one layer, of two: the others are as the second */
-        ASSERT_OK(mhla_lm_preset(&c, known[i].model, known[i].attention));
+        ASSERT_OK(mhla_lm_preset(&c, known[i].model, known[i].mixer));
         assert_int_equal(c.layers, 24);
         for (int n = 1; n < 3; n++) {
             mhla_lm *lm;
@@ -336,7 +336,7 @@ static void released_names(void **state) {
     golden_path(path, "names/lm_340m_mhla.txt");
     FILE *f = fopen(path, "r");
     assert_non_null(f);
-    ASSERT_OK(mhla_lm_preset(&c, "lm_340m", MHLA_ATTENTION_MHLA));
+    ASSERT_OK(mhla_lm_preset(&c, "lm_340m", "mhla"));
     c.layers = 2; /* the others take memory only */
     ASSERT_OK(mhla_lm_create(&lm, &c));
     char line[256];
@@ -366,7 +366,7 @@ static void full_size(void **state) {
     mhla_safetensors *f = open_golden("07_lm/full_lm_340m");
     mhla_lm_config c;
     mhla_lm *lm;
-    ASSERT_OK(mhla_lm_preset(&c, "lm_340m", MHLA_ATTENTION_MHLA));
+    ASSERT_OK(mhla_lm_preset(&c, "lm_340m", "mhla"));
     ASSERT_OK(mhla_lm_create(&lm, &c));
     for (int j = 0; j < mhla_params_count(mhla_lm_params(lm)); j++) {
         mhla_param *p = mhla_params_at(mhla_lm_params(lm), j);

@@ -2,7 +2,9 @@
  * end a text, and the scaled rotary embedding. */
 #include "file/json.h"
 #include "files.h"
+#include "mixer_settings.h"
 #include "models/language/lm.h"
+#include "models/language/mixers/angles.h"
 #include "models/model.h"
 #include "nn/nn.h"
 
@@ -202,7 +204,9 @@ static void expect_table(const struct scaled *x, const char *path, const char *w
     float row[2][8];
     int64_t have;
     ASSERT_OK(mhla_model_open(&m, path));
-    ASSERT_OK(mhla_lm_rope(((mhla_lm *)m->net), 0, POSITIONS, &cosine, &sine, &have));
+    const mhla_lm_config *config = mhla_lm_config_of(m->net);
+    mhla_angles angles = {.dims = 16, .theta = real_of(config, 0, "rope_theta"), .scaling = &config->scaling};
+    ASSERT_OK(mhla_angles_table(&angles, POSITIONS, &cosine, &sine, &have));
     for (int t = 0; t < POSITIONS; t++)
         for (int j = 0; j < 8; j++) {
             const double c = x->attention * cos(t * x->frequency[j]), s = x->attention * sin(t * x->frequency[j]);
@@ -210,9 +214,10 @@ static void expect_table(const struct scaled *x, const char *path, const char *w
                 fail_msg("%s, %s: pair %d at %d: %.9g %.9g, expected %.9g %.9g", x->name, what, j, t,
                          (double)cosine[t * 8 + j], (double)sine[t * 8 + j], c, s);
         }
-    mhla_lm_rope_rows(((mhla_lm *)m->net), 0, row[0], row[1], POSITIONS - 1, 1);
+    mhla_scaling_rows(row[0], row[1], angles.scaling, angles.theta, angles.dims, POSITIONS - 1, 1);
     assert_memory_equal(row[0], cosine + (POSITIONS - 1) * 8, sizeof row[0]);
     assert_memory_equal(row[1], sine + (POSITIONS - 1) * 8, sizeof row[1]);
+    mhla_angles_free(&angles);
     mhla_model_free(m);
 }
 

@@ -7,8 +7,10 @@
 #include <unistd.h>
 
 #include "models/language/lm.h"
+#include "models/language/mixers/stream.h"
 #include "models/language/sequence.h"
 #include "models/model.h"
+#include "mixer_settings.h"
 #include "support.h"
 
 enum { VOCABULARY = 61 };
@@ -32,12 +34,37 @@ static inline mhla_model *filled(mhla_model *model, uint64_t seed) {
     rng r = {seed};
     mhla_model_set_context(model, single_thread());
     ASSERT_OK(mhla_params_init(mhla_lm_params(((mhla_lm *)model->net)), seed));
-    for (int i = 0; i < mhla_lm_config_of(((mhla_lm *)model->net))->layers; i++) {
-        mhla_param *mix = mhla_lm_mix(((mhla_lm *)model->net), i);
-        for (int64_t j = 0; mix && j < mix->count; j++) mix->data[j] = 0.55f + 0.45f * rng_signed(&r);
-        if (mix) mhla_param_touch(mix);
+    for (int i = 0; i < mhla_params_count(model->params); i++) {
+        mhla_param *mix = mhla_params_at(model->params, i);
+        if (!(mix->flags & MHLA_PARAM_MIX)) continue;
+        for (int64_t j = 0; j < mix->count; j++) mix->data[j] = 0.55f + 0.45f * rng_signed(&r);
+        mhla_param_touch(mix);
     }
     return model;
+}
+
+static inline const char *mixer_of_letter(char letter) {
+    return letter == 'm' ? "mhla" : letter == 'l' ? "linear" : "softmax";
+}
+
+static inline mhla_lm_group *new_group(mhla_lm_config *k, const lm_case *c, char letter) {
+    const mhla_mixer *m;
+    for (int i = 0; (m = mhla_mixer_at(i)) != NULL && strcmp(m->name, mixer_of_letter(letter)) != 0;) i++;
+    mhla_lm_group *g = mhla_lm_add_group(k, m, NULL);
+    set_int(g, "num_heads", 4);
+    set_int(g, "num_kv_heads", 2);
+    if (letter == 'w') set_int(g, "window_size", 20);
+    if (letter == 'm') {
+        set_int(g, "chunk_size", c->C);
+        set_int(g, "num_blocks", c->M);
+    }
+    if (letter == 'm' || letter == 'l') {
+        set_real(g, "expand_k", letter == 'm' ? 0.5 : 1.0);
+        set_int(g, "feature_map", c->feature);
+        set_int(g, "use_short_conv", c->conv > 0);
+        set_int(g, "conv_size", c->conv);
+    }
+    return g;
 }
 
 static inline mhla_model *new_lm_of(const lm_case *c, uint64_t seed) {
@@ -48,47 +75,31 @@ static inline mhla_model *new_lm_of(const lm_case *c, uint64_t seed) {
     ASSERT_OK(mhla_model_create(&model, "lm_micro", all, n, seed));
     const mhla_lm_config *k = mhla_lm_config_of(((mhla_lm *)model->net));
     for (int i = 0; i < k->layers; i++)
-        assert_int_equal(k->kind[i], c->layers[i] == 'm'   ? MHLA_ATTENTION_MHLA
-                                     : c->layers[i] == 'l' ? MHLA_ATTENTION_LINEAR
-                                                           : MHLA_ATTENTION_SOFTMAX);
+        assert_string_equal(mixer_name(k, i), mixer_of_letter(c->layers[i]));
     return filled(model, seed);
 }
 
 static inline mhla_model *new_lm(const lm_case *c, uint64_t seed) {
     if (c->settings) return new_lm_of(c, seed);
-    mhla_lm_config k;
-    memset(&k, 0, sizeof k);
-    k.naming = MHLA_LM_NAMES_FLA;
-    k.layers = (int)strlen(c->layers);
-    snprintf(k.model, sizeof k.model, "mhla");
-    k.vocabulary = VOCABULARY;
-    k.width = 32;
-    k.hidden = 48;
-    k.norm_eps = 1e-6;
-    k.tied = 1;
-    k.bos = k.eos = -1;
-    k.deviation = 0.2;
-    for (int i = 0; i < k.layers; i++) {
-        const char kind = c->layers[i];
-        k.kind[i] = kind == 'm' ? MHLA_ATTENTION_MHLA : kind == 'l' ? MHLA_ATTENTION_LINEAR : MHLA_ATTENTION_SOFTMAX;
-        mhla_lm_mixer *m = &k.mixer[k.kind[i]];
-        *m = (mhla_lm_mixer){.heads = 4, .kv_heads = 2, .key_dim = 8, .value_dim = 8};
-        if (kind != 'l') {
-            m->rope = MHLA_ROPE_HALF;
-            m->rope_dim = 8;
-            m->rope_theta = 10000.0;
-        }
-        if (kind == 'w') m->window = 20;
-        if (kind == 'm') {
-            m->key_dim = 4;
-            m->rope_dim = 4;
-            m->gate = 1;
-            m->chunk = c->C;
-            m->blocks = c->M;
-        }
-        if (kind == 'm' || kind == 'l') m->feature = c->feature;
-        if (kind == 'm' || kind == 'l') m->conv = c->conv;
+    mhla_lm_config k = {.model = "mhla",
+                        .naming = MHLA_LM_NAMES_FLA,
+                        .layers = (int)strlen(c->layers),
+                        .vocabulary = VOCABULARY,
+                        .width = 32,
+                        .hidden = 48,
+                        .norm_eps = 1e-6,
+                        .tied = 1,
+                        .bos = -1,
+                        .eos = -1,
+                        .deviation = 0.2};
+    int group[256];
+    memset(group, -1, sizeof group);
+    for (int i = 0; i < k.layers; i++) { /* layers of the same letter are a group */
+        int *g = &group[(unsigned char)c->layers[i]];
+        if (*g < 0) *g = (int)(new_group(&k, c, c->layers[i]) - k.group);
+        k.group_of[i] = (short)*g;
     }
+    ASSERT_OK(mhla_lm_settle(&k));
     mhla_model *model;
     mhla_lm *lm;
     ASSERT_OK(mhla_lm_create(&lm, &k));
@@ -102,39 +113,22 @@ static inline int32_t *new_ids(rng *r, int64_t n) {
     return ids;
 }
 
-/* The parallel form under a policy: the operator over all tokens instead of states. */
-typedef struct parallel_form {
-    mhla_lm *lm;
-    mhla_plan *plans[64];
-} parallel_form;
-
-static inline mhla_tensor *parallel_attend(void *user, mhla_tape *t, const mhla_lm_attend *a) {
-    parallel_form *p = user;
-    mhla_call call = {.size = sizeof call};
-    const int64_t T = a->q ? a->q->shape[1] : 1;
-    ASSERT_OK(mhla_lm_rope(p->lm, a->layer, T, &call.rope_cos, &call.rope_sin, &call.rope_rows));
-    return mhla_nn_attention(t, p->plans[a->layer], &call, a->mix, a->q, a->k, a->v);
-}
-
-/* logits [T, VOCABULARY] of ids [T]. */
+/* logits [T, VOCABULARY] of ids [T] by the parallel form, the operator over all tokens instead of states, under a policy: MHLA's
+ * plans are exchanged for those of the policy meanwhile. */
 static inline float *parallel_logits(mhla_model *model, mhla_beyond beyond, int64_t max_tokens, const int32_t *ids,
                                      int64_t T) {
     const mhla_lm_config *c = mhla_lm_config_of(((mhla_lm *)model->net));
-    parallel_form p = {.lm = ((mhla_lm *)model->net)};
+    mhla_plan *own[MHLA_LM_LAYERS] = {0};
     mhla_lm_run run = {0};
-    if (beyond != MHLA_BEYOND_ERROR) {
-        for (int i = 0; i < c->layers; i++) {
-            mhla_plan_desc d;
-            mhla_lm_plan_desc(((mhla_lm *)model->net), i, &d);
-            if (c->kind[i] == MHLA_ATTENTION_MHLA) {
-                d.beyond = beyond;
-                d.max_tokens = beyond == MHLA_BEYOND_CHUNK ? max_tokens : 0;
-                if (beyond == MHLA_BEYOND_CHUNK) d.chunk = 0;
-            }
-            ASSERT_OK(mhla_plan_create(&p.plans[i], &d));
-        }
-        run.attend = parallel_attend;
-        run.user = &p;
+    for (int i = 0; i < c->layers && beyond != MHLA_BEYOND_ERROR; i++) {
+        mhla_stream *x = mhla_lm_shared(model->net, i);
+        if (strcmp(mhla_lm_group_of(c, i)->mixer->name, "mhla") != 0 || own[c->group_of[i]]) continue;
+        mhla_plan_desc d = x->desc;
+        d.beyond = beyond;
+        d.max_tokens = beyond == MHLA_BEYOND_CHUNK ? max_tokens : 0;
+        if (beyond == MHLA_BEYOND_CHUNK) d.chunk = 0;
+        own[c->group_of[i]] = x->plan;
+        ASSERT_OK(mhla_plan_create(&x->plan, &d));
     }
     mhla_tape *t;
     ASSERT_OK(mhla_tape_create(&t, single_thread()));
@@ -145,7 +139,14 @@ static inline float *parallel_logits(mhla_model *model, mhla_beyond beyond, int6
     float *logits = new_bytes(sizeof *logits * (size_t)(T * VOCABULARY));
     for (int64_t r = 0; r < T; r++) memcpy(logits + r * VOCABULARY, y->data + r * y->ld, sizeof *logits * VOCABULARY);
     mhla_tape_free(t);
-    for (int i = 0; i < 64; i++) mhla_plan_free(p.plans[i]);
+    for (int i = 0; i < c->layers; i++) {
+        mhla_stream *x = mhla_lm_shared(model->net, i);
+        mhla_plan **plan = &own[c->group_of[i]];
+        if (*plan == NULL) continue;
+        mhla_plan_free(x->plan);
+        x->plan = *plan;
+        *plan = NULL;
+    }
     return logits;
 }
 

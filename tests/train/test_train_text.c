@@ -142,7 +142,7 @@ static void no_leaks(void **state) {
         rng r = {4};
         for (int i = 0; i < T; i++) ids[i] = rng_below(&r, D), labels[i] = rng_below(&r, D);
         for (int k = 0; k < 2; k++) {
-            const mhla_lm_run packed = {.cu_seqlens = cu, .sequences = 3};
+            const mhla_lm_run packed = {.mixer = {.cu_seqlens = cu, .sequences = 3}};
             for (int i = 23; i < 61 && k; i++) ids[i] = (ids[i] + 1 + rng_below(&r, D - 1)) % D;
             mhla_tape_begin(t, MHLA_TAPE_INFER);
             mhla_nn_linear_cross_entropy(t, mhla_lm_output(((mhla_lm *)m->net)),

@@ -1,22 +1,19 @@
 /* Reading tokens: many sequences in one go. A feed is cut into passes of at most MHLA_PASS rows, a row being a token of some
  * sequence; all that is linear in a layer sees one matrix of rows, so that a weight is read once for all of them, and
- * attention is handed q, k, v by the model (`attend`, `convolve` of models/lm.h) and brings in the states.
+ * its mixer brings in the memories of the sequences.
  *
  * Everything that can be wrong is found before the first pass. What can still happen is that memory runs out: then all
  * layers go back to a place that they have, and the next feed reads from there (sequence.h). */
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "core/memory.h"
-#include "core/parallel.h"
 #include "core/status.h"
 #include "models/language/sequence.h"
 #include "models/model.h"
 #include "nn/op.h"
 
 enum {
-    FEW = 16,         /* tokens of a sequence, at most, where sequences are shared out among threads */
     LOGITS = 1 << 22, /* floats of logits at once, */
     LOGIT_ROWS = 256  /* and rows */
 };
@@ -27,253 +24,43 @@ typedef struct job {
     int64_t pending, done; /* of pending + f.count */
 } job;
 
-/* Rows row .. row+n-1 of a pass are tokens at .. at+n-1 of a sequence. */
-typedef struct segment {
-    mhla_sequence *s;
-    job *j;
-    int64_t row, n, at;
-} segment;
-
 typedef struct wanted {
     job *j;
     int64_t i; /* which of its new tokens */
 } wanted;
 
-typedef struct mhla_pass {
+typedef struct mhla_reading {
     mhla_reader *r;
     mhla_context *alone; /* one thread: of tasks that run side by side */
     job *jobs;
     int64_t n_jobs, capacity;
     int64_t rows;
     int n;
-    segment segments[MHLA_PASS];
+    mhla_segment segments[MHLA_PASS];
+    job *job_of[MHLA_PASS]; /* of each segment */
     int32_t ids[MHLA_PASS];
-    int64_t cu[MHLA_PASS + 1];
-    mhla_state *states[MHLA_PASS];
     int n_wanted;
     int32_t wanted_rows[MHLA_PASS], targets[MHLA_PASS], best[MHLA_PASS];
     float logprobs[MHLA_PASS];
     wanted wanted[MHLA_PASS];
-} mhla_pass;
+} mhla_reading;
 
-void mhla_pass_free(mhla_pass *p) {
+void mhla_reading_free(mhla_reading *p) {
     if (p == NULL) return;
     mhla_context_free(p->alone);
     mhla_free(p->jobs);
     mhla_free(p);
 }
 
-/* ---- Attention with states ---- */
-
-/* MHLA and linear: one step for all sequences that have the same rules; segments are in that order. */
-static void attend_streams(mhla_pass *p, mhla_tape *t, const mhla_lm_attend *a, mhla_tensor *o, const float *q,
-                           int64_t ldq, const float *k, int64_t ldk) {
-    const mhla_lm_mixer *m = &p->r->config->mixer[a->kind];
-    const int64_t H = m->heads, G = m->kv_heads;
-    for (int i = 0, end; i < p->n && t->status == MHLA_OK; i = end) {
-        const mhla_rules *rules = p->segments[i].s->rules;
-        const int64_t first = p->segments[i].row;
-        for (end = i; end < p->n && p->segments[end].s->rules == rules; end++) {
-            p->cu[end - i] = p->segments[end].row - first;
-            p->states[end - i] = p->segments[end].s->layers[a->layer].stream;
-        }
-        const int64_t rows = p->segments[end - 1].row + p->segments[end - 1].n - first;
-        p->cu[end - i] = rows;
-        const mhla_call call = {.size = sizeof call,
-                                .context = t->context,
-                                .batch = 1,
-                                .tokens = rows,
-                                .q = {rows * ldq, ldq, a->q->cols / H},
-                                .k = {rows * ldk, ldk, a->k->cols / G},
-                                .v = {rows * a->v->ld, a->v->ld, a->v->cols / G},
-                                .o = {rows * o->ld, o->ld, o->cols / H},
-                                .cu_seqlens = p->cu,
-                                .sequences = end - i};
-        const mhla_status status =
-            mhla_step(rules->plans[a->kind], &call, p->states, end - i, o->data + first * o->ld, q + first * ldq,
-                      k + first * ldk, a->v->data + first * a->v->ld, a->mix ? a->mix->data : NULL);
-        if (status != MHLA_OK) mhla_tape_fail(t, status, "layer %d: %s", a->layer, mhla_message());
-    }
-}
-
-/* Softmax: keys and values go into the cache, then attention is over all of it. */
-typedef struct cached {
-    mhla_pass *p;
-    const mhla_lm_attend *a;
-    const mhla_context *context;
-    mhla_tensor *o;
-    const float *q;
-    int64_t ldq;
-    char *ws;
-    size_t ws_bytes; /* of a segment */
-} cached;
-
-static mhla_call cached_call(const cached *x, const segment *g, int64_t keys) {
-    const mhla_lm_mixer *m = &x->p->r->config->mixer[x->a->kind];
-    const int64_t H = m->heads, K = m->key_dim, V = m->value_dim, ldk = m->kv_heads * K, ldv = m->kv_heads * V;
-    return (mhla_call){.size = sizeof(mhla_call),
-                       .context = x->context,
-                       .batch = 1,
-                       .tokens = g->n,
-                       .kv_tokens = keys,
-                       .q = {g->n * x->ldq, x->ldq, K},
-                       .k = {keys * ldk, ldk, K},
-                       .v = {keys * ldv, ldv, V},
-                       .o = {g->n * x->o->ld, x->o->ld, x->o->cols / H}};
-}
-
-static void cached_task(void *arg, int64_t i, int worker) {
-    const cached *x = arg;
-    (void)worker;
-    const segment *g = &x->p->segments[i];
-    const mhla_lm_mixer *m = &x->p->r->config->mixer[x->a->kind];
-    const mhla_entry *e = &x->p->r->entry[x->a->kind];
-    mhla_cache *c = &g->s->layers[x->a->layer].cache;
-    const int64_t ldk = (int64_t)m->kv_heads * m->key_dim, ldv = (int64_t)m->kv_heads * m->value_dim;
-    const mhla_tensor *k = x->a->k, *v = x->a->v;
-    float *to_k = c->k + c->count * ldk, *to_v = c->v + c->count * ldv;
-    if (e->turned) {
-        mhla_turn turn = e->turn;
-        turn.heads = m->kv_heads;
-        turn.cos += g->row * (turn.rope_dim / 2);
-        turn.sin += g->row * (turn.rope_dim / 2);
-        mhla_nn_turn(x->context, &turn, to_k, ldk, k->data + g->row * k->ld, k->ld, g->n);
-    }
-    for (int64_t t = 0; t < g->n; t++) {
-        if (!e->turned) memcpy(to_k + t * ldk, k->data + (g->row + t) * k->ld, sizeof(float) * (size_t)ldk);
-        memcpy(to_v + t * ldv, v->data + (g->row + t) * v->ld, sizeof(float) * (size_t)ldv);
-    }
-    c->count += g->n;
-    const mhla_call call = cached_call(x, g, c->count);
-    /* cannot fail: the workspace was made for this call */
-    mhla_forward(g->s->rules->plans[x->a->kind], &call, x->o->data + g->row * x->o->ld, x->q + g->row * x->ldq, c->k,
-                 c->v, NULL, x->ws + x->ws_bytes * (size_t)i);
-}
-
-static void attend_cached(mhla_pass *p, mhla_tape *t, const mhla_lm_attend *a, mhla_tensor *o, const float *q,
-                          int64_t ldq) {
-    const mhla_lm_mixer *m = &p->r->config->mixer[a->kind];
-    int side = p->n > 1; /* sequences side by side, or one after the other, each by all threads */
-    for (int i = 0; i < p->n; i++) {
-        const segment *g = &p->segments[i];
-        side &= g->n <= FEW;
-        const mhla_status status = mhla_cache_reserve(&g->s->layers[a->layer].cache, m, g->n);
-        if (status != MHLA_OK) {
-            mhla_tape_fail(t, status, "layer %d: %s", a->layer, mhla_message());
-            return;
-        }
-    }
-    cached x = {.p = p, .a = a, .context = side ? p->alone : t->context, .o = o, .q = q, .ldq = ldq};
-    for (int i = 0; i < p->n; i++) {
-        const segment *g = &p->segments[i];
-        const mhla_call call = cached_call(&x, g, g->s->layers[a->layer].cache.count + g->n);
-        const size_t bytes = mhla_forward_workspace(g->s->rules->plans[a->kind], &call);
-        if (bytes == 0) {
-            mhla_tape_fail(t, MHLA_EINVAL, "layer %d: %s", a->layer, mhla_message());
-            return;
-        }
-        if (bytes > x.ws_bytes) x.ws_bytes = (bytes + MHLA_ALIGN - 1) / MHLA_ALIGN * MHLA_ALIGN;
-    }
-    x.ws = mhla_tape_scratch(t, side ? x.ws_bytes * (size_t)p->n : x.ws_bytes);
-    if (t->status != MHLA_OK) return;
-    if (side) {
-        mhla_parallel(t->context, p->n, cached_task, &x);
-        return;
-    }
-    x.ws_bytes = 0; /* one for all */
-    for (int i = 0; i < p->n; i++) cached_task(&x, i, 0);
-}
-
-static mhla_tensor *attend(void *user, mhla_tape *t, const mhla_lm_attend *a) {
-    mhla_pass *p = user;
-    const mhla_entry *e = &p->r->entry[a->kind];
-    const mhla_lm_mixer *m = &p->r->config->mixer[a->kind];
-    const int cache = a->kind == MHLA_ATTENTION_SOFTMAX;
-    MHLA_GIVEN(t, a->q);
-    MHLA_GIVEN(t, a->k);
-    MHLA_GIVEN(t, a->v);
-    mhla_tensor *o = mhla_tape_tensor(t, MHLA_SHAPE(1, p->rows, a->v->cols / m->kv_heads * m->heads));
-    if (o == NULL) return NULL;
-    const float *q = a->q->data, *k = a->k->data;
-    int64_t ldq = a->q->ld, ldk = a->k->ld;
-    if (e->turned) {
-        mhla_turn turn = e->turn;
-        float *to = mhla_tape_floats(t, p->rows * (a->q->cols + (cache ? 0 : a->k->cols)));
-        if (to == NULL) return NULL;
-        turn.heads = m->heads;
-        mhla_nn_turn(t->context, &turn, to, a->q->cols, q, ldq, p->rows);
-        q = to;
-        ldq = a->q->cols;
-        to += p->rows * ldq;
-        turn.heads = m->kv_heads;
-        if (!cache) {
-            mhla_nn_turn(t->context, &turn, to, a->k->cols, k, ldk, p->rows);
-            k = to;
-            ldk = a->k->cols;
-        }
-    }
-    if (cache)
-        attend_cached(p, t, a, o, q, ldq);
-    else
-        attend_streams(p, t, a, o, q, ldq, k, ldk);
-    return t->status == MHLA_OK ? o : NULL;
-}
-
-/* ---- Convolutions with states ---- */
-
-typedef struct convolution {
-    const mhla_pass *p;
-    const mhla_lm_convolve *c;
-    mhla_tensor *y;
-    int W;
-} convolution;
-
-/* y_t = silu(sum_j w[d,0,j] x_{t-W+1+j}); what lies before the segment is remembered. */
-static void convolve_task(void *arg, int64_t i, int worker) {
-    const convolution *x = arg;
-    (void)worker;
-    const segment *g = &x->p->segments[i];
-    mhla_layer_memory *l = &g->s->layers[x->c->layer];
-    const int64_t D = x->c->x->cols, past = x->W - 1;
-    float *before = l->conv[x->c->which]; /* [W-1][D] */
-    const float *w = x->c->w->data;
-    for (int64_t t = 0; t < g->n; t++) {
-        float *y = x->y->data + (g->row + t) * x->y->ld;
-        memset(y, 0, sizeof *y * (size_t)D);
-        for (int64_t j = 0; j < x->W; j++) {
-            const int64_t u = t - past + j;
-            const float *in = u < 0 ? before + (u + past) * D : x->c->x->data + (g->row + u) * x->c->x->ld;
-            for (int64_t d = 0; d < D; d++) y[d] += w[d * x->W + j] * in[d];
-        }
-        for (int64_t d = 0; d < D; d++) y[d] = y[d] / (1.0f + expf(-y[d]));
-    }
-    const int64_t fresh = g->n < past ? g->n : past;
-    memmove(before, before + fresh * D, sizeof *before * (size_t)((past - fresh) * D));
-    for (int64_t t = 0; t < fresh; t++)
-        memcpy(before + (past - fresh + t) * D, x->c->x->data + (g->row + g->n - fresh + t) * x->c->x->ld,
-               sizeof *before * (size_t)D);
-    l->conv_at[x->c->which] += g->n;
-}
-
-static mhla_tensor *convolve(void *user, mhla_tape *t, const mhla_lm_convolve *c) {
-    mhla_pass *p = user;
-    MHLA_GIVEN(t, c->x);
-    convolution x = {.p = p, .c = c, .y = mhla_tape_tensor(t, c->x->shape, c->x->dims)};
-    if (x.y == NULL) return NULL;
-    x.W = (int)(c->w->count / c->x->cols);
-    mhla_parallel(t->context, p->n, convolve_task, &x);
-    return x.y;
-}
-
 /* ---- What is wanted of the predictions ---- */
 
 static int wants_all(const mhla_feed *f) { return f->all_logits || f->targets || f->best; }
 
-static void list_wanted(mhla_pass *p) {
+static void list_wanted(mhla_reading *p) {
     p->n_wanted = 0;
     for (int s = 0; s < p->n; s++) {
-        const segment *g = &p->segments[s];
-        job *j = g->j;
+        const mhla_segment *g = &p->segments[s];
+        job *j = p->job_of[s];
         for (int64_t k = 0; k < g->n; k++) {
             const int64_t i = j->done + k - j->pending;
             if (i < 0 || (!wants_all(&j->f) && (j->f.logits == NULL || i != j->f.count - 1))) continue;
@@ -284,7 +71,7 @@ static void list_wanted(mhla_pass *p) {
     }
 }
 
-static void predict(mhla_pass *p, mhla_tape *t, mhla_tensor *hidden) {
+static void predict(mhla_reading *p, mhla_tape *t, mhla_tensor *hidden) {
     const int64_t N = p->r->config->vocabulary;
     int64_t most = LOGITS / N > 0 ? LOGITS / N : 1;
     if (most > LOGIT_ROWS) most = LOGIT_ROWS;
@@ -318,8 +105,8 @@ static void predict(mhla_pass *p, mhla_tape *t, mhla_tensor *hidden) {
 /* ---- Passes ---- */
 
 /* The next rows: of each job in turn what there is room for. A part of a prompt ends where a mark or a chunk does. */
-static void next_pass(mhla_pass *p) {
-    const int64_t grid = p->r->marking ? p->r->interval : p->r->C > 1 && p->r->C <= MHLA_PASS ? p->r->C : 64;
+static void next_pass(mhla_reading *p) {
+    const int64_t grid = p->r->grid;
     p->n = 0;
     p->rows = 0;
     for (const mhla_rules *rules = p->r->rules; rules; rules = rules->next)
@@ -330,7 +117,8 @@ static void next_pass(mhla_pass *p) {
             if (s->rules != rules || left == 0) continue;
             int64_t n = left < MHLA_PASS - p->rows ? left : MHLA_PASS - p->rows;
             if (n < left && (s->ready + n) / grid * grid > s->ready) n = (s->ready + n) / grid * grid - s->ready;
-            p->segments[p->n++] = (segment){s, j, p->rows, n, s->ready};
+            p->job_of[p->n] = j;
+            p->segments[p->n++] = (mhla_segment){s->memory, p->rows, n, s->ready};
             for (int64_t k = 0; k < n; k++) {
                 const int64_t at = j->done + k;
                 p->ids[p->rows++] = at < j->pending ? s->ids[s->ready + k] : j->f.ids[at - j->pending];
@@ -338,21 +126,26 @@ static void next_pass(mhla_pass *p) {
         }
 }
 
-static mhla_status run_pass(mhla_pass *p) {
+static mhla_status run_pass(mhla_reading *p) {
     mhla_reader *r = p->r;
     mhla_tape *t = r->tape;
-    for (int i = 0; i < p->n; i++)
-        MHLA_TRY(mhla_reader_positions(r, p->segments[i].row, p->segments[i].at, p->segments[i].n));
+    const mhla_pass pass = {p->segments, p->n, p->rows, p->alone};
+    const mhla_lm_config *c = r->config;
+    unsigned char begun[MHLA_LM_LAYERS + 1] = {0};
+    for (int i = 0; i < c->layers; i++) {
+        const mhla_mixer *m = mhla_lm_group_of(c, i)->mixer;
+        if (m->begin && !begun[c->group_of[i]]++) MHLA_TRY(m->begin(mhla_lm_shared(r->lm, i), &pass));
+    }
     mhla_tape_begin(t, MHLA_TAPE_INFER);
-    const mhla_lm_run run = {.attend = attend, .convolve = convolve, .user = p};
-    mhla_tensor *hidden = mhla_lm_forward(t, r->lm, &run, p->ids, 1, p->rows);
+    mhla_tensor *hidden =
+        mhla_lm_forward(t, r->lm, &(mhla_lm_run){.mixer = {.pass = &pass}}, p->ids, 1, p->rows);
     if (hidden) predict(p, t, hidden);
     MHLA_TRY(mhla_tape_status(t));
     for (int i = 0; i < p->n; i++) {
-        segment *g = &p->segments[i];
-        g->j->done += g->n;
-        g->s->ready += g->n;
-        mhla_sequence_mark(g->s);
+        job *j = p->job_of[i];
+        j->done += p->segments[i].n;
+        j->f.sequence->ready += p->segments[i].n;
+        mhla_sequence_mark(j->f.sequence);
     }
     return MHLA_OK;
 }
@@ -401,20 +194,20 @@ static mhla_status prepare(mhla_reader *r, int64_t count) {
         r->tape = NULL;
     }
     if (r->tape == NULL) MHLA_TRY(mhla_tape_create(&r->tape, context));
-    if (r->pass == NULL) {
-        mhla_pass *p = mhla_alloc_zero(sizeof *p);
+    if (r->reading == NULL) {
+        mhla_reading *p = mhla_alloc_zero(sizeof *p);
         if (p == NULL) return mhla_fail(MHLA_ENOMEM, "no memory to read tokens");
         p->r = r;
         const mhla_status status = mhla_context_create(
             &p->alone,
             &(mhla_context_desc){.size = sizeof(mhla_context_desc), .backend = MHLA_BACKEND_PTHREADS, .threads = 1});
         if (status != MHLA_OK) {
-            mhla_pass_free(p);
+            mhla_reading_free(p);
             return status;
         }
-        r->pass = p;
+        r->reading = p;
     }
-    mhla_pass *p = r->pass;
+    mhla_reading *p = r->reading;
     if (p->capacity >= count) return MHLA_OK;
     job *jobs = mhla_alloc(sizeof *jobs * (size_t)count);
     if (jobs == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for %lld feeds", (long long)count);
@@ -431,7 +224,7 @@ mhla_status mhla_lm_feed(mhla_model *model, const mhla_feed *feeds, int64_t coun
         return mhla_fail(MHLA_EINVAL, "feeds is %s, count is %lld", feeds ? "given" : "NULL", (long long)count);
     if (count == 0) return MHLA_OK;
     MHLA_TRY(prepare(r, count));
-    mhla_pass *p = r->pass;
+    mhla_reading *p = r->reading;
     mhla_status status = MHLA_OK;
     for (p->n_jobs = 0; p->n_jobs < count && status == MHLA_OK;) {
         job *j = &p->jobs[p->n_jobs];
@@ -453,7 +246,7 @@ mhla_status mhla_lm_feed(mhla_model *model, const mhla_feed *feeds, int64_t coun
         snprintf(why, sizeof why, "%s", mhla_message());
         for (int64_t i = 0; i < p->n_jobs; i++) {
             mhla_sequence *s = p->jobs[i].f.sequence;
-            mhla_sequence_return(s, mhla_sequence_nearest(s, s->tokens), 1);
+            mhla_sequence_return(s, mhla_sequence_nearest(s, s->tokens));
         }
         return mhla_fail(status, "%s", why);
     }

@@ -1,10 +1,9 @@
-/* Decoders of text: what a model of this family is (its config), its parameters by name, its forward pass. Attention is
- * chosen per layer: MHLA, softmax (Transformer++, Llama) or linear. lm.c is the paper; lm_config.c has what can be chosen,
- * lm_config_file.c reads and writes it.
+/* Decoders of text: what a model of this family is (its config), its parameters by name, its forward pass. How tokens see each other is
+ * chosen per layer, from the mixers of mixer.h. lm.c is the paper; lm_config.c has what can be chosen, lm_config_file.c and lm_llama.c
+ * read and write it.
  *
  *   training      hidden = mhla_lm_forward(t, lm, &run, ids, B, T); loss from hidden and mhla_lm_output(lm), in pieces
- *   inference     the same, with `attend` (and `convolve`) of the run set: whoever keeps states of sequences is handed
- *                 q, k, v of each layer and returns what attention makes of them */
+ *   inference     the same, with `pass` of the run set: layers read and extend the memories of its sequences */
 #ifndef MHLA_MODELS_LM_H
 #define MHLA_MODELS_LM_H
 
@@ -12,81 +11,69 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "file/json.h"
-#include "file/recipe.h"
-#include "file/safetensors.h"
+#include "models/language/mixer.h"
 #include "models/language/rope.h"
-#include "nn/nn.h"
 
 enum { MHLA_LM_LAYERS = 256, MHLA_LM_ENDS = 32 }; /* at most */
-
-/* How a layer attends. */
-enum { MHLA_ATTENTION_MHLA, MHLA_ATTENTION_LINEAR, MHLA_ATTENTION_SOFTMAX };
 
 /* Under which names the parameters go: flash-linear-attention's, or Hugging Face's Llama. The same network. */
 enum { MHLA_LM_NAMES_FLA, MHLA_LM_NAMES_HF };
 
-/* Feature maps of q and k, config: feature_map. The last four are computed here, the operator then takes them as they
- * are; hedgehog makes 2K of K dims, dpfp 8K. */
-enum {
-    MHLA_LM_RELU,
-    MHLA_LM_ELU,
-    MHLA_LM_IDENTITY,
-    MHLA_LM_HEDGEHOG,            /* softmax([2(Wx+b), -2(Wx+b)]) */
-    MHLA_LM_T2R,                 /* relu(Wx) */
-    MHLA_LM_DPFP,                /* as released: products of [relu(x), -relu(x)] with itself, rolled by 1..4 */
-    MHLA_LM_ELEMENTWISE_PRODUCT, /* (W1x+b1)(W2x+b2) */
-    MHLA_LM_DPFP_PAPER           /* relu(-x) where the release has -relu(x) */
-};
-
-/* How one kind of layer attends. A field that does not concern the kind is 0. */
-typedef struct mhla_lm_mixer {
-    int heads, kv_heads;    /* H, G */
-    int key_dim, value_dim; /* K, V of a head; K before the feature map */
-    mhla_rope rope;         /* softmax: of q and k; MHLA: of the features */
-    int rope_dim;           /* how many dims turn */
-    double rope_theta;
-    mhla_scaling scaling; /* softmax */
-    int qkv_bias, out_bias;
-    int qk_norm; /* softmax: RMS norm of each head of q and k */
-    double qk_norm_eps;
-    int64_t window;                    /* softmax: tokens seen; 0 = all */
-    int feature;                       /* MHLA, linear */
-    int chunk, blocks;                 /* MHLA: C, M */
-    int gate;                          /* MHLA: the per-head norm is multiplied by silu(g x) */
-    int conv;                          /* width of the causal convolution (and silu) of q, k, v; 0 = none */
-    int norm_q, norm_k, norm_features; /* linear: features over their sum; a denominator */
-} mhla_lm_mixer;
+/* Layers that have the same mixer with the same settings. */
+typedef struct mhla_lm_group {
+    const mhla_mixer *mixer;
+    union {
+        max_align_t align;
+        unsigned char bytes[MHLA_MIXER_BYTES];
+    } settings;
+} mhla_lm_group;
 
 typedef struct mhla_lm_config {
-    char model[32]; /* the preset that the sizes come from, or the model_type of the file */
+    char model[MHLA_SETTING_CHARS]; /* the preset that the sizes come from, or the model_type of the file */
+    int attention;                  /* which of the mixers is the rule */
     int naming;
     int layers;
-    unsigned char kind[MHLA_LM_LAYERS]; /* MHLA_ATTENTION_*, of each layer */
-    mhla_lm_mixer mixer[3];             /* by kind; those that occur are filled */
-    int vocabulary, width, hidden;      /* hidden: of the SwiGLU MLP */
+    int groups;
+    short group_of[MHLA_LM_LAYERS];          /* of each layer */
+    mhla_lm_group group[MHLA_LM_LAYERS + 1]; /* [groups]; the first is the rule, of which there may be no layer left */
+    int vocabulary, width;
+    int hidden; /* of the SwiGLU MLP; 0, before mhla_lm_settle: by hidden_ratio */
+    double hidden_ratio;
     double norm_eps;
     int mlp_bias;
     int tied;                   /* the output matrix is the embedding */
-    int64_t positions;          /* max_position_embeddings, 0 = unknown */
-    int32_t bos, eos;           /* -1: none */
+    int positions;              /* max_position_embeddings, 0 = unknown */
+    int bos, eos;               /* -1: none */
     int32_t ends[MHLA_LM_ENDS]; /* [end_count] all that end a text, eos perhaps among them; none: eos alone does */
     int end_count;
-    double deviation; /* of fresh weights */
+    double deviation;     /* of fresh weights */
+    mhla_scaling scaling; /* of the rotary embedding, for mixers that know it */
 } mhla_lm_config;
 
-/* The sizes of a preset ("lm_nano", "lm_340m", ...) with one attention (MHLA_ATTENTION_*) in all layers. */
-mhla_status mhla_lm_preset(mhla_lm_config *c, const char *model, int attention);
+static inline const mhla_lm_group *mhla_lm_group_of(const mhla_lm_config *c, int layer) {
+    return &c->group[c->group_of[layer]];
+}
+
+/* The sizes of a preset ("lm_nano", "lm_340m", ...) with one mixer ("mhla", ...) in all layers. */
+mhla_status mhla_lm_preset(mhla_lm_config *c, const char *model, const char *mixer);
 
 /* The keys of `key=value`: rows as a recipe wants them, without values of their own (presets give those), ended by an
- * empty one. Preset, then what `given`, a recipe of these rows with `prefix` before their names, was given. */
+ * empty one: those of the decoder, of every mixer, and of every mixer once more with its group before their names. NULL and a message if
+ * mixers disagree about a key, or without memory. Preset, then what `given`, a recipe of these rows with `prefix` before their names, was
+ * given. */
 const mhla_recipe_row *mhla_lm_rows(void);
 mhla_status mhla_lm_from_recipe(mhla_lm_config *c, const mhla_recipe *given, const char *prefix);
 
-/* config.json and back. Reading takes fla's model types (gla with MHLA in it, mhla, transformer, linear_attn, hybrids)
- * and Hugging Face's Llama; what the tensors of `file` (may be NULL) say counts more than the keys. MHLA_ENOTSUP names
- * the part that is not known here. `path` is for messages. Writing makes an object with every key, a new reference, NULL
- * without memory; who re-saves an opened model keeps the keys of its file instead. */
+/* Another group of layers, with the mixer's standard settings. NULL and a message if there are too many. Then the layers of the list
+ * that are its: MHLA_EINVAL names one that does not exist or is listed twice. */
+mhla_lm_group *mhla_lm_add_group(mhla_lm_config *c, const mhla_mixer *mixer, const mhla_lm_size *size);
+mhla_status mhla_lm_set_layers(mhla_lm_config *c, const json_t *layers);
+/* Makes the sizes that follow from the rest, and checks that all fit together. Everything else trusts a settled config. */
+mhla_status mhla_lm_settle(mhla_lm_config *c);
+
+/* config.json and back. Reading takes fla's model types and Hugging Face's Llama and its kin; what the tensors of `file` (may be NULL)
+ * say counts more than the keys. MHLA_ENOTSUP names the part that is not known here. `path` is for messages. Writing makes an object with
+ * every key, a new reference, NULL without memory; who re-saves an opened model keeps the keys of its file instead. */
 mhla_status mhla_lm_config_read(mhla_lm_config *c, const json_t *tree, const mhla_safetensors *file, const char *path);
 json_t *mhla_lm_config_tree(const mhla_lm_config *c);
 /* Tokens that end a text: `key` of an object, a number or a list of them. Nothing changes where it is absent. */
@@ -94,12 +81,20 @@ mhla_status mhla_lm_ends_read(mhla_lm_config *c, const json_t *tree, const char 
 /* Is this the config.json of a language model? By its model_type. */
 int mhla_lm_config_fits(const json_t *tree);
 #define MHLA_LM_TYPES "gla with MHLA in it, mhla, transformer, linear_attn, llama, mistral, qwen2, qwen3"
+/* The keys of the decoder, for its readers and writers; the first MHLA_LM_CHOOSE choose the preset. */
+extern const mhla_settings mhla_lm_table;
+enum { MHLA_LM_CHOOSE = 2 };
 
-/* Sizes fit together? Everything else trusts a checked config. */
-mhla_status mhla_lm_config_check(const mhla_lm_config *c);
+/* lm_llama.c: Hugging Face's dialect. Is it one of its model types; reading; can it say this config; writing. */
+int mhla_lm_llama_type(const char *model_type);
+mhla_status mhla_lm_llama_read(mhla_lm_config *c, const json_t *tree, const char *path);
+int mhla_lm_llama_fits(const mhla_lm_config *c);
+void mhla_lm_llama_write(json_t *tree, const mhla_lm_config *c);
 
-/* Tokens that it was made for: M * chunk of MHLA layers, else positions; 0 = no limit known. */
+/* Of the mixers of all layers: tokens that the model was made for (its parameters, else positions; 0 = no limit known), and what
+ * mhla_mixer_facts says: the most heads, the chunks' common multiple, the shortest `longest`, whether marks are needed. */
 int64_t mhla_lm_context(const mhla_lm_config *c);
+mhla_mixer_facts mhla_lm_facts(const mhla_lm_config *c);
 
 /* ---- The model ---- */
 
@@ -114,60 +109,26 @@ const mhla_lm_config *mhla_lm_config_of(const mhla_lm *lm);
 mhla_params *mhla_lm_params(const mhla_lm *lm);
 /* The matrix of the output [vocabulary, width]: the embedding where tied. logits = hidden x its transpose. */
 mhla_param *mhla_lm_output(const mhla_lm *lm);
-
-/* Of layer i: the plan of its attention (MHLA_BEYOND_ERROR), its description to make others of (another policy, no rotary
- * because keys are kept rotated), and its mixing matrix (NULL but for MHLA). The model's. */
-const mhla_plan *mhla_lm_plan(const mhla_lm *lm, int i);
-void mhla_lm_plan_desc(const mhla_lm *lm, int i, mhla_plan_desc *desc);
-mhla_param *mhla_lm_mix(const mhla_lm *lm, int i);
-
-/* The rotary table of layer i with at least `rows` rows [rows, rope_dim/2], and how many it has; grows by doubling, older
- * tables stay valid. All NULL and 0 where the layer has no rotary. Or rows first .. first+n-1 into the caller's memory,
- * for positions so large that a table would be a waste. */
-mhla_status mhla_lm_rope(mhla_lm *lm, int i, int64_t rows, const float **cos, const float **sin, int64_t *have);
-void mhla_lm_rope_rows(const mhla_lm *lm, int i, float *cosine, float *sine, int64_t first, int64_t n);
-
-/* What a layer hands to whoever computes its attention: q [B,T,H*F], k [B,T,G*F], v [B,T,G*V] (perhaps slices: mind ld),
- * after projections, norms of q and k, convolutions and the maps that are no part of the plan; not yet rotated. F is the
- * key_dim of the plan. The result is [B,T,H*V]. */
-typedef struct mhla_lm_attend {
-    int layer, kind; /* MHLA_ATTENTION_* */
-    const mhla_plan *plan;
-    const mhla_call *call; /* rotary table of T rows, cu_seqlens of the run */
-    mhla_param *mix;
-    mhla_tensor *q, *k, *v;
-} mhla_lm_attend;
-
-/* A causal depthwise convolution of one of them, with silu: y_t = silu(sum_j w[d,0,j] x_{t-W+1+j}), x [B,T,D], w [D,1,W];
- * before the first token are zeros, or the last inputs of the sequence. which: 0 q, 1 k, 2 v. */
-typedef struct mhla_lm_convolve {
-    int layer, which;
-    mhla_param *w;
-    mhla_tensor *x;
-} mhla_lm_convolve;
+/* The mixers that occur: "mhla and softmax". */
+const char *mhla_lm_attention_text(const mhla_lm *lm);
+/* Of the mixer of layer i: what its group shares, and the layer itself. */
+void *mhla_lm_shared(const mhla_lm *lm, int i);
+void *mhla_lm_layer(const mhla_lm *lm, int i);
 
 /* What a forward pass may be told. Zero: none of these. */
 typedef struct mhla_lm_run {
-    int recompute; /* layers are computed again in the backward pass instead of kept */
-    const int64_t
-        *cu_seqlens;     /* packed: B = 1, sequence s is tokens cu_seqlens[s] .. [s+1]-1; none sees another. Lives */
-    int64_t sequences;   /* until backward */
-    mhla_tensor **trace; /* [layers + 1] gets the embedding and what comes out of each layer */
-    /* With states: called instead of the operator. Both or, where no layer has a convolution, attend alone; tapes that
-     * do not record only. T tokens are then whatever the callee makes of them: several sequences one after the other, at
-     * any positions. No table of T rows is made: call has no rotary. */
-    mhla_tensor *(*attend)(void *user, mhla_tape *t, const mhla_lm_attend *a);
-    mhla_tensor *(*convolve)(void *user, mhla_tape *t, const mhla_lm_convolve *c);
-    void *user;
+    int recompute;        /* layers are computed again in the backward pass instead of kept */
+    mhla_mixer_run mixer; /* what it points to lives until backward */
+    mhla_tensor **trace;  /* [layers + 1] gets the embedding and what comes out of each layer */
 } mhla_lm_run;
 
 /* Hidden states [B,T,width] after the last norm, of ids [B*T], which live until backward. An id out of range fails the
  * tape with MHLA_EINVAL. */
 mhla_tensor *mhla_lm_forward(mhla_tape *t, mhla_lm *lm, const mhla_lm_run *run, const int32_t *ids, int64_t B,
                              int64_t T);
-/* residual (or NULL) + the attention of one layer, of its normed input h [B,T,width]: for tests, for looking into a model. */
-mhla_tensor *mhla_lm_attention(mhla_tape *t, mhla_lm *lm, const mhla_lm_run *run, int i, mhla_tensor *residual,
-                               mhla_tensor *h);
+/* residual (or NULL) + the mixer of one layer, of its normed input h [B,T,width]: for tests, for looking into a model. */
+mhla_tensor *mhla_lm_mix(mhla_tape *t, mhla_lm *lm, const mhla_lm_run *run, int i, mhla_tensor *residual,
+                         mhla_tensor *h);
 /* hidden [...,width] -> logits [...,vocabulary], all at once: for few rows. */
 mhla_tensor *mhla_lm_logits(mhla_tape *t, mhla_lm *lm, mhla_tensor *hidden);
 

@@ -8,6 +8,7 @@
 #include "file/file.h"
 #include "file/gguf.h"
 #include "models/language/lm_files.h"
+#include "models/language/mixers/softmax.h"
 
 enum { PIECE = 1 << 20 }; /* numbers at a time */
 
@@ -166,24 +167,18 @@ static mhla_status read_config(mhla_lm_config *c, const mhla_gguf *f) {
         .hidden = (int)hidden,
         .norm_eps = eps,
         .tied = mhla_gguf_find_tensor(f, "output.weight") == NULL,
-        .positions = positions,
-        .bos = (int32_t)bos,
-        .eos = (int32_t)eos,
+        .positions = (int)positions,
+        .bos = (int)bos,
+        .eos = (int)eos,
         .deviation = 0.02,
     };
-    for (int i = 0; i < c->layers; i++) c->kind[i] = MHLA_ATTENTION_SOFTMAX;
-    c->mixer[MHLA_ATTENTION_SOFTMAX] = (mhla_lm_mixer){
-        .heads = (int)heads,
-        .kv_heads = (int)(kv ? kv : heads),
-        .key_dim = (int)dims,
-        .value_dim = (int)dims,
-        .rope = MHLA_ROPE_HALF,
-        .rope_dim = (int)dims,
-        .rope_theta = theta,
-        .qk_norm_eps = 1e-5,
-    };
-    MHLA_TRY(read_scaling(&c->mixer[MHLA_ATTENTION_SOFTMAX].scaling, f, positions, dims / 2));
-    return mhla_blame(mhla_lm_config_check(c), mhla_gguf_path(f));
+    mhla_softmax_settings *a = (void *)&mhla_lm_add_group(c, &mhla_mixer_softmax, NULL)->settings;
+    a->num_heads = (int)heads;
+    a->num_kv_heads = (int)kv;
+    a->head_dim = (int)dims;
+    a->rope_theta = theta;
+    MHLA_TRY(read_scaling(&c->scaling, f, positions, dims / 2));
+    return mhla_blame(mhla_lm_settle(c), mhla_gguf_path(f));
 }
 
 /* Metadata that ask for far more than the file holds are told before memory is taken. */
@@ -279,7 +274,8 @@ static mhla_status read_own(mhla_lm_config *c, json_t **tree, const mhla_gguf *f
 }
 
 static mhla_status load(mhla_model *m, const mhla_gguf *f, int storage, int own) {
-    const int dims = mhla_lm_config_of(m->net)->mixer[MHLA_ATTENTION_SOFTMAX].key_dim;
+    const mhla_softmax_settings *a = mhla_softmax_alone(mhla_lm_config_of(m->net));
+    const int dims = a && !own ? a->dim : 0;
     const int n = mhla_params_count(m->params);
     for (int i = 0; i < n; i++) {
         mhla_param *p = mhla_params_at(m->params, i);

@@ -8,6 +8,7 @@
 #include "core/status.h"
 #include "file/text.h"
 #include "models/language/lm_files.h"
+#include "models/language/mixers/softmax.h"
 #include "text/gguf_tokens.h"
 
 enum { PAIRS = 32 };
@@ -36,24 +37,24 @@ static mhla_status fill(float *rows, int64_t first, int64_t count, void *arg) {
 
 /* rope_freqs.weight: what the rotary frequencies are divided by. */
 static mhla_status fill_divisors(float *rows, int64_t first, int64_t count, void *arg) {
-    const mhla_lm_mixer *m = arg;
+    const mhla_lm_config *c = arg;
+    const mhla_softmax_settings *a = mhla_softmax_alone(c);
     double divisors[MHLA_ROPE_PAIRS];
-    mhla_scaling_divisors(divisors, &m->scaling, m->rope_theta, m->rope_dim);
-    for (int j = 0; first == 0 && count > 0 && j < m->rope_dim / 2; j++) rows[j] = (float)divisors[j];
+    mhla_scaling_divisors(divisors, &c->scaling, a->rope_theta, a->dim);
+    for (int j = 0; first == 0 && count > 0 && j < a->dim / 2; j++) rows[j] = (float)divisors[j];
     return MHLA_OK;
 }
 
-static int has_divisors(const mhla_lm_mixer *m) {
-    return m->scaling.kind == MHLA_SCALING_LLAMA3 || m->scaling.kind == MHLA_SCALING_LIST;
+static int has_divisors(const mhla_scaling *s) {
+    return s->kind == MHLA_SCALING_LLAMA3 || s->kind == MHLA_SCALING_LIST;
 }
 
-static int is_llama(const mhla_lm_config *c) {
-    const mhla_lm_mixer *m = &c->mixer[MHLA_ATTENTION_SOFTMAX];
-    for (int i = 0; i < c->layers; i++)
-        if (c->kind[i] != MHLA_ATTENTION_SOFTMAX) return 0;
-    return m->rope == MHLA_ROPE_HALF && m->rope_dim == m->key_dim && m->key_dim == m->value_dim && !m->scaling.exact &&
-           (m->scaling.kind != MHLA_SCALING_YARN || m->scaling.factor >= 1.0) && !m->qkv_bias && !m->out_bias &&
-           !m->qk_norm && !m->window && !m->conv && !c->mlp_bias;
+/* The settings of its attention if llama.cpp's llama can be it; NULL otherwise. */
+static const mhla_softmax_settings *as_llama(const mhla_lm_config *c) {
+    const mhla_softmax_settings *a = mhla_softmax_alone(c);
+    const mhla_scaling *s = &c->scaling;
+    if (a == NULL || s->exact || (s->kind == MHLA_SCALING_YARN && s->factor < 1.0)) return NULL;
+    return a->qkv_bias || a->out_bias || a->qk_norm || a->window_size || c->mlp_bias ? NULL : a;
 }
 
 /* ---- Metadata ---- */
@@ -125,9 +126,9 @@ static void put_ends(head *h, const mhla_lm_config *c) {
         h->pairs[h->count++] = (mhla_gguf_pair){MHLA_LM_GGUF_ENDS, MHLA_GGUF_INT32, 1, count, h->ends, NULL};
 }
 
-static mhla_status make_head(head *h, const mhla_model *m, const char *path, int llama, mhla_gguf_type type) {
+static mhla_status make_head(head *h, const mhla_model *m, const char *path,
+                             const mhla_softmax_settings *llama, mhla_gguf_type type) {
     const mhla_lm_config *c = mhla_lm_config_of(m->net);
-    const mhla_lm_mixer *a = &c->mixer[MHLA_ATTENTION_SOFTMAX];
     MHLA_TRY(mhla_gguf_tokens_make(&h->tokens, path, c->vocabulary));
     put_text(h, "general.architecture", llama ? "llama" : "mhla", 0);
     put_int(h, "general.file_type", /* llama.cpp's numbers of what most tensors are */
@@ -140,15 +141,15 @@ static mhla_status make_head(head *h, const mhla_model *m, const char *path, int
         put_int(h, "llama.context_length", c->positions ? c->positions : 2048);
         put_int(h, "llama.embedding_length", c->width);
         put_int(h, "llama.feed_forward_length", c->hidden);
-        put_int(h, "llama.attention.head_count", a->heads);
-        put_int(h, "llama.attention.head_count_kv", a->kv_heads);
-        put_int(h, "llama.attention.key_length", a->key_dim);
-        put_int(h, "llama.attention.value_length", a->value_dim);
-        put_int(h, "llama.rope.dimension_count", a->rope_dim);
+        put_int(h, "llama.attention.head_count", llama->num_heads);
+        put_int(h, "llama.attention.head_count_kv", llama->kv_heads);
+        put_int(h, "llama.attention.key_length", llama->dim);
+        put_int(h, "llama.attention.value_length", llama->dim);
+        put_int(h, "llama.rope.dimension_count", llama->dim);
         put_int(h, "llama.vocab_size", c->vocabulary);
-        put_real(h, "llama.rope.freq_base", a->rope_theta, 0);
+        put_real(h, "llama.rope.freq_base", llama->rope_theta, 0);
         put_real(h, "llama.attention.layer_norm_rms_epsilon", c->norm_eps, 1);
-        put_scaling(h, &a->scaling);
+        put_scaling(h, &c->scaling);
     } else {
         put_text(h, "mhla.config", m->config, 1);
     }
@@ -162,7 +163,8 @@ static mhla_status make_head(head *h, const mhla_model *m, const char *path, int
 static mhla_status write_model(const char *out, const mhla_model *m, const char *path, int type,
                                mhla_convert_result *result) {
     const mhla_lm_config *c = mhla_lm_config_of(m->net);
-    const int llama = is_llama(c), n = mhla_params_count(m->params);
+    const mhla_softmax_settings *llama = as_llama(c);
+    const int n = mhla_params_count(m->params);
     piece *pieces = calloc((size_t)n, sizeof *pieces);
     mhla_gguf_storable *list = calloc((size_t)n + 1, sizeof *list);
     head *h = calloc(1, sizeof *h);
@@ -179,7 +181,7 @@ static mhla_status write_model(const char *out, const mhla_model *m, const char 
         snprintf(s->name, sizeof s->name, "%s", p->name);
         if (llama) mhla_lm_gguf_name(s->name, sizeof s->name, p->name);
         if (llama && (strstr(s->name, ".attn_q.") || strstr(s->name, ".attn_k.")))
-            s->dims = c->mixer[MHLA_ATTENTION_SOFTMAX].key_dim;
+            s->dims = llama->dim;
         list[i] = (mhla_gguf_storable){.name = s->name, .rank = rank, .type = MHLA_GGUF_F32, .fill = fill, .arg = s};
         if (p->flags & MHLA_PARAM_MATRIX) list[i].type = type < 0 ? own : (mhla_gguf_type)type;
         if (list[i].type == MHLA_GGUF_Q8_0 && cols % 32 != 0) list[i].type = MHLA_GGUF_F32;
@@ -188,19 +190,18 @@ static mhla_status write_model(const char *out, const mhla_model *m, const char 
         result->bytes += (int64_t)mhla_gguf_row_bytes(list[i].type, cols) * (p->count / cols);
     }
     if (status == MHLA_OK) status = make_head(h, m, path, llama, list[0].type);
-    mhla_lm_mixer softmax = c->mixer[MHLA_ATTENTION_SOFTMAX];
-    const int more = llama && has_divisors(&softmax);
+    const int more = llama && has_divisors(&c->scaling), pairs = more ? llama->dim / 2 : 0;
     if (more && status == MHLA_OK)
         list[n] = (mhla_gguf_storable){.name = "rope_freqs.weight",
                                        .rank = 1,
-                                       .shape = {softmax.rope_dim / 2},
+                                       .shape = {pairs},
                                        .type = MHLA_GGUF_F32,
                                        .fill = fill_divisors,
-                                       .arg = &softmax};
+                                       .arg = (void *)(uintptr_t)c};
     if (status == MHLA_OK) status = mhla_gguf_write(out, h->pairs, h->count, list, n + more);
     result->tensors = n + more;
-    result->numbers += more ? softmax.rope_dim / 2 : 0;
-    result->bytes += more ? softmax.rope_dim / 2 * 4 : 0;
+    result->numbers += pairs;
+    result->bytes += pairs * 4;
     result->files = 1;
     if (h) mhla_gguf_tokens_free(&h->tokens);
     free(h);

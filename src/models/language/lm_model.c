@@ -165,20 +165,6 @@ static void query(const mhla_model *m, mhla_model_info *info) {
     info->multiply_adds_paper = info->multiply_adds;
 }
 
-static const char *attention_text(const mhla_lm_config *c) {
-    static const char *const texts[] = {"",
-                                        "mhla",
-                                        "linear",
-                                        "mhla and linear",
-                                        "softmax",
-                                        "mhla and softmax",
-                                        "linear and softmax",
-                                        "mhla, linear and softmax"};
-    unsigned kinds = 0;
-    for (int i = 0; i < c->layers; i++) kinds |= 1u << c->kind[i];
-    return texts[kinds];
-}
-
 mhla_status mhla_lm_query(const mhla_model *m, mhla_lm_info *info) {
     static const char *const names[] = {"float32", "bfloat16", "q8_0"};
     MHLA_TRY(mhla_model_need(m, MHLA_ROLE_DECODER));
@@ -191,12 +177,11 @@ mhla_status mhla_lm_query(const mhla_model *m, mhla_lm_info *info) {
         .context = mhla_lm_context(c),
         .bos = c->bos,
         .eos = c->eos,
-        .attention = attention_text(c),
+        .attention = mhla_lm_attention_text(m->net),
         .storage = names[mhla_lm_output(m->net)->dtype],
         .parameters = mhla_params_elements(m->params),
     };
-    for (int i = 0; i < c->layers; i++)
-        if (c->kind[i] == MHLA_ATTENTION_MHLA) full.chunk = c->mixer[MHLA_ATTENTION_MHLA].chunk;
+    full.chunk = (int)mhla_lm_facts(c).chunk;
     full.multiply_adds = mhla_lm_multiply_adds(c, full.context ? full.context : 1);
     full.state_bytes = (size_t)mhla_lm_state_bytes(c, full.context ? full.context : 1);
     for (int i = 0; i < mhla_params_count(m->params); i++) {
@@ -262,23 +247,20 @@ mhla_status mhla_lm_store(mhla_model *m, const char *storage) {
 
 static void describe(const void *net, mhla_text_info *info) {
     const mhla_lm_config *c = mhla_lm_config_of(net);
-    *info = (mhla_text_info){
-        .vocabulary = c->vocabulary, .width = c->width, .layers = c->layers, .context = mhla_lm_context(c)};
-    for (int i = 0; i < c->layers; i++) {
-        const mhla_lm_mixer *m = &c->mixer[c->kind[i]];
-        if (m->heads > info->heads) info->heads = m->heads;
-        if (c->kind[i] == MHLA_ATTENTION_MHLA) {
-            info->chunk = m->chunk;
-            info->longest = (int64_t)m->chunk * m->blocks;
-        }
-    }
+    const mhla_mixer_facts facts = mhla_lm_facts(c);
+    *info = (mhla_text_info){.vocabulary = c->vocabulary,
+                             .width = c->width,
+                             .layers = c->layers,
+                             .heads = facts.heads,
+                             .chunk = (int)facts.chunk,
+                             .context = mhla_lm_context(c),
+                             .longest = facts.longest};
 }
 
 static mhla_tensor *forward(mhla_tape *t, void *net, const mhla_text_run *run, const int32_t *ids, int64_t B,
                             int64_t T) {
-    return mhla_lm_forward(
-        t, net, &(mhla_lm_run){.recompute = run->recompute, .cu_seqlens = run->cu_seqlens, .sequences = run->sequences},
-        ids, B, T);
+    const mhla_mixer_run mixer = {.cu_seqlens = run->cu_seqlens, .sequences = run->sequences};
+    return mhla_lm_forward(t, net, &(mhla_lm_run){.recompute = run->recompute, .mixer = mixer}, ids, B, T);
 }
 
 static mhla_param *output(const void *net) { return mhla_lm_output(net); }

@@ -4,6 +4,8 @@
 #ifndef MHLA_MODELS_ROPE_H
 #define MHLA_MODELS_ROPE_H
 
+#include <jansson.h>
+#include <mhla/mhla.h>
 #include <stdint.h>
 
 enum { MHLA_ROPE_PAIRS = 512 }; /* at most */
@@ -34,5 +36,14 @@ void mhla_scaling_divisors(double *divisors, const mhla_scaling *s, double theta
 /* Rows first .. first+n-1 of cosines and sines [n, dims/2]. */
 void mhla_scaling_rows(float *cosine, float *sine, const mhla_scaling *s, double theta, int dims, int64_t first,
                        int64_t n);
+
+/* rope_config.c: what config.json says of the scaling and of theta, of a model made for `positions` tokens; the object "rope_scaling"
+ * that says it again, a new reference, NULL where nothing is scaled. MHLA_ENOTSUP names a kind that is not known. */
+mhla_status mhla_rope_read(mhla_scaling *scaling, double *theta, int positions, const json_t *tree, const char *path);
+json_t *mhla_rope_tree(const mhla_scaling *s);
+/* For mixers whose angles nobody has ever scaled: MHLA_ENOTSUP if config.json asks for it. */
+mhla_status mhla_rope_refuse(const json_t *tree, const char *path);
+/* Can `dims` of the dims of a head turn, scaled like this? */
+mhla_status mhla_rope_check(int dims, int head, double theta, const mhla_scaling *scaling);
 
 #endif
