@@ -43,11 +43,11 @@ def new_files(page, tree):
 
 
 def longer_lists(page, tree):
-    """Copies of the files that hold lists, with the page's line in front of the others."""
+    """Copies of the files that hold lists, with the page's line behind the others."""
     changed = {}
     for name, source, line in ADDED.findall(page):
         text = changed.get(source) or (ROOT / source).read_text()
-        longer, count = re.subn(rf"(#define {name}\(X\)\s*\\\n)", lambda m: f"{m[1]}    {line} \\\n", text)
+        longer, count = re.subn(rf"(#define {name}\(X\)(?:.*\\\n)+.*)\n", lambda m: f"{m[1]} \\\n    {line}\n", text)
         assert count == 1, f"{source}: no list {name}"
         changed[source] = longer
     for source, text in changed.items():
@@ -68,12 +68,12 @@ def compile_all(build, tree, sources):
     return objects
 
 
-def link(build, tree, objects):
-    """The program of BUILD with the new objects in front: the library's own of the same name are then not taken."""
-    command = shlex.split((build / "CMakeFiles/mhla.dir/link.txt").read_text())
+def link(build, tree, objects, name):
+    """A program of BUILD with the new objects in front: the library's own of the same name are then not taken."""
+    command = shlex.split((build / f"CMakeFiles/{name}.dir/link.txt").read_text())
     at = command.index("-o")
-    program = tree / "bin" / "mhla"
-    program.parent.mkdir()
+    program = tree / "bin" / name
+    program.parent.mkdir(exist_ok=True)
     command[at + 1] = str(program)
     run(command[:at] + [str(o) for o in objects] + command[at:], cwd=build)
     return program
@@ -90,6 +90,14 @@ def shapes(folder):
         (folder / f"{split}-labels-idx1-ubyte").write_bytes(b"\0\0\x08\x01" + head + bytes(i % 4 for i in range(count)))
 
 
+def words(folder):
+    """Text for the page's commands."""
+    folder.mkdir(parents=True)
+    lines = [f"The {a} sat on the {b} and looked at the {c}.\n\f\n" for a in ("cat", "dog", "bird") for b in ("mat", "roof") for c in ("sun", "moon", "rain")]
+    (folder / "train.txt").write_text("".join(4 * lines))
+    (folder / "validation.txt").write_text("".join(lines[:3]))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("build", type=pathlib.Path, help="a build folder of this tree")
@@ -99,10 +107,16 @@ def main():
         tree = pathlib.Path(folder)
         files, lists = new_files(page, tree), longer_lists(page, tree)
         assert files and len(lists) == len({s for _, s, _ in ADDED.findall(page)}), "the page shows no files, or adds no line"
-        program = link(build, tree, compile_all(build, tree, files + lists))
+        objects = compile_all(build, tree, files + lists)
+        program = link(build, tree, objects, "mhla")
+        if (build / "test_mixers").exists():  # the page's mixer is tested as all are
+            print(run([link(build, tree, objects, "test_mixers")])[-300:])
+        else:
+            print("adding_a_model: skipped test_mixers, which is not built")
         work = tree / "work"
         work.mkdir()
         shapes(work / "data" / "shapes")
+        words(work / "data" / "words")
         environment = {**os.environ, "PATH": f"{program.parent}:{os.environ['PATH']}", "OMP_WAIT_POLICY": "passive"}
         commands = [line for language, text in BLOCK.findall(page) if language == "sh" for line in text.splitlines()]
         for command in commands:

@@ -27,11 +27,15 @@ static const char *const convolved[] = {"num_hidden_layers=2",
                                         NULL};
 
 /* Two settings of one kind: other chunks, other windows. */
-static const char *const chunks[] = {"num_hidden_layers=3", "chunk_size=8",       "num_blocks=6",
-                                     "mhla_layers=1",       "mhla_chunk_size=12", "mhla_num_blocks=4",
-                                     "attn_layers=2",       NULL};
-static const char *const windows[] = {"attention=softmax", "num_hidden_layers=3",  "window_size=40", "attn_layers=1",
-                                      "attn_num_heads=8",  "attn_window_size=9", NULL};
+static const char *const chunks[] = {"num_hidden_layers=3", "chunk_size=8",      "num_blocks=6",  "mhla_layers=1",
+                                     "mhla_chunk_size=12",  "mhla_num_blocks=4", "attn_layers=2", NULL};
+static const char *const windows[] = {"attention=softmax",
+                                      "num_hidden_layers=3",
+                                      "window_size=40",
+                                      "attn_layers=1",
+                                      "attn_num_heads=8",
+                                      "attn_window_size=9",
+                                      NULL};
 
 static const lm_case cases[] = {
     {"m", 8, 6, MHLA_LM_RELU, 0, NULL},

@@ -126,6 +126,42 @@ static void test_notes(void **state) {
     mhla_model_free(model);
 }
 
+/* Version 0.1 had no limit for models whose parameters have none: what it saved past the context with the policy "error" loads, and
+ * goes on. MHLA's limit stays one. */
+static void test_past_the_context(void **state) {
+    (void)state;
+    const lm_case softmax = {"s", 0, 0, 0, 0, NULL};
+    for (int kind = 0; kind < 2; kind++) {
+        mhla_model *model = new_lm(kind ? &other : &softmax, 1);
+        mhla_sequence *s = new_sequence(model, MHLA_BEYOND_CLAMP, 0), *t;
+        const char *path = in_folder("saved");
+        size_t size;
+        ((mhla_lm_config *)(uintptr_t)mhla_lm_config_of(model->net))->positions = 20;
+        feed_some(model, s, 1, kind ? 400 : 30);
+        ASSERT_OK(mhla_sequence_save(s, path));
+        char *bytes = read_file(path, &size);
+        const uint64_t error = MHLA_BEYOND_ERROR;
+        memcpy(bytes + 32, &error, 8);
+        const uint64_t sum = mhla_hash_fold(0, bytes, size - 8);
+        memcpy(bytes + size - 8, &sum, 8);
+        if (kind) {
+            ASSERT_FAILS(mhla_sequence_load_bytes(&t, model, bytes, size, "x"), MHLA_EDATA,
+                         "more than its policy permits");
+        } else {
+            mhla_sequence_desc d = {.size = sizeof d};
+            ASSERT_OK(mhla_sequence_load_bytes(&t, model, bytes, size, "x"));
+            ASSERT_OK(mhla_sequence_query(t, &d));
+            assert_int_equal(d.beyond, MHLA_BEYOND_CLAMP);
+            feed_some(model, t, 1, 5);
+            mhla_sequence_free(t);
+        }
+        free(bytes);
+        unlink(path);
+        mhla_sequence_free(s);
+        mhla_model_free(model);
+    }
+}
+
 /* Each allocation of a feed fails once. The sequences are then as before, and go on as if nothing had been. */
 static void test_no_memory(void **state) {
     (void)state;
@@ -304,6 +340,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_altered_files, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_foreign_files, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_notes, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(test_past_the_context, make_folder, remove_folder),
         cmocka_unit_test(test_no_memory),
         cmocka_unit_test_setup_teardown(test_no_memory_elsewhere, make_folder, remove_folder),
         cmocka_unit_test(test_allocations),

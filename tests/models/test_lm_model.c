@@ -29,6 +29,9 @@ static const char *const kinds[][16] = {
     {"attention=linear", "norm_q=true", "norm_k=true", "norm_feature_map=true", "feature_map=elu"},
     {"attention=linear"},
     {"num_blocks=4", "chunk_size=4", "linear_layers=1"},
+    /* two settings of one kind */
+    {"num_blocks=4", "chunk_size=4", "mhla_layers=1", "mhla_num_blocks=4", "mhla_chunk_size=3", "mhla_feature_map=elu"},
+    {"attention=softmax", "window_size=4", "attn_layers=0", "attn_window_size=2", "attn_qk_norm=true"},
     {"num_blocks=4", "chunk_size=4", "num_hidden_layers=4", "attn_layers=0,3", "attn_num_heads=2", "linear_layers=[2]",
      "linear_num_heads=4", "linear_num_kv_heads=2", "linear_expand_k=0.5", "linear_use_short_conv=true",
      "linear_conv_size=3", "linear_norm_q=true", "linear_feature_map=elu", "linear_norm_feature_map=true"},
@@ -295,8 +298,10 @@ static void mixed(void **state) {
     static const struct {
         const char *name;
         int rows;
-    } shapes[] = {{"model.layers.1.attn.k_proj.weight", 8}, {"model.layers.2.attn.q_proj.weight", 8},
-                  {"model.layers.2.attn.k_proj.weight", 4}, {"model.layers.2.attn.v_proj.weight", 8}};
+    } shapes[] = {{"model.layers.1.attn.k_proj.weight", 8},
+                  {"model.layers.2.attn.q_proj.weight", 8},
+                  {"model.layers.2.attn.k_proj.weight", 4},
+                  {"model.layers.2.attn.v_proj.weight", 8}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         assert_int_equal(mhla_params_find(m->params, shapes[i].name)->shape[0], shapes[i].rows);
     mhla_lm_info info = {.size = sizeof info};
@@ -349,6 +354,56 @@ static void config_files(void **state) {
         }
         json_decref(tree);
     }
+}
+
+/* Qwen's layers that see a window only: by "layer_types", or by "max_window_layers"; written so that it reads again. */
+static void windows(void **state) {
+    (void)state;
+    static const struct {
+        const char *more;
+        int window[3];
+        const char *says; /* an error */
+    } known[] = {{"\"use_sliding_window\":false,\"max_window_layers\":0", {0, 0, 0}, NULL},
+                 {"\"use_sliding_window\":true,\"max_window_layers\":1", {0, 7, 7}, NULL},
+                 {"\"use_sliding_window\":true,\"max_window_layers\":0", {7, 7, 7}, NULL},
+                 {"\"use_sliding_window\":true", {0, 0, 0}, NULL},
+                 {"\"use_sliding_window\":true,\"max_window_layers\":3,\"layer_types\":[\"sliding_attention\","
+                  "\"full_attention\",\"sliding_attention\"]",
+                  {7, 0, 7},
+                  NULL},
+                 {"\"use_sliding_window\":true,\"layer_types\":[\"full_attention\"]", {0}, "layer_types"},
+                 {"\"use_sliding_window\":true,\"layer_types\":[\"full_attention\",\"full_attention\",3]", {0}, "[2]"},
+                 {"\"use_sliding_window\":true,\"layer_types\":[\"a\",\"a\",\"a\"]", {0}, "[0]"}};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        for (int type = 2; type < 4; type++) {
+            char text[512];
+            json_t *tree;
+            mhla_lm_config *c = new_bytes(sizeof *c), *again = new_bytes(sizeof *again);
+            snprintf(text, sizeof text,
+                     "{\"model_type\":\"qwen%d\",\"hidden_size\":64,\"num_attention_heads\":4,\"num_hidden_layers\":3,"
+                     "\"sliding_window\":7,%s}",
+                     type, known[i].more);
+            ASSERT_OK(mhla_json_parse(&tree, text, strlen(text), "c"));
+            const mhla_status status = mhla_lm_config_read(c, tree, NULL, "c.json");
+            json_decref(tree);
+            if (known[i].says) {
+                assert_true(status == MHLA_EDATA || status == MHLA_ENOTSUP);
+                assert_non_null(strstr(mhla_message(), known[i].says));
+            } else {
+                ASSERT_OK(status);
+                tree = mhla_lm_config_tree(c);
+                ASSERT_OK(mhla_lm_config_read(again, tree, NULL, "again.json"));
+                for (int k = 0; k < 3; k++) {
+                    assert_int_equal(int_of(c, k, "window_size"), known[i].window[k]);
+                    assert_int_equal(int_of(again, k, "window_size"), known[i].window[k]);
+                    assert_int_equal(int_of(again, k, "qkv_bias"), type == 2);
+                    assert_int_equal(int_of(again, k, "qk_norm"), type == 3);
+                }
+                json_decref(tree);
+            }
+            free(c);
+            free(again);
+        }
 }
 
 /* ---- Use and misuse ---- */
@@ -551,17 +606,10 @@ static void storage(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(start_values),
-        cmocka_unit_test(gradients),
-        cmocka_unit_test(packed),
-        cmocka_unit_test(refused),
-        cmocka_unit_test(heads_of_a_hybrid),
-        cmocka_unit_test(config_round_trip),
-        cmocka_unit_test(mixed),
-        cmocka_unit_test(config_files),
-        cmocka_unit_test(misuse),
-        cmocka_unit_test(rotary_tables),
-        cmocka_unit_test(files),
+        cmocka_unit_test(start_values), cmocka_unit_test(gradients),         cmocka_unit_test(packed),
+        cmocka_unit_test(refused),      cmocka_unit_test(heads_of_a_hybrid), cmocka_unit_test(config_round_trip),
+        cmocka_unit_test(mixed),        cmocka_unit_test(config_files),      cmocka_unit_test(windows),
+        cmocka_unit_test(misuse),       cmocka_unit_test(rotary_tables),     cmocka_unit_test(files),
         cmocka_unit_test(storage),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -6,11 +6,11 @@
 #include <mhla/lm.h>
 #include <unistd.h>
 
+#include "mixer_settings.h"
 #include "models/language/lm.h"
 #include "models/language/mixers/stream.h"
 #include "models/language/sequence.h"
 #include "models/model.h"
-#include "mixer_settings.h"
 #include "support.h"
 
 enum { VOCABULARY = 61 };
@@ -74,8 +74,7 @@ static inline mhla_model *new_lm_of(const lm_case *c, uint64_t seed) {
     for (int i = 0; c->settings[i]; i++) all[n++] = c->settings[i];
     ASSERT_OK(mhla_model_create(&model, "lm_micro", all, n, seed));
     const mhla_lm_config *k = mhla_lm_config_of(((mhla_lm *)model->net));
-    for (int i = 0; i < k->layers; i++)
-        assert_string_equal(mixer_name(k, i), mixer_of_letter(c->layers[i]));
+    for (int i = 0; i < k->layers; i++) assert_string_equal(mixer_name(k, i), mixer_of_letter(c->layers[i]));
     return filled(model, seed);
 }
 

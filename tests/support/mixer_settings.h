@@ -13,7 +13,9 @@ static inline void *setting_of(mhla_lm_group *g, const char *name) {
 static inline void set_int(mhla_lm_group *g, const char *name, int x) { *(int *)setting_of(g, name) = x; }
 static inline void set_real(mhla_lm_group *g, const char *name, double x) { *(double *)setting_of(g, name) = x; }
 
-static inline const char *mixer_name(const mhla_lm_config *c, int layer) { return mhla_lm_group_of(c, layer)->mixer->name; }
+static inline const char *mixer_name(const mhla_lm_config *c, int layer) {
+    return mhla_lm_group_of(c, layer)->mixer->name;
+}
 static inline int int_of(const mhla_lm_config *c, int layer, const char *name) {
     return *(const int *)setting_of((mhla_lm_group *)(uintptr_t)mhla_lm_group_of(c, layer), name);
 }

@@ -137,8 +137,7 @@ static mhla_status run_pass(mhla_reading *p) {
         if (m->begin && !begun[c->group_of[i]]++) MHLA_TRY(m->begin(mhla_lm_shared(r->lm, i), &pass));
     }
     mhla_tape_begin(t, MHLA_TAPE_INFER);
-    mhla_tensor *hidden =
-        mhla_lm_forward(t, r->lm, &(mhla_lm_run){.mixer = {.pass = &pass}}, p->ids, 1, p->rows);
+    mhla_tensor *hidden = mhla_lm_forward(t, r->lm, &(mhla_lm_run){.mixer = {.pass = &pass}}, p->ids, 1, p->rows);
     if (hidden) predict(p, t, hidden);
     MHLA_TRY(mhla_tape_status(t));
     for (int i = 0; i < p->n; i++) {

@@ -73,7 +73,10 @@ static void name_mixers(mhla_lm *m) {
             }
     for (int i = 0; i < n; i++) {
         const size_t at = strlen(m->attention);
-        snprintf(m->attention + at, sizeof m->attention - at, "%s%s", i == 0 ? "" : i == n - 1 ? " and " : ", ",
+        snprintf(m->attention + at, sizeof m->attention - at, "%s%s",
+                 i == 0       ? ""
+                 : i == n - 1 ? " and "
+                              : ", ",
                  names[i]);
     }
 }
@@ -88,9 +91,9 @@ static mhla_status add_parameters(mhla_lm *m, mhla_dtype storage) {
     MHLA_TRY(mhla_params_create(&m->params));
     mhla_params *ps = m->params;
     mhla_params_set_storage(ps, storage);
-    m->embeddings = mhla_params_add(
-        ps, c->naming == MHLA_LM_NAMES_HF ? "model.embed_tokens.weight" : "model.embeddings.weight",
-        MHLA_SHAPE(c->vocabulary, c->width), matrix, MHLA_NORMAL(c->deviation));
+    m->embeddings =
+        mhla_params_add(ps, c->naming == MHLA_LM_NAMES_HF ? "model.embed_tokens.weight" : "model.embeddings.weight",
+                        MHLA_SHAPE(c->vocabulary, c->width), matrix, MHLA_NORMAL(c->deviation));
     for (int i = 0; i < c->layers; i++) MHLA_TRY(add_block(m, i));
     m->norm = mhla_params_add(ps, "model.norm.weight", MHLA_SHAPE(c->width), 0, MHLA_ONE);
     m->output = c->tied ? m->embeddings
@@ -196,7 +199,7 @@ int64_t mhla_lm_state_bytes(const mhla_lm_config *c, int64_t tokens) {
     int64_t bytes = 0;
     for (int i = 0; i < c->layers; i++) {
         const mhla_lm_group *g = mhla_lm_group_of(c, i);
-        bytes += g->mixer->state_bytes(&g->settings, tokens);
+        bytes += g->mixer->state_bytes(&g->settings, c, tokens);
     }
     return bytes;
 }

@@ -121,8 +121,7 @@ const mhla_recipe_row *mhla_lm_rows(void) {
         rows r = {0};
         const mhla_mixer *m;
         mhla_status status = MHLA_OK;
-        for (int i = 0; i < mhla_lm_table.count && status == MHLA_OK; i++)
-            status = add_row(&r, &fields[i].row, "", "");
+        for (int i = 0; i < mhla_lm_table.count && status == MHLA_OK; i++) status = add_row(&r, &fields[i].row, "", "");
         for (int i = 0; (m = mhla_mixer_at(i)) != NULL; i++)
             for (int k = 0; k < m->keys.count && status == MHLA_OK; k++)
                 status = add_shared(&r, &m->keys.fields[k].row);

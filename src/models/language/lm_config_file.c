@@ -129,7 +129,9 @@ static mhla_status read_rule(mhla_lm_config *c, const json_t *tree, const mhla_s
     if (rule == NULL)
         return mhla_fail(MHLA_ENOTSUP, "%s: model_type \"%.40s\"%s%.40s%s is not known here: known are " MHLA_LM_TYPES,
                          path, type, extends ? " with attn_extends \"" : "", extends ? extends : "",
-                         extends ? "\"" : strcmp(type, "gla") == 0 ? " with the tensors of GLA" : "");
+                         extends                    ? "\""
+                         : strcmp(type, "gla") == 0 ? " with the tensors of GLA"
+                                                    : "");
     mhla_lm_group *g = mhla_lm_add_group(c, rule, NULL);
     MHLA_TRY(mhla_settings_read(&g->settings, &rule->keys, 0, tree, path));
     return rule->read ? rule->read(&g->settings, c, tree, path) : MHLA_OK;

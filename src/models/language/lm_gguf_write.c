@@ -126,8 +126,8 @@ static void put_ends(head *h, const mhla_lm_config *c) {
         h->pairs[h->count++] = (mhla_gguf_pair){MHLA_LM_GGUF_ENDS, MHLA_GGUF_INT32, 1, count, h->ends, NULL};
 }
 
-static mhla_status make_head(head *h, const mhla_model *m, const char *path,
-                             const mhla_softmax_settings *llama, mhla_gguf_type type) {
+static mhla_status make_head(head *h, const mhla_model *m, const char *path, const mhla_softmax_settings *llama,
+                             mhla_gguf_type type) {
     const mhla_lm_config *c = mhla_lm_config_of(m->net);
     MHLA_TRY(mhla_gguf_tokens_make(&h->tokens, path, c->vocabulary));
     put_text(h, "general.architecture", llama ? "llama" : "mhla", 0);
@@ -180,8 +180,7 @@ static mhla_status write_model(const char *out, const mhla_model *m, const char 
         s->p = p;
         snprintf(s->name, sizeof s->name, "%s", p->name);
         if (llama) mhla_lm_gguf_name(s->name, sizeof s->name, p->name);
-        if (llama && (strstr(s->name, ".attn_q.") || strstr(s->name, ".attn_k.")))
-            s->dims = llama->dim;
+        if (llama && (strstr(s->name, ".attn_q.") || strstr(s->name, ".attn_k."))) s->dims = llama->dim;
         list[i] = (mhla_gguf_storable){.name = s->name, .rank = rank, .type = MHLA_GGUF_F32, .fill = fill, .arg = s};
         if (p->flags & MHLA_PARAM_MATRIX) list[i].type = type < 0 ? own : (mhla_gguf_type)type;
         if (list[i].type == MHLA_GGUF_Q8_0 && cols % 32 != 0) list[i].type = MHLA_GGUF_F32;

@@ -31,8 +31,8 @@ static mhla_status read_windows(mhla_lm_config *c, const json_t *tree, int windo
         if (json_is_array(kinds) &&
             (kind == NULL || (strcmp(kind, "full_attention") != 0 && strcmp(kind, "sliding_attention") != 0)))
             return mhla_fail(MHLA_ENOTSUP,
-                             "%s: \"layer_types\"[%d] is \"%.40s\": known are full_attention and sliding_attention", path,
-                             i, kind ? kind : "");
+                             "%s: \"layer_types\"[%d] is \"%.40s\": known are full_attention and sliding_attention",
+                             path, i, kind ? kind : "");
         const int slides = kind ? strcmp(kind, "sliding_attention") == 0 : i >= from;
         c->group_of[i] = (short)slides;
         windowed += slides;
@@ -60,8 +60,7 @@ mhla_status mhla_lm_llama_read(mhla_lm_config *c, const json_t *tree, const char
     MHLA_TRY(mhla_settings_read_bool(&s->qkv_bias, tree, "attention_bias", path));
     s->out_bias = s->qkv_bias;
     MHLA_TRY(mhla_settings_read_bool(&c->mlp_bias, tree, "mlp_bias", path));
-    if (strcmp(type, "llama") != 0)
-        MHLA_TRY(mhla_settings_read_int(&window, tree, "sliding_window", 1, 1 << 30, path));
+    if (strcmp(type, "llama") != 0) MHLA_TRY(mhla_settings_read_int(&window, tree, "sliding_window", 1, 1 << 30, path));
     if (strcmp(type, "qwen2") == 0) {
         s->qkv_bias = 1;
         s->out_bias = 0;

@@ -81,9 +81,10 @@ static inline size_t mhla_saved_size(size_t bytes) { return (bytes + 7) / 8 * 8;
 
 /* Functions marked * may be NULL. */
 typedef struct mhla_mixer {
-    const char *name;  /* of the key `attention` */
-    const char *type;  /* model_type of a config.json whose rule it is */
-    const char *group; /* object in config.json that lists layers which differ from the rule, and prefix of their keys */
+    const char *name; /* of the key `attention` */
+    const char *type; /* model_type of a config.json whose rule it is */
+    const char
+        *group; /* object in config.json that lists layers which differ from the rule, and prefix of their keys */
 
     /* Settings. Every key is a key of config.json, of recipes and a flag. */
     size_t bytes;
@@ -104,7 +105,7 @@ typedef struct mhla_mixer {
     uint64_t (*print)(uint64_t hash, const void *settings, const struct mhla_lm_config *c);
     /* Of one token, mean over a text of `tokens`; bytes of the memory after them. */
     int64_t (*multiply_adds)(const void *settings, const struct mhla_lm_config *c, int64_t tokens);
-    int64_t (*state_bytes)(const void *settings, int64_t tokens);
+    int64_t (*state_bytes)(const void *settings, const struct mhla_lm_config *c, int64_t tokens);
 
     /* Network. The settings and the config live as long as what is made of them. */
     mhla_status (*open)(void **shared, const void *settings, const struct mhla_lm_config *c);
@@ -113,7 +114,8 @@ typedef struct mhla_mixer {
     mhla_status (*create)(void **layer, void *shared, mhla_params *params, const char *prefix, int index);
     void (*free)(void *layer);
     /* residual (or NULL) + the mixing of h [B,T,width]. */
-    mhla_tensor *(*forward)(mhla_tape *t, void *layer, const mhla_mixer_run *run, mhla_tensor *residual, mhla_tensor *h);
+    mhla_tensor *(*forward)(mhla_tape *t, void *layer, const mhla_mixer_run *run, mhla_tensor *residual,
+                            mhla_tensor *h);
 
     /* Memory. limit: tokens that a sequence may have; lowered, never raised. */
     mhla_status (*policy)(void **policy, void *shared, mhla_beyond beyond, int64_t max_tokens, int64_t *limit);

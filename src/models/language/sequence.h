@@ -51,7 +51,7 @@ struct mhla_sequence {
     int64_t max_tokens; /* of the description; 0 = none */
     int32_t *ids;       /* [capacity] */
     int64_t tokens, capacity;
-    int64_t ready; /* tokens that all layers have read */
+    int64_t ready;                   /* tokens that all layers have read */
     void **memory;                   /* [layers] the mixers' */
     mhla_mark_at *marks[MHLA_MARKS]; /* ascending */
     int n_marks;

@@ -59,7 +59,8 @@ mhla_status mhla_sequence_save(const mhla_sequence *s, const char *path) {
     uint64_t print;
     MHLA_TRY(mhla_reader_print(&print, s->reader));
     const size_t note = strlen(mhla_sequence_note(s));
-    uint64_t size = HEADER + mhla_saved_size(sizeof *s->ids * (size_t)s->tokens) + (note ? 8 + mhla_saved_size(note) : 0) + SUM;
+    uint64_t size =
+        HEADER + mhla_saved_size(sizeof *s->ids * (size_t)s->tokens) + (note ? 8 + mhla_saved_size(note) : 0) + SUM;
     for (int i = 0; i < layers; i++) size += 8 + mixer_of(s, i)->saved_bytes(s->memory[i]);
     mhla_sink o = {.sum = 0};
     MHLA_TRY(mhla_writer_open(&o.w, path));
@@ -194,7 +195,12 @@ mhla_status mhla_sequence_load_bytes(mhla_sequence **sequence, mhla_model *model
     input in = {name, {bytes, HEADER, size - SUM}};
     MHLA_TRY(check_header(&in, size, r));
     const int64_t max_tokens = (int64_t)number_at(in.left.data + 8 * AT_MAX);
-    const mhla_beyond beyond = (mhla_beyond)number_at(in.left.data + 8 * AT_BEYOND);
+    mhla_beyond beyond = (mhla_beyond)number_at(in.left.data + 8 * AT_BEYOND);
+    /* version 0.1 knew no limit of models whose parameters know none */
+    const int64_t context = mhla_lm_context(r->config);
+    if (beyond == MHLA_BEYOND_ERROR && mhla_lm_facts(r->config).longest == 0 && context > 0 &&
+        number_at(in.left.data + 8 * AT_TOKENS) > (uint64_t)context)
+        beyond = MHLA_BEYOND_CLAMP;
     if (beyond == MHLA_BEYOND_CHUNK && max_tokens == 0)
         return mhla_fail(MHLA_EDATA, "%s: max_tokens (byte 40) is 0, and the policy needs it", name);
     mhla_sequence *s;

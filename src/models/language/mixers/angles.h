@@ -10,7 +10,7 @@ typedef struct mhla_angles {
     double theta;
     const mhla_scaling *scaling;
     struct mhla_angle_table *tables; /* the newest first; older ones stay because a tape may still point to them */
-    float *cos, *sin;                 /* [MHLA_PASS, dims/2] of the pass at hand */
+    float *cos, *sin;                /* [MHLA_PASS, dims/2] of the pass at hand */
 } mhla_angles;
 
 /* A table of at least `rows` rows [rows, dims/2], and how many it has; it grows by doubling. All NULL and 0 without a rotary

@@ -51,9 +51,9 @@ static uint64_t print(uint64_t h, const void *of, const mhla_lm_config *c) {
     const settings *x = of;
     const mhla_stream_settings *s = &x->s;
     const uint64_t kind = 1;
-    const double all[20] = {[0] = s->num_heads,    [1] = s->kv_heads, [2] = s->key_dim, [3] = s->value_dim,
-                            [10] = s->feature_map, [16] = s->conv,    [17] = x->norm_q, [18] = x->norm_k,
-                            [19] = x->norm_feature_map};
+    const double all[20] = {
+        [0] = s->num_heads, [1] = s->kv_heads, [2] = s->key_dim, [3] = s->value_dim,        [10] = s->feature_map,
+        [16] = s->conv,     [17] = x->norm_q,  [18] = x->norm_k, [19] = x->norm_feature_map};
     (void)c;
     return mhla_hash_fold(mhla_hash_fold(h, &kind, sizeof kind), all, sizeof all);
 }
@@ -63,9 +63,9 @@ static int64_t multiply_adds(const void *of, const mhla_lm_config *c, int64_t to
     return mhla_stream_multiply_adds(&((const settings *)of)->s, c, 0);
 }
 
-static int64_t state_bytes(const void *of, int64_t tokens) {
+static int64_t state_bytes(const void *of, const mhla_lm_config *c, int64_t tokens) {
     const settings *x = of;
-    (void)tokens;
+    (void)c, (void)tokens;
     return mhla_stream_conv_bytes(&x->s) + mhla_stream_summary_bytes(&x->s, x->norm_feature_map);
 }
 

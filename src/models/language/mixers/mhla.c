@@ -102,10 +102,10 @@ static uint64_t print(uint64_t h, const void *of, const mhla_lm_config *c) {
     const settings *x = of;
     const mhla_stream_settings *s = &x->s;
     const uint64_t kind = 0;
-    const double all[20] = {[0] = s->num_heads,    [1] = s->kv_heads, [2] = s->key_dim,      [3] = s->value_dim,
-                            [4] = MHLA_ROPE_HALF,  [5] = s->key_dim,  [6] = x->rope_theta,   [10] = s->feature_map,
-                            [13] = x->chunk_size,  [14] = x->num_blocks,
-                            [15] = x->use_output_gate, [16] = s->conv};
+    const double all[20] = {
+        [0] = s->num_heads,   [1] = s->kv_heads,    [2] = s->key_dim,          [3] = s->value_dim,
+        [4] = MHLA_ROPE_HALF, [5] = s->key_dim,     [6] = x->rope_theta,       [10] = s->feature_map,
+        [13] = x->chunk_size, [14] = x->num_blocks, [15] = x->use_output_gate, [16] = s->conv};
     (void)c;
     return mhla_hash_fold(mhla_hash_fold(h, &kind, sizeof kind), all, sizeof all);
 }
@@ -124,29 +124,30 @@ static int64_t multiply_adds(const void *of, const mhla_lm_config *c, int64_t to
 }
 
 /* A summary for each chunk, the open one's, the mixture that it reads. */
-static int64_t state_bytes(const void *of, int64_t tokens) {
+static int64_t state_bytes(const void *of, const mhla_lm_config *c, int64_t tokens) {
     const settings *x = of;
+    (void)c;
     return mhla_stream_conv_bytes(&x->s) + (chunks_of(x, tokens) + 2) * mhla_stream_summary_bytes(&x->s, 0);
 }
 
 static mhla_status open_shared(void **shared, const void *of, const mhla_lm_config *c) {
     static const mhla_scaling none;
     const settings *x = of;
-    return mhla_stream_open(
-        shared, &(mhla_stream){.s = &x->s,
-                               .width = c->width,
-                               .norm_eps = c->norm_eps,
-                               .deviation = c->deviation,
-                               .gate = x->use_output_gate,
-                               .mix = x->num_blocks,
-                               .norm = x->use_output_gate ? "g_norm_swish_gate.weight" : "g_norm.weight",
-                               .desc = {.kind = MHLA_KIND_CAUSAL,
-                                        .denominator = MHLA_DEN_NONE,
-                                        .chunk = x->chunk_size,
-                                        .chunks = x->num_blocks,
-                                        .rope = MHLA_ROPE_HALF,
-                                        .rope_dim = x->s.key_dim},
-                               .angles = {.dims = x->s.key_dim, .theta = x->rope_theta, .scaling = &none}});
+    return mhla_stream_open(shared,
+                            &(mhla_stream){.s = &x->s,
+                                           .width = c->width,
+                                           .norm_eps = c->norm_eps,
+                                           .deviation = c->deviation,
+                                           .gate = x->use_output_gate,
+                                           .mix = x->num_blocks,
+                                           .norm = x->use_output_gate ? "g_norm_swish_gate.weight" : "g_norm.weight",
+                                           .desc = {.kind = MHLA_KIND_CAUSAL,
+                                                    .denominator = MHLA_DEN_NONE,
+                                                    .chunk = x->chunk_size,
+                                                    .chunks = x->num_blocks,
+                                                    .rope = MHLA_ROPE_HALF,
+                                                    .rope_dim = x->s.key_dim},
+                                           .angles = {.dims = x->s.key_dim, .theta = x->rope_theta, .scaling = &none}});
 }
 
 const mhla_mixer mhla_mixer_mhla = {

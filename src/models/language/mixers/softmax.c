@@ -38,7 +38,8 @@ static const mhla_setting fields[] = {
 };
 
 static void standard(void *to, const mhla_lm_size *size) {
-    *(settings *)to = (settings){.num_heads = size ? size->narrow_heads : 32, .rope_theta = 10000.0, .qk_norm_eps = 1e-5};
+    *(settings *)to =
+        (settings){.num_heads = size ? size->narrow_heads : 32, .rope_theta = 10000.0, .qk_norm_eps = 1e-5};
 }
 
 static int claims(const json_t *tree, const mhla_safetensors *file) {
@@ -84,9 +85,8 @@ static uint64_t print(uint64_t h, const void *of, const mhla_lm_config *c) {
     const settings *s = of;
     const mhla_scaling *x = &c->scaling;
     const uint64_t kind = 2;
-    const double all[20] = {s->num_heads,  s->kv_heads, s->dim,      s->dim,     MHLA_ROPE_HALF, s->dim,
-                            s->rope_theta, s->qkv_bias, s->out_bias, s->qk_norm, 0,              s->qk_norm_eps,
-                            s->window_size};
+    const double all[20] = {s->num_heads, s->kv_heads, s->dim,     s->dim, MHLA_ROPE_HALF, s->dim,        s->rope_theta,
+                            s->qkv_bias,  s->out_bias, s->qk_norm, 0,      s->qk_norm_eps, s->window_size};
     h = mhla_hash_fold(mhla_hash_fold(h, &kind, sizeof kind), all, sizeof all);
     if (x->kind == MHLA_SCALING_NONE) return h;
     const double scaling[] = {x->kind,      x->factor,    x->original, x->low,       x->high,
@@ -102,8 +102,9 @@ static int64_t multiply_adds(const void *of, const mhla_lm_config *c, int64_t to
     return D * (2 * H * K + 2 * G * K) + seen * H * 2 * K; /* projections; scores of what it sees, and their use */
 }
 
-static int64_t state_bytes(const void *of, int64_t tokens) {
+static int64_t state_bytes(const void *of, const mhla_lm_config *c, int64_t tokens) {
     const settings *s = of;
+    (void)c;
     const int64_t seen = s->window_size && s->window_size < tokens ? s->window_size : tokens;
     return seen * s->kv_heads * 2 * s->dim * (int64_t)sizeof(float);
 }
@@ -350,7 +351,8 @@ static mhla_tensor *attend_memory(mhla_tape *t, const layer *l, const mhla_pass 
                                   mhla_tensor *v) {
     const settings *s = l->shared->s;
     const int64_t cols = (int64_t)s->num_heads * s->dim;
-    cached x = {.l = l, .pass = pass, .q = q, .k = k, .v = v, .o = mhla_tape_tensor(t, MHLA_SHAPE(1, pass->rows, cols))};
+    cached x = {
+        .l = l, .pass = pass, .q = q, .k = k, .v = v, .o = mhla_tape_tensor(t, MHLA_SHAPE(1, pass->rows, cols))};
     float *turned = mhla_tape_floats(t, pass->rows * cols);
     if (x.o == NULL || turned == NULL) return NULL;
     const mhla_turn turn = turn_of(l->shared, s->num_heads, 0);

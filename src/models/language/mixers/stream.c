@@ -45,7 +45,8 @@ static int64_t dims_of(const mhla_stream_settings *s, int part) {
 
 int64_t mhla_stream_multiply_adds(const mhla_stream_settings *s, const mhla_lm_config *c, int gate) {
     const int64_t D = c->width, H = s->num_heads, G = s->kv_heads, k = s->key_dim, v = s->value_dim,
-                  f = mhla_feature_dims(s->feature_map, s->key_dim), parts = dims_of(s, Q) + dims_of(s, K) + dims_of(s, V);
+                  f = mhla_feature_dims(s->feature_map, s->key_dim),
+                  parts = dims_of(s, Q) + dims_of(s, K) + dims_of(s, V);
     return D * (parts + (gate ? 2 : 1) * H * v) + s->conv * parts +
            mhla_feature_matrices(s->feature_map) * (H + G) * k * k + G * f * v + H * f * v;
 }
@@ -65,10 +66,10 @@ int64_t mhla_stream_summary_bytes(const mhla_stream_settings *s, int normed) {
 typedef struct layer {
     mhla_stream *shared;
     int index;
-    mhla_param *mix;        /* [M,M,1,1,1,1]: how much chunk i takes from chunk b */
+    mhla_param *mix;          /* [M,M,1,1,1,1]: how much chunk i takes from chunk b */
     mhla_layer q, k, v, g, o; /* [H*K,D], [G*K,D], [G*V,D], [H*V,D], [D,H*V] */
-    mhla_param *conv[3];    /* [.,1,W] of q, k, v */
-    mhla_param *norm;       /* [V] of what the operator gives, each head */
+    mhla_param *conv[3];      /* [.,1,W] of q, k, v */
+    mhla_param *norm;         /* [V] of what the operator gives, each head */
     mhla_feature_map map_q, map_k;
 } layer;
 
@@ -130,7 +131,8 @@ mhla_status mhla_stream_create(void **to, void *shared, mhla_params *ps, const c
     l->o = mhla_layer_matrix(ps, D, values, 0, usual, NAME("o_proj"));
     for (int i = 0; i < 3 && s->conv; i++) {
         static const char *const names[] = {"q_conv1d.weight", "k_conv1d.weight", "v_conv1d.weight"};
-        l->conv[i] = mhla_params_add(ps, NAME(names[i]), MHLA_SHAPE(dims_of(s, i), 1, s->conv), MHLA_PARAM_DECAY, usual);
+        l->conv[i] =
+            mhla_params_add(ps, NAME(names[i]), MHLA_SHAPE(dims_of(s, i), 1, s->conv), MHLA_PARAM_DECAY, usual);
     }
     l->norm = mhla_params_add(ps, NAME(x->norm), MHLA_SHAPE(s->value_dim), 0, MHLA_ONE);
     l->map_q = mhla_feature_map_add(ps, s->feature_map, s->key_dim, usual, NAME("feature_map_q"));

@@ -9,9 +9,9 @@
 #define MHLA_MODELS_MIXER_STREAM_H
 
 #include "models/language/lm.h"
+#include "models/language/mixers/angles.h"
 #include "models/language/mixers/features.h"
 #include "models/language/mixers/past.h"
-#include "models/language/mixers/angles.h"
 
 typedef struct mhla_stream_settings {
     int num_heads, num_kv_heads; /* 0: as many */
@@ -40,10 +40,10 @@ typedef struct mhla_stream {
     const mhla_stream_settings *s;
     int64_t width;
     double norm_eps, deviation;
-    int gate;         /* the norm is multiplied by silu(g_proj h) */
-    int mix;          /* M: there is a mixing matrix; 0: none */
+    int gate;           /* the norm is multiplied by silu(g_proj h) */
+    int mix;            /* M: there is a mixing matrix; 0: none */
     int norm_q, norm_k; /* features over their sum */
-    const char *norm; /* name of the norm's weight */
+    const char *norm;   /* name of the norm's weight */
     mhla_plan_desc desc;
     mhla_plan *plan;
     mhla_angles angles;
