@@ -67,7 +67,7 @@ typedef struct mhla_mixer_run {
 /* ---- Bytes of a saved memory: every piece is padded to 8 ---- */
 
 typedef struct mhla_sink mhla_sink; /* sequence_file.c */
-void mhla_sink_put(mhla_sink *sink, const void *bytes, size_t size);
+void mhla_sink_put(mhla_sink *o, const void *bytes, size_t size);
 
 typedef struct mhla_saved {
     const unsigned char *data;

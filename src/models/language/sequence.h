@@ -90,6 +90,6 @@ mhla_status mhla_sequence_load_bytes(mhla_sequence **sequence, mhla_model *model
 
 /* ---- feed.c ---- */
 
-void mhla_reading_free(struct mhla_reading *reading);
+void mhla_reading_free(struct mhla_reading *p);
 
 #endif

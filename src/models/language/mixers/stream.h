@@ -59,23 +59,23 @@ int64_t mhla_stream_conv_bytes(const mhla_stream_settings *s);
 int64_t mhla_stream_summary_bytes(const mhla_stream_settings *s, int normed);
 
 /* The network and the memory, as rows of a mhla_mixer. */
-mhla_status mhla_stream_create(void **layer, void *shared, mhla_params *ps, const char *prefix, int index);
-mhla_tensor *mhla_stream_forward(mhla_tape *t, void *layer, const mhla_mixer_run *run, mhla_tensor *residual,
+mhla_status mhla_stream_create(void **to, void *shared, mhla_params *ps, const char *prefix, int index);
+mhla_tensor *mhla_stream_forward(mhla_tape *t, void *of, const mhla_mixer_run *run, mhla_tensor *residual,
                                  mhla_tensor *h);
-mhla_status mhla_stream_policy(void **policy, void *shared, mhla_beyond beyond, int64_t max_tokens, int64_t *limit);
-void mhla_stream_policy_free(void *policy);
+mhla_status mhla_stream_policy(void **to, void *shared, mhla_beyond beyond, int64_t max_tokens, int64_t *limit);
+void mhla_stream_policy_free(void *of);
 mhla_status mhla_stream_begin(void *shared, const mhla_pass *pass);
-mhla_status mhla_stream_remember(void **memory, void *layer, const void *policy);
-void mhla_stream_forget(void *memory);
-mhla_status mhla_stream_fork(void **copy, const void *memory);
-size_t mhla_stream_memory_bytes(const void *memory);
-int64_t mhla_stream_nearest(const void *memory, int64_t tokens, int64_t mark);
-mhla_status mhla_stream_back(void *memory, int64_t place, const unsigned char *mark);
-size_t mhla_stream_mark_bytes(const void *memory);
-void mhla_stream_mark(const void *memory, unsigned char *bytes);
-size_t mhla_stream_saved_bytes(const void *memory);
-mhla_status mhla_stream_save(const void *memory, mhla_sink *sink);
-mhla_status mhla_stream_load(void *memory, mhla_saved *in, int64_t tokens);
+mhla_status mhla_stream_remember(void **to, void *of, const void *p);
+void mhla_stream_forget(void *of);
+mhla_status mhla_stream_fork(void **to, const void *of);
+size_t mhla_stream_memory_bytes(const void *of);
+int64_t mhla_stream_nearest(const void *of, int64_t tokens, int64_t mark);
+mhla_status mhla_stream_back(void *of, int64_t place, const unsigned char *mark);
+size_t mhla_stream_mark_bytes(const void *of);
+void mhla_stream_mark(const void *of, unsigned char *to);
+size_t mhla_stream_saved_bytes(const void *of);
+mhla_status mhla_stream_save(const void *of, mhla_sink *sink);
+mhla_status mhla_stream_load(void *of, mhla_saved *in, int64_t tokens);
 
 #define MHLA_STREAM_ROWS                                                                                               \
     .close = mhla_stream_close, .create = mhla_stream_create, .free = free, .forward = mhla_stream_forward,            \
