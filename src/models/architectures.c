@@ -118,16 +118,17 @@ mhla_status mhla_architecture_detect(const mhla_architecture **found, const mhla
     size_t size = 0;
     FILE *out = open_memstream(&text, &size); /* as long as it has to be, however many architectures there are */
     if (out == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for a message");
-    fprintf(out, matches ? "this could be" : "not a model that is known here. Found: ");
+    const int nothing = e->gguf == NULL && e->index == NULL && e->config == NULL && e->file == NULL;
+    fprintf(out, matches ? "this could be" : nothing ? "neither a model nor a run" : "not a model that is known here");
     for (int i = 0, n = 0; matches && i < COUNT; i++)
         if (list[i]->fits(e)) fprintf(out, "%s %s", n++ ? " and" : "", list[i]->name);
-    if (matches) fprintf(out, ". Found: ");
+    fprintf(out, ". Found: ");
     describe(out, e);
     fprintf(out, ". Known are ");
     for (int i = 0; i < COUNT; i++) fprintf(out, "%s%s: %s", i ? "; " : "", list[i]->name, list[i]->known);
     const mhla_status status = fclose(out) != 0
                                    ? mhla_fail(MHLA_ENOMEM, "no memory for a message")
-                                   : mhla_fail(matches ? MHLA_EDATA : MHLA_ENOTSUP, "%s: %s", e->path, text);
+                                   : mhla_fail(matches || nothing ? MHLA_EDATA : MHLA_ENOTSUP, "%s: %s", e->path, text);
     free(text);
     return status;
 }

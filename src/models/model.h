@@ -23,14 +23,6 @@ typedef struct mhla_evidence {
     const struct mhla_gguf *gguf; /* a GGUF file, or NULL; then there is nothing else */
 } mhla_evidence;
 
-typedef enum mhla_role {
-    MHLA_ROLE_CLASSIFIER,
-    MHLA_ROLE_DENOISER,
-    MHLA_ROLE_DECODER,
-    MHLA_ROLE_ENCODER,
-    MHLA_ROLE_AUTOENCODER
-} mhla_role;
-
 typedef struct mhla_architecture {
     const char *name;                     /* "deit" */
     const char *kind;                     /* "classifier": mhla_model_info.kind */
@@ -87,7 +79,7 @@ const mhla_architecture *mhla_architecture_at(int i);
 const mhla_architecture *mhla_architecture_of_preset(const char *preset);
 /* Does config.json or model_index.json say by name what it is of? */
 int mhla_evidence_named(const mhla_evidence *e);
-/* The one whose files these are. MHLA_ENOTSUP (none) or MHLA_EDATA (several) lists what was found and what is supported. */
+/* The one whose files these are. MHLA_ENOTSUP (none) or MHLA_EDATA (several, or no files) lists what was found and what is supported. */
 mhla_status mhla_architecture_detect(const mhla_architecture **found, const mhla_evidence *e);
 int mhla_architecture_has(const mhla_architecture *a, mhla_role role);
 const char *mhla_role_name(mhla_role role); /* "an image classifier" */

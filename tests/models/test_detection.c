@@ -31,8 +31,9 @@ static void refused(mhla_status status, const char *path, const char *found) {
 static void of_others(void **state) {
     (void)state;
     clear();
-    refused(MHLA_ENOTSUP, folder,
-            "Found: no config.json here, nor in best/ or last/, no model_index.json, no weights.");
+    refused(MHLA_EDATA, folder,
+            "neither a model nor a run. Found: no config.json here, nor in best/ or last/, no model_index.json, no "
+            "weights.");
     put("model_index.json", "{\"_class_name\": \"StableDiffusionXLPipeline\", \"unet\": [\"diffusers\", \"UNet\"]}");
     refused(MHLA_ENOTSUP, folder, "model_index.json of a pipeline, _class_name \"StableDiffusionXLPipeline\"");
     put("model_index.json", "[]");
