@@ -159,7 +159,6 @@ int cmd_eval(int argc, char **argv) {
     language.json = json;
     mhla_model *model = NULL;
     mhla_context *context = NULL;
-    mhla_lm_info info = {.size = sizeof info};
     mhla_status status = MHLA_OK;
     if (threads)
         status = mhla_context_create(&context,
@@ -168,7 +167,7 @@ int cmd_eval(int argc, char **argv) {
     if (status == MHLA_OK) {
         mhla_model_set_context(model, context);
         language.context = context;
-        code = mhla_lm_query(model, &info) == MHLA_OK ? eval_language(model, &language) : eval_images(model);
+        code = mhla_model_has(model, MHLA_ROLE_DECODER) ? eval_language(model, &language) : eval_images(model);
     } else
         code = cli_failed(usage.verb, status);
     mhla_context_free(context);

@@ -85,18 +85,21 @@ static void print_model(const mhla_model *model, const mhla_model_info *info, co
         return;
     }
     printf("model       %s\n", info->name);
-    printf("input       %d x %d x %d, %d classes\n", info->channels, info->height, info->width, info->classes);
+    const int denoiser = mhla_model_has(model, MHLA_ROLE_DENOISER);
+    if (info->channels) printf("input       %d x %d x %d", info->channels, info->height, info->width);
+    if (info->channels && info->classes) printf(", %d classes", info->classes);
+    if (info->channels) printf("\n");
     printf("tokens      %lld\n", (long long)info->tokens);
     printf("parameters  %s in %d tensors\n", text_count(count, sizeof count, info->parameters), info->tensors);
     if (info->trainable != info->parameters)
         printf("trainable   %s\n", text_count(count, sizeof count, info->trainable));
-    printf("multiply-adds of %s\n", strcmp(info->kind, "diffusion") == 0 ? "one answer" : "an image");
+    printf("multiply-adds of %s\n", denoiser ? "one answer" : "an image");
     const int giga = info->multiply_adds >= 100000000;
     const double unit = giga ? 1e9 : 1e6;
     printf("  %8.3f %c  every product, at %lld tokens\n", (double)info->multiply_adds / unit, giga ? 'G' : 'M',
            (long long)info->tokens);
     printf("  %8.3f %c  as the paper counts: layers alone%s\n", (double)info->multiply_adds_paper / unit,
-           giga ? 'G' : 'M', strcmp(info->kind, "diffusion") == 0 ? "" : ", without padding");
+           giga ? 'G' : 'M', denoiser ? "" : ", without padding");
     print_tensors(model);
 }
 
@@ -139,8 +142,9 @@ static int info_model(char **argv, int given) {
     mhla_status status = preset ? mhla_model_outline(&model, argv[0], (const char *const *)argv + 1, given - 1)
                                 : mhla_model_open(&model, argv[0]);
     if (status == MHLA_OK) status = mhla_model_query(model, &info);
-    if (status == MHLA_OK && info.classes == 0) status = mhla_lm_query(model, &lm);
-    if (status == MHLA_OK) (json ? print_model_json : print_model)(model, &info, info.classes ? NULL : &lm);
+    const int text = mhla_model_has(model, MHLA_ROLE_DECODER);
+    if (status == MHLA_OK && text) status = mhla_lm_query(model, &lm);
+    if (status == MHLA_OK) (json ? print_model_json : print_model)(model, &info, text ? &lm : NULL);
     mhla_model_free(model);
     return status == MHLA_OK ? CLI_OK : cli_failed(usage.verb, status);
 }

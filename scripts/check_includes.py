@@ -60,6 +60,10 @@ def target_of(source, name):
 def main():
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     wrong = 0
+    for path in sorted(pathlib.Path("src").iterdir()):
+        if path.is_dir() and path.as_posix() not in KNOWS:
+            print(f"{path}: a room that is not in the table of {sys.argv[0]}")
+            wrong += 1
     files = sorted(p for room in KNOWS for p in pathlib.Path(room).rglob("*.[ch]"))
     for source in files:
         room = room_of(source.as_posix())

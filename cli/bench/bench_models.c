@@ -120,7 +120,7 @@ static mhla_status make(model_work *w, const model_shape *s, const mhla_context 
     if (status == MHLA_OK) status = mhla_model_query(w->model, &info);
     if (status != MHLA_OK) return status;
     mhla_model_set_context(w->model, context);
-    *diffusion = strcmp(info.kind, "diffusion") == 0;
+    *diffusion = mhla_model_has(w->model, MHLA_ROLE_DENOISER);
     w->multiply_adds = info.multiply_adds;
     w->tokens = info.tokens;
     if (w->side == 0) w->side = info.height;

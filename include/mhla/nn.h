@@ -56,12 +56,23 @@ MHLA_API void mhla_model_free(mhla_model *model);
 /* Which threads the model uses from now on; NULL = the default context. The context must outlive the model. */
 MHLA_API void mhla_model_set_context(mhla_model *model, const mhla_context *context);
 
+/* What a model can do. Ask for what you need, not for the name of a model: calls that need a role fail with MHLA_EINVAL and
+ * say what the model is instead. */
+typedef enum mhla_role {
+    MHLA_ROLE_CLASSIFIER, /* images to classes: section 2 */
+    MHLA_ROLE_DENOISER,   /* noisy arrays to predictions: diffusion.h */
+    MHLA_ROLE_DECODER,    /* the next token of a text: lm.h */
+    MHLA_ROLE_ENCODER,    /* text to rows that a denoiser is conditioned on */
+    MHLA_ROLE_AUTOENCODER /* pixels to latents and back */
+} mhla_role;
+MHLA_API int mhla_model_has(const mhla_model *model, mhla_role role); /* 1 or 0 */
+
 typedef struct mhla_model_info {
     size_t size;
     const char *name;            /* "deit_tiny"; this and other texts live as long as the model */
     const char *config;          /* the text of config.json */
-    int classes;                 /* 0: a language model (mhla_lm_query) */
-    int channels, height, width; /* of an input image */
+    int classes;                 /* 0: it knows no classes */
+    int channels, height, width; /* of an input image; 0 without */
     int64_t tokens;              /* as attention sees them: padding and class token counted; of a language model: its
                                     context */
     int64_t parameters;

@@ -374,7 +374,7 @@ static mhla_status run(mhla_analysis *a, mhla_model *m, const mhla_analysis_desc
 }
 
 static mhla_status finish(mhla_analysis *a) {
-    a->loss = strcmp(a->kind, "language") == 0 ? 0.0 : NAN;
+    a->loss = a->text ? 0.0 : NAN;
     for (int64_t t = 0; t < a->T; t++) {
         a->position[t] /= (double)a->samples;
         a->loss += a->position[t] / (double)a->T;
@@ -400,13 +400,14 @@ mhla_status mhla_analysis_create(mhla_analysis **analysis, mhla_model *model, co
     if (status == MHLA_OK) {
         snprintf(a->model, sizeof a->model, "%s", info.name);
         snprintf(a->kind, sizeof a->kind, "%s", info.kind);
+        a->text = mhla_model_has(model, MHLA_ROLE_DECODER);
         status = describe(a, model, &d);
     }
     if (status == MHLA_OK) status = check_desc(&d, a, model);
     if (status == MHLA_OK) status = choose_rows(a, d.rows);
     if (status == MHLA_OK) status = place_tokens(a);
     if (status == MHLA_OK) {
-        a->samples = d.samples ? d.samples : model->architecture->decoder ? WINDOWS : SAMPLES;
+        a->samples = d.samples ? d.samples : a->text ? WINDOWS : SAMPLES;
         d.samples = a->samples;
         status = mhla_inputs_open(&inputs, model, &d, a);
     }
@@ -542,8 +543,7 @@ mhla_status mhla_analysis_map(const mhla_analysis *a, float *weights, int64_t sa
 }
 
 mhla_status mhla_analysis_positions(const mhla_analysis *a, const double **loss, int64_t *positions) {
-    if (strcmp(a->kind, "language") != 0)
-        return mhla_fail(MHLA_EINVAL, "%s is no language model: it has no loss by position", a->model);
+    if (!a->text) return mhla_fail(MHLA_EINVAL, "%s is no language model: it has no loss by position", a->model);
     *loss = a->position;
     *positions = a->T;
     return MHLA_OK;

@@ -25,6 +25,7 @@ typedef struct mhla_found_layer {
 } mhla_found_layer;
 
 struct mhla_analysis {
+    int text; /* the model is a text decoder: samples are windows of text, and there is a loss by position */
     char model[64], kind[16], attention[16], data[256];
     int layers, heads;
     int64_t T, rows;

@@ -162,7 +162,7 @@ static json_t *model_of(const mhla_analysis *a, const char *name) {
                   json_string(a->layer[0].causal ? "scores without the causal mask" : "the attention matrix"));
     mhla_json_put(o, "seconds", mhla_json_real(a->seconds));
     mhla_json_put(o, "svd_seconds", mhla_json_real(a->svd_seconds));
-    if (strcmp(a->kind, "language") == 0) {
+    if (a->text) {
         json_t *list = json_array();
         for (int64_t t = 0; t < a->T; t++) mhla_json_add(list, mhla_json_real(a->position[t]));
         mhla_json_put(o, "loss", mhla_json_real(a->loss));

@@ -112,7 +112,7 @@ mhla_status mhla_inputs_open(mhla_inputs **inputs, mhla_model *model, const mhla
     mhla_inputs *in = calloc(1, sizeof *in);
     if (in == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for samples");
     in->model = model;
-    const mhla_status status = model->architecture->decoder ? open_text(in, d, data, a->T) : open_pictures(in, d, data);
+    const mhla_status status = a->text ? open_text(in, d, data, a->T) : open_pictures(in, d, data);
     if (status != MHLA_OK) {
         mhla_inputs_free(in);
         return status;
@@ -287,6 +287,5 @@ static mhla_status run_text(mhla_inputs *in, mhla_tape *tape, mhla_analysis *a, 
 
 mhla_status mhla_inputs_run(mhla_inputs *in, mhla_tape *tape, mhla_analysis *a, int64_t first, int64_t count) {
     mhla_tape_begin(tape, MHLA_TAPE_INFER);
-    return in->model->architecture->decoder ? run_text(in, tape, a, first, count)
-                                            : run_pictures(in, tape, a, first, count);
+    return a->text ? run_text(in, tape, a, first, count) : run_pictures(in, tape, a, first, count);
 }

@@ -26,7 +26,7 @@ static void write_name(const page *p, int i) {
     mhla_html_text(p->out, p->names[i]);
 }
 
-static int is_text(const mhla_analysis *a) { return strcmp(a->kind, "language") == 0; }
+static int is_text(const mhla_analysis *a) { return a->text; }
 
 /* ---- Means of layers and models ------------------------------------------------------------------------------------------ */
 

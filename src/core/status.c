@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static _Thread_local char message[512];
+static _Thread_local char message[4096];
 
 const char *mhla_message(void) { return message; }
 
@@ -29,7 +29,11 @@ mhla_status mhla_fail(mhla_status status, const char *format, ...) {
     va_list args;
     char text[sizeof message] = ""; /* arguments may be the message before, which is then part of this one */
     va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
+    size_t n = sizeof text - sizeof "...";
+    if (vsnprintf(text, sizeof text, format, args) >= (int)sizeof text) { /* what was cut shows, at a whole character */
+        while (n > 0 && ((unsigned char)text[n] & 0xc0) == 0x80) n--;
+        memcpy(text + n, "...", sizeof "...");
+    }
     va_end(args);
     memcpy(message, text, sizeof message);
     return status;

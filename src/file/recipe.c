@@ -383,8 +383,22 @@ mhla_status mhla_recipe_assign(mhla_recipe *r, const char *assignment) {
 
 /* ---- The whole ---- */
 
+static mhla_status check_names(const mhla_recipe_row *rows) {
+    for (int i = 0; rows[i].name; i++) {
+        if (strlen(rows[i].name) >= MHLA_RECIPE_KEY)
+            return mhla_fail(MHLA_EINVAL, "the key %s is too long: at most %d characters", MHLA_QUOTE(rows[i].name),
+                             MHLA_RECIPE_KEY - 1);
+        for (int k = 0; k < i; k++)
+            if (strcmp(rows[i].name, rows[k].name) == 0)
+                return mhla_fail(MHLA_EINVAL, "the key %s is in the table twice", MHLA_QUOTE(rows[i].name));
+    }
+    return MHLA_OK;
+}
+
 mhla_status mhla_recipe_create(mhla_recipe **recipe, const mhla_recipe_row *rows) {
     *recipe = NULL;
+    if (rows == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for a table of settings");
+    MHLA_TRY(check_names(rows));
     mhla_recipe *r = calloc(1, sizeof *r);
     if (r == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for a recipe");
     r->rows = rows;

@@ -37,7 +37,11 @@ typedef struct mhla_recipe_row {
 
 typedef struct mhla_recipe mhla_recipe;
 
-/* All at their defaults. The table must outlive it. MHLA_EINVAL for a default that does not fit its row. */
+enum { MHLA_RECIPE_KEY = 64 }; /* bytes of the longest name in a table, with its prefix and its end */
+
+/* All at their defaults. The table must outlive it; it is checked here, before anything is read by it. MHLA_EINVAL for a default
+ * that does not fit its row, a name that is too long or in the table twice; MHLA_ENOMEM where rows is NULL: there was no memory
+ * to make the table. */
 mhla_status mhla_recipe_create(mhla_recipe **recipe, const mhla_recipe_row *rows);
 void mhla_recipe_free(mhla_recipe *recipe);
 

@@ -39,8 +39,7 @@ static mhla_augment augment_of_denoiser(const mhla_model *model) {
 
 mhla_augment mhla_model_augment(const mhla_model *model) {
     mhla_classifier_info c;
-    if (model->architecture->classifier == NULL) return augment_of_denoiser(model);
-    model->architecture->classifier->describe(model->net, &c);
+    if (mhla_classifier_query(model, &c) != MHLA_OK) return augment_of_denoiser(model);
     mhla_augment a = {
         .height = c.height, .width = c.width, .channels = c.channels, .crop = MHLA_CROP_EVAL, .crop_pct = c.crop};
     for (int i = 0; i < 3; i++) {

@@ -1,6 +1,7 @@
 /* The list of architectures, and which of them files are of. To add one: its files, and a line here
  * (docs/adding-a-model.md). */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/status.h"
@@ -53,49 +54,81 @@ const char *mhla_role_name(mhla_role role) {
 
 /* ---- Detection ---- */
 
+/* Keys under which a config.json says what it is of. */
+static const char *const naming[] = {"model_type", "_class_name", "architecture", "architectures", "model"};
+enum { NAMING = sizeof naming / sizeof *naming };
+
+int mhla_evidence_named(const mhla_evidence *e) {
+    int named = e->index != NULL;
+    for (int i = 0; i < NAMING; i++) named |= json_object_get(e->config, naming[i]) != NULL;
+    return named;
+}
+
+/* ` key "value"`, or the first of a list */
+static void say_key(FILE *out, const json_t *object, const char *key) {
+    const json_t *value = json_object_get(object, key);
+    if (json_is_array(value)) value = json_array_get(value, 0);
+    if (value)
+        fprintf(out, ", %s %s", key, json_is_string(value) ? MHLA_QUOTE(json_string_value(value)) : "without a text");
+}
+
 /* What files say of themselves, for the message that nothing or too much matched. */
-static void describe(char *text, size_t size, const mhla_evidence *e) {
-    static const char *const keys[] = {"model_type", "_class_name", "architecture", "model"};
-    size_t n = 0;
-    text[0] = '\0';
-#define SAY(...) (n += n < size ? (size_t)snprintf(text + n, size - n, __VA_ARGS__) : 0)
+static void describe(FILE *out, const mhla_evidence *e) {
     if (e->gguf) {
         char *name = NULL;
         if (mhla_gguf_get_text(&name, e->gguf, "general.architecture") == MHLA_OK && name)
-            SAY("general.architecture %s", MHLA_QUOTE(name));
+            fprintf(out, "GGUF, general.architecture %s", MHLA_QUOTE(name));
         else
-            SAY("no general.architecture");
+            fprintf(out, "GGUF without general.architecture");
         free(name);
+        return;
     }
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
-        const char *value = json_string_value(json_object_get(e->config, keys[i]));
-        if (value) SAY("%s%s %s", n ? ", " : "", keys[i], MHLA_QUOTE(value));
+    if (e->index) {
+        fprintf(out, "model_index.json of a pipeline");
+        say_key(out, e->index, "_class_name");
     }
-    if (e->config && n == 0) SAY("config.json without model_type, _class_name, architecture or model");
+    if (e->config) {
+        fprintf(out, "config.json");
+        for (int i = 0; i < NAMING; i++) say_key(out, e->config, naming[i]);
+        if (!mhla_evidence_named(e)) fprintf(out, " without model_type, _class_name, architecture or model");
+    }
     const int64_t tensors = e->file ? mhla_safetensors_count(e->file) : 0;
-    if (tensors > 0) SAY("%s%lld tensors (", n ? ", " : "", (long long)tensors);
+    if (e->file) fprintf(out, "%s%lld tensors", e->config ? ", " : "no config.json, ", (long long)tensors);
     for (int64_t i = 0; i < tensors && i < 3; i++)
-        SAY("%s%s", i ? ", " : "", MHLA_QUOTE(mhla_safetensors_at(e->file, i)->name));
-    if (tensors > 0) SAY(tensors > 3 ? ", ...)" : ")");
-#undef SAY
+        fprintf(out, "%s%s", i ? ", " : ": ", MHLA_QUOTE(mhla_safetensors_at(e->file, i)->name));
+    if (tensors > 3) fprintf(out, " and more");
+    if (e->index == NULL && e->config == NULL && e->file == NULL)
+        fprintf(out, "no config.json here, nor in best/ or last/, no model_index.json, no weights");
 }
 
 mhla_status mhla_architecture_detect(const mhla_architecture **found, const mhla_evidence *e) {
-    char said[512], known[1024] = "", both[128] = "";
+    const mhla_architecture *match = NULL;
     int matches = 0;
     *found = NULL;
-    for (int i = 0; i < COUNT; i++) {
-        const size_t n = strlen(known), m = strlen(both);
-        snprintf(known + n, sizeof known - n, "%s%s: %s", i ? "; " : "", list[i]->name, list[i]->known);
-        if (!list[i]->fits(e)) continue;
-        matches++;
-        *found = list[i];
-        snprintf(both + m, sizeof both - m, "%s%s", m ? " and " : "", list[i]->name);
+    for (int i = 0; i < COUNT; i++)
+        if (list[i]->fits(e)) {
+            matches++;
+            match = list[i];
+        }
+    if (matches == 1) {
+        *found = match;
+        return MHLA_OK;
     }
-    if (matches == 1) return MHLA_OK;
-    *found = NULL;
-    describe(said, sizeof said, e);
-    return matches ? mhla_fail(MHLA_EDATA, "%s: this could be %s. Found: %s", e->path, both, said)
-                   : mhla_fail(MHLA_ENOTSUP, "%s: not a model that is known here. Found: %s. Known are %s", e->path,
-                               said, known);
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&text, &size); /* as long as it has to be, however many architectures there are */
+    if (out == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for a message");
+    const int nothing = e->gguf == NULL && e->index == NULL && e->config == NULL && e->file == NULL;
+    fprintf(out, matches ? "this could be" : nothing ? "neither a model nor a run" : "not a model that is known here");
+    for (int i = 0, n = 0; matches && i < COUNT; i++)
+        if (list[i]->fits(e)) fprintf(out, "%s %s", n++ ? " and" : "", list[i]->name);
+    fprintf(out, ". Found: ");
+    describe(out, e);
+    fprintf(out, ". Known are ");
+    for (int i = 0; i < COUNT; i++) fprintf(out, "%s%s: %s", i ? "; " : "", list[i]->name, list[i]->known);
+    const mhla_status status = fclose(out) != 0
+                                   ? mhla_fail(MHLA_ENOMEM, "no memory for a message")
+                                   : mhla_fail(matches || nothing ? MHLA_EDATA : MHLA_ENOTSUP, "%s: %s", e->path, text);
+    free(text);
+    return status;
 }

@@ -42,7 +42,7 @@ static mhla_status make(mhla_model **model, const mhla_architecture *a, const mh
 }
 
 mhla_status mhla_model_of_recipe(mhla_model **model, mhla_role role, const mhla_recipe *given, const char *prefix) {
-    char key[64];
+    char key[MHLA_RECIPE_KEY];
     snprintf(key, sizeof key, "%smodel", prefix);
     const char *preset = mhla_recipe_text(given, key);
     const mhla_architecture *a = mhla_architecture_of_preset(preset);
@@ -54,19 +54,23 @@ mhla_status mhla_model_of_recipe(mhla_model **model, mhla_role role, const mhla_
     return make(model, a, given, prefix);
 }
 
+static mhla_status no_preset(const char *wrong) {
+    char *all = NULL, name[64];
+    size_t size = 0;
+    FILE *out = open_memstream(&all, &size);
+    if (out == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for a message");
+    for (int i = 0; mhla_model_preset(i, name) == MHLA_OK; i++) fprintf(out, " %s", name);
+    const mhla_status status = fclose(out) != 0
+                                   ? mhla_fail(MHLA_ENOMEM, "no memory for a message")
+                                   : mhla_fail(MHLA_EINVAL, "%s is no model: there are%s", MHLA_QUOTE(wrong), all);
+    free(all);
+    return status;
+}
+
 mhla_status mhla_model_outline(mhla_model **model, const char *preset, const char *const *settings, int count) {
     *model = NULL;
     const mhla_architecture *a = mhla_architecture_of_preset(preset);
-    if (a == NULL) {
-        char all[1024] = "";
-        for (int i = 0; (a = mhla_architecture_at(i)) != NULL; i++) {
-            const size_t n = strlen(all);
-            snprintf(all + n, sizeof all - n, "%s%s", i ? " " : "", a->presets);
-        }
-        for (char *at = all; *at; at++)
-            if (*at == '|') *at = ' ';
-        return mhla_fail(MHLA_EINVAL, "%s is no model: there are %s", MHLA_QUOTE(preset), all);
-    }
+    if (a == NULL) return no_preset(preset);
     mhla_recipe *recipe = NULL;
     mhla_status status = mhla_recipe_create(&recipe, a->rows());
     if (status == MHLA_OK) status = mhla_recipe_set(recipe, "model", preset);
@@ -153,6 +157,8 @@ const char *mhla_model_class_name(const mhla_model *m, int i) {
 
 /* ---- Files ------------------------------------------------------------------------------------------------------- */
 
+static const char *const places[] = {"", "/best", "/last"}; /* of config.json in a model's folder or a run's */
+
 /* Is something there that can be opened as a file, or told why not? */
 static int is_file(const char *folder, const char *name) {
     char path[PATH];
@@ -170,7 +176,6 @@ mhla_status mhla_model_locate(const char *path, const char *which, char *folder,
     if (strlen(path) + 32 > size) return mhla_fail(MHLA_EIO, "%.60s...: the path is too long", path);
     snprintf(folder, size, "%s", path);
     if (S_ISDIR(info.st_mode)) {
-        static const char *const places[] = {"", "/best", "/last"};
         for (int i = 0; i < 3; i++) {
             snprintf(folder, size, "%s%s", path, places[i]);
             if (!is_file(folder, "config.json")) continue;
@@ -265,7 +270,7 @@ static int is_bare(const char *path) {
     return ends && !is_file(slash ? folder : ".", "config.json");
 }
 
-/* A GGUF file: `path` itself, or the only one of a folder without config.json. *is 0: it is none of these. */
+/* A GGUF file: `path` itself, or the only one of a folder without config.json. *is 0: there is none, 2: there are several. */
 static mhla_status is_gguf(char *file, int *is, const char *path) {
     struct stat info;
     *is = 0;
@@ -288,10 +293,10 @@ static mhla_status is_gguf(char *file, int *is, const char *path) {
     for (struct dirent *e; (e = readdir(folder)) != NULL;) {
         const size_t n = strlen(e->d_name);
         if (n > 5 && strcmp(e->d_name + n - 5, ".gguf") == 0 && ++found == 1)
-            found = snprintf(file, PATH, "%s/%s", path, e->d_name) < PATH ? 1 : 2;
+            found = snprintf(file, PATH, "%s/%s", path, e->d_name) < PATH;
     }
     closedir(folder);
-    *is = found == 1;
+    *is = found < 2 ? found : 2;
     return MHLA_OK;
 }
 
@@ -301,14 +306,34 @@ typedef struct sources {
     char folder[PATH], weights[PATH], config[PATH + 16];
     mhla_safetensors *file;
     mhla_gguf *gguf;
-    json_t *tree;
+    json_t *tree, *index;
 } sources;
+
+static mhla_status load_object(json_t **tree, const char *path) {
+    MHLA_TRY(mhla_json_load(tree, path));
+    return json_is_object(*tree) ? MHLA_OK : mhla_fail(MHLA_EDATA, "%s: no JSON object", path);
+}
+
+/* A folder that is neither a model nor a run: a pipeline, which has an index, or nothing that is known. */
+static mhla_status look_into_folder(sources *s, const char *path, int *done) {
+    struct stat info;
+    *done = stat(path, &info) == 0 && S_ISDIR(info.st_mode) && strlen(path) < PATH - 32;
+    for (int i = 0; i < 3 && *done; i++) {
+        snprintf(s->folder, sizeof s->folder, "%s%s", path, places[i]);
+        if (is_file(s->folder, "config.json")) *done = 0;
+    }
+    if (!*done || !is_file(path, "model_index.json")) return MHLA_OK;
+    snprintf(s->config, sizeof s->config, "%s/model_index.json", path);
+    MHLA_TRY(load_object(&s->index, s->config));
+    s->e.index = s->index;
+    return MHLA_OK;
+}
 
 static mhla_status look_at(sources *s, const char *path, const char *which) {
     int gguf = 0;
     s->e.path = path;
     if (which == NULL) MHLA_TRY(is_gguf(s->weights, &gguf, path));
-    if (gguf) {
+    if (gguf == 1) {
         MHLA_TRY(mhla_gguf_open(&s->gguf, s->weights));
         snprintf(s->folder, sizeof s->folder, "%s", s->weights);
         s->e.gguf = s->gguf;
@@ -319,12 +344,20 @@ static mhla_status look_at(sources *s, const char *path, const char *which) {
         s->e.file = s->file;
         return MHLA_OK;
     }
+    int done = 0;
+    if (which == NULL) MHLA_TRY(look_into_folder(s, path, &done));
+    if (done && gguf && s->index == NULL)
+        return mhla_fail(MHLA_EDATA, "%s: several .gguf files: name one of them", path);
+    if (done) return MHLA_OK;
     MHLA_TRY(mhla_model_locate(path, which, s->folder, s->weights, sizeof s->folder - 16));
     snprintf(s->config, sizeof s->config, "%s/config.json", s->folder);
-    MHLA_TRY(mhla_json_load(&s->tree, s->config));
-    if (!json_is_object(s->tree)) return mhla_fail(MHLA_EDATA, "%s: no JSON object", s->config);
+    MHLA_TRY(load_object(&s->tree, s->config));
+    s->e = (mhla_evidence){.path = path, .config = s->tree, .config_path = s->config};
+    /* what another program's model is comes before how its weights are called */
+    const mhla_architecture *a;
+    if (mhla_evidence_named(&s->e)) MHLA_TRY(mhla_architecture_detect(&a, &s->e));
     MHLA_TRY(mhla_safetensors_open(&s->file, s->weights));
-    s->e = (mhla_evidence){.path = path, .config = s->tree, .config_path = s->config, .file = s->file};
+    s->e.file = s->file;
     return MHLA_OK;
 }
 
@@ -370,6 +403,7 @@ static mhla_status open_model(mhla_model **model, const char *path, const mhla_o
     mhla_safetensors_close(s->file);
     mhla_gguf_close(s->gguf);
     json_decref(s->tree);
+    json_decref(s->index);
     free(s);
     if (status != MHLA_OK) {
         mhla_model_free(m);

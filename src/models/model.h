@@ -18,17 +18,10 @@ typedef struct mhla_evidence {
     const char *path;             /* as given */
     const json_t *config;         /* config.json, an object, or NULL */
     const char *config_path;      /* for messages; NULL without */
+    const json_t *index;          /* model_index.json, an object: a pipeline of several models; or NULL */
     const mhla_safetensors *file; /* the tensors, or NULL */
     const struct mhla_gguf *gguf; /* a GGUF file, or NULL; then there is nothing else */
 } mhla_evidence;
-
-typedef enum mhla_role {
-    MHLA_ROLE_CLASSIFIER,
-    MHLA_ROLE_DENOISER,
-    MHLA_ROLE_DECODER,
-    MHLA_ROLE_ENCODER,
-    MHLA_ROLE_AUTOENCODER
-} mhla_role;
 
 typedef struct mhla_architecture {
     const char *name;                     /* "deit" */
@@ -37,7 +30,8 @@ typedef struct mhla_architecture {
     const char *known;                    /* what its files say of themselves, for the message that nothing matched */
     const char *presets;                  /* "deit_nano|deit_tiny|..." */
     const mhla_recipe_row *(*rows)(void); /* its settings */
-    /* Are these files a model of this architecture? Exactly one must say so. */
+    /* Are these files a model of this architecture? Exactly one must say so. A config.json that names what it is of
+     * (mhla_evidence_named) is asked before its tensors are opened: names of tensors count where nothing else does. */
     int (*fits)(const mhla_evidence *e);
 
     /* A network of what a recipe says, or of files. Parameters are zeros. */
@@ -83,7 +77,9 @@ struct mhla_model {
 const mhla_architecture *mhla_architecture_at(int i);
 /* The one that has this preset, or NULL. */
 const mhla_architecture *mhla_architecture_of_preset(const char *preset);
-/* The one whose files these are. MHLA_EDATA lists what was found and what is supported if none or several match. */
+/* Does config.json or model_index.json say by name what it is of? */
+int mhla_evidence_named(const mhla_evidence *e);
+/* The one whose files these are. MHLA_ENOTSUP (none) or MHLA_EDATA (several, or no files) lists what was found and what is supported. */
 mhla_status mhla_architecture_detect(const mhla_architecture **found, const mhla_evidence *e);
 int mhla_architecture_has(const mhla_architecture *a, mhla_role role);
 const char *mhla_role_name(mhla_role role); /* "an image classifier" */

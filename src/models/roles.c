@@ -16,6 +16,10 @@ mhla_status mhla_model_need(const mhla_model *m, mhla_role role) {
     return mhla_fail(MHLA_EINVAL, "the model is %s: this needs %s", m->architecture->what, mhla_role_name(role));
 }
 
+int mhla_model_has(const mhla_model *m, mhla_role role) {
+    return m && (unsigned)role <= MHLA_ROLE_AUTOENCODER && mhla_architecture_has(m->architecture, role);
+}
+
 /* Samples of so many tokens that go through a network at once. */
 static int64_t piece_of(const mhla_model *m, int64_t tokens) {
     const int64_t most = (int64_t)PIECE * mhla_context_threads(m->context);

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "core/status.h"
+#include "file/text.h"
 
 typedef struct made {
     struct made *next;
@@ -66,7 +67,11 @@ static mhla_status set_field(void *config, const mhla_settings *table, const mhl
                              const char *key) {
     void *to = (char *)config + f->at;
     switch (f->kind) {
-    case MHLA_SETTING_TEXT: snprintf(to, MHLA_SETTING_CHARS, "%s", mhla_recipe_text(given, key)); break;
+    case MHLA_SETTING_TEXT:
+        if (snprintf(to, MHLA_SETTING_CHARS, "%s", mhla_recipe_text(given, key)) >= MHLA_SETTING_CHARS)
+            return mhla_fail(MHLA_EINVAL, "%s is %s: at most %d bytes", f->row.name,
+                             MHLA_QUOTE(mhla_recipe_text(given, key)), MHLA_SETTING_CHARS - 1);
+        break;
     case MHLA_SETTING_CHOICE: *(int *)to = choice_index(f->row.choices, mhla_recipe_text(given, key)); break;
     case MHLA_SETTING_MIX: {
         mhla_mix_init mix;
@@ -88,10 +93,12 @@ static mhla_status set_field(void *config, const mhla_settings *table, const mhl
 
 mhla_status mhla_settings_take(void *config, const mhla_settings *table, int first, int last, const mhla_recipe *given,
                                const char *prefix) {
-    char key[96];
+    char key[MHLA_RECIPE_KEY];
     for (int i = first; i < last; i++) {
         const mhla_setting *f = &table->fields[i];
-        snprintf(key, sizeof key, "%s%s", prefix, f->row.name);
+        if (snprintf(key, sizeof key, "%s%s", prefix, f->row.name) >= (int)sizeof key)
+            return mhla_fail(MHLA_EINVAL, "the key %s is too long: at most %d characters with \"%s\" in front",
+                             MHLA_QUOTE(f->row.name), MHLA_RECIPE_KEY - 1, prefix);
         if (mhla_recipe_has(given, key)) MHLA_TRY(set_field(config, table, f, given, key));
     }
     return MHLA_OK;

@@ -63,10 +63,9 @@ typedef struct table {
 } table;
 
 static int add_row(table *t, const mhla_recipe_row *r, const char *prefix) {
-    char name[96];
-    snprintf(name, sizeof name, "%s%s", prefix, r->name);
-    for (int i = 0; i < t->count; i++)
-        if (strcmp(t->rows[i].name, name) == 0) return 1;
+    const size_t n = strlen(prefix);
+    for (int i = 0; i < t->count; i++) /* the first that has it: tasks and architectures share keys */
+        if (strncmp(t->rows[i].name, prefix, n) == 0 && strcmp(t->rows[i].name + n, r->name) == 0) return 1;
     if (t->count + 1 >= t->capacity) {
         const int capacity = t->capacity ? 2 * t->capacity : 128;
         mhla_recipe_row *rows = realloc(t->rows, (size_t)capacity * sizeof *rows);
@@ -74,8 +73,13 @@ static int add_row(table *t, const mhla_recipe_row *r, const char *prefix) {
         t->rows = rows;
         t->capacity = capacity;
     }
+    const size_t m = strlen(r->name) + 1;
+    char *name = malloc(n + m);
+    if (name == NULL) return 0;
+    memcpy(name, prefix, n);
+    memcpy(name + n, r->name, m);
     t->rows[t->count] = *r;
-    if ((t->rows[t->count].name = strdup(name)) == NULL) return 0;
+    t->rows[t->count].name = name;
     t->rows[++t->count] = (mhla_recipe_row){0};
     return 1;
 }
@@ -191,6 +195,7 @@ mhla_status mhla_task_find(const mhla_task **task, const mhla_architecture **arc
 mhla_status mhla_recipe_query(int i, mhla_recipe_key *key) {
     static const char *const kinds[] = {"yes or no", "integer", "number", "text", "integers", "numbers", "texts"};
     const mhla_recipe_row *rows = mhla_train_rows(NULL, NULL);
+    if (rows == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for a table of settings");
     for (int k = 0; k <= i; k++)
         if (rows[k].name == NULL) return MHLA_ERANGE;
     const mhla_recipe_row *r = &rows[i];

@@ -364,10 +364,30 @@ static void damage(void **state) {
     mhla_recipe_free(r);
 }
 
+/* A table is checked before anything is read by it. */
+static void tables(void **state) {
+    (void)state;
+    static const mhla_recipe_row twice[] = {
+        {"a.b", MHLA_RECIPE_INT, "0", 0, 0, NULL, ""}, {"a.b", MHLA_RECIPE_TEXT, NULL, 0, 0, NULL, ""}, {0}};
+    char name[MHLA_RECIPE_KEY + 1];
+    memset(name, 'k', sizeof name);
+    mhla_recipe_row longest[] = {{name, MHLA_RECIPE_INT, "7", 0, 0, NULL, ""}, {0}};
+    mhla_recipe *r;
+    ASSERT_FAILS(mhla_recipe_create(&r, twice), MHLA_EINVAL, "\"a.b\" is in the table twice");
+    name[MHLA_RECIPE_KEY] = '\0';
+    ASSERT_FAILS(mhla_recipe_create(&r, longest), MHLA_EINVAL, "is too long: at most 63 characters");
+    assert_null(r);
+    name[MHLA_RECIPE_KEY - 1] = '\0';
+    ASSERT_OK(mhla_recipe_create(&r, longest));
+    assert_int_equal(mhla_recipe_int(r, name), 7);
+    mhla_recipe_free(r);
+    ASSERT_FAILS(mhla_recipe_create(&r, NULL), MHLA_ENOMEM, "no memory");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(defaults), cmocka_unit_test(toml),  cmocka_unit_test(toml_forms), cmocka_unit_test(refused),
-        cmocka_unit_test(json),     cmocka_unit_test(flags), cmocka_unit_test(damage),
+        cmocka_unit_test(json),     cmocka_unit_test(flags), cmocka_unit_test(damage),     cmocka_unit_test(tables),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

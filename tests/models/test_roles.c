@@ -154,7 +154,11 @@ static void missing_roles(void **state) {
     static const mhla_role others[] = {MHLA_ROLE_CLASSIFIER, MHLA_ROLE_DECODER, MHLA_ROLE_ENCODER,
                                        MHLA_ROLE_AUTOENCODER};
     ASSERT_OK(mhla_model_need(model, MHLA_ROLE_DENOISER));
+    assert_int_equal(mhla_model_has(model, MHLA_ROLE_DENOISER), 1);
+    assert_int_equal(mhla_model_has(model, (mhla_role)99), 0);
+    assert_int_equal(mhla_model_has(NULL, MHLA_ROLE_DENOISER), 0);
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        assert_int_equal(mhla_model_has(model, others[i]), 0);
         ASSERT_FAILS(mhla_model_need(model, others[i]), MHLA_EINVAL, "the model is a toy denoiser: this needs ");
         assert_non_null(strstr(mhla_message(), mhla_role_name(others[i])));
     }

@@ -58,8 +58,8 @@ static inline const mhla_lm_group *mhla_lm_group_of(const mhla_lm_config *c, int
 mhla_status mhla_lm_preset(mhla_lm_config *c, const char *model, const char *mixer);
 
 /* The keys of `key=value`: rows as a recipe wants them, without values of their own (presets give those), ended by an
- * empty one: those of the decoder, of every mixer, and of every mixer once more with its group before their names. NULL and a message if
- * mixers disagree about a key, or without memory. Preset, then what `given`, a recipe of these rows with `prefix` before their names, was
+ * empty one: those of the decoder, of every mixer, and of every mixer once more with its group before their names. NULL without memory.
+ * Preset, then what `given`, a recipe of these rows with `prefix` before their names, was
  * given. */
 const mhla_recipe_row *mhla_lm_rows(void);
 mhla_status mhla_lm_from_recipe(mhla_lm_config *c, const mhla_recipe *given, const char *prefix);

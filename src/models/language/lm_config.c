@@ -46,11 +46,9 @@ typedef struct rows {
 } rows;
 
 static mhla_status add_row(rows *r, const mhla_recipe_row *row, const char *prefix, const char *about) {
-    char name[64], help[192];
-    const int n = snprintf(name, sizeof name, "%s%s", prefix, row->name);
-    const int h = snprintf(help, sizeof help, "%s%s", about, row->help);
-    if (n >= (int)sizeof name || h >= (int)sizeof help)
-        return mhla_fail(MHLA_EINVAL, "the key %s%s or its help is too long", prefix, row->name);
+    char name[MHLA_RECIPE_KEY + 1], help[192]; /* a name that is cut here is too long for every recipe */
+    snprintf(name, sizeof name, "%s%s", prefix, row->name);
+    snprintf(help, sizeof help, "%s%s", about, row->help);
     if (r->count + 1 >= r->capacity) {
         const int capacity = r->capacity ? 2 * r->capacity : 64;
         mhla_recipe_row *all = realloc(r->all, (size_t)capacity * sizeof *all);
@@ -68,19 +66,17 @@ static mhla_status add_row(rows *r, const mhla_recipe_row *row, const char *pref
 
 static int same_text(const char *a, const char *b) { return a == b || (a && b && strcmp(a, b) == 0); }
 
-/* Where several mixers have a key, its meaning must be the same: the first one's row stands for all. */
+/* Where several mixers have a key, its meaning must be the same: the first one's row stands for all. One that means something else is in
+ * the table twice, which no recipe takes. */
 static mhla_status add_shared(rows *r, const mhla_recipe_row *row) {
     char owners[128] = "";
     const mhla_mixer *m;
     int others = 0;
     for (int i = 0; i < r->count; i++) {
         const mhla_recipe_row *x = &r->all[i];
-        if (strcmp(x->name, row->name) != 0) continue;
-        if (x->type == row->type && x->least == row->least && x->most == row->most &&
+        if (strcmp(x->name, row->name) == 0 && x->type == row->type && x->least == row->least && x->most == row->most &&
             same_text(x->choices, row->choices))
             return MHLA_OK;
-        return mhla_fail(MHLA_EINVAL, "the key %s means different things to two mixers, or to one and the decoder",
-                         row->name);
     }
     for (int i = 0; (m = mhla_mixer_at(i)) != NULL; i++) {
         const size_t n = strlen(owners);
@@ -96,8 +92,6 @@ static mhla_status add_shared(rows *r, const mhla_recipe_row *row) {
 static mhla_status add_mixer(rows *r, const mhla_mixer *m) {
     char prefix[32], about[64];
     const mhla_recipe_row layers = {"layers", MHLA_RECIPE_INTS, NULL, 0, MHLA_LM_LAYERS - 1, NULL, m->name};
-    if (m->bytes > MHLA_MIXER_BYTES)
-        return mhla_fail(MHLA_EINVAL, "settings of %s are larger than %d bytes", m->name, MHLA_MIXER_BYTES);
     snprintf(prefix, sizeof prefix, "%s_", m->group);
     snprintf(about, sizeof about, "in %s_layers: ", m->group);
     MHLA_TRY(add_row(r, &layers, prefix, "hybrid: layers of "));
@@ -165,8 +159,9 @@ static void take_size(mhla_lm_config *c, const mhla_lm_size *size) {
 }
 
 mhla_lm_group *mhla_lm_add_group(mhla_lm_config *c, const mhla_mixer *mixer, const mhla_lm_size *size) {
-    if (c->groups > MHLA_LM_LAYERS) {
-        mhla_fail(MHLA_EINVAL, "more than %d groups of layers", MHLA_LM_LAYERS);
+    if (c->groups > MHLA_LM_LAYERS || mixer->bytes > MHLA_MIXER_BYTES) {
+        mhla_fail(MHLA_EINVAL, "%d groups of layers, the last one with %zu bytes of settings: at most %d and %d",
+                  c->groups, mixer->bytes, MHLA_LM_LAYERS, MHLA_MIXER_BYTES);
         return NULL;
     }
     mhla_lm_group *g = &c->group[c->groups++];
@@ -206,8 +201,7 @@ mhla_status mhla_lm_preset(mhla_lm_config *c, const char *model, const char *mix
     take_size(c, size);
     for (int i = 0; (m = mhla_mixer_at(i)) != NULL && strcmp(m->name, mixer) != 0; i++) c->attention = i + 1;
     if (m == NULL) return mhla_fail(MHLA_EINVAL, "there is no attention \"%.40s\"", mixer);
-    mhla_lm_add_group(c, m, size);
-    return mhla_lm_settle(c);
+    return mhla_lm_add_group(c, m, size) ? mhla_lm_settle(c) : MHLA_EINVAL;
 }
 
 /* ---- Recipes ---- */
@@ -224,6 +218,7 @@ mhla_status mhla_lm_from_recipe(mhla_lm_config *c, const mhla_recipe *given, con
     c->attention = attention;
     MHLA_TRY(mhla_settings_take(c, &mhla_lm_table, MHLA_LM_CHOOSE, mhla_lm_table.count, given, prefix));
     mhla_lm_group *rule = mhla_lm_add_group(c, mhla_mixer_at(attention), size);
+    if (rule == NULL) return MHLA_EINVAL;
     MHLA_TRY(mhla_settings_take(&rule->settings, &rule->mixer->keys, 0, rule->mixer->keys.count, given, prefix));
     for (int i = 0; (m = mhla_mixer_at(i)) != NULL; i++) {
         snprintf(key, sizeof key, "%s%s_layers", prefix, m->group);

@@ -133,6 +133,7 @@ static mhla_status read_rule(mhla_lm_config *c, const json_t *tree, const mhla_s
                          : strcmp(type, "gla") == 0 ? " with the tensors of GLA"
                                                     : "");
     mhla_lm_group *g = mhla_lm_add_group(c, rule, NULL);
+    if (g == NULL) return mhla_blame(MHLA_EINVAL, path);
     MHLA_TRY(mhla_settings_read(&g->settings, &rule->keys, 0, tree, path));
     return rule->read ? rule->read(&g->settings, c, tree, path) : MHLA_OK;
 }

@@ -19,14 +19,12 @@ static json_t *tree(const void *net) { return mhla_deit_config_tree(mhla_deit_co
 
 /* Ours name the preset under `model`, timm's the architecture; a config.json that names neither stands for its tensors. */
 static int fits(const mhla_evidence *e) {
-    const json_t *model = json_object_get(e->config, "model"),
-                 *architecture = json_object_get(e->config, "architecture");
-    if (e->config == NULL || json_object_get(e->config, "model_type")) return 0;
-    if (model || architecture) {
-        const char *name = json_string_value(model ? model : architecture);
-        return name && strncmp(name, "deit_", 5) == 0;
-    }
-    return e->file && mhla_safetensors_find(e->file, "patch_embed.proj.weight") &&
+    const char *model = json_string_value(json_object_get(e->config, "model")),
+               *architecture = json_string_value(json_object_get(e->config, "architecture"));
+    if ((model && strncmp(model, "deit_", 5) == 0) || (architecture && strncmp(architecture, "deit_", 5) == 0))
+        return 1;
+    return e->config && !mhla_evidence_named(e) && e->file &&
+           mhla_safetensors_find(e->file, "patch_embed.proj.weight") &&
            mhla_safetensors_find(e->file, "blocks.0.norm1.weight");
 }
 
@@ -83,7 +81,9 @@ const mhla_architecture mhla_architecture_deit = {
     .name = "deit",
     .kind = "classifier",
     .what = "an image classifier",
-    .known = "config.json with \"model\": \"deit_...\", or timm's with \"architecture\": \"deit_...\"",
+    .known =
+        "config.json with \"model\": \"deit_...\", timm's with \"architecture\": \"deit_...\", or one without any such "
+        "name beside patch_embed and blocks tensors",
     .presets = MHLA_DEIT_PRESETS,
     .rows = mhla_deit_rows,
     .fits = fits,
