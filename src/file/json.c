@@ -363,8 +363,9 @@ mhla_status mhla_jsonl_open(mhla_jsonl *log, const char *path) {
         close(fd);
         return mhla_fail(MHLA_EIO, "%s: not a regular file", path);
     }
+    /* its name must be on the disk before whoever flushes its lines relies on them */
     if (fstat(fd, &info) == 0 && (end = whole_lines(fd, info.st_size)) >= 0 &&
-        (end == info.st_size || ftruncate(fd, end) == 0)) {
+        (end == info.st_size || ftruncate(fd, end) == 0) && mhla_file_sync_folder(path) == 0) {
         log->fd = fd;
         return MHLA_OK;
     }
