@@ -275,8 +275,9 @@ static mhla_status converse(speaker *s, talk *t) {
         while (n > 0 && (line[n - 1] == '\n' || line[n - 1] == '\r')) n--;
         line[n] = '\0';
         if (n == 0) continue;
-        if (strcmp(line, "/exit") == 0 || strcmp(line, "/quit") == 0) break;
-        if (strcmp(line, "/reset") == 0) {
+        const int whole = strlen(line) == (size_t)n; /* no zero byte in it */
+        if (whole && (strcmp(line, "/exit") == 0 || strcmp(line, "/quit") == 0)) break;
+        if (whole && strcmp(line, "/reset") == 0) {
             result = begin_anew(s, t);
             if (result != MHLA_OK) break;
             continue;

@@ -3,6 +3,7 @@
 #include <mhla/lab.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli.h"
 #include "reproduce.h"
@@ -25,12 +26,16 @@ static void usage(FILE *out) {
                  "  mhla reproduce EXPERIMENT --help   its options\n");
 }
 
+/* Before and after what can be stopped, and where nothing can: the exit code is that of a stopped run all the same. */
+static void on_signal(int number) { _exit(128 + number); }
+
 int cmd_reproduce(int argc, char **argv) {
     mhla_lab_info info = {.size = sizeof info};
     if (argc < 1 || strcmp(argv[0], "--help") == 0 || strcmp(argv[0], "-h") == 0) {
         usage(stdout);
         return CLI_OK;
     }
+    interrupt_watch(on_signal);
     if (strcmp(argv[0], "mqar") == 0) return reproduce_mqar(argc - 1, argv + 1);
     for (int i = 0; mhla_lab_query(i, &info) == MHLA_OK; i++)
         if (strcmp(argv[0], info.name) == 0) return reproduce_lab(info.name, argc - 1, argv + 1);

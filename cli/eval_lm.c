@@ -1,5 +1,6 @@
 /* mhla eval of a language model: perplexity over texts, by position, by storage type; questions with choices. */
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -93,10 +94,24 @@ static void log_question(const questions_log *log, const mhla_choice_event *e) {
     json_put_to(NULL);
 }
 
+/* Opens the file of --log-samples before anything is computed. A FIFO that nobody reads is refused instead of waited for. What
+ * is in the file stays until there is a line to write. */
+static FILE *open_samples(const char *path) {
+    const int fd = open(path, O_WRONLY | O_CREAT | O_NONBLOCK | O_CLOEXEC, 0666);
+    FILE *file = fd >= 0 && fcntl(fd, F_SETFL, 0) == 0 ? fdopen(fd, "w") : NULL;
+    if (file == NULL && fd >= 0) close(fd);
+    return file;
+}
+
 static void take_question(void *user, const mhla_choice_event *event) {
     static double shown;
+    static int emptied;
     const questions_log *log = user;
-    if (log->file) log_question(log, event);
+    if (log->file) {
+        if (!emptied) (void)!ftruncate(fileno(log->file), 0); /* a pipe has nothing to lose */
+        emptied = 1;
+        log_question(log, event);
+    }
     if (!log->bar || now_seconds() - shown < 0.2) return;
     shown = now_seconds();
     fprintf(stderr, "\r%lld questions\033[K", (long long)event->question + 1);
@@ -279,7 +294,7 @@ int eval_language(mhla_model *model, const eval_options *o) {
         mhla_model_free(model);
         return CLI_FAILED;
     }
-    FILE *samples = o->samples && status == MHLA_OK ? fopen(o->samples, "w") : NULL;
+    FILE *samples = o->samples && status == MHLA_OK ? open_samples(o->samples) : NULL;
     int unwritten = o->samples && status == MHLA_OK && samples == NULL ? errno : 0;
     while (status == MHLA_OK && !unwritten) {
         status = evaluate(model, &rows[n], eval_storage(o->storage, n), documents, o, samples);

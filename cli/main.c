@@ -1,5 +1,6 @@
 /* The program: a table of verbs. To add one, write cmd_<verb>.c, declare it in cli.h and give it a row here. */
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -72,25 +73,17 @@ static void file_lost(const char *path) {
     _exit(CLI_FAILED);
 }
 
-int main(int argc, char **argv) {
-    if (argc > 0) cli_program = argv[0];
-    if (argc < 2) {
-        usage(stderr);
-        return CLI_USAGE;
-    }
-    wait_briefly(argv);
-    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is told like a full disk, and what was begun of it removed */
-    mhla_files_watch(file_lost);
+/* Whoever starts us may have closed standard input, output or error: the next file that is opened would take its number, and
+ * messages would go into that file. What is put there fails as a closed one does. */
+static void keep_standard_numbers(void) {
+    for (int fd = 0; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0) (void)!open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+}
+
+static int run(int argc, char **argv) {
     const char *name = argv[1];
     for (int i = 0; i < VERBS; i++)
-        if (strcmp(name, verbs[i].name) == 0) {
-            const int code = verbs[i].run(argc - 2, argv + 2);
-            errno = 0;
-            if (fflush(stdout) == 0 && !ferror(stdout)) return code;
-            /* why an earlier write failed is not known any more */
-            fprintf(stderr, "mhla: standard output: %s\n", errno ? strerror(errno) : "it could not be written");
-            return CLI_FAILED;
-        }
+        if (strcmp(name, verbs[i].name) == 0) return verbs[i].run(argc - 2, argv + 2);
     if (strcmp(name, "--version") == 0 && argc == 2) {
         printf("mhla %s\n", mhla_version());
         return CLI_OK;
@@ -101,4 +94,22 @@ int main(int argc, char **argv) {
     }
     fprintf(stderr, "mhla: \"%s\" is no verb; mhla --help lists them\n", name);
     return CLI_USAGE;
+}
+
+int main(int argc, char **argv) {
+    keep_standard_numbers();
+    if (argc > 0) cli_program = argv[0];
+    if (argc < 2) {
+        usage(stderr);
+        return CLI_USAGE;
+    }
+    wait_briefly(argv);
+    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is told like a full disk, and what was begun of it removed */
+    mhla_files_watch(file_lost);
+    const int code = run(argc, argv);
+    errno = 0;
+    if (fflush(stdout) == 0 && !ferror(stdout)) return code;
+    /* why an earlier write failed is not known any more */
+    fprintf(stderr, "mhla: standard output: %s\n", errno ? strerror(errno) : "it could not be written");
+    return CLI_FAILED;
 }

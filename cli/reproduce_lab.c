@@ -30,7 +30,7 @@ static mhla_lab *running;
 static const char stopped[] = "Stopped. The same command goes on where it was.\n";
 
 static void on_signal(int number) {
-    if (mhla_lab_stop(running)) return;
+    if (running && mhla_lab_stop(running)) return;
     (void)!write(STDERR_FILENO, stopped, sizeof stopped - 1);
     _exit(128 + number); /* a part that cannot be stopped is made again the next time */
 }

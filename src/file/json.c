@@ -24,8 +24,14 @@ static size_t large_integer(const char *text, size_t size, int negative) {
     return n > 19 || memcmp(text, most[negative], 19) > 0 ? n : 0;
 }
 
+/* Python's json writes Infinity, which JSON does not know: so do some models' configs, for a limit that there is not. */
+static size_t infinity(const char *text, size_t size) {
+    static const char word[] = "Infinity";
+    return size >= sizeof word - 1 && memcmp(text, word, sizeof word - 1) == 0 ? sizeof word - 1 : 0;
+}
+
 /* jansson would nest 2048 deep and allocate some fifty bytes for each "0," of a file: count before parsing. It refuses
- * integers beyond int64: *large says that there are some. */
+ * integers beyond int64 and Infinity: *large says that there are some. */
 static mhla_status check_limits(const char *text, size_t size, int *large, const char *name) {
     if (size > MHLA_JSON_BYTES)
         return mhla_fail(MHLA_EDATA, "%s: %zu bytes of JSON, more than %d", name, size, MHLA_JSON_BYTES);
@@ -41,6 +47,7 @@ static mhla_status check_limits(const char *text, size_t size, int *large, const
             continue;
         }
         if (c == '"') inside = 1;
+        if (c == 'I') *large |= infinity(text + i, size - i) > 0;
         if (c >= '1' && c <= '9') {
             *large |= large_integer(text + i, size - i, i > 0 && text[i - 1] == '-') > 0;
             while (i + 1 < size && text[i + 1] >= '0' && text[i + 1] <= '9') i++;
@@ -54,7 +61,8 @@ static mhla_status check_limits(const char *text, size_t size, int *large, const
     return MHLA_OK;
 }
 
-/* A copy in which integers beyond int64 end with "e0": to jansson they are reals then, correctly rounded. */
+/* A copy in which integers beyond int64 end with "e0": to jansson they are reals then, correctly rounded. Infinity, which
+ * jansson cannot hold, becomes the largest number. */
 static mhla_status spell_as_reals(mhla_chars *out, const char *text, size_t size) {
     size_t done = 0;
     int inside = 0;
@@ -62,7 +70,15 @@ static mhla_status spell_as_reals(mhla_chars *out, const char *text, size_t size
         const char c = text[i];
         if (c == '"') inside = !inside;
         if (c == '\\' && inside) i++;
-        if (inside || c < '1' || c > '9') continue;
+        if (inside) continue;
+        const size_t word = infinity(text + i, size - i);
+        if (word) {
+            MHLA_TRY(mhla_chars_append(out, text + done, i - done));
+            MHLA_TRY(mhla_chars_append(out, "1.7976931348623157e308", 22));
+            i += word - 1;
+            done = i + 1;
+        }
+        if (c < '1' || c > '9') continue;
         const size_t n = large_integer(text + i, size - i, i > 0 && text[i - 1] == '-');
         while (i + 1 < size && text[i + 1] >= '0' && text[i + 1] <= '9') i++;
         if (n == 0) continue;
@@ -363,8 +379,9 @@ mhla_status mhla_jsonl_open(mhla_jsonl *log, const char *path) {
         close(fd);
         return mhla_fail(MHLA_EIO, "%s: not a regular file", path);
     }
+    /* its name must be on the disk before whoever flushes its lines relies on them */
     if (fstat(fd, &info) == 0 && (end = whole_lines(fd, info.st_size)) >= 0 &&
-        (end == info.st_size || ftruncate(fd, end) == 0)) {
+        (end == info.st_size || ftruncate(fd, end) == 0) && mhla_file_sync_folder(path) == 0) {
         log->fd = fd;
         return MHLA_OK;
     }

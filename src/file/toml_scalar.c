@@ -95,13 +95,18 @@ static int is_date(mhla_toml_type *type, char *text) {
     return take_time(&at) && *at == '\0';
 }
 
-size_t mhla_toml_word(const unsigned char *at, const unsigned char *end) {
+static size_t word(const unsigned char *at, const unsigned char *end) {
     size_t n = 0;
     const size_t size = (size_t)(end - at);
     while (n < size && (mhla_toml_is_bare(at[n]) || at[n] == '+' || at[n] == '.' || at[n] == ':')) n++;
-    if (n == 10 && at[4] == '-' && n + 1 < size && at[n] == ' ' && is_digit(at[n + 1]))
-        n += 1 + mhla_toml_word(at + n + 1, end);
     return n;
+}
+
+/* A date may have a space before its time. */
+size_t mhla_toml_word(const unsigned char *at, const unsigned char *end) {
+    const size_t n = word(at, end), size = (size_t)(end - at);
+    const int more = n == 10 && at[4] == '-' && n + 1 < size && at[n] == ' ' && is_digit(at[n + 1]);
+    return more ? n + 1 + word(at + n + 1, end) : n;
 }
 
 /* ---- Numbers ---- */

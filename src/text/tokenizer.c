@@ -257,15 +257,15 @@ static int is_vocab(const char *text, size_t size) {
     return at < size && text[at] >= '0' && text[at] <= '9';
 }
 
-static file_kind kind_of(const mhla_file *file) {
-    const char *text = (const char *)file->data;
+static file_kind kind_of(const mhla_file *file, const char *path) {
+    const char *text = (const char *)file->data, *dot = strrchr(path, '.');
     size_t at = 0;
     if (mhla_gguf_is(file->data, file->size)) return FILE_GGUF;
     if (file->size > 2 && file->data[0] == 0x1f && file->data[1] == 0x8b) return FILE_GZIP;
     while (at < file->size && strchr(" \t\r\n", text[at]) && text[at]) at++;
     /* {"version": "1.0", ..: a tokenizer.json has no number there */
     if (at < file->size && text[at] == '{') return is_vocab(text + at, file->size - at) ? FILE_VOCAB : FILE_JSON;
-    if (mhla_tiktoken_is(file->data, file->size)) return FILE_TIKTOKEN;
+    if (mhla_tiktoken_is(file->data, file->size) || (dot && strcmp(dot, ".tiktoken") == 0)) return FILE_TIKTOKEN;
     const size_t head = file->size < 64 ? file->size : 64;
     return head > 8 && memmem(text, head, "#version", 8) ? FILE_MERGES : FILE_MODEL;
 }
@@ -291,7 +291,7 @@ static mhla_status open_gzip(mhla_tokenizer **tokenizer, const mhla_file *file, 
     inflateEnd(&z);
     if (status == MHLA_OK && got != Z_STREAM_END) status = mhla_fail(MHLA_EDATA, "%s: not a whole gzip file", path);
     const mhla_file inside = {.data = (const unsigned char *)text.data, .size = text.count};
-    if (status == MHLA_OK && kind_of(&inside) != FILE_MERGES)
+    if (status == MHLA_OK && kind_of(&inside, path) != FILE_MERGES)
         status = mhla_fail(MHLA_ENOTSUP,
                            "%s: what is packed here is no list of merges (its first line has no #version)", path);
     if (status == MHLA_OK) status = mhla_tokenizer_parse_merges(tokenizer, NULL, 0, text.data, text.count, NULL, path);
@@ -330,7 +330,7 @@ static mhla_status open_file(mhla_tokenizer **tokenizer, const char *path) {
     const char *text = (const char *)file.data;
     char *model = NULL;
     mhla_status status = MHLA_OK;
-    const file_kind kind = kind_of(&file);
+    const file_kind kind = kind_of(&file, path);
     switch (kind) {
     case FILE_GGUF: mhla_file_unmap(&file); return mhla_tokenizer_parse_gguf(tokenizer, path);
     case FILE_JSON: status = mhla_tokenizer_parse_json(tokenizer, text, file.size, path); break;

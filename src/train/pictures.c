@@ -29,15 +29,20 @@ mhla_status mhla_pictures_open(mhla_pictures *p, mhla_recipe *recipe) {
         MHLA_TRY(mhla_dataset_shuffle(p->train, 2 * seed));
         MHLA_TRY(mhla_dataset_shuffle(p->test, 2 * seed + 1));
     }
+    const int64_t images = mhla_dataset_count(p->train);
     const struct {
         const char *key;
-        int value;
-    } follow[] = {{"model.classes", mhla_dataset_classes(p->train)},
-                  {"model.channels", mhla_dataset_channels(p->train)}};
-    for (int i = 0; i < 2; i++) {
-        char text[16];
-        snprintf(text, sizeof text, "%d", follow[i].value);
-        if (!mhla_recipe_has(recipe, follow[i].key)) MHLA_TRY(mhla_recipe_set(recipe, follow[i].key, text));
+        int64_t value;
+        int wanted; /* where the recipe leaves it to the data */
+    } follow[] = {
+        {"model.classes", mhla_dataset_classes(p->train), !mhla_recipe_has(recipe, "model.classes")},
+        {"model.channels", mhla_dataset_channels(p->train), !mhla_recipe_has(recipe, "model.channels")},
+        {"train.batch", images,
+         images > 0 && !mhla_recipe_given(recipe, "train.batch") && images < mhla_recipe_int(recipe, "train.batch")}};
+    for (int i = 0; i < 3; i++) {
+        char text[24];
+        snprintf(text, sizeof text, "%lld", (long long)follow[i].value);
+        if (follow[i].wanted) MHLA_TRY(mhla_recipe_set(recipe, follow[i].key, text));
     }
     return MHLA_OK;
 }

@@ -20,7 +20,7 @@ static const mhla_recipe_row own[] = {
 
     {"train.epochs", REAL, "10", 0.001, 100000, NULL, "passes over the training data"},
     {"train.steps", INT, "0", 0, 1e12, NULL, "updates in all; 0: by epochs"},
-    {"train.batch", INT, "64", 1, 65536, NULL, "pictures, or windows of text, of an update"},
+    {"train.batch", INT, "64", 1, 65536, NULL, "pictures, or windows of text, of an update; at most all pictures"},
     {"train.accumulate", INT, "1", 1, 65536, NULL, "the batch in so many parts, one after the other: less memory"},
     {"train.recompute", BOOL, "false", 0, 0, NULL, "compute blocks again in the backward pass: less memory"},
     {"train.optimizer", TEXT, "adamw", 0, 0, "adamw|sgd", "which optimiser"},

@@ -23,6 +23,7 @@ mhla data show -r r.toml -o b.png >b; cmp a b && cmp a.png b.png && echo 'the sa
 mhla data show -r r.toml -o b.png --seed 4 >b; cmp -s a b || echo 'another seed: others'
 mhla data show data -r r.toml -o b.png >b; cmp a b && echo 'the data by its name: the same'
 mhla data show -r r.toml -o b.jpg -n 5 --columns 9 --set augment.mixup=0 --set augment.cutmix=0 | sed 's/picture.*  //'; ls b.jpg
+mhla data show data -o c.png | wc -l; mhla data show data -o c.png -n 50 --set augment.mixup=0.8 | wc -l # fewer pictures than a batch has
 echo '-- refusals'
 mhla data show -r r.toml; echo "-> $?"
 mhla data show a b -o a.png; echo "-> $?"

@@ -30,6 +30,9 @@ echo '-- refusals'
 mhla eval m text.txt --log-samples log.jsonl; echo "-> $?"
 mhla eval m --choices q.jsonl --log-samples no/where; echo "-> $?"
 mhla eval m --choices q.jsonl --log-samples /dev/full; echo "-> $?"
+mkfifo pipe; timeout 60 mhla eval m --choices q.jsonl --log-samples pipe; echo "-> $?"
+cp log.jsonl before.jsonl; mhla eval m --choices none.jsonl --log-samples log.jsonl; echo "-> $?"; cmp log.jsonl before.jsonl
+exec 3<>pipe; mhla eval m --choices q.jsonl --log-samples pipe >/dev/null; sed 2q <&3 | wc -l; exec 3>&- # there is a reader
 mhla eval m; echo "-> $?"
 mhla eval m nothing.txt; echo "-> $?"
 printf '' >empty.txt; mhla eval m empty.txt; echo "-> $?"

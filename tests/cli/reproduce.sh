@@ -52,4 +52,11 @@ mhla reproduce scaling --quick --work w 2>log &
 until grep -q part log; do sleep 0.05; done
 kill -INT $!; wait $!; echo "-> $?"
 tail -n 1 log
+python3 - <<'END' # what cannot go on ends with the same code, not by the signal, which a shell would not tell apart
+import os, signal, subprocess, time
+p = subprocess.Popen(["mhla", "reproduce", "mqar", "--threads", "2"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+while len(os.listdir(f"/proc/{p.pid}/task")) == 1: time.sleep(0.05)  # until it trains
+p.send_signal(signal.SIGINT)
+print("mqar ->", p.wait())
+END
 rm -rf w more data

@@ -17,3 +17,6 @@ mhla eval data 2>err; echo "-> $?"; sed 's/ Known are .*//' err
 mhla classify picture.png; echo "-> $?"
 mhla info deit_tiny attention=sofmax; echo "-> $?"
 mhla info no-such-model; echo "-> $?"
+# standard output and error are closed: what would have gone there goes into no file of the run
+mhla train --source data $small_model --batch 16 --steps 2 --log.steps 1 --out closed >&- 2>&-; echo "-> $?"
+grep -vc '^{' closed/metrics.jsonl; true

@@ -1,5 +1,6 @@
 /* JSON: limits, typed access and its sentences, nearest names, JSON lines and what a killed writer leaves. */
 #include <fcntl.h>
+#include <float.h>
 
 #include "file/json.h"
 #include "files.h"
@@ -64,6 +65,8 @@ static void large_integers(void **state) {
                 {"[1000000000000000019884624838656]", 1e30, 0},
                 {"[-1000000000000000019884624838656 ,1]", -1e30, 0},
                 {"[9223372036854775808.5e1]", 92233720368547758085.0, 0},
+                {"[Infinity, 1]", DBL_MAX, 0}, /* as Python writes it; jansson has no infinity */
+                {"[-Infinity]", -DBL_MAX, 0},
                 {"[-0]", 0, 0}};
     json_t *tree;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -75,7 +78,7 @@ static void large_integers(void **state) {
         if (json_is_real(v)) assert_true(json_real_value(v) == rows[i].real);
         json_decref(tree);
     }
-    const char *config = "{\"model_max_length\": 1000000000000000019884624838656, \"text\": \"99999999999999999999\"}";
+    const char *config = "{\"model_max_length\": 1000000000000000019884624838656, \"text\": \"99999999999999999999 Infinity\"}";
     int64_t n = 7;
     double x = 0;
     const char *text = NULL;
@@ -83,7 +86,7 @@ static void large_integers(void **state) {
     assert_int_equal(mhla_json_get_real(&x, tree, "model_max_length", "c.json"), MHLA_OK);
     assert_true(x == 1e30);
     assert_int_equal(mhla_json_get_text(&text, tree, "text", "c.json"), MHLA_OK);
-    assert_string_equal(text, "99999999999999999999");
+    assert_string_equal(text, "99999999999999999999 Infinity");
     assert_int_equal(mhla_json_get_int(&n, tree, "model_max_length", 1, 4096, "c.json"), MHLA_EDATA);
     assert_string_equal(mhla_message(), "c.json: \"model_max_length\" is 1e+30: expected 1 to 4096");
     assert_int_equal(n, 7);
@@ -92,6 +95,10 @@ static void large_integers(void **state) {
     bad("[99999999999999999999 1]", "c.json:1");
     bad("[99999999999999999999x]", "c.json:1");
     bad("[1e400]", "real number overflow");
+    for (int i = 0; i < 8; i++)
+        bad((const char *[]){"[Infinit]", "[Infinity1]", "[1Infinity]", "[xInfinity]", "[+Infinity]", "[Infinity.0]",
+                             "[InfinityInfinity]", "[NaN]"}[i],
+            "c.json:1");
     char huge[402];
     memset(huge, '9', 401);
     huge[0] = '[', huge[400] = ']', huge[401] = '\0';

@@ -169,6 +169,7 @@ static void refused(void **state) {
     bad("seed = 07:32:00", 0, "is the date or time 07:32:00");
     bad("data.size = [1, 1979-05-27 07:32:00z]", 0,
         "r.toml:1:17: \"data.size\" contains the date or time 1979-05-27T07:32:00Z: expected an array");
+    bad("seed = 1979-05-27 1979-05-27 07:32:00", 0, "\"1979-05-27 1979-05-27\" is not a value");
     bad("seed = 1979-02-29", 0, "\"1979-02-29\" is not a value");
     bad("[train.mixup]\n[train]\nmixup.alpha = 1", 0, "r.toml:3:1: \"train.mixup\" has a header already");
     bad("train.epochs = 5\n[train]", 0, "r.toml:2:2: \"train\" is there twice");

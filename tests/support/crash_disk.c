@@ -96,6 +96,10 @@ void crash_disk_start(const char *folder) {
 }
 
 long crash_disk_events(void) { return count; }
+long crash_disk_next_sync(long at) {
+    while (at < count && events[at].kind != SYNCED) at++;
+    return at < count ? at + 1 : 0;
+}
 void crash_disk_stop(void) { noting = 0; }
 
 void crash_disk_free(void) {
@@ -267,13 +271,13 @@ static void replay(disk_node *disk, long until) {
     }
 }
 
-/* Power is lost: what of the rest is there. mood: 0 nothing, 1 all, 2 anything. */
+/* Power is lost: what of the rest is there. mood: -1 nothing, 0 no name and some bytes, 1 all, 2 anything. */
 static void crash(disk_node *disk, int node, int mood) {
     disk_node *d = &disk[node];
-    const long n = d->waiting_count, kept = mood == 0 ? 0 : mood == 1 ? n : (long)random_below((uint64_t)n + 1);
+    const long n = d->waiting_count, kept = mood <= 0 ? 0 : mood == 1 ? n : (long)random_below((uint64_t)n + 1);
     for (long i = 0; i < kept; i++) apply(disk, node, &events[d->waiting[i]]);
     if (nodes[node].is_folder) return;
-    const int how = (int)random_below(3);
+    const int how = mood < 0 ? 0 : (int)random_below(3);
     for (long i = kept; i < n && how; i++) {
         const event *e = &events[d->waiting[i]];
         if (e->kind != WROTE) break;
@@ -312,7 +316,7 @@ void crash_disk_build(const char *to, long until, uint64_t seed) {
     if (disk == NULL) abort();
     random_state = seed;
     replay(disk, until);
-    const int mood = (int)random_below(4);
+    const int mood = seed ? (int)random_below(4) : -1;
     for (int i = 0; i < node_count; i++) crash(disk, i, mood);
     lay_out(disk, 0, to);
     for (int i = 0; i < node_count; i++) {

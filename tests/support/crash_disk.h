@@ -14,8 +14,11 @@
 void crash_disk_start(const char *folder); /* empty, and on the disk */
 long crash_disk_events(void);              /* so far */
 void crash_disk_stop(void);                /* notes nothing from now on */
-/* The folder `to`, new, as after the first `events` events; `seed` says what of the rest is there. */
+/* The folder `to`, new, as after the first `events` events; `seed` says what of the rest is there, 0: nothing. */
 void crash_disk_build(const char *to, long events, uint64_t seed);
+/* The number of events up to the next fsync after the first `events`, that one included; 0: there is none. Between two of them
+ * what is there for sure stays the same. */
+long crash_disk_next_sync(long events);
 void crash_disk_free(void);
 
 /* For faults.c: after the fact; harmless while nothing is noted. */

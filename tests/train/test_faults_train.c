@@ -163,6 +163,31 @@ static void note_checkpoint(void *user, const mhla_train_event *e) {
     if (e->kind == MHLA_TRAIN_CHECKPOINT) promise(e->step);
 }
 
+/* Power is lost after `events` events: the run goes on from its last checkpoint, or one that is newer, and ends as the other. */
+static void lose_power(long events, uint64_t seed) {
+    mhla_trainer *t = NULL;
+    int64_t least = -1;
+    for (int p = 0; p < promise_count; p++)
+        if (promises[p].events <= events) least = promises[p].step;
+    remove_tree(in_root("after"));
+    crash_disk_build(in_root("after"), events, seed);
+    run_name = "after/runs/noted";
+    mhla_status status = MHLA_EIO;
+    if (has_checkpoint())
+        status = mhla_trainer_resume(&t, in_root(run_name));
+    else if (least < 0)
+        status = create_run(&t, run_name);
+    if (status != MHLA_OK)
+        fail_msg("power lost after event %ld of %ld (seed %llu), checkpoint %lld was written: %s", events,
+                 crash_disk_events(), (unsigned long long)seed, (long long)least, mhla_message());
+    if (t->step < least)
+        fail_msg("power lost after event %ld (seed %llu): checkpoint %lld is lost, %lld is there", events,
+                 (unsigned long long)seed, (long long)least, (long long)t->step);
+    ASSERT_OK(run_to_end(t, NULL, NULL));
+    mhla_trainer_free(t);
+    assert_same_end(straight, run_name);
+}
+
 static void power_loss(void **state) {
     (void)state;
     const char *text = getenv("MHLA_TEST_CRASHES");
@@ -178,32 +203,13 @@ static void power_loss(void **state) {
     mhla_trainer_free(t);
     crash_disk_stop();
     assert_true(promise_count >= 4);
+    int flushed = 0; /* every moment of a disk that has what was flushed, and nothing else */
+    for (long events = 0; (events = crash_disk_next_sync(events)) > 0; flushed++) lose_power(events, 0);
     for (int i = 0; i < crashes; i++) {
         const long events = 1 + rng_below(&r, (int)crash_disk_events());
-        const uint64_t seed = rng_next(&r);
-        int64_t least = -1;
-        for (int p = 0; p < promise_count; p++)
-            if (promises[p].events <= events) least = promises[p].step;
-        remove_tree(in_root("after"));
-        crash_disk_build(in_root("after"), events, seed);
-        run_name = "after/runs/noted";
-        t = NULL;
-        mhla_status status = MHLA_EIO;
-        if (has_checkpoint())
-            status = mhla_trainer_resume(&t, in_root(run_name));
-        else if (least < 0)
-            status = create_run(&t, run_name);
-        if (status != MHLA_OK)
-            fail_msg("power lost after event %ld of %ld (seed %llu), checkpoint %lld was written: %s", events,
-                     crash_disk_events(), (unsigned long long)seed, (long long)least, mhla_message());
-        if (t->step < least)
-            fail_msg("power lost after event %ld (seed %llu): checkpoint %lld is lost, %lld is there", events,
-                     (unsigned long long)seed, (long long)least, (long long)t->step);
-        ASSERT_OK(run_to_end(t, NULL, NULL));
-        mhla_trainer_free(t);
-        assert_same_end(straight, run_name);
+        lose_power(events, rng_next(&r));
     }
-    print_message("power was lost %d times, at one of %ld moments\n", crashes, crash_disk_events());
+    print_message("power was lost %d times, at one of %ld moments\n", flushed + crashes, crash_disk_events());
     crash_disk_free();
 }
 
