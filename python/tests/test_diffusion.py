@@ -1,7 +1,9 @@
 """Samplers driven from Python, as the program's; and mhla.nn.DiT with the weights of the engine's model."""
+import copy
 import json
 import os
 import pathlib
+import pickle
 import shutil
 import struct
 import subprocess
@@ -222,3 +224,17 @@ def test_kinds_and_refusals():
     with pytest.raises(mhla.Error, match="step 0 of the sampler was taken 0 times"):
         for _ in sampler:
             pass
+
+
+def test_samplers_are_copied_before_the_first_step():
+    x, answer = np.ones((1, 3, 4, 4), np.float32), np.full((1, 3, 4, 4), 0.5, np.float32)
+    sampler = mhla.diffusion.Sampler("flow", "dpm++", 4, shift=3.0)
+    twins = [pickle.loads(pickle.dumps(sampler)), copy.deepcopy(sampler), copy.copy(sampler)]
+    want = [sampler.step(x, answer) for _ in sampler]
+    for twin in twins:  # each with a history of its own
+        assert all((a == b).all() for a, b in zip([twin.step(x, answer) for _ in twin], want))
+    next(iter(sampler))
+    sampler.step(x, answer)
+    for how in (pickle.dumps, copy.deepcopy, copy.copy):
+        with pytest.raises(TypeError, match="has taken 1 of its 4 steps: it is copied or pickled before the first"):
+            how(sampler)
