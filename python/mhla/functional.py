@@ -9,7 +9,7 @@ float16, are computed in float32.
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any, Optional, Sequence, Tuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Optional, Sequence, Tuple, TypedDict, TypeVar, overload
 
 import numpy as np
 
@@ -27,6 +27,7 @@ except ImportError:
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
+    from typing_extensions import Unpack
 
 Array = Any  # numpy.ndarray or torch.Tensor
 ArrayT = TypeVar("ArrayT", "NDArray[Any]", "Tensor")  # what q, k and v are, the result is
@@ -162,12 +163,55 @@ def _made(feature: str, feature_eps: float, denominator: str, rope: Optional[tup
             ("k2", "given" if k2 is not None and denominator != "none" else "none"))
 
 
+class LinearOptions(TypedDict, total=False):
+    """The keyword arguments of :func:`linear_attention`, for type checkers."""
+
+    causal: bool
+    past: Optional[int]
+    feature: str
+    feature_eps: float
+    den_eps: float
+    rope: Optional[Tuple[Array, Array]]
+    rope_style: str
+    q2: Optional[Array]
+    k2: Optional[Array]
+
+
+class CausalOptions(TypedDict, total=False):
+    """The keyword arguments of :func:`causal_attention`, for type checkers."""
+
+    chunk_size: int
+    past: Optional[int]
+    feature: str
+    feature_eps: float
+    denominator: str
+    den_eps: float
+    rope: Optional[Tuple[Array, Array]]
+    rope_style: str
+    q2: Optional[Array]
+    k2: Optional[Array]
+    beyond: str
+    max_tokens: int
+
+
+@overload
+def causal_attention(q: ArrayT, k: ArrayT, v: ArrayT, mix: Array, scale: Optional[float] = ..., initial_state: Any = ..., *, output_final_state: Literal[True],
+                     cu_seqlens: Optional[Array] = ..., **options: "Unpack[CausalOptions]") -> Tuple[ArrayT, CausalState]: ...
+@overload
+def causal_attention(q: ArrayT, k: ArrayT, v: ArrayT, mix: Array, scale: Optional[float], initial_state: Any, output_final_state: Literal[True],
+                     cu_seqlens: Optional[Array] = ..., **options: "Unpack[CausalOptions]") -> Tuple[ArrayT, CausalState]: ...
+@overload
+def causal_attention(q: ArrayT, k: ArrayT, v: ArrayT, mix: Array, scale: Optional[float] = ..., initial_state: Any = ..., output_final_state: Literal[False] = ...,
+                     cu_seqlens: Optional[Array] = ..., **options: "Unpack[CausalOptions]") -> Tuple[ArrayT, None]: ...
+@overload
+def causal_attention(q: ArrayT, k: ArrayT, v: ArrayT, mix: Array, scale: Optional[float] = ..., initial_state: Any = ..., output_final_state: bool = ...,
+                     cu_seqlens: Optional[Array] = ..., **options: "Unpack[CausalOptions]") -> Tuple[ArrayT, Optional[CausalState]]: ...
 def causal_attention(q: ArrayT, k: ArrayT, v: ArrayT, mix: Array, scale: Optional[float] = None, initial_state: Any = None,
                      output_final_state: bool = False, cu_seqlens: Optional[Array] = None, *, chunk_size: int = 64,
                      past: Optional[int] = None, feature: str = "relu", feature_eps: float = 0.0, denominator: str = "none",
                      den_eps: float = 1e-6, rope: Optional[Tuple[Array, Array]] = None, rope_style: str = "half",
                      q2: Optional[Array] = None, k2: Optional[Array] = None, beyond: str = "error",
-                     max_tokens: int = 0) -> Tuple[ArrayT, Any]:
+                     max_tokens: int = 0) -> Tuple[ArrayT, Optional[CausalState]]:
     """Causal MHLA over chunks: row i of mix weighs the summaries of the chunks before chunk i, and chunk i itself.
 
     Args:
@@ -219,11 +263,23 @@ def causal_attention(q: ArrayT, k: ArrayT, v: ArrayT, mix: Array, scale: Optiona
     return o, _carry.final(final, None if denominator == "none" else z, past, q.shape[1], cu_seqlens, made)
 
 
+@overload
+def linear_attention(q: ArrayT, k: ArrayT, v: ArrayT, scale: Optional[float] = ..., initial_state: Any = ..., *, output_final_state: Literal[True],
+                     normalize: bool = ..., cu_seqlens: Optional[Array] = ..., **options: "Unpack[LinearOptions]") -> Tuple[ArrayT, CausalState]: ...
+@overload
+def linear_attention(q: ArrayT, k: ArrayT, v: ArrayT, scale: Optional[float], initial_state: Any, output_final_state: Literal[True],
+                     normalize: bool = ..., cu_seqlens: Optional[Array] = ..., **options: "Unpack[LinearOptions]") -> Tuple[ArrayT, CausalState]: ...
+@overload
+def linear_attention(q: ArrayT, k: ArrayT, v: ArrayT, scale: Optional[float] = ..., initial_state: Any = ..., output_final_state: Literal[False] = ...,
+                     normalize: bool = ..., cu_seqlens: Optional[Array] = ..., **options: "Unpack[LinearOptions]") -> Tuple[ArrayT, None]: ...
+@overload
+def linear_attention(q: ArrayT, k: ArrayT, v: ArrayT, scale: Optional[float] = ..., initial_state: Any = ..., output_final_state: bool = ...,
+                     normalize: bool = ..., cu_seqlens: Optional[Array] = ..., **options: "Unpack[LinearOptions]") -> Tuple[ArrayT, Optional[CausalState]]: ...
 def linear_attention(q: ArrayT, k: ArrayT, v: ArrayT, scale: Optional[float] = None, initial_state: Any = None,
                      output_final_state: bool = False, normalize: bool = True, cu_seqlens: Optional[Array] = None, *,
                      causal: bool = False, past: Optional[int] = None, feature: str = "relu", feature_eps: float = 0.0,
                      den_eps: float = 1e-6, rope: Optional[Tuple[Array, Array]] = None, rope_style: str = "half",
-                     q2: Optional[Array] = None, k2: Optional[Array] = None) -> Tuple[ArrayT, Any]:
+                     q2: Optional[Array] = None, k2: Optional[Array] = None) -> Tuple[ArrayT, Optional[CausalState]]:
     """Plain linear attention, the baseline: every query reads the sum of all summaries, or of those before it.
 
     Args:
