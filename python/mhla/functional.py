@@ -8,7 +8,6 @@ float16, are computed in float32.
 """
 from __future__ import annotations
 
-import operator
 from typing import TYPE_CHECKING, Any, Literal, Optional, Sequence, Tuple, TypedDict, TypeVar, overload
 
 import numpy as np
@@ -85,7 +84,9 @@ def _long(x: Optional[Any], device: Any):
 
 def _axes(grid: Any, blocks: Any) -> tuple:
     """grid and blocks as two lists of one length."""
-    grid, blocks = ([] if x is None else [operator.index(n) for n in ([x] if np.ndim(x) == 0 else x)] for x in (grid, blocks))
+    grid, blocks = ([] if x is None else [x] if isinstance(x, (int, np.integer)) else list(x) for x in (grid, blocks))
+    if any(isinstance(n, float) for n in (*grid, *blocks)):
+        raise Error(f"grid is {grid}, blocks is {blocks}: expected whole numbers")
     if len(grid) != len(blocks):
         raise Error(f"grid is {grid}, blocks is {blocks}: expected as many pieces as axes")
     return grid, blocks
