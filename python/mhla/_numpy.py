@@ -42,13 +42,33 @@ def address(x: Optional[np.ndarray]) -> int:
 
 
 def flat(x: Any, dtype: Any, name: str) -> Optional[np.ndarray]:
-    """x as a contiguous array of this dtype, or None; integers become integers only."""
+    """x as a contiguous array of this dtype, or None; nothing is lost but digits."""
     if x is None:
         return None
-    x = np.asarray(x)
-    if np.issubdtype(dtype, np.integer) and not np.issubdtype(x.dtype, np.integer):
-        raise Error(f"{name} has dtype {x.dtype}: expected integers")
+    x = unmasked(x, name)
+    if np.issubdtype(dtype, np.integer):
+        return whole(x, dtype, name)
+    if x.dtype.kind in "cOSUMm":
+        raise Error(f"{name} has dtype {x.dtype}: expected real numbers")
     return np.ascontiguousarray(x, dtype=dtype)
+
+
+def whole(x: np.ndarray, dtype: Any, name: str) -> np.ndarray:
+    """Integers as contiguous integers of this dtype, which must hold them."""
+    if not np.issubdtype(x.dtype, np.integer):
+        raise Error(f"{name} has dtype {x.dtype}: expected integers")
+    if x.size and not np.can_cast(x.dtype, dtype):
+        low, high = int(x.min()), int(x.max())
+        if low < np.iinfo(dtype).min or high > np.iinfo(dtype).max:
+            raise Error(f"{name} has numbers from {low} to {high}: expected {np.dtype(dtype).name}")
+    return np.ascontiguousarray(x, dtype=dtype)
+
+
+def unmasked(x: Any, name: str) -> np.ndarray:
+    """x as an array; the hidden entries of a masked one would come to light again."""
+    if isinstance(x, np.ma.MaskedArray):
+        raise Error(f"{name} is a masked array: fill it first")
+    return np.asarray(x)
 
 
 def forward(kind: str, options: Options, q, k, v, mix=None, q2=None, k2=None, initial_state=None, initial_z=None, rope_cos=None,
@@ -59,9 +79,9 @@ def forward(kind: str, options: Options, q, k, v, mix=None, q2=None, k2=None, in
     for name, x in given.items():
         if x is None:
             continue
-        x = np.asarray(x)
+        x = unmasked(x, name)
         if dtype_code(x.dtype, name) != code:
-            raise Error(f"{name} has dtype {x.dtype}, q has {given['q'].dtype}")
+            raise Error(f"{name} has dtype {x.dtype}, q has {np.asarray(q).dtype}")
         given[name] = rows(x) if x.ndim == 4 else x
     q, k, v, q2, k2 = given.values()
     mix, initial_state, initial_z = (flat(x, np.float32, n) for x, n in

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from . import _plain
+from ._numpy import whole
 from ._plans import Error, Options, Prepared, Shapes, prepare
 from .mixing import rope_table
 
@@ -79,9 +80,11 @@ def _address(x: Optional[Tensor]) -> int:
 _seen: Dict[tuple, Prepared] = {}
 
 
-def _bytes(x: Optional[Tensor], dtype: Any) -> Optional[bytes]:
-    """By NumPy, because inside a transformation of torch.func an operation of torch would hide the numbers."""
-    return None if x is None else (x if x.is_cpu else x.cpu()).numpy().astype(dtype).tobytes()
+def _bytes(x: Optional[Tensor], dtype: Any, name: str) -> Optional[bytes]:
+    """Inside a transformation of torch.func by a list, because any operation of torch would hide the numbers."""
+    if x is None:
+        return None
+    return whole(np.array(x.tolist(), np.int64) if _transformed() else x.cpu().numpy(), dtype, name).tobytes()
 
 
 def _shape(x: Optional[Tensor]):
@@ -106,7 +109,8 @@ def _options(meaning: str, numbers: List[float], sizes: List[int], offsets: Opti
     chunk, max_tokens, causal, window, *cuts = sizes
     axes = len(cuts) // 2
     return Options(rope, feature, feature_eps, denominator, den_eps, scale, tuple(cuts[:axes]), tuple(cuts[axes:]), order, chunk,
-                   beyond, max_tokens, bool(causal), window, _bytes(offsets, np.int64), _bytes(permutation, np.int32), int(power))
+                   beyond, max_tokens, bool(causal), window, _bytes(offsets, np.int64, "block_offsets"),
+                   _bytes(permutation, np.int32, "permutation"), int(power))
 
 
 def _prepare(name: str, tensors: tuple, past: int, meaning: str, numbers: List[float], sizes: List[int]) -> Prepared:
@@ -225,6 +229,7 @@ _PLAIN = frozenset((Tensor, torch.nn.Parameter))
 _modes, _profiling = torch._C._len_torch_dispatch_stack, torch._C._autograd._profiler_enabled
 _keys = torch._C._dispatch_keys
 _transformed = torch._C._are_functorch_transforms_active
+wrapped, _tracing = torch._C._functorch.is_functorch_wrapped_tensor, torch._C._is_tracing
 with torch.inference_mode():
     _inference = torch.empty(1)
 # The dispatch keys of ordinary tensors of the CPU. Whatever else a tensor is (on another device, sparse, a negated view,
@@ -262,11 +267,22 @@ def _check_storage(args: tuple) -> None:
             raise Error(f"{name} is on {x.device}, q on {q.device}: expected one device")
 
 
+def _unwrapped(name: str, x: Optional[Tensor]) -> Optional[Tensor]:
+    """Integers that torch.func has wrapped; they are read, so they cannot be many."""
+    while x is not None and wrapped(x):
+        if torch._C._functorch.is_batchedtensor(x):
+            raise Error(f"{name} is batched by vmap: expected the same for all")
+        x = torch._C._functorch.get_unwrapped(x)
+    return x
+
+
 # ---- Plain PyTorch ---------------------------------------------------------------------------------------------------
 
 def _plainly(name: str, args: tuple):
     """The op's result by plain PyTorch, which records what it does for any kind of derivative."""
     tensors, (past, output_final_state, meaning, numbers, sizes) = args[:_TENSORS], args[_TENSORS:]
+    if _transformed():
+        tensors = (*tensors[:10], *map(_unwrapped, _NAMES[10:], tensors[10:]))
     q = tensors[0]
     compiling = torch.compiler.is_compiling()
     _check_storage((*tensors[:10], None, None, None, *args[_TENSORS:]))  # integers may be anywhere
@@ -380,7 +396,7 @@ def widest(*tensors: Optional[Tensor]) -> tuple:
 def call(name: str, args: tuple):
     """OPS[name](*args), in eager mode without a detour through the dispatcher's autograd layer."""
     q = args[0]
-    if torch.compiler.is_compiling() and (q.is_cpu or q.is_meta):
+    if (torch.compiler.is_compiling() or _tracing()) and (q.is_cpu or q.is_meta):
         return OPS[name](*args)
     return AUTOGRAD[name](*args)
 

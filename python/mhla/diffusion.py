@@ -129,8 +129,20 @@ class Sampler:
         data = self._native.predicted() if self._last is not None else None
         return None if data is None else _result_like(self._last, np.frombuffer(data, np.float32).reshape(self._shape).copy())
 
+    def __reduce__(self) -> Any:
+        """Also what copy and deepcopy go by: the settings."""
+        if 0 < self._next < len(self):
+            raise TypeError(f"this sampler has taken {self._next} of its {len(self)} steps: it is copied or pickled before the first")
+        return _again, self._how
+
     def __repr__(self) -> str:
         return f"<mhla.diffusion.Sampler {self.method} of {self._how[0]}, {len(self)} steps>"
+
+
+def _again(process: str, method: Optional[str], table: Optional[str], steps: int, eta: float, shift: float, clip: bool,
+           learned_sigma: bool) -> Sampler:
+    """What a pickle calls."""
+    return Sampler(process, method, steps, table=table, eta=eta, shift=shift, clip=clip, learned_sigma=learned_sigma)
 
 
 def noise(seeds: Sequence[int], shape: Sequence[int], step: int = 0) -> "NDArray[np.float32]":

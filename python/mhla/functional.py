@@ -8,7 +8,7 @@ float16, are computed in float32.
 """
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Optional, Sequence, Tuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Optional, Sequence, Tuple, TypedDict, TypeVar, overload
 
 import numpy as np
 
@@ -26,6 +26,7 @@ except ImportError:
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
+    from typing_extensions import Unpack
 
 Array = Any  # numpy.ndarray or torch.Tensor
 ArrayT = TypeVar("ArrayT", "NDArray[Any]", "Tensor")  # what q, k and v are, the result is
@@ -38,8 +39,9 @@ def _run(name: str, kind: str, tensors: tuple, rope: Optional[Tuple[Array, Array
     cos, sin = (None, None) if rope is None else rope
     if torch is not None and isinstance(tensors[0], torch.Tensor):
         q, k, v, mix, q2, k2, state, z = tensors
-        if not (isinstance(k, torch.Tensor) and isinstance(v, torch.Tensor)):
-            raise Error(f"q is a torch tensor, k {type(k).__name__}, v {type(v).__name__}: all three have to be of one library")
+        for which, x in (("k", k), ("v", v), ("q2", q2), ("k2", k2)):
+            if not isinstance(x, torch.Tensor) and (x is not None or which in "kv"):
+                raise Error(f"q is a torch tensor, {which} {type(x).__name__}: all have to be of one library")
         if not q.is_meta and torch.is_autocast_enabled(q.device.type):
             q, k, v, q2, k2 = _torch.widest(q, k, v, q2, k2)
         where = q.device
@@ -50,8 +52,8 @@ def _run(name: str, kind: str, tensors: tuple, rope: Optional[Tuple[Array, Array
     rope_style, feature, denominator, order, beyond = options[0].split()
     chunk, max_tokens, causal, window, *cuts = options[2]
     axes = len(cuts) // 2
-    raw = (None if x is None else np.ascontiguousarray(x, dtype).tobytes()
-           for x, dtype in ((block_offsets, np.int64), (permutation, np.int32)))
+    raw = (None if x is None else _numpy.whole(np.asarray(x), dtype, which).tobytes()
+           for x, dtype, which in ((block_offsets, np.int64, "block_offsets"), (permutation, np.int32, "permutation")))
     chosen = Options(rope_style, feature, options[1][0], denominator, options[1][1], options[1][2], tuple(cuts[:axes]),
                      tuple(cuts[axes:]), order, chunk, beyond, max_tokens, bool(causal), window, *raw, int(options[1][3]))
     result = _numpy.forward(kind, chosen, *tensors, rope_cos=cos, rope_sin=sin, cu_seqlens=cu_seqlens, past=past,
@@ -60,11 +62,11 @@ def _run(name: str, kind: str, tensors: tuple, rope: Optional[Tuple[Array, Array
 
 
 def _single(x: Optional[Any], name: str, device: Any):
-    """The mixing matrix, states and tables are float32, whatever a module was cast to; NumPy's are welcome."""
-    if x is None or x.dtype is torch.float32:
+    """The mixing matrix, states and tables are float32, whatever a module was cast to; NumPy's and lists are welcome."""
+    if x is None or (isinstance(x, torch.Tensor) and x.dtype is torch.float32):
         return x
-    if isinstance(x, np.ndarray):
-        return torch.from_numpy(np.ascontiguousarray(x, np.float32)).to(device)
+    if not isinstance(x, torch.Tensor):
+        return torch.from_numpy(_numpy.flat(x, np.float32, name)).to(device)
     if x.dtype.is_complex:
         raise Error(f"{name} has dtype {x.dtype}: expected real numbers")
     return x.float()
@@ -82,7 +84,9 @@ def _long(x: Optional[Any], device: Any):
 
 def _axes(grid: Any, blocks: Any) -> tuple:
     """grid and blocks as two lists of one length."""
-    grid, blocks = ([] if x is None else [x] if isinstance(x, int) else list(x) for x in (grid, blocks))
+    grid, blocks = ([] if x is None else [x] if isinstance(x, (int, np.integer)) else list(x) for x in (grid, blocks))
+    if any(isinstance(n, float) for n in (*grid, *blocks)):
+        raise Error(f"grid is {grid}, blocks is {blocks}: expected whole numbers")
     if len(grid) != len(blocks):
         raise Error(f"grid is {grid}, blocks is {blocks}: expected as many pieces as axes")
     return grid, blocks
@@ -92,10 +96,18 @@ def _options(rope: Optional[tuple], rope_style: str, feature: str, feature_eps: 
              scale: Optional[float], order: str = "raster", chunk: int = 0, beyond: str = "error", max_tokens: int = 0,
              causal: bool = False, window: int = 0, grid: Sequence[int] = (), blocks: Sequence[int] = (), power: int = 0) -> tuple:
     """The three lists of the op's schema. A scale of 0 is the library's word for the default, so nobody may mean it."""
+    if torch is not None and isinstance(scale, torch.Tensor):
+        if scale.requires_grad or _torch.wrapped(scale):
+            raise Error("scale is a tensor with a gradient, which it would lose: multiply q by it")
+        scale = float(scale)
     if scale == 0:
         raise Error("scale is 0: everything would be; None is the default")
     style = "none" if rope is None else rope_style
-    return (f"{style} {feature} {denominator} {order} {beyond}", [feature_eps, den_eps, scale or 0.0, float(power)],
+    meaning = f"{style} {feature} {denominator} {order} {beyond}"
+    if len(meaning.split()) != 5:
+        raise Error(f"one of these is no name: rope_style {style!r}, feature {feature!r}, denominator {denominator!r}, order {order!r}, "
+                    f"beyond {beyond!r}")
+    return (meaning, [feature_eps, den_eps, scale or 0.0, float(power)],
             [chunk, max_tokens, int(causal), window, *grid, *blocks])
 
 
@@ -135,6 +147,16 @@ def attention(q: ArrayT, k: ArrayT, v: ArrayT, mix: Array, grid: Optional[Sequen
                 _options(rope, rope_style, feature, feature_eps, denominator, den_eps, scale, order, grid=grid, blocks=blocks))
 
 
+def _side(mix: Array) -> int:
+    """M of a mixing matrix."""
+    if mix is None:
+        raise Error("mix is missing")
+    shape = mix.shape if hasattr(mix, "shape") else np.shape(mix)
+    if len(shape) < 2 or shape[-1] == 0:
+        raise Error(f"mix has shape {tuple(shape)}: expected [M,M] or [H,M,M]")
+    return shape[-1]
+
+
 def _made(feature: str, feature_eps: float, denominator: str, rope: Optional[tuple], rope_style: str, k2: Optional[Array]) -> tuple:
     """What the numbers of a state depend on, besides chunks."""
     return (("feature", feature), ("feature_eps", feature_eps), ("denominator", denominator),
@@ -142,12 +164,55 @@ def _made(feature: str, feature_eps: float, denominator: str, rope: Optional[tup
             ("k2", "given" if k2 is not None and denominator != "none" else "none"))
 
 
+class LinearOptions(TypedDict, total=False):
+    """The keyword arguments of :func:`linear_attention`, for type checkers."""
+
+    causal: bool
+    past: Optional[int]
+    feature: str
+    feature_eps: float
+    den_eps: float
+    rope: Optional[Tuple[Array, Array]]
+    rope_style: str
+    q2: Optional[Array]
+    k2: Optional[Array]
+
+
+class CausalOptions(TypedDict, total=False):
+    """The keyword arguments of :func:`causal_attention`, for type checkers."""
+
+    chunk_size: int
+    past: Optional[int]
+    feature: str
+    feature_eps: float
+    denominator: str
+    den_eps: float
+    rope: Optional[Tuple[Array, Array]]
+    rope_style: str
+    q2: Optional[Array]
+    k2: Optional[Array]
+    beyond: str
+    max_tokens: int
+
+
+@overload
+def causal_attention(q: ArrayT, k: ArrayT, v: ArrayT, mix: Array, scale: Optional[float] = ..., initial_state: Any = ..., *, output_final_state: Literal[True],
+                     cu_seqlens: Optional[Array] = ..., **options: "Unpack[CausalOptions]") -> Tuple[ArrayT, CausalState]: ...
+@overload
+def causal_attention(q: ArrayT, k: ArrayT, v: ArrayT, mix: Array, scale: Optional[float], initial_state: Any, output_final_state: Literal[True],
+                     cu_seqlens: Optional[Array] = ..., **options: "Unpack[CausalOptions]") -> Tuple[ArrayT, CausalState]: ...
+@overload
+def causal_attention(q: ArrayT, k: ArrayT, v: ArrayT, mix: Array, scale: Optional[float] = ..., initial_state: Any = ..., output_final_state: Literal[False] = ...,
+                     cu_seqlens: Optional[Array] = ..., **options: "Unpack[CausalOptions]") -> Tuple[ArrayT, None]: ...
+@overload
+def causal_attention(q: ArrayT, k: ArrayT, v: ArrayT, mix: Array, scale: Optional[float] = ..., initial_state: Any = ..., output_final_state: bool = ...,
+                     cu_seqlens: Optional[Array] = ..., **options: "Unpack[CausalOptions]") -> Tuple[ArrayT, Optional[CausalState]]: ...
 def causal_attention(q: ArrayT, k: ArrayT, v: ArrayT, mix: Array, scale: Optional[float] = None, initial_state: Any = None,
                      output_final_state: bool = False, cu_seqlens: Optional[Array] = None, *, chunk_size: int = 64,
                      past: Optional[int] = None, feature: str = "relu", feature_eps: float = 0.0, denominator: str = "none",
                      den_eps: float = 1e-6, rope: Optional[Tuple[Array, Array]] = None, rope_style: str = "half",
                      q2: Optional[Array] = None, k2: Optional[Array] = None, beyond: str = "error",
-                     max_tokens: int = 0) -> Tuple[ArrayT, Any]:
+                     max_tokens: int = 0) -> Tuple[ArrayT, Optional[CausalState]]:
     """Causal MHLA over chunks: row i of mix weighs the summaries of the chunks before chunk i, and chunk i itself.
 
     Args:
@@ -180,7 +245,7 @@ def causal_attention(q: ArrayT, k: ArrayT, v: ArrayT, mix: Array, scale: Optiona
     >>> bool(np.allclose(np.concatenate([head, tail], 1), o, atol=1e-5))
     True
     """
-    M = mix.shape[-1]
+    M = _side(mix)
     C = -(-max_tokens // M) if beyond == "chunk" else chunk_size
     made = (("operator", "causal"), ("chunk_size", C), ("M", M), ("beyond", beyond),
             *_made(feature, feature_eps, denominator, rope, rope_style, k2))
@@ -199,11 +264,23 @@ def causal_attention(q: ArrayT, k: ArrayT, v: ArrayT, mix: Array, scale: Optiona
     return o, _carry.final(final, None if denominator == "none" else z, past, q.shape[1], cu_seqlens, made)
 
 
+@overload
+def linear_attention(q: ArrayT, k: ArrayT, v: ArrayT, scale: Optional[float] = ..., initial_state: Any = ..., *, output_final_state: Literal[True],
+                     normalize: bool = ..., cu_seqlens: Optional[Array] = ..., **options: "Unpack[LinearOptions]") -> Tuple[ArrayT, CausalState]: ...
+@overload
+def linear_attention(q: ArrayT, k: ArrayT, v: ArrayT, scale: Optional[float], initial_state: Any, output_final_state: Literal[True],
+                     normalize: bool = ..., cu_seqlens: Optional[Array] = ..., **options: "Unpack[LinearOptions]") -> Tuple[ArrayT, CausalState]: ...
+@overload
+def linear_attention(q: ArrayT, k: ArrayT, v: ArrayT, scale: Optional[float] = ..., initial_state: Any = ..., output_final_state: Literal[False] = ...,
+                     normalize: bool = ..., cu_seqlens: Optional[Array] = ..., **options: "Unpack[LinearOptions]") -> Tuple[ArrayT, None]: ...
+@overload
+def linear_attention(q: ArrayT, k: ArrayT, v: ArrayT, scale: Optional[float] = ..., initial_state: Any = ..., output_final_state: bool = ...,
+                     normalize: bool = ..., cu_seqlens: Optional[Array] = ..., **options: "Unpack[LinearOptions]") -> Tuple[ArrayT, Optional[CausalState]]: ...
 def linear_attention(q: ArrayT, k: ArrayT, v: ArrayT, scale: Optional[float] = None, initial_state: Any = None,
                      output_final_state: bool = False, normalize: bool = True, cu_seqlens: Optional[Array] = None, *,
                      causal: bool = False, past: Optional[int] = None, feature: str = "relu", feature_eps: float = 0.0,
                      den_eps: float = 1e-6, rope: Optional[Tuple[Array, Array]] = None, rope_style: str = "half",
-                     q2: Optional[Array] = None, k2: Optional[Array] = None) -> Tuple[ArrayT, Any]:
+                     q2: Optional[Array] = None, k2: Optional[Array] = None) -> Tuple[ArrayT, Optional[CausalState]]:
     """Plain linear attention, the baseline: every query reads the sum of all summaries, or of those before it.
 
     Args:

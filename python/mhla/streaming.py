@@ -18,7 +18,12 @@ def _as_numpy(x: Any) -> np.ndarray:
         return x
     if hasattr(x, "detach"):  # torch
         import torch
+        from torch.autograd import forward_ad
 
+        if torch._C._functorch.is_functorch_wrapped_tensor(x) or (
+                forward_ad._current_level >= 0 and forward_ad.unpack_dual(x).tangent is not None):
+            raise Error("streams, models and samplers compute outside PyTorch: neither torch.func nor forward-mode derivatives see "
+                        "through them; mhla.nn and the functions on tensors have both")
         if not x.is_cpu:  # a stream lives on the CPU, wherever its tokens come from
             from . import _plain
 

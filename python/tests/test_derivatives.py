@@ -10,6 +10,7 @@ import mhla
 B, T, H, K, V, C = 2, 12, 2, 4, 3, 4
 ROPE = tuple(map(torch.from_numpy, mhla.rope_table((3, 4), (2, 2))))
 IDS = reference.block_of_tokens((3, 4), (1, 2), "raster")
+OFFSETS, ORDER = torch.tensor([0, 6, 12]), IDS.argsort(stable=True)
 OPTIONS = dict(feature="elu", denominator="eq4", rope=ROPE)
 
 # ours, the definition, the shape of the learned parameter
@@ -18,6 +19,8 @@ OPS = {
                   lambda q, k, v, m: reference.attention(q, k, v, m, IDS, **OPTIONS), (2, 2)),
     "released": (lambda q, k, v, m: mhla.attention(q, k, v, m, (3, 4), (1, 2), feature="elu", denominator="released"),
                  lambda q, k, v, m: reference.attention(q, k, v, m, IDS, feature="elu", denominator="released"), (2, 2)),
+    "offsets": (lambda q, k, v, m: mhla.attention(q, k, v, m, block_offsets=OFFSETS, permutation=ORDER, feature="elu"),
+                lambda q, k, v, m: reference.attention(q, k, v, m, IDS, feature="elu"), (2, 2)),
     "causal": (lambda q, k, v, m: mhla.causal_attention(q, k, v, m, chunk_size=C, **OPTIONS)[0],
                lambda q, k, v, m: reference.causal_attention(q, k, v, m, None, C, **OPTIONS)[0], (3, 3)),
     "linear": (lambda q, k, v, m: mhla.linear_attention(q, k, v, feature="elu", rope=ROPE)[0],
@@ -159,3 +162,52 @@ def test_functional_call_and_per_sample_gradients_of_a_module():
         layer(x[i : i + 1]).square().sum().backward()
         for name, p in layer.named_parameters():
             close(many[name][i], p.grad.double())
+
+
+def test_divisions_among_the_arguments():
+    """Integers that a transformation wraps with the rest; vmap cannot have a division for each."""
+    _, _, (q, k, v, mix) = problem("attention", 1)
+    calls = {"cu_seqlens": (lambda q, d: mhla.softmax_attention(q, k, v, cu_seqlens=d)),
+             "block_offsets": (lambda q, d: mhla.attention(q, k, v, mix, block_offsets=d))}
+    for name, call in calls.items():
+        division = torch.tensor([0, 5, 12])
+        leaf = q.clone().requires_grad_()
+        want, = torch.autograd.grad(call(leaf, division).square().sum(), leaf)
+        close(torch.func.grad(lambda q, d: call(q, d).square().sum())(q, division), want.double())
+        close(torch.func.vmap(call, (0, None))(torch.stack([q, -q]), division)[0], call(q, division).double())
+        with pytest.raises(mhla.Error, match=f"{name} is batched by vmap: expected the same for all"):
+            torch.func.vmap(call)(torch.stack([q, q]), torch.tensor([[0, 5, 12], [0, 6, 12]]))
+
+
+MODEL = mhla.create("deit_nano", classes=3, depth=1)
+OUTSIDE = {
+    "model": (lambda x: MODEL(x), (1, 3, 28, 28)),
+    "stream": (lambda x: mhla.State(None, 2, 4, 4).step(x, x, x), (3, 2, 4)),
+    "sampler": (lambda x: mhla.diffusion.Sampler(method="ddim", steps=3).step(x, x), (1, 3, 4, 4)),
+}
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_what_computes_outside_pytorch_refuses(name):
+    f, shape = OUTSIDE[name]
+    x = torch.randn(shape)
+    refused = pytest.raises(mhla.Error, match="compute outside PyTorch: neither torch.func nor forward-mode")
+    with refused:
+        torch.func.grad(lambda x: f(x).sum())(x)
+    with refused:
+        torch.func.jvp(f, (x,), (x,))
+    with refused:
+        torch.func.vmap(f)(x[None])
+    with forward_ad.dual_level():
+        with refused:
+            f(forward_ad.make_dual(x, x))
+        assert f(x).shape[0] == x.shape[0]
+
+
+def test_a_scale_with_a_gradient_is_refused():
+    _, _, (q, k, v) = problem("softmax")
+    assert torch.equal(mhla.softmax_attention(q, k, v, torch.tensor(0.5)), mhla.softmax_attention(q, k, v, 0.5))
+    with pytest.raises(mhla.Error, match="scale is a tensor with a gradient, which it would lose: multiply q by it"):
+        mhla.softmax_attention(q, k, v, torch.tensor(0.5, requires_grad=True))
+    with pytest.raises(mhla.Error, match="scale is a tensor with a gradient"):
+        torch.func.grad(lambda s: mhla.softmax_attention(q, k, v, s).sum())(torch.tensor(0.5))

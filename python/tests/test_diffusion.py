@@ -1,7 +1,10 @@
 """Samplers driven from Python, as the program's; and mhla.nn.DiT with the weights of the engine's model."""
+import copy
 import json
 import os
 import pathlib
+import pickle
+import re
 import shutil
 import struct
 import subprocess
@@ -111,28 +114,29 @@ def read_golden(path):
                     for name, t in header.items()}
 
 
-def diffusion_models():
-    """Goldens of whole diffusion models, known by what they say, whatever their names, sizes and number."""
+def goldens(kind):
+    """A decorator: the goldens whose case is of this kind, known by what they say, whatever their names, sizes and number."""
     found = []
     for path in sorted(GOLDENS.rglob("*.safetensors")):
         with open(path, "rb") as file:
             header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
-        said = json.loads(header.get("__metadata__", {}).get("config", "{}"))
-        if said.get("case") in ("dit-mhla-model", "dit-softmax-model"):
+        meta = header.get("__metadata__", {})
+        if re.fullmatch(kind, json.loads(meta.get("config", "{}")).get("case") or meta.get("case", "")):
             found.append(path)
-    return found
+    each = pytest.mark.parametrize("path", found, ids=lambda path: path.stem)
+    return lambda test: pytest.mark.skipif(not found, reason="no goldens: set MHLA_GOLDENS")(each(test))
 
 
-@pytest.mark.skipif(not GOLDENS.is_dir(), reason="no goldens: set MHLA_GOLDENS")
-@pytest.mark.parametrize("path", diffusion_models(), ids=lambda path: path.stem)
+@goldens("dit-(mhla|softmax)-model")
 def test_goldens(path):
     said, tensors = read_golden(path)
     parameters = {n[6:]: x for n, x in tensors.items() if n.startswith("param.")}
     lepe, mix = parameters.get("blocks.0.attn.lepe.weight"), parameters.get("blocks.0.attn.piece_attn.conv.weight")
-    (dim, channels), patch = parameters["x_embedder.proj.weight"].shape[:2], said["patch"]
+    (dim, channels, _, patch) = parameters["x_embedder.proj.weight"].shape
+    depth = 1 + max(int(n.split(".")[1]) for n in parameters if n.startswith("blocks."))
     settings = dict(structure="released", attention=said["case"].split("-")[1], image=list(tensors["in.x"].shape[-2:]),
-                    channels=channels, patch=patch, dim=dim, depth=said["depth"], heads=said["heads"],
-                    classes=said["classes"], mlp_ratio=said.get("mlp_ratio") or 4.0, lepe=0 if lepe is None else lepe.shape[-1],
+                    channels=channels, patch=patch, dim=dim, depth=depth, heads=said["heads"],
+                    classes=said["classes"], mlp_ratio=len(parameters["blocks.0.mlp.fc1.weight"]) / dim, lepe=0 if lepe is None else lepe.shape[-1],
                     qk_norm="blocks.0.attn.q_norm.weight" in parameters, cpe="folded" if "blocks.0.dw_conv.weight" in parameters else "none",
                     qkv_bias=any(n.endswith("qkv.bias") for n in parameters),
                     null_label=len(parameters["y_embedder.embedding_table.weight"]) > said["classes"],
@@ -157,6 +161,45 @@ def test_goldens(path):
 
 
 # ---- samplers ----
+
+@goldens("sched_.*")
+def test_golden_flows(path):
+    """Whole runs with the answers of the file."""
+    said, tensors = read_golden(path)
+    method = {"F": "euler", "D": "dpm++", "U": "unipc"}[said["kind"][0]]
+    sampler = mhla.diffusion.Sampler("flow", method, said["steps"], table="wan" if "Wan" in said["kind"] else None, shift=said["shift"])
+    x = tensors["in.sample"]
+    for i, time in enumerate(sampler):
+        if "out.timesteps" in tensors:
+            assert np.float32(time) == np.float32(tensors["out.timesteps"][i])
+        assert not sampler.wants_noise
+        x = sampler.step(x, tensors[f"in.model_output.{i:02d}"])
+        near(x.double(), tensors[f"out.sample.{i:02d}"].double())
+    assert i + 1 == said["steps"]
+
+
+@goldens("diffusion-steps")
+@pytest.mark.parametrize("name, method, eta", [("p_sample", "ddpm", 0.0), ("ddim_eta0", "ddim", 0.0), ("ddim_eta1", "ddim", 1.0)])
+def test_golden_steps(path, name, method, eta):
+    """Single steps, out of a loop whose others are fed zeros, with the noise of the file."""
+    said, tensors = read_golden(path)
+    if "cos" in str(said.get("noise_schedule", "")) or said.get("diffusion_steps", 1000) != 1000:
+        pytest.skip("a process of other levels")
+    start, answer, noise, at = (tensors[n] for n in ("out.q_sample", "in.model_output", "in.sample_noise", "in.t"))
+    sampler = mhla.diffusion.Sampler("linear", method, table=said["respacing"] or "1000", eta=eta, clip=said["clip_denoised"],
+                                     learned_sigma=answer.shape[1] > start.shape[1])
+    found = 0
+    for b in range(len(at)):
+        for i, time in enumerate(sampler):
+            here = len(sampler) - 1 - i == at[b]
+            given = [y[b : b + 1] if here else torch.zeros_like(y[b : b + 1]) for y in (start, answer, noise)]
+            x = sampler.step(*given)
+            if here:
+                assert time == tensors["out.t_for_model"][b]
+                assert float((x[0] - tensors[f"out.{name}"][b]).abs().max()) <= 1e-5 * float(tensors[f"out.{name}"].abs().max())
+                found += 1
+    assert found == len(at)
+
 
 @pytest.fixture(scope="module")
 def program():
@@ -222,3 +265,17 @@ def test_kinds_and_refusals():
     with pytest.raises(mhla.Error, match="step 0 of the sampler was taken 0 times"):
         for _ in sampler:
             pass
+
+
+def test_samplers_are_copied_before_the_first_step():
+    x, answer = np.ones((1, 3, 4, 4), np.float32), np.full((1, 3, 4, 4), 0.5, np.float32)
+    sampler = mhla.diffusion.Sampler("flow", "dpm++", 4, shift=3.0)
+    twins = [pickle.loads(pickle.dumps(sampler)), copy.deepcopy(sampler), copy.copy(sampler)]
+    want = [sampler.step(x, answer) for _ in sampler]
+    for twin in twins:  # each with a history of its own
+        assert all((a == b).all() for a, b in zip([twin.step(x, answer) for _ in twin], want))
+    next(iter(sampler))
+    sampler.step(x, answer)
+    for how in (pickle.dumps, copy.deepcopy, copy.copy):
+        with pytest.raises(TypeError, match="has taken 1 of its 4 steps: it is copied or pickled before the first"):
+            how(sampler)

@@ -479,6 +479,7 @@ def test_threads(folder):
 def test_control_c(folder):
     code = f"""
 import os, signal, threading, mhla
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
 model = mhla.load({str(folder)!r})
 sequence = model.sequence(beyond="clamp")
 def interrupt(after):  # again after a while: Python drops an interrupt that falls into a finaliser

@@ -332,6 +332,53 @@ def test_compile_beyond_the_first_rotary_table(dynamic):
             assert torch.allclose(compiled(x), layer(x), atol=1e-5)
 
 
+@EACH
+def test_a_trace_records_the_operator(name):
+    """Not its result of the moment, which the trace would then always give."""
+    q, k, v = problem()
+    traced = torch.jit.trace(CALLS[name], tuple(torch.randn_like(x) for x in (q, k, v)))
+    assert torch.equal(traced(q, k, v), CALLS[name](q, k, v))
+
+
+# ---- What is no tensor of real numbers -----------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("kind", [torch.from_numpy, np.asarray], ids=["torch", "numpy"])
+def test_numbers_that_would_be_lost_are_refused(kind):
+    q, k, v = (kind(x.numpy()) for x in problem())
+    mix = MIX.numpy()
+
+    def refused(message, **changed):
+        with pytest.raises(mhla.Error, match=message):
+            mhla.attention(q, k, v, **(dict(mix=mix, grid=(4, 4), blocks=(2, 2)) | changed))
+
+    split = dict(grid=None, blocks=None)
+    refused("expected integers", **split, block_offsets=[0, 3.5, 8, 12, 16])
+    refused("expected integers", **split, block_offsets=[0, 4, 8, 12, 16], permutation=np.arange(16) + 0.5)
+    refused("permutation has numbers from 4294967296 to 4294967311: expected int32", **split, block_offsets=[0, 4, 8, 12, 16],
+            permutation=np.arange(16) + 2**32)
+    refused("mix has dtype complex64: expected real numbers", mix=mix.astype(np.complex64))
+    refused("mix has dtype <U", mix=mix.astype(str))
+    refused("mix is a masked array: fill it first", mix=np.ma.masked_array(mix, mix > 0))
+    refused("one of these is no name: .* feature 're lu'", feature="re lu")
+    refused(r"grid is \[4.0, 4.0\], blocks is \[2, 2\]: expected whole numbers", grid=(4.0, 4.0))
+    for bad in (None, 3.0, mix[0], np.ones((0, 0), np.float32)):
+        with pytest.raises(mhla.Error, match="mix is missing|mix has shape"):
+            mhla.causal_attention(q, k, v, bad, beyond="chunk", max_tokens=16)
+    expected = mhla.causal_attention(q, k, v, mhla.mix_init("causal", 4), chunk_size=4)[0]
+    assert (mhla.causal_attention(q, k, v, mhla.mix_init("causal", 4).tolist(), chunk_size=4)[0] == expected).all()
+    assert mhla.attention(q, k, v, mix, np.int64(16), np.int64(4)).shape == q.shape
+
+
+def test_masked_arrays_and_other_libraries_are_refused():
+    q, k, v = (x.numpy() for x in problem())
+    with pytest.raises(mhla.Error, match="k is a masked array: fill it first"):
+        mhla.inline_attention(q, np.ma.masked_array(k, k > 0), v)
+    with pytest.raises(mhla.Error, match="q is a torch tensor, q2 ndarray: all have to be of one library"):
+        mhla.attention(*problem(), MIX, (4, 4), (2, 2), q2=q, k2=k)
+    with pytest.raises(mhla.Error, match="cu_seqlens has numbers from 0 to 9223372036854775813: expected int64"):
+        mhla.softmax_attention(q[:1], k[:1], v[:1], cu_seqlens=np.array([0, 2**63 + 5], np.uint64))
+
+
 # ---- Processes ---------------------------------------------------------------------------------------------------------
 
 class Dataset(torch.utils.data.Dataset):

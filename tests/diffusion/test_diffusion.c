@@ -113,6 +113,26 @@ static int64_t sample_size(const mhla_safetensors *f, int64_t *B) {
 
 static const char *respacing_of(const json_t *said) { return json_string_value(json_object_get(said, "respacing")); }
 
+/* The first of these keys that the file has; NULL if it has none. */
+static const json_t *first_said(const json_t *said, const char *const keys[3]) {
+    const json_t *found = NULL;
+    for (int i = 0; i < 3 && found == NULL; i++) found = json_object_get(said, keys[i]);
+    return found;
+}
+
+/* Linear unless the file says a cosine. */
+static int process_of(const json_t *said) {
+    const char *name =
+        json_string_value(first_said(said, (const char *const[]){"noise_schedule", "schedule", "betas"}));
+    return name && strstr(name, "cos") ? MHLA_PROCESS_COSINE : MHLA_PROCESS_LINEAR;
+}
+
+static int levels_of(const json_t *said) {
+    const json_t *found =
+        first_said(said, (const char *const[]){"diffusion_steps", "num_timesteps", "num_train_timesteps"});
+    return found ? (int)json_integer_value(found) : 1000;
+}
+
 static void check_losses(const char *path, const mhla_safetensors *f, const json_t *said) {
     int64_t B;
     const int64_t N = sample_size(f, &B);
@@ -123,7 +143,7 @@ static void check_losses(const char *path, const mhla_safetensors *f, const json
           *want_vb = golden(f, "out.", "train.vb"), *want_loss = golden(f, "out.", "train.loss"),
           *want_gradient = golden(f, "out.", "train.grad_model_output");
     mhla_noising *noising;
-    ASSERT_OK(mhla_noising_create_spaced(&noising, MHLA_PROCESS_LINEAR, 1, 1000, respacing_of(said)));
+    ASSERT_OK(mhla_noising_create_spaced(&noising, process_of(said), 1, levels_of(said), respacing_of(said)));
     float *xt = new_poisoned(N), *gradient = new_poisoned(2 * N);
     for (int64_t b = 0; b < B; b++) {
         const float *given = output + 2 * b * N;
@@ -168,7 +188,7 @@ static void check_steps(const char *path, const mhla_safetensors *f, const json_
     static const char *const names[] = {"p_sample",  "pmv.mean",  "pmv.pred_xstart", "pmv.log_variance",
                                         "ddim_eta0", "ddim_eta1", "ddim_reverse"};
     mhla_levels l;
-    ASSERT_OK(mhla_levels_create(&l, MHLA_PROCESS_LINEAR, 1000, respacing_of(said)));
+    ASSERT_OK(mhla_levels_create(&l, process_of(said), levels_of(said), respacing_of(said)));
     for (int k = 0; k < 7; k++) {
         char full[64];
         snprintf(full, sizeof full, "out.%s", names[k]);
@@ -223,8 +243,8 @@ static void check_flow(const char *path, const mhla_safetensors *f, const json_t
                                     .pixels = stored->count / stored->shape[0] / stored->shape[1]};
     mhla_sampler *s;
     ASSERT_OK(mhla_sampler_create(&s, &desc));
-    float *x = golden(f, "in.", "sample"), *times = golden(f, "out.", "timesteps"),
-          *sigmas = golden(f, "out.", "sigmas");
+    float *x = golden(f, "in.", "sample"), *sigmas = golden(f, "out.", "sigmas"),
+          *times = mhla_safetensors_find(f, "out.timesteps") ? golden(f, "out.", "timesteps") : NULL;
     assert_int_equal(mhla_sampler_steps(s), steps);
     double *sigma = new_bytes(sizeof *sigma * (size_t)(steps + 1)),
            *time = new_bytes(sizeof *time * (size_t)(steps + 1));
@@ -237,7 +257,7 @@ static void check_flow(const char *path, const mhla_safetensors *f, const json_t
         if (sigma[i] != (double)sigmas[i])
             fail_msg("%s: sigma %d is %.9g, not %.9g", path, i, sigma[i], (double)sigmas[i]);
     for (int i = 0; i < steps; i++) {
-        if ((float)mhla_sampler_time(s, i) != times[i])
+        if (times && (float)mhla_sampler_time(s, i) != times[i])
             fail_msg("%s: time %d is %.9g, not %.9g", path, i, mhla_sampler_time(s, i), (double)times[i]);
         char key[32];
         snprintf(key, sizeof key, "model_output.%02d", i);

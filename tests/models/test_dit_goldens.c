@@ -18,10 +18,9 @@ static int attention_of(const json_t *said) {
 }
 
 /* The image is as large as what goes in; as many blocks as the mixing matrix has rows lie in a square, unless the file says how
- * they lie; what `f` has parameters for is there. */
+ * they lie; heads and classes are said; all other sizes are those of the parameters, and what `f` has parameters for is there. */
 static mhla_dit_config configure(const json_t *said, const mhla_safetensors *f, int attention) {
-    const json_t *more = json_object_get(said, "block_kwargs"), *blocks = json_object_get(said, "blocks");
-    if (more == NULL) more = said;
+    const json_t *blocks = json_object_get(said, "blocks");
     mhla_dit_config c;
     ASSERT_OK(mhla_dit_preset(&c, "dit_s_2", MHLA_STRUCTURE_RELEASED, attention, MHLA_DIT_LINEAR));
     const mhla_stored *patches, *answer, *hidden, *labels, *lepe, *mix, *x = mhla_safetensors_find(f, "in.x");
@@ -32,9 +31,6 @@ static mhla_dit_config configure(const json_t *said, const mhla_safetensors *f, 
         if (mix) c.attn.blocks[a] = (int)sqrt((double)mix->shape[0]);
         if (blocks) c.attn.blocks[a] = (int)json_integer_value(json_array_get(blocks, (size_t)a));
     }
-    c.patch = (int)number(said, "patch");
-    c.attn.dim = (int)number(said, "hidden");
-    c.depth = (int)number(said, "depth");
     c.attn.heads = (int)number(said, "heads");
     c.classes = (int)number(said, "classes");
     ASSERT_OK(mhla_safetensors_need(&patches, f, "param.x_embedder.proj.weight"));
@@ -42,15 +38,21 @@ static mhla_dit_config configure(const json_t *said, const mhla_safetensors *f, 
     ASSERT_OK(mhla_safetensors_need(&hidden, f, "param.blocks.0.mlp.fc1.weight"));
     ASSERT_OK(mhla_safetensors_need(&labels, f, "param.y_embedder.embedding_table.weight"));
     lepe = mhla_safetensors_find(f, "param.blocks.0.attn.lepe.weight");
+    c.attn.dim = (int)patches->shape[0];
     c.channels = (int)patches->shape[1];
+    c.patch = (int)patches->shape[3];
+    c.depth = 0;
+    for (char name[48];
+         snprintf(name, sizeof name, "param.blocks.%d.mlp.fc1.weight", c.depth), mhla_safetensors_find(f, name);)
+        c.depth++;
     c.learn_sigma = answer->shape[0] == 2L * c.channels * c.patch * c.patch;
     c.mlp_ratio = (double)hidden->shape[0] / (double)hidden->shape[1];
     c.null_label = labels->shape[0] > c.classes;
     if (lepe) c.attn.lepe = (int)lepe->shape[3];
     c.attn.qkv_bias = mhla_safetensors_find(f, "param.blocks.0.attn.to_qkv.bias") ||
                       mhla_safetensors_find(f, "param.blocks.0.attn.qkv.bias");
-    c.attn.qk_norm = json_is_true(json_object_get(more, "qk_norm"));
-    if (json_is_true(json_object_get(more, "dwconv"))) c.cpe = MHLA_DIT_CPE_FOLDED;
+    c.attn.qk_norm = mhla_safetensors_find(f, "param.blocks.0.attn.q_norm.weight") != NULL;
+    if (mhla_safetensors_find(f, "param.blocks.0.dw_conv.weight")) c.cpe = MHLA_DIT_CPE_FOLDED;
     return c;
 }
 

@@ -1,7 +1,7 @@
 """Layers of the language models: MHLA as released, softmax and linear attention as flash-linear-attention has them."""
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Optional, Tuple
+from typing import Any, Literal, NamedTuple, Optional, Tuple, overload
 
 import torch
 from torch import Tensor, nn
@@ -126,6 +126,12 @@ class LMAttention(nn.Module):
         w = self.mixing_matrix.flatten(1)
         return w if self.clip is None else w + (w.clamp(*self.clip) - w).detach()
 
+    @overload
+    def forward(self, x: Tensor, initial_state: Any = ..., *, output_final_state: Literal[True], cu_seqlens: Optional[Tensor] = ..., past: Optional[int] = ...) -> Tuple[Tensor, LMState]: ...
+    @overload
+    def forward(self, x: Tensor, initial_state: Any, output_final_state: Literal[True], cu_seqlens: Optional[Tensor] = ..., past: Optional[int] = ...) -> Tuple[Tensor, LMState]: ...
+    @overload
+    def forward(self, x: Tensor, initial_state: Any = ..., output_final_state: Literal[False] = ..., cu_seqlens: Optional[Tensor] = ..., past: Optional[int] = ...) -> Tensor: ...
     def forward(self, x: Tensor, initial_state: Any = None, output_final_state: bool = False, cu_seqlens: Optional[Tensor] = None,
                 past: Optional[int] = None) -> Any:
         """x [B,T,hidden]; returns y, or (y, :class:`LMState`) where it is asked for. initial_state: that of the tokens before, or
@@ -219,6 +225,12 @@ class LMLinearAttention(nn.Module):
         x = x.relu() if self.feature == "relu" else nn.functional.elu(x) + 1 if self.feature == "elu" else x
         return x / (x.sum(-1, keepdim=True) + 1e-4) if norm else x
 
+    @overload
+    def forward(self, x: Tensor, initial_state: Any = ..., *, output_final_state: Literal[True], cu_seqlens: Optional[Tensor] = ...) -> Tuple[Tensor, CausalState]: ...
+    @overload
+    def forward(self, x: Tensor, initial_state: Any, output_final_state: Literal[True], cu_seqlens: Optional[Tensor] = ...) -> Tuple[Tensor, CausalState]: ...
+    @overload
+    def forward(self, x: Tensor, initial_state: Any = ..., output_final_state: Literal[False] = ..., cu_seqlens: Optional[Tensor] = ...) -> Tensor: ...
     def forward(self, x: Tensor, initial_state: Any = None, output_final_state: bool = False,
                 cu_seqlens: Optional[Tensor] = None) -> Any:
         q = self.features(self.q_proj(x), self.feature_map_q, self.norm_q)
