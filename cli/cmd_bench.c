@@ -54,6 +54,7 @@ static struct {
     cli_grid grid, blocks;
     const char *denominator, *feature, *dtype, *operators, *backend, *isa;
     double seconds;
+    const char *simulate;
     int compare, json, engine;
 } given;
 
@@ -76,6 +77,7 @@ static const cli_option options[] = {
     {"seconds", CLI_REAL, &given.seconds, "S", "time for each row; default: 1, or $BENCH_SECONDS"},
     {"threads", CLI_INT, &given.threads, "N", "threads; default: what OpenMP would use"},
     {"backend", CLI_TEXT, &given.backend, "NAME", "openmp or pthreads"},
+    {"simulate-threads", CLI_TEXT, &given.simulate, "N,N", "how far the work is cut, for more threads than there are"},
     {"isa", CLI_TEXT, &given.isa, "NAME", "plain, avx2, avx512, avx512bf16 or neon"},
     {"small-pages", CLI_FLAG, &small_pages, NULL, "data on ordinary pages; default: of 2 MiB where possible"},
     {"json", CLI_FLAG, &given.json, NULL, "one JSON document instead of text"},
@@ -103,6 +105,7 @@ static const cli_usage usage = {
             "  mhla bench causal --tokens 16384 --chunk 128 --heads 4\n"
             "  mhla bench lm-340m decode-128 --operator mhla,softmax --dtype bfloat16,q8_0\n"
             "  mhla bench resolution --compare\n"
+            "  mhla bench forward models --simulate-threads 8,32,64\n"
             "  mhla bench --engine forward deit-t\n",
 };
 
@@ -153,7 +156,7 @@ int bench_wants(const bench *b, const char *group, const char *shape_name) {
 
 double bench_estimate(const bench *b, double flops, mhla_dtype dtype) {
     static double peak[2];
-    if (peak[dtype] == 0.0) peak[dtype] = peak_of(dtype, b->context, 0.03);
+    if (peak[dtype] == 0.0) peak[dtype] = peak_of(dtype, b->format == BENCH_SIMULATE ? NULL : b->context, 0.03);
     return flops / (1e9 * peak[dtype]);
 }
 
@@ -307,7 +310,7 @@ static mhla_status bench_attention(bench *b, const shape *s, const struct group 
     if (status != MHLA_OK) return status;
     row.workspace = p.ws_backward_bytes > p.ws_bytes ? p.ws_backward_bytes : p.ws_bytes;
     status = timing_run(&row.time, g->backward ? work_both : work_forward, &p, b->context, dtype, b->seconds,
-                        b->format != BENCH_ENGINE);
+                        bench_rates(b));
     if (status == MHLA_OK) bench_report(b, &row);
     problem_free(&p);
     return status;
@@ -375,6 +378,8 @@ static int check_options_given(bench *b) {
     if (given.backend && index_of(given.backend, strlen(given.backend), backend_names, 2) < 0)
         return cli_wrong(usage.verb, "--backend is \"%s\": expected openmp or pthreads", given.backend);
     if (given.json && given.engine) return cli_wrong(usage.verb, "--json and --engine exclude each other");
+    if (given.simulate && (given.engine || given.threads || given.backend))
+        return cli_wrong(usage.verb, "--simulate-threads goes with neither --engine nor --threads nor --backend");
     if (given.threads > 1024) return cli_wrong(usage.verb, "--threads is %lld: at most 1024", (long long)given.threads);
     if (given.compare) b->operators = 1 << OPERATOR_MHLA | 1 << OPERATOR_LINEAR | 1 << OPERATOR_SOFTMAX;
     b->format = given.json ? BENCH_JSON : given.engine ? BENCH_ENGINE : BENCH_TEXT;
@@ -383,17 +388,18 @@ static int check_options_given(bench *b) {
     return check_names(b);
 }
 
-static mhla_status bench_all(bench *b, const shape *own) {
+static mhla_status bench_all(bench *b, const void *arg) {
+    const shape *own = arg;
     mhla_status status = MHLA_OK;
     for (int dtype = MHLA_F32; dtype <= MHLA_BF16; dtype++)
-        if (b->format != BENCH_ENGINE && (b->dtypes & 1 << dtype)) peak_settled((mhla_dtype)dtype, b->context);
+        if (bench_rates(b) && (b->dtypes & 1 << dtype)) peak_settled((mhla_dtype)dtype, b->context);
     if (own) {
         status = bench_custom(b, own);
     } else {
         for (int i = 0; i < GROUPS && status == MHLA_OK; i++)
             status = groups[i].own ? groups[i].own(b) : bench_group(b, &groups[i]);
     }
-    bench_end(b);
+    if (b->format != BENCH_SIMULATE) bench_end(b);
     return status;
 }
 
@@ -407,6 +413,11 @@ int cmd_bench(int argc, char **argv) {
     if (custom() && given.denominator)
         own.denominator =
             (mhla_denominator)index_of(given.denominator, strlen(given.denominator), denominator_names, 3);
+    int workers[BENCH_SIMULATED], simulated = 0;
+    if (given.simulate && (simulated = bench_simulate_parse(workers, given.simulate)) == 0)
+        return cli_wrong(usage.verb,
+                         "--simulate-threads is \"%s\": expected up to %d numbers from 2 to 1024, as in 8,32,64",
+                         given.simulate, BENCH_SIMULATED - 1);
     mhla_status status = given.isa ? mhla_set_isa(given.isa) : MHLA_OK;
     mhla_context *context = NULL;
     if (status == MHLA_OK && (given.threads || given.backend)) {
@@ -418,7 +429,9 @@ int cmd_bench(int argc, char **argv) {
         status = mhla_context_create(&context, &desc);
     }
     b.context = context;
-    if (status == MHLA_OK) status = bench_all(&b, custom() ? &own : NULL);
+    const shape *shown = custom() ? &own : NULL;
+    if (status == MHLA_OK)
+        status = simulated ? bench_simulate(&b, workers, simulated, bench_all, shown) : bench_all(&b, shown);
     code = status == MHLA_OK ? CLI_OK : cli_failed(usage.verb, status);
     if (status == MHLA_OK && !b.begun)
         code = cli_wrong(usage.verb, "nothing to measure: no row of what is named has this --dtype and --operator");

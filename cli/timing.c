@@ -6,11 +6,16 @@
 
 #include "cli.h"
 
-double now_seconds(void) {
+static double seconds_of(clockid_t clock) {
     struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(clock, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
+
+double now_seconds(void) { return seconds_of(CLOCK_MONOTONIC); }
+double thread_seconds(void) { return seconds_of(CLOCK_THREAD_CPUTIME_ID); }
+
+double (*work_seconds)(void) = now_seconds;
 
 /* The best of this run so far: a burst of other work makes the peak of one slice too low, never too high. */
 static double raise_best(mhla_dtype dtype, double peak) {
@@ -89,10 +94,10 @@ mhla_status timing_run(timing *t, work_fn work, void *arg, const mhla_context *c
     const double slice = seconds / 12.0;
     for (double spent = 0.0; status == MHLA_OK && spent < seconds && t->count < MOST;) {
         for (double used = 0.0; status == MHLA_OK && used < slice && t->count < MOST;) {
-            const double begin = now_seconds();
+            const double begin = work_seconds(), since = now_seconds();
             status = work(arg);
-            const double took = now_seconds() - begin;
-            t->samples[t->count++] = took;
+            const double took = now_seconds() - since;
+            t->samples[t->count++] = work_seconds() - begin;
             used += took;
             spent += took;
         }

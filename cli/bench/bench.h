@@ -4,7 +4,8 @@
 
 #include "cli.h"
 
-typedef enum bench_format { BENCH_TEXT, BENCH_JSON, BENCH_ENGINE } bench_format;
+/* SIMULATE: rows are kept until all numbers of workers have been simulated. */
+typedef enum bench_format { BENCH_TEXT, BENCH_JSON, BENCH_ENGINE, BENCH_SIMULATE } bench_format;
 
 typedef struct bench {
     const mhla_context *context;
@@ -53,6 +54,17 @@ int bench_wants(const bench *b, const char *group, const char *shape);
 
 /* Prints the row and frees its samples. Under a new group a head comes first. */
 void bench_report(bench *b, bench_row *row);
+
+/* Are rows compared with the machine's peak? Not where a harness reads them, or they are simulated. */
+static inline int bench_rates(const bench *b) { return b->format == BENCH_TEXT || b->format == BENCH_JSON; }
+
+enum { BENCH_SIMULATED = 9 }; /* numbers of workers, 1 among them */
+/* "8,32" to 1, 8, 32: how many; 0 if the list is wrong. Then all rows for each, and the page. */
+int bench_simulate_parse(int *workers, const char *list);
+mhla_status bench_simulate(bench *b, const int *workers, int n, mhla_status (*all)(bench *b, const void *arg),
+                           const void *arg);
+/* A row's best time, in seconds. */
+void bench_simulated(const char *group, const char *shape, const char *variant, mhla_dtype dtype, double best);
 
 /* The page's head, printed once, before the first row; its end. */
 void bench_begin(bench *b);

@@ -128,9 +128,9 @@ static int by_value(const void *a, const void *b) {
 /* One token for each of `n` states at the same place. */
 static mhla_status timed_step(decoder *d, mhla_state *const *states, int n, places *at, double *spent) {
     const int place = (int)(mhla_state_tokens(states[0]) % PLACES);
-    const double start = now_seconds();
+    const double start = work_seconds();
     const mhla_status status = feed(d, states, n, 1);
-    const double took = now_seconds() - start;
+    const double took = work_seconds() - start;
     const float each = (float)(took / n);
     if (at->count[place] == 0 || each < at->best[place]) at->best[place] = each;
     at->seconds[place][at->count[place]++ % KEPT] = each;
@@ -163,14 +163,14 @@ static double summarise(places *at, timing *t) {
 
 static mhla_status time_steps(decoder *d, places *at, double *bandwidth) {
     mhla_status status = MHLA_OK;
-    *bandwidth = bandwidth_of(d->b->context, 0.1);
+    *bandwidth = bench_rates(d->b) ? bandwidth_of(d->b->context, 0.1) : 0.0;
     double spent = 0.0;
     for (int round = 0; status == MHLA_OK && unfinished(d, spent, round, C); round++) {
         if (round > 0 && round % STEPS_KEPT == 0) status = stagger(d);
         for (int i = 0; i < d->count && status == MHLA_OK; i += d->batch)
             status = timed_step(d, d->states + i, d->batch, at, &spent);
     }
-    *bandwidth = bandwidth_of(d->b->context, 0.1);
+    if (bench_rates(d->b)) *bandwidth = bandwidth_of(d->b->context, 0.1);
     return status;
 }
 
@@ -193,6 +193,10 @@ static mhla_status time_clamp(decoder *d, int64_t from, places *at) {
 static void report(bench *b, const struct decode_row *r, mhla_dtype dtype, const timing *t, double slowest,
                    double floor, size_t state_bytes) {
     static int head;
+    if (b->format == BENCH_SIMULATE) {
+        bench_simulated("decode", r->name, "", dtype, t->best);
+        return;
+    }
     char best[32], median[32], most[32], least[32] = "", bytes[32];
     char name[48];
     bench_begin(b);

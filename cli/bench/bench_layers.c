@@ -118,7 +118,7 @@ mhla_status bench_layers(bench *b) {
             layer_work l;
             status = make(&l, s, row.dtype, b->context);
             if (status == MHLA_OK)
-                status = timing_run(&row.time, run, &l, b->context, row.dtype, b->seconds, b->format != BENCH_ENGINE);
+                status = timing_run(&row.time, run, &l, b->context, row.dtype, b->seconds, bench_rates(b));
             if (status == MHLA_OK) bench_report(b, &row);
             drop(&l);
         }

@@ -132,6 +132,10 @@ static double flops_of(const struct lm_shape *s, const char *attention, const mh
 static void report(bench *b, const struct lm_shape *s, const char *attention, mhla_dtype dtype, const timing *t,
                    const lm_bench *w, const mhla_lm_info *info) {
     static int head;
+    if (b->format == BENCH_SIMULATE) {
+        bench_simulated("lm-340m", s->name, attention, dtype, t->best);
+        return;
+    }
     char name[48], best[32], median[32], weights[32], state[32] = "";
     const int decoding = s->work == DECODE || s->work == BATCH;
     const double tokens = s->work == DECODE ? 1.0 : s->work == BATCH ? TOGETHER : (double)s->tokens;
@@ -185,7 +189,7 @@ static mhla_status bench_one(bench *b, const struct lm_shape *s, bench_operator 
     lm_bench w = {0};
     mhla_status status = make(&w, s, attentions[op], dtype, b, &info);
     if (status == MHLA_OK)
-        status = timing_run(&t, works[s->work], &w, b->context, MHLA_F32, b->seconds, b->format != BENCH_ENGINE);
+        status = timing_run(&t, works[s->work], &w, b->context, MHLA_F32, b->seconds, bench_rates(b));
     if (status == MHLA_OK) report(b, s, attentions[op], dtype, &t, &w, &info);
     timing_free(&t);
     drop(&w);

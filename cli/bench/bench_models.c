@@ -169,7 +169,7 @@ static mhla_status measure(bench *b, const char *group, const model_shape *s, co
     if (status == MHLA_OK && most > 0.0 && bench_estimate(b, row.flops, MHLA_F32) > most)
         row.note = NOTE_TOO_LONG;
     else if (status == MHLA_OK)
-        status = timing_run(&row.time, work, &w, b->context, MHLA_F32, b->seconds, b->format != BENCH_ENGINE);
+        status = timing_run(&row.time, work, &w, b->context, MHLA_F32, b->seconds, bench_rates(b));
     row.workspace = peak_memory(0);
     if (status == MHLA_OK) bench_report(b, &row);
     drop(&w);

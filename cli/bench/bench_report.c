@@ -127,7 +127,13 @@ static void mend_peak(const bench *b, bench_row *row, double multiple) {
 void bench_report(bench *b, bench_row *row) {
     static char group[32];
     const double multiple = row->multiple > 0.0 ? row->multiple : 1.0;
-    if (b->format != BENCH_ENGINE && row->note != NOTE_TOO_LONG) mend_peak(b, row, multiple);
+    if (b->format == BENCH_SIMULATE) {
+        if (row->note != NOTE_TOO_LONG)
+            bench_simulated(row->group, row->shape, row->variant, row->dtype, multiple * row->time.best);
+        timing_free(&row->time);
+        return;
+    }
+    if (bench_rates(b) && row->note != NOTE_TOO_LONG) mend_peak(b, row, multiple);
     b->notes |= (int)row->note;
     bench_begin(b);
     b->rated = 1;
@@ -138,7 +144,8 @@ void bench_report(bench *b, bench_row *row) {
         text_row(row, multiple);
         break;
     case BENCH_JSON: json_row(row, multiple); break;
-    case BENCH_ENGINE: engine_row(row, multiple); break;
+    case BENCH_ENGINE:
+    case BENCH_SIMULATE: engine_row(row, multiple); break;
     }
     fflush(stdout);
     timing_free(&row->time);
