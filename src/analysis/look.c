@@ -21,7 +21,9 @@ enum { SAMPLES = 500, WINDOWS = 16, MAPS = 4, WINDOW = 512, PIECE = 2048, MOST_B
 
 /* ---- What kind of model ---------------------------------------------------------------------------------------------- */
 
-static void describe_grid(mhla_analysis *a, const mhla_token_view *v) {
+static mhla_status describe_grid(mhla_analysis *a, const mhla_token_view *v) {
+    if (v->layers < 1 || v->heads < 1 || v->grid[0] < 1 || v->grid[1] < 1)
+        return mhla_fail(MHLA_ENOTSUP, "%s has no attention to look into", a->model);
     a->layers = v->layers;
     a->heads = v->heads;
     a->first = v->first;
@@ -30,6 +32,7 @@ static void describe_grid(mhla_analysis *a, const mhla_token_view *v) {
         a->grid[i] = v->grid[i];
         a->blocks[i] = v->blocks[i];
     }
+    return MHLA_OK;
 }
 
 /* Chunks are those that were asked for, or of the MHLA layers, or of 64 tokens. */
@@ -58,12 +61,10 @@ static mhla_status describe(mhla_analysis *a, const mhla_model *m, const mhla_an
     }
     if (m->architecture->denoiser) {
         MHLA_TRY(mhla_denoiser_query(m, &denoiser));
-        describe_grid(a, &denoiser.view);
-        return MHLA_OK;
+        return describe_grid(a, &denoiser.view);
     }
     MHLA_TRY(mhla_classifier_query(m, &classifier));
-    describe_grid(a, &classifier.view);
-    return MHLA_OK;
+    return describe_grid(a, &classifier.view);
 }
 
 /* The block of every token: cut at floor(i g / m), as the operator cuts; a text in chunks. */

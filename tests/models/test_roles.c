@@ -1,5 +1,6 @@
 /* Roles, by a denoiser that no family has: clips of four axes, conditioned on rows of text. What the public calls check and
  * hand on to it, and what code is told that asks a model for a role it does not have. */
+#include <mhla/analysis.h>
 #include <mhla/diffusion.h>
 
 #include "core/status.h"
@@ -164,6 +165,9 @@ static void missing_roles(void **state) {
     }
     float logits[1];
     ASSERT_FAILS(mhla_model_forward(model, logits, logits, 1), MHLA_EINVAL, "an image classifier");
+    mhla_analysis *analysis; /* a model that tells no layers of attention */
+    const mhla_analysis_desc look = {.size = sizeof look};
+    ASSERT_FAILS(mhla_analysis_create(&analysis, model, &look), MHLA_ENOTSUP, "toy has no attention to look into");
     mhla_sequence *sequence;
     ASSERT_FAILS(mhla_sequence_create(&sequence, model, NULL), MHLA_EINVAL, "a language model");
     mhla_model_free(model);
