@@ -7,6 +7,7 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "sample.h"
 
@@ -359,7 +360,7 @@ static int run(sample_work *w, mhla_picture *original, mhla_context **context) {
     w->folder = !is_png(w->out) && !w->array;
     w->animate = animate;
     w->quiet = quiet;
-    if (!cli_writable(w->out)) {
+    if (!cli_writable(w->out) && !(w->folder && errno == EISDIR && access(w->out, W_OK | X_OK) == 0)) {
         fprintf(stderr, "mhla %s: %s: cannot be written: %s\n", usage.verb, w->out, strerror(errno));
         return CLI_FAILED;
     }

@@ -200,6 +200,10 @@ char *cli_read_all(const char *verb, const char *path, size_t *size) {
 }
 
 int cli_writable(const char *path) {
+    struct stat info;
+    errno = 0;
+    if (stat(path, &info) == 0 && S_ISDIR(info.st_mode)) errno = EISDIR;
+    if (errno == EISDIR || errno == ENAMETOOLONG) return 0;
     const char *slash = strrchr(path, '/');
     char folder[4096] = ".";
     if (slash) snprintf(folder, sizeof folder, "%.*s", slash == path ? 1 : (int)(slash - path), path);

@@ -1,4 +1,5 @@
 /* mhla reproduce mqar: the three attentions learn to recall values by their keys; accuracy by number of pairs. */
+#include <errno.h>
 #include <mhla/lm.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -173,7 +174,7 @@ int reproduce_mqar(int argc, char **argv) {
     const char *const *names = only ? &only : attentions;
     const int n = only ? 1 : ATTENTIONS;
     if (out && !cli_writable(out)) { /* now, not after minutes of work */
-        fprintf(stderr, "mhla %s: %s cannot be written\n", usage.verb, out);
+        fprintf(stderr, "mhla %s: %s: cannot be written: %s\n", usage.verb, out, strerror(errno));
         return CLI_FAILED;
     }
     mhla_status status = MHLA_OK;

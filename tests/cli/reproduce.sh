@@ -16,6 +16,8 @@ mhla reproduce scaling --help
 mhla reproduce mqar --attention soft; echo "-> $?"
 mhla reproduce mqar --width 7; echo "-> $?"
 mhla reproduce mqar --out no/where; echo "-> $?"
+mkdir there; mhla reproduce mqar --out there; echo "-> $?"; rmdir there # before it trains, not after it
+timeout 60 mhla reproduce mqar --out "$(printf %0300d 7)" 2>&1 | sed 's/0000*7/LONG/'; echo "-> $?"
 mhla reproduce mqar --help
 small="--width 8 --vocabulary 1024 --steps 5 --tokens 1024 --tests 2"
 mhla reproduce mqar $small --out mqar.json 2>/dev/null | figures

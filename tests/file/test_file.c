@@ -9,6 +9,8 @@
 #include <signal.h>
 #include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 
 #include "file/json.h"
@@ -225,6 +227,38 @@ static void foreseen_name(void **state) {
     assert_int_equal(info.st_size, 8);
 }
 
+/* The library's random numbers, here, so that a name can be known before it is made. */
+static uint64_t next_numbers[2];
+static int numbers_left;
+ssize_t getrandom(void *to, size_t size, unsigned flags) {
+    if (numbers_left == 0 || size != sizeof *next_numbers) return syscall(SYS_getrandom, to, size, flags);
+    memcpy(to, &next_numbers[2 - numbers_left--], size);
+    return (ssize_t)size;
+}
+
+/* Who guesses the number and makes a link there gains nothing: another name is taken. And no name is there twice. */
+static void guessed_name(void **state) {
+    (void)state;
+    struct stat info;
+    mhla_writer a, b;
+    const char *victim = in_folder("victim");
+    write_file(victim, "precious", 8);
+    assert_int_equal(symlink("victim", in_folder(".guessed.0000000000000007.mhla-tmp")), 0);
+    next_numbers[0] = 7, next_numbers[1] = 8, numbers_left = 2;
+    assert_int_equal(mhla_writer_open(&a, in_folder("guessed")), MHLA_OK);
+    assert_non_null(strstr(a.temporary, "0008.mhla-tmp"));
+    fputs("x", a.stream);
+    assert_int_equal(mhla_writer_open(&b, in_folder("guessed")), MHLA_OK);
+    assert_string_not_equal(a.temporary, b.temporary);
+    fputs("xy", b.stream);
+    assert_int_equal(mhla_writer_commit(&a), MHLA_OK);
+    assert_int_equal(mhla_writer_commit(&b), MHLA_OK);
+    assert_int_equal(stat(victim, &info), 0);
+    assert_int_equal(info.st_size, 8);
+    assert_int_equal(lstat(in_folder("guessed"), &info), 0);
+    assert_true(S_ISREG(info.st_mode) && info.st_size == 2);
+}
+
 /* In a child: a file and a folder in the making, then it waits to be killed, holding its locks. */
 static pid_t begin_and_hang(const char *path, const char *folder_path) {
     int ends[2];
@@ -305,6 +339,7 @@ int main(void) {
                                        cmocka_unit_test(modes),
                                        cmocka_unit_test(long_name),
                                        cmocka_unit_test(foreseen_name),
+                                       cmocka_unit_test(guessed_name),
                                        cmocka_unit_test(leftovers),
                                        cmocka_unit_test(removed_link)};
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

@@ -78,7 +78,8 @@ static void large_integers(void **state) {
         if (json_is_real(v)) assert_true(json_real_value(v) == rows[i].real);
         json_decref(tree);
     }
-    const char *config = "{\"model_max_length\": 1000000000000000019884624838656, \"text\": \"99999999999999999999 Infinity\"}";
+    const char *config =
+        "{\"model_max_length\": 1000000000000000019884624838656, \"text\": \"99999999999999999999 Infinity\"}";
     int64_t n = 7;
     double x = 0;
     const char *text = NULL;

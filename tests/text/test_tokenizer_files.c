@@ -187,8 +187,7 @@ static void tiktoken(void **state) {
     } wrong[] = {
         {"IQ== 0\nIg= 1\n", ":2: \"Ig= 1\""},    {"IQ== 0\nIg== x\n", ":2:"}, {"IQ== 0\nIg== 0\n", "the id 0 is given"},
         {"IQ== 0\nIQ== 1\n", "has two ids"},     {"IQ== 0\n\x01\n", ":2:"},   {"IQ== 0\nIg== 99999999\n", ":2:"},
-        {"IQ== 0\nIg== 9999999999999\n", ":2:"}, {"IQ== 0\n==== 1\n", ":2:"},
-        {"I*== 0\n", ":1: \"I*== 0\""}};
+        {"IQ== 0\nIg== 9999999999999\n", ":2:"}, {"IQ== 0\n==== 1\n", ":2:"}, {"I*== 0\n", ":1: \"I*== 0\""}};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         put("qwen.tiktoken", wrong[i].text);
         fails(folder, MHLA_EDATA, wrong[i].word);
