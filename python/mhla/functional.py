@@ -39,9 +39,10 @@ def _run(name: str, kind: str, tensors: tuple, rope: Optional[Tuple[Array, Array
     cos, sin = (None, None) if rope is None else rope
     if torch is not None and isinstance(tensors[0], torch.Tensor):
         q, k, v, mix, q2, k2, state, z = tensors
-        for which, x in (("k", k), ("v", v), ("q2", q2), ("k2", k2)):
-            if not isinstance(x, torch.Tensor) and (x is not None or which in "kv"):
-                raise Error(f"q is a torch tensor, {which} {type(x).__name__}: all have to be of one library")
+        if not (isinstance(k, torch.Tensor) and isinstance(v, torch.Tensor)):
+            raise Error(f"q is a torch tensor, k {type(k).__name__}, v {type(v).__name__}: all three have to be of one library")
+        if not all(x is None or isinstance(x, torch.Tensor) for x in (q2, k2)):
+            raise Error(f"q is a torch tensor, q2 {type(q2).__name__}, k2 {type(k2).__name__}: all have to be of one library")
         if not q.is_meta and torch.is_autocast_enabled(q.device.type):
             q, k, v, q2, k2 = _torch.widest(q, k, v, q2, k2)
         where = q.device

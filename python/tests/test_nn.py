@@ -119,6 +119,9 @@ IN_BLOCKS = {
     "deit": lambda: mhla.nn.DeiTAttention(192, 3, **GRID), "dit": lambda: mhla.nn.DiTAttention(192, 3, **GRID, dropout=0.0),
     "vlt": lambda: mhla.nn.VLTAttention(192, 3, **GRID), "linear": lambda: mhla.nn.LinearAttention(192, 3),
     "softmax": lambda: mhla.nn.SoftmaxAttention(192, 3), "wan": lambda: mhla.nn.WanAttention(192, 3, (1, 4, 4), (1, 2, 2)),
+    "wan-softmax": lambda: mhla.nn.WanSoftmaxAttention(192, 3, (1, 4, 4)),
+    "wan-linear": lambda: mhla.nn.WanLinearAttention(192, 3, (1, 4, 4)), "lm": lambda: mhla.nn.LMAttention(192, num_heads=3),
+    "lm-softmax": lambda: mhla.nn.LMSoftmaxAttention(192, 3), "lm-linear": lambda: mhla.nn.LMLinearAttention(192, 3),
 }
 
 
@@ -146,5 +149,8 @@ def test_attentions_fit_into_blocks_of_timm(name):
         return
     with pytest.raises(mhla.Error, match="attn_mask is given: this attention has no mask"):
         model(images, attn_mask=mask)
+    if name.startswith("lm"):  # causal in any case
+        assert torch.equal(model(images, is_causal=True), model(images))
+        return
     with pytest.raises(mhla.Error, match="is_causal is given: this attention has no mask"):
         model(images, is_causal=True)

@@ -373,7 +373,7 @@ def test_masked_arrays_and_other_libraries_are_refused():
     q, k, v = (x.numpy() for x in problem())
     with pytest.raises(mhla.Error, match="k is a masked array: fill it first"):
         mhla.inline_attention(q, np.ma.masked_array(k, k > 0), v)
-    with pytest.raises(mhla.Error, match="q is a torch tensor, q2 ndarray: all have to be of one library"):
+    with pytest.raises(mhla.Error, match="q is a torch tensor, q2 ndarray, k2 ndarray: all have to be of one library"):
         mhla.attention(*problem(), MIX, (4, 4), (2, 2), q2=q, k2=k)
     with pytest.raises(mhla.Error, match="cu_seqlens has numbers from 0 to 9223372036854775813: expected int64"):
         mhla.softmax_attention(q[:1], k[:1], v[:1], cu_seqlens=np.array([0, 2**63 + 5], np.uint64))

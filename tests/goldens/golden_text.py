@@ -281,6 +281,41 @@ def echoed(case):
     with_nearest_model(case, compare)
 
 
+# ---- Published models, where they are ----
+
+
+def published(case):
+    """The file that the case names by its SHA-256: under data/, where `mhla data` lays models out, or $MHLA_SMOLLM2."""
+    given = os.environ.get("MHLA_SMOLLM2")
+    files = ([pathlib.Path(given)] if given else []) + sorted(pathlib.Path("data").rglob("*.gguf"))
+    for path in files:
+        if hashlib.sha256(path.read_bytes()).hexdigest() == case.data["sha256"]:
+            return path
+    raise Skip(f"of a published file, {case.data.get('source', '')}: not in data/ (`mhla data`), nor named by MHLA_SMOLLM2")
+
+
+def published_model(case):
+    """Tokens of texts, their log-probabilities, the likeliest next ones, and greedy continuations."""
+    import mhla
+
+    path = published(case)
+    try:
+        model = mhla.LanguageModel.load(path, storage="float32")
+    except mhla.Error as error:
+        raise Skip(str(error)) from error
+    for row in case.data["cases"]:
+        ids = row["ids"]
+        case.same(f"{row['text'][:30]!r}: ids", model.tokenizer.encode(row["text"]) == ids)
+        logprobs = torch.from_numpy(model.logits(ids)).double().log_softmax(-1)
+        wanted = [(t - 1, ids[t], p) for t, p in enumerate(row["token_logprobs"]) if p is not None]
+        for t, token, p in wanted + [(len(ids) - 1, token, p) for token, p in row["next_top10"]]:
+            case.results.append(("log-probabilities", abs(float(logprobs[t, token]) - p) / max(1.0, abs(p)), 1e-4))
+        new = model.generate(ids, max_tokens=len(row["greedy_ids"]), temperature=0).ids
+        if new[-1] in model.info["ends"]:  # from there on the file goes its own way
+            new.pop()
+        case.same(f"{row['text'][:30]!r}: greedy ids", new == row["greedy_ids"][: len(new)])
+
+
 # ---- Which file is what ----
 
 
@@ -302,9 +337,11 @@ def kind_of(data):
         return echoed
     if "cleaned" in keys:
         return "no cleaning of prompts here yet"
+    if isinstance(data, dict) and "sha256" in data and {"token_logprobs", "greedy_ids"} <= keys:
+        return published_model
     if (isinstance(data, dict) and "sha256" in data) or {"name", "shape", "sum"} <= keys:
         named = f", {data['source']}" if isinstance(data, dict) and "source" in data else ""
-        return f"of a published file{named}; the C tests compare SmolLM2's where MHLA_SMOLLM2 or data/ have it"
+        return f"sums of the tensors of a published file{named}; test_gguf compares SmolLM2's where MHLA_SMOLLM2 or data/ have it"
     return None
 
 

@@ -77,8 +77,8 @@ def heads_of(x: Tensor, heads: int) -> Tensor:
     return x.unflatten(-1, (heads, -1))
 
 
-def refuse_mask(attn_mask: Optional[Tensor], is_causal: bool) -> None:
-    """The arguments that timm's blocks pass to an attention; these attentions let every token see every other."""
+def refuse_mask(attn_mask: Optional[Tensor], is_causal: bool = False) -> None:
+    """The arguments that timm's blocks pass to an attention; which token sees which is settled here."""
     if attn_mask is not None or is_causal:
         raise Error(f"{'attn_mask' if attn_mask is not None else 'is_causal'} is given: this attention has no mask")
 

@@ -11,7 +11,7 @@ from .._plans import Error
 from .._torch import rope_rows
 from ..functional import causal_attention, linear_attention, softmax_attention
 from ..mixing import mix_init, rope_table
-from ._parts import Rotary, feature_map, heads_of
+from ._parts import Rotary, feature_map, heads_of, refuse_mask
 
 
 def _rope(rows: int, dim: int, base: float) -> tuple:
@@ -127,15 +127,20 @@ class LMAttention(nn.Module):
         return w if self.clip is None else w + (w.clamp(*self.clip) - w).detach()
 
     @overload
-    def forward(self, x: Tensor, initial_state: Any = ..., *, output_final_state: Literal[True], cu_seqlens: Optional[Tensor] = ..., past: Optional[int] = ...) -> Tuple[Tensor, LMState]: ...
+    def forward(self, x: Tensor, initial_state: Any = ..., *, output_final_state: Literal[True], cu_seqlens: Optional[Tensor] = ..., past: Optional[int] = ...,
+                attn_mask: None = ..., is_causal: bool = ...) -> Tuple[Tensor, LMState]: ...
     @overload
-    def forward(self, x: Tensor, initial_state: Any, output_final_state: Literal[True], cu_seqlens: Optional[Tensor] = ..., past: Optional[int] = ...) -> Tuple[Tensor, LMState]: ...
+    def forward(self, x: Tensor, initial_state: Any, output_final_state: Literal[True], cu_seqlens: Optional[Tensor] = ..., past: Optional[int] = ...,
+                attn_mask: None = ..., is_causal: bool = ...) -> Tuple[Tensor, LMState]: ...
     @overload
-    def forward(self, x: Tensor, initial_state: Any = ..., output_final_state: Literal[False] = ..., cu_seqlens: Optional[Tensor] = ..., past: Optional[int] = ...) -> Tensor: ...
+    def forward(self, x: Tensor, initial_state: Any = ..., output_final_state: Literal[False] = ..., cu_seqlens: Optional[Tensor] = ..., past: Optional[int] = ...,
+                attn_mask: None = ..., is_causal: bool = ...) -> Tensor: ...
     def forward(self, x: Tensor, initial_state: Any = None, output_final_state: bool = False, cu_seqlens: Optional[Tensor] = None,
-                past: Optional[int] = None) -> Any:
+                past: Optional[int] = None, attn_mask: Optional[Tensor] = None, is_causal: bool = True) -> Any:
         """x [B,T,hidden]; returns y, or (y, :class:`LMState`) where it is asked for. initial_state: that of the tokens before, or
-        as in :func:`mhla.causal_attention` where the layer has no convolutions."""
+        as in :func:`mhla.causal_attention` where the layer has no convolutions. attn_mask, is_causal: what timm's blocks pass; no
+        mask is taken, and the layer is causal in any case."""
+        refuse_mask(attn_mask)
         q, k, v = self.q_proj(x), self.k_proj(x), self.v_proj(x)
         before, conv = None, None
         if isinstance(initial_state, LMState):
@@ -185,7 +190,10 @@ class LMSoftmaxAttention(nn.Module):
             self.q_norm, self.k_norm = nn.RMSNorm(K, eps=1e-5), nn.RMSNorm(K, eps=1e-5)
         self._rotary = _Rotary(K, rope_theta)
 
-    def forward(self, x: Tensor, cu_seqlens: Optional[Tensor] = None) -> Tensor:
+    def forward(self, x: Tensor, cu_seqlens: Optional[Tensor] = None, attn_mask: Optional[Tensor] = None,
+                is_causal: bool = True) -> Tensor:
+        """attn_mask, is_causal: as in :class:`LMAttention`."""
+        refuse_mask(attn_mask)
         q, k, v = heads_of(self.q_proj(x), self.num_heads), heads_of(self.k_proj(x), self.num_kv_heads), heads_of(
             self.v_proj(x), self.num_kv_heads)
         if self.qk_norm:
@@ -226,13 +234,18 @@ class LMLinearAttention(nn.Module):
         return x / (x.sum(-1, keepdim=True) + 1e-4) if norm else x
 
     @overload
-    def forward(self, x: Tensor, initial_state: Any = ..., *, output_final_state: Literal[True], cu_seqlens: Optional[Tensor] = ...) -> Tuple[Tensor, CausalState]: ...
+    def forward(self, x: Tensor, initial_state: Any = ..., *, output_final_state: Literal[True], cu_seqlens: Optional[Tensor] = ...,
+                attn_mask: None = ..., is_causal: bool = ...) -> Tuple[Tensor, CausalState]: ...
     @overload
-    def forward(self, x: Tensor, initial_state: Any, output_final_state: Literal[True], cu_seqlens: Optional[Tensor] = ...) -> Tuple[Tensor, CausalState]: ...
+    def forward(self, x: Tensor, initial_state: Any, output_final_state: Literal[True], cu_seqlens: Optional[Tensor] = ...,
+                attn_mask: None = ..., is_causal: bool = ...) -> Tuple[Tensor, CausalState]: ...
     @overload
-    def forward(self, x: Tensor, initial_state: Any = ..., output_final_state: Literal[False] = ..., cu_seqlens: Optional[Tensor] = ...) -> Tensor: ...
+    def forward(self, x: Tensor, initial_state: Any = ..., output_final_state: Literal[False] = ..., cu_seqlens: Optional[Tensor] = ...,
+                attn_mask: None = ..., is_causal: bool = ...) -> Tensor: ...
     def forward(self, x: Tensor, initial_state: Any = None, output_final_state: bool = False,
-                cu_seqlens: Optional[Tensor] = None) -> Any:
+                cu_seqlens: Optional[Tensor] = None, attn_mask: Optional[Tensor] = None, is_causal: bool = True) -> Any:
+        """attn_mask, is_causal: as in :class:`LMAttention`."""
+        refuse_mask(attn_mask)
         q = self.features(self.q_proj(x), self.feature_map_q, self.norm_q)
         k = self.features(self.k_proj(x), self.feature_map_k, self.norm_k)
         o, state = linear_attention(q, k, heads_of(self.v_proj(x), self.num_heads), None, initial_state, output_final_state,
