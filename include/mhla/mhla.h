@@ -297,6 +297,9 @@ typedef struct mhla_call {
 
     /* MHLA_KIND_FOCUSED: the scale of each channel, [H*K], shared by q and k; softplus is applied to it here. */
     const float *focus;
+
+    /* MHLA_BF16: a float32 plan multiplies as a bfloat16 one does (below); what it reads and writes stays float32. */
+    mhla_dtype precision;
 } mhla_call;
 
 /* Bytes of scratch memory that forward and backward need for this call: the summaries, their mixtures and a block per
@@ -479,6 +482,9 @@ typedef struct mhla_linear_desc {
     float *pre_activation; /* if not NULL: x W^T + bias is written here, row stride N, for the backward */
     int accumulate;        /* y += */
     void *workspace;       /* mhla_linear_workspace bytes, 64-byte aligned; NULL lets the call allocate */
+    /* Of the two backward products. MHLA_BF16: dy, and x or the weight, are rounded to bfloat16 on the way in and sums are
+     * float32, where the CPU multiplies bfloat16; elsewhere as MHLA_F32. The forward product goes by the weight. */
+    mhla_dtype precision;
 } mhla_linear_desc;
 
 /* Bytes of scratch memory that suffice for any of the calls below with this description and a weight W [N,K] packed
@@ -495,8 +501,8 @@ MHLA_API mhla_status mhla_linear_forward_reference(const mhla_linear_desc *desc,
                                                    const void *w, mhla_dtype dtype, int64_t N, int64_t K, int64_t ldw);
 
 /* dx [rows,K] = dy [rows,N] W. Strides: ldx of dx, ldy of dy; context, rows and accumulate are used. Each call turns the
- * packed weight round into N*K floats of its own: no second copy is kept. A bfloat16 weight is widened, dy stays
- * float32. */
+ * packed weight round into N*K numbers of its own: no second copy is kept. A bfloat16 weight is widened and dy stays
+ * float32, unless `precision` says otherwise. */
 MHLA_API mhla_status mhla_linear_backward_input(const mhla_linear_desc *desc, float *dx, const float *dy,
                                                 const mhla_weight *weight);
 

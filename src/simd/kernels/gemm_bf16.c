@@ -50,29 +50,36 @@ void KERNEL(narrow_rows)(uint16_t *dst, int64_t ld, const float *src, int64_t ld
     }
 }
 
-void KERNEL(zip_rows)(uint16_t *dst, const mhla_panels *p, const mhla_rows *from, int n) {
-    const mhla_rows src = *from;
+/* LANES numbers of a row from column j on, `valid` of them there, as bfloat16 in the lower half of each lane. */
+INLINE vu zip_load(const void *row, const mhla_dtype dtype, int j, int valid) {
+    if (dtype == MHLA_F32)
+        return round_bf16(valid == LANES ? vload((const float *)row + j) : vload_n((const float *)row + j, valid));
+    if (valid == LANES) return __builtin_convertvector(*(const vh *)((const uint16_t *)row + j), vu);
+    return (vu)row_load_n(row, MHLA_BF16, j, valid) >> 16;
+}
+
+INLINE void zip_body(uint16_t *dst, const mhla_panels *p, const mhla_rows src, int n, const mhla_dtype dtype) {
     const int pairs = (n + 1) / 2;
     for (int i = 0; i < p->count; i++) {
         const int begin = mhla_panel_begin(p, i), width = mhla_panel_begin(p, i + 1) - begin;
         uint16_t *panel = dst + (int64_t)2 * pairs * begin;
         for (int r = 0; r < n; r += 2) {
-            const uint16_t *x = (const uint16_t *)row_at(&src, r) + begin;
-            const uint16_t *y = (const uint16_t *)row_at(&src, r + 1 < n ? r + 1 : r) + begin;
+            const void *x = row_at(&src, r), *y = row_at(&src, r + 1 < n ? r + 1 : r);
             for (int j = 0; j < width; j += LANES) {
                 const int left = p->n - begin - j, valid = left < LANES ? (left > 0 ? left : 0) : LANES;
-                vu low, high = {0};
-                if (valid == LANES) {
-                    low = __builtin_convertvector(*(const vh *)(x + j), vu);
-                    if (r + 1 < n) high = __builtin_convertvector(*(const vh *)(y + j), vu);
-                } else {
-                    low = (vu)row_load_n(x, MHLA_BF16, j, valid) >> 16;
-                    if (r + 1 < n) high = (vu)row_load_n(y, MHLA_BF16, j, valid) >> 16;
-                }
+                const vu low = zip_load(x, dtype, begin + j, valid);
+                const vu high = r + 1 < n ? zip_load(y, dtype, begin + j, valid) : (vu){0};
                 *(vu *)(panel + (int64_t)r * width + 2 * j) = low | high << 16;
             }
         }
     }
+}
+
+void KERNEL(zip_rows)(uint16_t *dst, const mhla_panels *p, const mhla_rows *src, int n) {
+    if (src->dtype == MHLA_F32)
+        zip_body(dst, p, *src, n, MHLA_F32);
+    else
+        zip_body(dst, p, *src, n, MHLA_BF16);
 }
 
 void KERNEL(store_bf16)(const mhla_rows *to, int column, const float *src, int64_t ld, int n, int cols,
