@@ -36,7 +36,7 @@ static void test_known_bits(void **state) {
         {0x4b800001, 0x3f80bf80, 0x3f803f80, 0x4b800002}, /* the odd product is first: + 1 up to even, then - 1, too */
         {0x4b800001, 0xbf803f80, 0x3f803f80, 0x4b800000}, /* - 1 down to even, then + 1, too */
         {0x00400000, 0x00003f80, 0x00000000, 0x00000000}, /* a subnormal sum is 0 */
-        {0x80400000, 0x00003f80, 0x00008000, 0x80000000}, /* -0 */
+        {0x80400000, 0x80003f80, 0x00008000, 0x80000000}, /* -0 */
         {0x00000000, 0x00000040, 0x00007f00, 0x00000000}, /* a subnormal factor is 0 */
         {0x00800000, 0x00001a00, 0x00009980, 0x00800000}, /* 2^-126 - 2^-151: halfway, to even */
         {0x00800000, 0x00001a01, 0x00009980, 0x00000000}, /* a little below: too small after rounding to 24 bits */
