@@ -133,6 +133,8 @@ typedef struct mhla_evaluation {
     int classes;
     int64_t *class_images, *class_right; /* [classes]; free with mhla_evaluation_free */
     int64_t unreadable;                  /* files of the data that are no pictures, or broken ones: not counted */
+    double logits_max,
+        logits_rms; /* largest and root mean square difference of logits from the reference's; NaN without */
 } mhla_evaluation;
 
 /* Runs the model over a split ("test", "train") of a dataset: "fashion-mnist", "cifar10-test" or the path of a folder with
@@ -142,6 +144,10 @@ typedef struct mhla_evaluation {
 typedef void (*mhla_progress_fn)(void *user, int64_t done, int64_t all);
 MHLA_API mhla_status mhla_model_evaluate(mhla_model *model, mhla_evaluation *result, const char *data,
                                          const char *split, int64_t limit, mhla_progress_fn progress, void *user);
+/* The same beside another model with the same inputs and classes: how far the logits are from its logits, too. */
+MHLA_API mhla_status mhla_model_evaluate_beside(mhla_model *model, mhla_model *reference, mhla_evaluation *result,
+                                                const char *data, const char *split, int64_t limit,
+                                                mhla_progress_fn progress, void *user);
 MHLA_API void mhla_evaluation_free(mhla_evaluation *result);
 
 /* Writes picture `index` of a split as a PNG or JPEG, by the ending of `path`; *label is its class. */
