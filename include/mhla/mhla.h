@@ -298,7 +298,9 @@ typedef struct mhla_call {
     /* MHLA_KIND_FOCUSED: the scale of each channel, [H*K], shared by q and k; softplus is applied to it here. */
     const float *focus;
 
-    /* MHLA_BF16: a float32 plan multiplies as a bfloat16 one does (below); what it reads and writes stays float32. */
+    /* MHLA_BF16: products of tokens with tokens or summaries, forward and backward, round both factors to bfloat16 and sum in
+     * float32, where the CPU multiplies bfloat16 and they are large enough; elsewhere they are float32. Mixtures, denominators,
+     * softmax, masked triangles and everything that is read and written stay as they are. MHLA_F32: see mhla_forward. */
     mhla_dtype precision;
 } mhla_call;
 
@@ -314,9 +316,9 @@ MHLA_API size_t mhla_backward_workspace(const mhla_plan *plan, const mhla_call *
  *   mix  [M,M] or [H,M,M], row i = query block i; causal: the lower triangle is read. NULL for the baselines
  *   ws   the workspace above, 64-byte aligned; NULL lets the call allocate
  *
- * bfloat16: q~, k~ and v enter the products as bfloat16, summaries and mixtures are rounded to bfloat16 before they
- * are multiplied (where the CPU multiplies bfloat16; elsewhere they stay float32), all sums are float32. FOCUSED, INLINE,
- * MALA and RALA read and write bfloat16 and compute in float32. */
+ * A bfloat16 plan of MHLA_KIND_BIDIRECTIONAL or LINEAR rounds q~, k~, v and mixtures to bfloat16 before they are multiplied (where
+ * the CPU multiplies bfloat16); all sums are float32. Other kinds and the backward read and write bfloat16 and compute in
+ * float32, unless the call's precision says otherwise. */
 MHLA_API mhla_status mhla_forward(const mhla_plan *plan, const mhla_call *call, void *o, const void *q, const void *k,
                                   const void *v, const float *mix, void *ws);
 

@@ -357,6 +357,9 @@ typedef struct mhla_kernels {
 float mhla_dot_bf16(float c, uint32_t a, uint32_t b);
 void mhla_emulated_gemm_bf16(const mhla_gemm_bf16 *g);
 
+/* narrow.c: gemm with bfloat16 products where that pays; of a table that has them. */
+void mhla_gemm_narrowed(const mhla_kernels *kernels, const mhla_gemm *g);
+
 /* The chosen table. The first call chooses. */
 const mhla_kernels *mhla_kernels_get(void);
 
