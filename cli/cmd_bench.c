@@ -233,7 +233,7 @@ static problem_desc describe(const shape *s, bench_operator op, const struct gro
                                          [OPERATOR_INLINE] = {MHLA_KIND_INLINE},
                                          [OPERATOR_MALA] = {MHLA_KIND_MALA},
                                          [OPERATOR_RALA] = {MHLA_KIND_RALA}};
-    problem_desc d = {.backward = g->backward, .seed = 1, .call = {.batch = s->B, .tokens = s->T}};
+    problem_desc d = {.backward = g->backward, .seed = 1, .call = {.batch = s->B, .tokens = s->T, .precision = dtype}};
     d.plan = (mhla_plan_desc){.kind = kinds[op][g->causal],
                               .dtype = dtype,
                               .heads = s->H,
