@@ -520,7 +520,8 @@ MHLA_API mhla_status mhla_activation_backward(float *dpre, const float *dy, cons
 /* ---- 8. What this machine has -------------------------------------------------------------------------------
  *
  * Kernels exist once per instruction set; the best one that the CPU runs is taken at the first call, or the one that
- * the environment variable MHLA_ISA names ("plain", "avx2", "avx512", "avx512bf16", "neon"). */
+ * the environment variable MHLA_ISA names ("plain", "avx2", "avx512", "avx512bf16", "neon"). "avx2-bf16" and the like have
+ * products of bfloat16 that are emulated, with the bits of the instruction and very slowly: for tests. */
 
 typedef struct mhla_cpu_info {
     size_t size;
