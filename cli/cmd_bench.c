@@ -61,7 +61,8 @@ static struct {
 static const cli_option options[] = {
     {"compare", CLI_FLAG, &given.compare, NULL, "MHLA beside linear and softmax attention"},
     {"operator", CLI_TEXT, &given.operators, "LIST", "some of " OPERATOR_LIST "; default: mhla"},
-    {"dtype", CLI_TEXT, &given.dtype, "LIST", "some of float32,bfloat16,q8_0 (layers and lm-340m); default: float32"},
+    {"dtype", CLI_TEXT, &given.dtype, "LIST",
+     "some of float32,bfloat16,q8_0 (layers, models and lm-340m); default: float32"},
     {"batch", CLI_INT, &given.batch, "B", "a shape of your own, or a change to the one named;"},
     {"heads", CLI_INT, &given.heads, "H", "  batch and heads are 1 if not given"},
     {"kv-heads", CLI_INT, &given.kv_heads, "G", "  causal: key/value heads"},
@@ -235,7 +236,7 @@ static problem_desc describe(const shape *s, bench_operator op, const struct gro
                                          [OPERATOR_INLINE] = {MHLA_KIND_INLINE},
                                          [OPERATOR_MALA] = {MHLA_KIND_MALA},
                                          [OPERATOR_RALA] = {MHLA_KIND_RALA}};
-    problem_desc d = {.backward = g->backward, .seed = 1, .call = {.batch = s->B, .tokens = s->T}};
+    problem_desc d = {.backward = g->backward, .seed = 1, .call = {.batch = s->B, .tokens = s->T, .precision = dtype}};
     d.plan = (mhla_plan_desc){.kind = kinds[op][g->causal],
                               .dtype = dtype,
                               .heads = s->H,

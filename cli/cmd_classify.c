@@ -10,7 +10,7 @@
 
 #include "cli.h"
 
-static const char *path, *weights;
+static const char *path, *weights, *dtype;
 static int64_t top = 5;
 static int json;
 
@@ -18,6 +18,7 @@ static const cli_option options[] = {
     {"model", CLI_TEXT, &path, "MODEL", "a model's folder or a run; needed"},
     {"top", CLI_INT, &top, "N", "the N likeliest classes of each picture; default 5"},
     {"weights", CLI_TEXT, &weights, "WHICH", "raw, or ema (their average); default: which did better in training"},
+    {"dtype", CLI_TEXT, &dtype, "TYPE", "weights and products as float32 (default), bfloat16 or q8_0"},
     {"json", CLI_FLAG, &json, NULL, "one JSON document instead of text"},
     {0},
 };
@@ -133,7 +134,8 @@ int cmd_classify(int argc, char **argv) {
     mhla_model_info info = {.size = sizeof info};
     if (weights && strcmp(weights, "raw") != 0 && strcmp(weights, "ema") != 0)
         return cli_wrong(usage.verb, "--weights is \"%s\": expected raw or ema", weights);
-    mhla_status status = mhla_model_open_weights(&model, path, weights);
+    mhla_status status = mhla_model_open_as(
+        &model, path, &(mhla_open_desc){.size = sizeof(mhla_open_desc), .storage = dtype, .weights = weights});
     if (status == MHLA_OK) status = mhla_model_query(model, &info);
     if (status != MHLA_OK) return cli_failed(usage.verb, status);
     classes = info.classes;

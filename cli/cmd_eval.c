@@ -26,8 +26,9 @@ static const cli_option options[] = {
     {"bucket", CLI_INT, &language.bucket, "N", "text: positions of a line of that; default: a sixteenth of the window"},
     {"beyond", CLI_TEXT, &language.beyond, "POLICY",
      "text: windows past the trained length: error (default), clamp, chunk"},
-    {"storage", CLI_TEXT, &language.storage, "TYPE",
-     "text: weights as float32, bfloat16, q8_0; or all, one after the other"},
+    {"dtype", CLI_TEXT, &language.storage, "TYPE",
+     "weights and products as float32, bfloat16, q8_0; or all, one after the other"},
+    {"storage", CLI_TEXT, &language.storage, "TYPE", NULL},
     {"batch", CLI_INT, &language.batch, "N", "text: windows read at once"},
     {"limit", CLI_INT, &limit, "N", "the first N images, tokens or questions only"},
     {"weights", CLI_TEXT, &weights, "WHICH", "raw, or ema (their average); default: which did better in training"},
@@ -67,7 +68,38 @@ static const char *file_of(const mhla_model *model) {
     return mhla_model_query(model, &info) == MHLA_OK && info.weights ? info.weights : "";
 }
 
-static void print_text(mhla_model *model, const mhla_evaluation *r) {
+/* One type of weights: what came out. */
+typedef struct image_row {
+    const char *dtype;
+    mhla_evaluation r;
+} image_row;
+
+static void print_classes(const mhla_model *model, const mhla_evaluation *r) {
+    for (int i = 0; i < r->classes; i++) {
+        const char *name = mhla_model_class_name(model, i);
+        if (r->class_images[i] == 0) continue;
+        printf("  %6.2f %%  %5lld images  %s\n", 100.0 * (double)r->class_right[i] / (double)r->class_images[i],
+               (long long)r->class_images[i], name ? name : "");
+    }
+}
+
+/* What each type costs: its accuracy, and how far its logits are from the first one's. */
+static void print_dtypes(const image_row *rows, int n) {
+    printf("\n%-9s %9s %9s %12s %12s %9s\n", "dtype", "accuracy", "loss", "logits, max", "rms", "images/s");
+    for (int i = 0; i < n; i++) {
+        const mhla_evaluation *r = &rows[i].r;
+        printf("%-9s %7.2f %% %9.4f ", rows[i].dtype, 100.0 * (double)r->top1 / (double)r->images, r->loss);
+        if (i)
+            printf("%12.3g %12.3g", r->logits_max, r->logits_rms);
+        else
+            printf("%12s %12s", "-", "-");
+        printf(" %9.0f\n", (double)r->images / r->seconds);
+    }
+    printf("\nlogits: differences from those of %s\n", rows[0].dtype);
+}
+
+static void print_text(mhla_model *model, const image_row *rows, int count) {
+    const mhla_evaluation *r = &rows[0].r;
     const double n = (double)r->images;
     printf("weights     %s\n", file_of(model));
     printf("images      %lld\n", (long long)r->images);
@@ -76,15 +108,28 @@ static void print_text(mhla_model *model, const mhla_evaluation *r) {
     if (r->classes > 5) printf("among 5     %.2f %%\n", 100.0 * (double)r->top5 / n);
     printf("loss        %.4f\n", r->loss);
     printf("speed       %.0f images/s\n", n / r->seconds);
-    for (int i = 0; classes && i < r->classes; i++) {
-        const char *name = mhla_model_class_name(model, i);
-        if (r->class_images[i] == 0) continue;
-        printf("  %6.2f %%  %5lld images  %s\n", 100.0 * (double)r->class_right[i] / (double)r->class_images[i],
-               (long long)r->class_images[i], name ? name : "");
-    }
+    if (classes) print_classes(model, r);
+    if (count > 1) print_dtypes(rows, count);
 }
 
-static void print_json(mhla_model *model, const mhla_evaluation *r) {
+static void put_dtypes(const image_row *rows, int n) {
+    json_put_open("dtypes", '[');
+    for (int i = 0; i < n; i++) {
+        const mhla_evaluation *r = &rows[i].r;
+        json_put_open(NULL, '{');
+        json_put_text("dtype", rows[i].dtype);
+        json_put_real("accuracy", (double)r->top1 / (double)r->images);
+        json_put_real("loss", r->loss);
+        json_put_real("logits_max", r->logits_max);
+        json_put_real("logits_rms", r->logits_rms);
+        json_put_real("images_per_second", (double)r->images / r->seconds);
+        json_put_close('}');
+    }
+    json_put_close(']');
+}
+
+static void print_json(mhla_model *model, const image_row *rows, int count) {
+    const mhla_evaluation *r = &rows[0].r;
     const double n = (double)r->images;
     json_put_open(NULL, '{');
     json_put_text("weights", file_of(model));
@@ -104,18 +149,27 @@ static void print_json(mhla_model *model, const mhla_evaluation *r) {
         json_put_close('}');
     }
     json_put_close(']');
+    if (count > 1) put_dtypes(rows, count);
     json_put_close('}');
 }
 
+static mhla_status open_as(mhla_model **model, const char *path, const char *dtype, const mhla_context *context) {
+    const mhla_status status = mhla_model_open_as(
+        model, path, &(mhla_open_desc){.size = sizeof(mhla_open_desc), .storage = dtype, .weights = weights});
+    if (status == MHLA_OK) mhla_model_set_context(*model, context);
+    return status;
+}
+
+/* `model`, which is freed here, and the other types of it, each beside it. */
 static int eval_images(mhla_model *model) {
-    mhla_evaluation result = {.size = sizeof result};
+    image_row rows[EVAL_STORAGES] = {{.dtype = "float32"}};
+    int n = 0;
     const char *wrong = language.choices       ? "choices"
                         : language.samples     ? "log-samples"
                         : language.window      ? "window"
                         : language.by_position ? "by-position"
                         : language.bucket      ? "bucket"
                         : language.beyond      ? "beyond"
-                        : language.storage     ? "storage"
                         : language.batch       ? "batch"
                                                : NULL;
     if (wrong || language.files > 1) {
@@ -123,19 +177,22 @@ static int eval_images(mhla_model *model) {
         return wrong ? cli_wrong(usage.verb, "--%s is for language models, this one classifies images", wrong)
                      : cli_wrong(usage.verb, "%d DATA are given: a classifier takes one", language.files);
     }
-    const mhla_status status =
-        mhla_model_evaluate(model, &result, language.files ? language.data[0] : NULL, split ? split : "test", limit,
-                            isatty(STDERR_FILENO) ? eval_progress : NULL, NULL);
-    if (status == MHLA_OK) (json ? print_json : print_text)(model, &result);
-    mhla_evaluation_free(&result);
+    mhla_status status = MHLA_OK;
+    for (; status == MHLA_OK && (n == 0 || eval_storage(language.storage, n)); n++) {
+        mhla_model *other = NULL;
+        rows[n].dtype = eval_storage(language.storage, n);
+        rows[n].r.size = sizeof rows[n].r;
+        if (n) status = open_as(&other, language.path, rows[n].dtype, language.context);
+        if (status == MHLA_OK)
+            status = mhla_model_evaluate_beside(n ? other : model, n ? model : NULL, &rows[n].r,
+                                                language.files ? language.data[0] : NULL, split ? split : "test", limit,
+                                                isatty(STDERR_FILENO) ? eval_progress : NULL, NULL);
+        mhla_model_free(other);
+    }
+    if (status == MHLA_OK) (json ? print_json : print_text)(model, rows, n);
+    for (int i = 0; i < n; i++) mhla_evaluation_free(&rows[i].r);
     mhla_model_free(model);
     return status == MHLA_OK ? CLI_OK : cli_failed(usage.verb, status);
-}
-
-static mhla_status open_model(mhla_model **model, const char *path) {
-    if (language.storage == NULL) return mhla_model_open_weights(model, path, weights);
-    return mhla_model_open_as(
-        model, path, &(mhla_open_desc){.size = sizeof(mhla_open_desc), .storage = eval_storage(language.storage, 0)});
 }
 
 int cmd_eval(int argc, char **argv) {
@@ -146,7 +203,6 @@ int cmd_eval(int argc, char **argv) {
     if (threads > 1024) return cli_wrong(usage.verb, "--threads is %lld: expected 1 to 1024", (long long)threads);
     if (weights && strcmp(weights, "raw") != 0 && strcmp(weights, "ema") != 0)
         return cli_wrong(usage.verb, "--weights is \"%s\": expected raw or ema", weights);
-    if (weights && language.storage) return cli_wrong(usage.verb, "--weights and --storage: choose one");
     for (int i = 1; i < given; i++) {
         if (data.count == (int)(sizeof data.text / sizeof *data.text))
             return cli_wrong(usage.verb, "more than %d DATA; name a folder", data.count);
@@ -163,10 +219,10 @@ int cmd_eval(int argc, char **argv) {
     if (threads)
         status = mhla_context_create(&context,
                                      &(mhla_context_desc){.size = sizeof(mhla_context_desc), .threads = (int)threads});
-    if (status == MHLA_OK) status = open_model(&model, argv[0]);
+    if (status == MHLA_OK) status = open_as(&model, argv[0], eval_storage(language.storage, 0), context);
     if (status == MHLA_OK) {
-        mhla_model_set_context(model, context);
         language.context = context;
+        language.weights = weights;
         code = mhla_model_has(model, MHLA_ROLE_DECODER) ? eval_language(model, &language) : eval_images(model);
     } else
         code = cli_failed(usage.verb, status);

@@ -11,7 +11,7 @@
 
 #include "sample.h"
 
-static const char *model, *classes, *sampler, *weights, *out, *like;
+static const char *model, *classes, *sampler, *weights, *dtype, *out, *like;
 static int64_t count = 1, seed, steps, channels, batch, threads;
 static double guidance = -1.0, eta, shift;
 static cli_grid size;
@@ -33,6 +33,7 @@ static const cli_option options[] = {
     {"no-clip", CLI_FLAG, &no_clip, NULL, "what is seen behind the noise may leave the range of pixels on the way"},
     {"size", CLI_GRID, &size, "WxH", "pixels, multiples of the patch; default: as in training"},
     {"weights", CLI_TEXT, &weights, "WHICH", "raw, or ema (their average); default: which did better in training"},
+    {"dtype", CLI_TEXT, &dtype, "TYPE", "weights and products as float32 (default), bfloat16 or q8_0"},
     {"out,o", CLI_TEXT, &out, "PATH", "FILE.png: one image, or a grid of all; FILE.npy: their numbers; else a folder"},
     {"animate", CLI_FLAG, &animate, NULL, "animated PNG: out of the noise, step by step"},
     {"like", CLI_TEXT, &like, "FILE.png", "makes this picture of mhla sample again, and compares"},
@@ -67,7 +68,7 @@ static int is_array(const char *path) { return ends(path, ".npy"); }
 
 static int refuse(void) {
     if (like) {
-        if (classes || sampler || steps || channels || size.axes || weights || guidance >= 0.0 || eta > 0.0 ||
+        if (classes || sampler || steps || channels || size.axes || weights || dtype || guidance >= 0.0 || eta > 0.0 ||
             shift != 0.0 || no_clip || animate || count != 1 || seed)
             return cli_wrong(usage.verb,
                              "--like takes everything from the picture: only --model, --any-model, --out, --batch, "
@@ -187,7 +188,10 @@ static int open_model(sample_work *w, mhla_context **context) {
     struct stat info;
     mhla_cpu_info machine = {.size = sizeof machine};
     w->info.size = sizeof w->info;
-    mhla_status status = mhla_model_open_weights(&w->model, r->model, *r->choice ? r->choice : NULL);
+    mhla_status status = mhla_model_open_as(&w->model, r->model,
+                                            &(mhla_open_desc){.size = sizeof(mhla_open_desc),
+                                                              .storage = *r->dtype ? r->dtype : NULL,
+                                                              .weights = *r->choice ? r->choice : NULL});
     if (status == MHLA_OK && threads) {
         status = mhla_context_create(context,
                                      &(mhla_context_desc){.size = sizeof(mhla_context_desc), .threads = (int)threads});
@@ -294,6 +298,7 @@ static void print(const sample_work *w, int same) {
     json_put_text("out", w->out);
     json_put_text("model", r->model);
     json_put_text("weights", r->weights);
+    json_put_text("dtype", *r->dtype ? r->dtype : "float32");
     json_put_int("images", r->images);
     json_put_int("made", w->made);
     json_put_int("width", r->width);
@@ -333,6 +338,7 @@ static int run(sample_work *w, mhla_picture *original, mhla_context **context) {
     } else {
         r->model = strdup(model);
         snprintf(r->choice, sizeof r->choice, "%s", weights ? weights : "");
+        snprintf(r->dtype, sizeof r->dtype, "%s", dtype ? dtype : "");
     }
     if (code < 0 && r->model == NULL) code = cli_failed(usage.verb, MHLA_ENOMEM);
     if (code < 0) code = open_model(w, context);

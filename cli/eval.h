@@ -10,12 +10,13 @@ typedef struct eval_options {
     const char *path;        /* of the model */
     const char *const *data; /* [files] texts and folders of texts */
     int files;
-    const char *choices, *samples, *storage, *beyond;
+    const char *choices, *samples, *storage, *beyond, *weights;
     int64_t window, bucket, batch, limit;
     int by_position, json;
     const mhla_context *context;
 } eval_options;
 
+enum { EVAL_STORAGES = 3 };
 /* How matrices are kept, one after the other for "all"; NULL past the last. storage NULL: as the file has them. */
 const char *eval_storage(const char *storage, int i);
 

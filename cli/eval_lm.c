@@ -9,7 +9,7 @@
 
 #include "eval.h"
 
-enum { STORAGES = 3 };
+enum { STORAGES = EVAL_STORAGES, COMPARED = 256 }; /* tokens whose logits are compared, at most */
 
 /* One storage type: what it holds and what came out. */
 typedef struct row {
@@ -17,7 +17,15 @@ typedef struct row {
     size_t weight_bytes;
     mhla_perplexity perplexity;
     mhla_choices choices;
+    int64_t compared; /* tokens; 0: none */
+    double logits_max, logits_rms;
 } row;
+
+/* What the first type answers to the first tokens of the text, for the others to be compared with. */
+typedef struct answers {
+    mhla_ids ids;
+    float *logits; /* [ids.count, vocabulary], NULL until they are there */
+} answers;
 
 const char *eval_storage(const char *storage, int i) {
     static const char *const all[] = {"float32", "bfloat16", "q8_0"};
@@ -117,9 +125,54 @@ static void take_question(void *user, const mhla_choice_event *event) {
     fprintf(stderr, "\r%lld questions\033[K", (long long)event->question + 1);
 }
 
-/* wanted: the storage type that was asked for, or NULL. */
+static mhla_status first_tokens(mhla_model *model, const mhla_documents *documents, const mhla_lm_info *info,
+                                mhla_ids *ids) {
+    size_t bytes;
+    const char *text = mhla_documents_text(documents, 0, &bytes);
+    const mhla_tokenizer *tokenizer = mhla_lm_tokenizer(model);
+    if (tokenizer == NULL) return MHLA_EINVAL;
+    const mhla_status status = mhla_tokenizer_encode(tokenizer, ids, text, bytes, MHLA_ENCODE_SPECIAL);
+    int64_t most = info->context > 0 && info->context < COMPARED ? info->context : COMPARED;
+    if (ids->count > most) ids->count = most;
+    return status;
+}
+
+/* Logits after each of the first tokens: kept, or compared with those that were. */
+static mhla_status compare_logits(mhla_model *model, row *r, const mhla_documents *documents, const mhla_lm_info *info,
+                                  answers *first) {
+    mhla_sequence *sequence = NULL;
+    mhla_status status = first->logits ? MHLA_OK : first_tokens(model, documents, info, &first->ids);
+    const int64_t n = first->ids.count * info->vocabulary;
+    if (status != MHLA_OK || n == 0) return status;
+    float *logits = malloc((size_t)n * sizeof *logits);
+    status = logits ? mhla_sequence_create(&sequence, model, NULL) : MHLA_ENOMEM;
+    if (status == MHLA_OK)
+        status = mhla_lm_feed(model,
+                              &(mhla_feed){.size = sizeof(mhla_feed),
+                                           .sequence = sequence,
+                                           .ids = first->ids.data,
+                                           .count = first->ids.count,
+                                           .all_logits = logits},
+                              1);
+    mhla_sequence_free(sequence);
+    if (status == MHLA_OK && first->logits == NULL) {
+        first->logits = logits;
+        return MHLA_OK;
+    }
+    for (int64_t i = 0; i < n && status == MHLA_OK; i++) {
+        const double d = fabs((double)logits[i] - (double)first->logits[i]);
+        r->logits_rms += d * d;
+        if (!(d <= r->logits_max)) r->logits_max = d;
+    }
+    r->logits_rms = sqrt(r->logits_rms / (double)n);
+    r->compared = first->ids.count;
+    free(logits);
+    return status;
+}
+
+/* wanted: the storage type that was asked for, or NULL. first: NULL where logits are not compared. */
 static mhla_status evaluate(mhla_model *model, row *r, const char *wanted, const mhla_documents *documents,
-                            const eval_options *o, FILE *samples) {
+                            const eval_options *o, FILE *samples, answers *first) {
     mhla_lm_info info = {.size = sizeof info};
     mhla_status status = mhla_lm_query(model, &info);
     if (status != MHLA_OK) return status;
@@ -127,6 +180,7 @@ static mhla_status evaluate(mhla_model *model, row *r, const char *wanted, const
     snprintf(r->storage, sizeof r->storage, "%s", mixed ? wanted : info.storage);
     r->weight_bytes = info.weight_bytes;
     if (documents) status = read_texts(model, r, documents, o);
+    if (status == MHLA_OK && documents && first) status = compare_logits(model, r, documents, &info, first);
     if (status == MHLA_OK && o->choices) {
         questions_log log = {.file = samples, .storage = r->storage, .bar = isatty(STDERR_FILENO)};
         r->choices.size = sizeof r->choices;
@@ -171,8 +225,9 @@ static void print_choices(const mhla_choices *c) {
 
 /* What each storage type costs, beside the first. */
 static void print_storages(const row *rows, int n, const eval_options *o) {
-    printf("\n%-9s %9s", "storage", "weights");
-    if (o->files) printf(" %9s %10s %9s %9s", "bits/byte", "ppl/token", "cost", "tokens/s");
+    printf("\n%-9s %9s", "dtype", "weights");
+    if (o->files)
+        printf(" %9s %10s %9s %12s %9s %9s", "bits/byte", "ppl/token", "cost", "logits, max", "rms", "tokens/s");
     if (o->choices) printf(" %8s %8s", "acc", "acc_norm");
     printf("\n");
     for (int i = 0; i < n; i++) {
@@ -186,6 +241,10 @@ static void print_storages(const row *rows, int n, const eval_options *o) {
                 printf("%+7.3f %%", 100.0 * (p->token_perplexity / rows[0].perplexity.token_perplexity - 1.0));
             else
                 printf("%9s", "-");
+            if (rows[i].compared)
+                printf(" %12.3g %9.3g", rows[i].logits_max, rows[i].logits_rms);
+            else
+                printf(" %12s %9s", "-", "-");
             printf(" %9s", text_count(b, sizeof b, (int64_t)llround((double)p->tokens / p->seconds)));
         }
         if (o->choices && c->questions)
@@ -193,13 +252,15 @@ static void print_storages(const row *rows, int n, const eval_options *o) {
                    100.0 * (double)c->right_norm / (double)c->questions);
         printf("\n");
     }
-    if (o->files) printf("\ncost: more perplexity per token than %s\n", rows[0].storage);
+    if (!o->files) return;
+    printf("\ncost: more perplexity per token than %s; ", rows[0].storage);
+    printf("logits: differences from its logits after the first %lld tokens\n", (long long)rows[n - 1].compared);
 }
 
 static void print_text(const mhla_lm_info *info, const char *name, const row *rows, int n, const eval_options *o) {
     char a[32];
     printf("model           %s: %s, %s parameters, %s\n", name, info->attention,
-           text_count(a, sizeof a, info->parameters), n == 1 ? rows[0].storage : "storage by storage");
+           text_count(a, sizeof a, info->parameters), n == 1 ? rows[0].storage : "type by type");
     if (o->files) print_perplexity(&rows[0].perplexity);
     if (o->choices) print_choices(&rows[0].choices);
     if (o->files && o->by_position) print_positions(&rows[0].perplexity);
@@ -250,6 +311,11 @@ static void print_json(const mhla_lm_info *info, const char *name, const row *ro
         json_put_int("weight_bytes", (int64_t)rows[i].weight_bytes);
         if (o->files) put_perplexity(&rows[i].perplexity);
         if (o->choices) put_choices(&rows[i].choices);
+        if (rows[i].compared) {
+            json_put_int("logits_tokens", rows[i].compared);
+            json_put_real("logits_max", rows[i].logits_max);
+            json_put_real("logits_rms", rows[i].logits_rms);
+        }
         json_put_close('}');
     }
     json_put_close(']');
@@ -275,6 +341,8 @@ int eval_language(mhla_model *model, const eval_options *o) {
     mhla_model_info about = {.size = sizeof about};
     char name[64] = "", attention[64] = "";
     const char *wrong;
+    answers first = {.logits = NULL};
+    const int several = eval_storage(o->storage, 1) != NULL;
     int n = 0;
     if (check_asked(o, &wrong) != MHLA_OK) {
         mhla_model_free(model);
@@ -297,14 +365,14 @@ int eval_language(mhla_model *model, const eval_options *o) {
     FILE *samples = o->samples && status == MHLA_OK ? open_samples(o->samples) : NULL;
     int unwritten = o->samples && status == MHLA_OK && samples == NULL ? errno : 0;
     while (status == MHLA_OK && !unwritten) {
-        status = evaluate(model, &rows[n], eval_storage(o->storage, n), documents, o, samples);
+        status = evaluate(model, &rows[n], eval_storage(o->storage, n), documents, o, samples, several ? &first : NULL);
         n++;
         mhla_model_free(model);
         model = NULL;
         const char *next = status == MHLA_OK ? eval_storage(o->storage, n) : NULL;
         if (next == NULL) break;
-        status =
-            mhla_model_open_as(&model, o->path, &(mhla_open_desc){.size = sizeof(mhla_open_desc), .storage = next});
+        status = mhla_model_open_as(
+            &model, o->path, &(mhla_open_desc){.size = sizeof(mhla_open_desc), .storage = next, .weights = o->weights});
         if (status == MHLA_OK) mhla_model_set_context(model, o->context);
     }
     if (samples) {
@@ -316,6 +384,8 @@ int eval_language(mhla_model *model, const eval_options *o) {
     for (int i = 0; i < n; i++) mhla_perplexity_free(&rows[i].perplexity);
     mhla_documents_free(documents);
     mhla_model_free(model);
+    mhla_ids_free(&first.ids);
+    free(first.logits);
     if (status != MHLA_OK) return cli_failed("eval", status);
     return unwritten ? CLI_FAILED : CLI_OK;
 }

@@ -39,6 +39,7 @@ static void print_usage(const cli_usage *usage) {
     fputs(usage->text, stdout);
     if (usage->options->name) printf("\nOptions:\n");
     for (const cli_option *o = usage->options; o->name; o++) {
+        if (o->help == NULL) continue; /* an older name of the option before it */
         char left[64];
         char letter[8] = "";
         if (letter_of(o)) snprintf(letter, sizeof letter, "-%c, ", letter_of(o));

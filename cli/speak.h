@@ -43,8 +43,8 @@ extern speak_options speak_given;
         {"beyond", CLI_TEXT, &speak_given.beyond, "HOW", "past the trained length: error (default), clamp, chunk"},    \
         {"max-tokens", CLI_INT, &speak_given.max_tokens, "N",                                                          \
          "the longest prompt and answer together; --beyond chunk needs it"},                                           \
-        {"storage", CLI_TEXT, &speak_given.storage, "TYPE",                                                            \
-         "weights as float32, bfloat16 or q8_0; default: as filed"},                                                   \
+        {"dtype", CLI_TEXT, &speak_given.storage, "TYPE", "weights as float32, bfloat16 or q8_0; default: as filed"},  \
+        {"storage", CLI_TEXT, &speak_given.storage, "TYPE", NULL},                                                     \
         {"threads", CLI_INT, &speak_given.threads, "N", "default: what OpenMP would use"}, {                           \
         "stats", CLI_FLAG, &speak_given.stats, NULL, "figures on standard error, as on a terminal"                     \
     }

@@ -91,7 +91,8 @@ static mhla_status make(lm_bench *w, const struct lm_shape *s, const char *atten
     *w = (lm_bench){.tokens = s->tokens};
     mhla_status status =
         mhla_model_create(&w->model, strcmp(s->name, "micro") == 0 ? "lm_micro" : "lm_340m", settings, 1, 1);
-    if (status == MHLA_OK && dtype != MHLA_F32) status = mhla_lm_store(w->model, bench_dtype_names[dtype]);
+    if (status == MHLA_OK && dtype != MHLA_F32)
+        status = (s->work == TRAIN ? mhla_model_set_precision : mhla_lm_store)(w->model, bench_dtype_names[dtype]);
     if (status == MHLA_OK) status = mhla_lm_query(w->model, info);
     if (status != MHLA_OK) return status;
     mhla_model_set_context(w->model, b->context);
@@ -208,7 +209,7 @@ mhla_status bench_lm(bench *b) {
         for (int dtype = MHLA_F32; dtype <= MHLA_Q8_0; dtype++)
             for (int op = OPERATOR_MHLA; op <= OPERATOR_SOFTMAX && status == MHLA_OK; op++)
                 if ((b->dtypes & 1 << dtype) && (b->operators & 1 << op) &&
-                    (shapes[i].work != TRAIN || dtype == MHLA_F32))
+                    (shapes[i].work != TRAIN || dtype != MHLA_Q8_0))
                     status = bench_one(b, &shapes[i], (bench_operator)op, (mhla_dtype)dtype);
     }
     return status;

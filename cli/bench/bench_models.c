@@ -110,7 +110,8 @@ static size_t peak_memory(int reset) {
     return (size_t)kib * 1024;
 }
 
-static mhla_status make(model_work *w, const model_shape *s, const mhla_context *context, int *diffusion) {
+static mhla_status make(model_work *w, const model_shape *s, mhla_dtype dtype, const mhla_context *context,
+                        int *diffusion) {
     char attention[32];
     const char *const settings[] = {"structure=released", attention};
     snprintf(attention, sizeof attention, "attention=%s", s->attention);
@@ -118,6 +119,8 @@ static mhla_status make(model_work *w, const model_shape *s, const mhla_context 
     *w = (model_work){.batch = s->batch, .side = s->side};
     mhla_status status = mhla_model_create(&w->model, s->preset, settings, 2, 1);
     if (status == MHLA_OK) status = mhla_model_query(w->model, &info);
+    if (status == MHLA_OK && dtype != MHLA_F32)
+        status = (s->train ? mhla_model_set_precision : mhla_model_store)(w->model, bench_dtype_names[dtype]);
     if (status != MHLA_OK) return status;
     mhla_model_set_context(w->model, context);
     *diffusion = mhla_model_has(w->model, MHLA_ROLE_DENOISER);
@@ -153,23 +156,25 @@ static void drop(model_work *w) {
 }
 
 /* `most` seconds of a call, or it is not measured; 0: any. */
-static mhla_status measure(bench *b, const char *group, const model_shape *s, const char *variant, double most) {
+static mhla_status measure(bench *b, const char *group, const model_shape *s, const char *variant, mhla_dtype dtype,
+                           double most) {
     model_work w;
     int diffusion = 0;
     peak_memory(1);
-    mhla_status status = make(&w, s, b->context, &diffusion);
+    mhla_status status = make(&w, s, dtype, b->context, &diffusion);
     bench_row row = {.group = group,
                      .shape = s->name,
                      .variant = variant,
+                     .dtype = dtype,
                      .images = (double)s->batch,
                      .flops = (s->train ? 6.0 : 2.0) * (double)s->batch * (double)w.multiply_adds};
     snprintf(row.sizes, sizeof row.sizes, "%lld image%s, %lld tokens%s", (long long)s->batch, s->batch == 1 ? "" : "s",
              (long long)w.tokens, s->train ? ", training" : "");
     const work_fn work = diffusion ? (s->train ? denoise_train : denoise) : (s->train ? train : infer);
-    if (status == MHLA_OK && most > 0.0 && bench_estimate(b, row.flops, MHLA_F32) > most)
+    if (status == MHLA_OK && most > 0.0 && bench_estimate(b, row.flops, dtype) > most)
         row.note = NOTE_TOO_LONG;
     else if (status == MHLA_OK)
-        status = timing_run(&row.time, work, &w, b->context, MHLA_F32, b->seconds, bench_rates(b));
+        status = timing_run(&row.time, work, &w, b->context, dtype, b->seconds, bench_rates(b));
     row.workspace = peak_memory(0);
     if (status == MHLA_OK) bench_report(b, &row);
     drop(&w);
@@ -178,9 +183,11 @@ static mhla_status measure(bench *b, const char *group, const model_shape *s, co
 
 mhla_status bench_models(bench *b) {
     mhla_status status = MHLA_OK;
-    for (int i = 0; i < MODELS && status == MHLA_OK; i++)
-        if (bench_wants(b, "models", models[i].name) && (b->dtypes & 1 << MHLA_F32))
-            status = measure(b, "models", &models[i], "", 0.0);
+    for (int i = 0; i < MODELS; i++)
+        for (int dtype = MHLA_F32; dtype <= MHLA_Q8_0 && status == MHLA_OK; dtype++)
+            if (bench_wants(b, "models", models[i].name) && (b->dtypes & 1 << dtype) &&
+                (dtype != MHLA_Q8_0 || !models[i].train))
+                status = measure(b, "models", &models[i], "", (mhla_dtype)dtype, 0.0);
     return status;
 }
 
@@ -189,16 +196,18 @@ mhla_status bench_models(bench *b) {
 mhla_status bench_resolution(bench *b) {
     static const char *const variants[] = {"mhla", "linear", "softmax"};
     mhla_status status = MHLA_OK;
-    if (b->names == 0 || !(b->dtypes & 1 << MHLA_F32)) return MHLA_OK;
+    if (b->names == 0) return MHLA_OK;
     for (int i = 0; i < RESOLUTIONS; i++) {
         int named = 0;
         for (int k = 0; k < b->names; k++) named |= strcmp(b->name[k], resolutions[i].name) == 0;
-        for (int op = OPERATOR_MHLA; op <= OPERATOR_SOFTMAX && status == MHLA_OK; op++) {
-            if (!bench_wants(b, "resolution", resolutions[i].name) || !(b->operators & 1 << op)) continue;
-            model_shape s = resolutions[i];
-            s.attention = variants[op];
-            status = measure(b, "resolution", &s, variants[op], named ? 0.0 : 10.0);
-        }
+        for (int op = OPERATOR_MHLA; op <= OPERATOR_SOFTMAX; op++)
+            for (int dtype = MHLA_F32; dtype <= MHLA_Q8_0 && status == MHLA_OK; dtype++) {
+                if (!bench_wants(b, "resolution", resolutions[i].name) || !(b->operators & 1 << op)) continue;
+                if (!(b->dtypes & 1 << dtype)) continue;
+                model_shape s = resolutions[i];
+                s.attention = variants[op];
+                status = measure(b, "resolution", &s, variants[op], (mhla_dtype)dtype, named ? 0.0 : 10.0);
+            }
     }
     return status;
 }

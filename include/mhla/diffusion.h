@@ -153,6 +153,7 @@ typedef struct mhla_sample_record {
     int animated;     /* frames, or 0 */
     char version[32]; /* of the program */
     char isa[16];     /* whose kernels ran: other ones round otherwise */
+    char dtype[16];   /* storage of mhla_open_desc, or "": float32 */
 } mhla_sample_record;
 
 /* One JSON object, malloc'ed: free() it. */

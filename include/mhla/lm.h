@@ -125,14 +125,6 @@ MHLA_API mhla_status mhla_shard_query(const char *path, mhla_shard_info *info);
  * The rotary embedding of softmax layers may be scaled: config.json's rope_scaling or rope_parameters of the types linear,
  * llama3, yarn, and longrope with one list of factors; a GGUF's linear, yarn, and rope_freqs.weight. */
 
-typedef struct mhla_open_desc {
-    size_t size;
-    const char
-        *storage; /* matrices as "float32", "bfloat16" or "q8_0"; NULL: as the file has them (Q4 of a GGUF: "q8_0" is
-                            not the same numbers, so float32) */
-} mhla_open_desc;
-MHLA_API mhla_status mhla_model_open_as(mhla_model **model, const char *path, const mhla_open_desc *desc);
-
 typedef struct mhla_lm_info {
     size_t size;
     int vocabulary, width, layers;
@@ -162,15 +154,14 @@ MHLA_API mhla_status mhla_lm_convert(const char *out, const char *in, const mhla
 /* The tokenizer beside the model's weights; the model's. NULL and a message if there is none. */
 MHLA_API const mhla_tokenizer *mhla_lm_tokenizer(const mhla_model *model);
 
-/* Keeps the matrices of a model that has not been used yet as "float32", "bfloat16" or "q8_0" from now on, rounding them;
- * what is not float32 infers only. Rows that q8_0 cannot hold (no multiple of 32) stay as they are. */
+/* mhla_model_store (nn.h) of a language model. */
 MHLA_API mhla_status mhla_lm_store(mhla_model *model, const char *storage);
 
 /* One step of training on ids [B,T], for measuring and for loops of one's own: *loss (may be NULL) is the mean cross entropy
  * of each token after those before it; then gradients, clipped to norm 1, and AdamW with this rate, betas .9 and .95,
  * decay .01. The model keeps the optimiser's state for the next step. */
 MHLA_API mhla_status mhla_lm_train_step(mhla_model *model, float *loss, const int32_t *ids, int64_t B, int64_t T,
-                                  double rate);
+                                        double rate);
 
 /* ---- 3. Sequences -------------------------------------------------------------------------------------------------
  *
@@ -285,8 +276,8 @@ typedef struct mhla_generation mhla_generation;
 typedef struct mhla_generation_desc {
     size_t size;
     const mhla_sampling *sampling; /* NULL: the likeliest token, always */
-    int64_t max_tokens;      /* 0 = until something else ends it */
-    const char *const *stop; /* [stops] texts that end it and are not part of the result */
+    int64_t max_tokens;            /* 0 = until something else ends it */
+    const char *const *stop;       /* [stops] texts that end it and are not part of the result */
     int stops;
     const int32_t *stop_ids; /* [stop_id_count] tokens that end it, besides the model's own */
     int stop_id_count;

@@ -297,6 +297,11 @@ typedef struct mhla_call {
 
     /* MHLA_KIND_FOCUSED: the scale of each channel, [H*K], shared by q and k; softplus is applied to it here. */
     const float *focus;
+
+    /* MHLA_BF16: products of tokens with tokens or summaries, forward and backward, round both factors to bfloat16 and sum in
+     * float32, where the CPU multiplies bfloat16 and they are large enough; elsewhere they are float32. Mixtures, denominators,
+     * softmax, masked triangles and everything that is read and written stay as they are. MHLA_F32: see mhla_forward. */
+    mhla_dtype precision;
 } mhla_call;
 
 /* Bytes of scratch memory that forward and backward need for this call: the summaries, their mixtures and a block per
@@ -311,9 +316,9 @@ MHLA_API size_t mhla_backward_workspace(const mhla_plan *plan, const mhla_call *
  *   mix  [M,M] or [H,M,M], row i = query block i; causal: the lower triangle is read. NULL for the baselines
  *   ws   the workspace above, 64-byte aligned; NULL lets the call allocate
  *
- * bfloat16: q~, k~ and v enter the products as bfloat16, summaries and mixtures are rounded to bfloat16 before they
- * are multiplied (where the CPU multiplies bfloat16; elsewhere they stay float32), all sums are float32. FOCUSED, INLINE,
- * MALA and RALA read and write bfloat16 and compute in float32. */
+ * A bfloat16 plan of MHLA_KIND_BIDIRECTIONAL or LINEAR rounds q~, k~, v and mixtures to bfloat16 before they are multiplied (where
+ * the CPU multiplies bfloat16); all sums are float32. Other kinds and the backward read and write bfloat16 and compute in
+ * float32, unless the call's precision says otherwise. */
 MHLA_API mhla_status mhla_forward(const mhla_plan *plan, const mhla_call *call, void *o, const void *q, const void *k,
                                   const void *v, const float *mix, void *ws);
 
@@ -479,6 +484,9 @@ typedef struct mhla_linear_desc {
     float *pre_activation; /* if not NULL: x W^T + bias is written here, row stride N, for the backward */
     int accumulate;        /* y += */
     void *workspace;       /* mhla_linear_workspace bytes, 64-byte aligned; NULL lets the call allocate */
+    /* Of the two backward products. MHLA_BF16: dy, and x or the weight, are rounded to bfloat16 on the way in and sums are
+     * float32, where the CPU multiplies bfloat16; elsewhere as MHLA_F32. The forward product goes by the weight. */
+    mhla_dtype precision;
 } mhla_linear_desc;
 
 /* Bytes of scratch memory that suffice for any of the calls below with this description and a weight W [N,K] packed
@@ -495,8 +503,8 @@ MHLA_API mhla_status mhla_linear_forward_reference(const mhla_linear_desc *desc,
                                                    const void *w, mhla_dtype dtype, int64_t N, int64_t K, int64_t ldw);
 
 /* dx [rows,K] = dy [rows,N] W. Strides: ldx of dx, ldy of dy; context, rows and accumulate are used. Each call turns the
- * packed weight round into N*K floats of its own: no second copy is kept. A bfloat16 weight is widened, dy stays
- * float32. */
+ * packed weight round into N*K numbers of its own: no second copy is kept. A bfloat16 weight is widened and dy stays
+ * float32, unless `precision` says otherwise. */
 MHLA_API mhla_status mhla_linear_backward_input(const mhla_linear_desc *desc, float *dx, const float *dy,
                                                 const mhla_weight *weight);
 
@@ -512,7 +520,8 @@ MHLA_API mhla_status mhla_activation_backward(float *dpre, const float *dy, cons
 /* ---- 8. What this machine has -------------------------------------------------------------------------------
  *
  * Kernels exist once per instruction set; the best one that the CPU runs is taken at the first call, or the one that
- * the environment variable MHLA_ISA names ("plain", "avx2", "avx512", "avx512bf16", "neon"). */
+ * the environment variable MHLA_ISA names ("plain", "avx2", "avx512", "avx512bf16", "neon"). "avx2-bf16" and the like have
+ * products of bfloat16 that are emulated, with the bits of the instruction and very slowly: for tests. */
 
 typedef struct mhla_cpu_info {
     size_t size;

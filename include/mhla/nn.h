@@ -51,7 +51,26 @@ MHLA_API mhla_status mhla_model_preset(int i, char name[64]);
 MHLA_API mhla_status mhla_model_open(mhla_model **model, const char *path);
 /* The same with a choice of weights: "raw", "ema" (MHLA_EDATA where there is none), NULL: as above. */
 MHLA_API mhla_status mhla_model_open_weights(mhla_model **model, const char *path, const char *weights);
+/* The same with a choice of how matrices are kept and multiplied. "bfloat16" halves their memory and is up to twice as fast where
+ * the CPU multiplies bfloat16 (AVX512-BF16): linear layers and attentions round what they multiply and sum in float32; norms,
+ * softmax and everything between the layers stay float32. Elsewhere it is as fast as float32. "q8_0" takes a quarter and
+ * something; attentions are then float32. What is not float32 infers only. Rows that q8_0 cannot hold (no multiple of 32)
+ * stay float32. */
+typedef struct mhla_open_desc {
+    size_t size;
+    const char
+        *storage; /* "float32", "bfloat16" or "q8_0"; NULL: float32, or of a language model as the file has them (Q4
+                            of a GGUF: "q8_0" is not the same numbers, so float32) */
+    const char *weights; /* "raw" or "ema"; NULL: as mhla_model_open */
+} mhla_open_desc;
+MHLA_API mhla_status mhla_model_open_as(mhla_model **model, const char *path, const mhla_open_desc *desc);
 MHLA_API void mhla_model_free(mhla_model *model);
+
+/* The same for a model that is there and has not been used yet. Numbers are rounded. */
+MHLA_API mhla_status mhla_model_store(mhla_model *model, const char *storage);
+/* How a model that keeps its weights in float32 multiplies from now on, in inference and in training: "float32" or "bfloat16".
+ * Weights are rounded for the products alone; they themselves, their gradients, the optimiser and its averages stay float32. */
+MHLA_API mhla_status mhla_model_set_precision(mhla_model *model, const char *precision);
 
 /* Which threads the model uses from now on; NULL = the default context. The context must outlive the model. */
 MHLA_API void mhla_model_set_context(mhla_model *model, const mhla_context *context);
@@ -125,6 +144,8 @@ typedef struct mhla_evaluation {
     int classes;
     int64_t *class_images, *class_right; /* [classes]; free with mhla_evaluation_free */
     int64_t unreadable;                  /* files of the data that are no pictures, or broken ones: not counted */
+    double logits_max,
+        logits_rms; /* largest and root mean square difference of logits from the reference's; NaN without */
 } mhla_evaluation;
 
 /* Runs the model over a split ("test", "train") of a dataset: "fashion-mnist", "cifar10-test" or the path of a folder with
@@ -134,6 +155,10 @@ typedef struct mhla_evaluation {
 typedef void (*mhla_progress_fn)(void *user, int64_t done, int64_t all);
 MHLA_API mhla_status mhla_model_evaluate(mhla_model *model, mhla_evaluation *result, const char *data,
                                          const char *split, int64_t limit, mhla_progress_fn progress, void *user);
+/* The same beside another model with the same inputs and classes: how far the logits are from its logits, too. */
+MHLA_API mhla_status mhla_model_evaluate_beside(mhla_model *model, mhla_model *reference, mhla_evaluation *result,
+                                                const char *data, const char *split, int64_t limit,
+                                                mhla_progress_fn progress, void *user);
 MHLA_API void mhla_evaluation_free(mhla_evaluation *result);
 
 /* Writes picture `index` of a split as a PNG or JPEG, by the ending of `path`; *label is its class. */

@@ -180,7 +180,8 @@ def load(path: Path, weights: Optional[str] = None, storage: Optional[str] = Non
 
     Args:
         weights: "raw" or "ema", their average, where training kept one; by default what did better when it was tested.
-        storage: of a language model: keeps its matrices as "float32", "bfloat16" or "q8_0"; by default as the file has them.
+        storage: keeps and multiplies its matrices as "float32", "bfloat16" or "q8_0"; by default as float32, those of a language
+            model as the file has them.
 
     The weights are copied: what happens to the files later changes nothing. If another program shortens one during the call, it
     raises :class:`mhla.FileError`.

@@ -68,22 +68,14 @@ static PyObject *leave(model_object *m, mhla_status status) {
     Py_RETURN_NONE;
 }
 
-/* What lm_store does to a language model that was opened with a choice of weights, open_as does for all others. */
 mhla_status binding_files_read(int64_t guard, mhla_status status) {
     const mhla_status lost = mhla_files_release(guard);
     return lost != MHLA_OK ? lost : status;
 }
 
 static mhla_status open_model(mhla_model **made, const char *path, const char *weights, const char *storage) {
-    if (storage == NULL) return mhla_model_open_weights(made, path, weights);
-    if (weights == NULL)
-        return mhla_model_open_as(made, path, &(mhla_open_desc){.size = sizeof(mhla_open_desc), .storage = storage});
-    mhla_status status = mhla_model_open_weights(made, path, weights);
-    if (status == MHLA_OK) status = mhla_lm_store(*made, storage);
-    if (status == MHLA_OK) return MHLA_OK;
-    mhla_model_free(*made);
-    *made = NULL;
-    return status;
+    return mhla_model_open_as(
+        made, path, &(mhla_open_desc){.size = sizeof(mhla_open_desc), .storage = storage, .weights = weights});
 }
 
 static PyObject *model_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) { /* (path, weights, storage) */

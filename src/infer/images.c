@@ -339,9 +339,18 @@ mhla_status mhla_model_hash(const mhla_model *model, char text[65]) {
         const mhla_param *p = mhla_params_at(model->params, i);
         mhla_sha256_add(&h, p->name, strlen(p->name) + 1);
         mhla_sha256_add(&h, p->shape, (size_t)p->dims * sizeof *p->shape);
-        if (p->data == NULL)
-            return mhla_fail(MHLA_ENOTSUP, "%s is not kept as float32: the weights have no hash", p->name);
-        mhla_sha256_add(&h, p->data, (size_t)p->count * sizeof *p->data);
+        if (p->data) {
+            mhla_sha256_add(&h, p->data, (size_t)p->count * sizeof *p->data);
+            continue;
+        }
+        const size_t bytes = (size_t)(p->count / p->shape[0]) * sizeof *p->data; /* other storage: row by row */
+        float *row = mhla_alloc(bytes);
+        if (row == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for a row of %s", p->name);
+        for (int64_t r = 0; r < p->shape[0]; r++) {
+            (void)mhla_param_get_rows(row, p, r, 1); /* the row is there */
+            mhla_sha256_add(&h, row, bytes);
+        }
+        mhla_free(row);
     }
     mhla_sha256_end(&h, text);
     return MHLA_OK;

@@ -28,13 +28,14 @@ mhla_status mhla_sample_record_write(char **text, const mhla_sample_record *reco
         mhla_json_add(classes, json_integer(r->classes[i]));
         mhla_json_add(seeds, json_integer((json_int_t)r->seeds[i]));
     }
-    json_t *tree = json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:o, s:o, s:s, s:i, s:f, s:f, s:f, s:i, s:b, s:i, s:i, "
-                             "s:i, s:i}",
-                             "made_by", made_by, "version", r->version, "isa", r->isa, "model",
-                             r->model ? r->model : "", "weights", r->weights, "choice", r->choice, "classes", classes,
-                             "seeds", seeds, "sampler", r->method, "steps", r->steps, "eta", r->eta, "shift", r->shift,
-                             "guidance", r->guidance, "guided_channels", r->guided_channels, "clip", r->clip, "height",
-                             r->height, "width", r->width, "columns", r->columns, "animated", r->animated);
+    json_t *tree =
+        json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:o, s:o, s:s, s:i, s:f, s:f, s:f, s:i, s:b, s:i, s:i, "
+                  "s:i, s:i, s:s}",
+                  "made_by", made_by, "version", r->version, "isa", r->isa, "model", r->model ? r->model : "",
+                  "weights", r->weights, "choice", r->choice, "classes", classes, "seeds", seeds, "sampler", r->method,
+                  "steps", r->steps, "eta", r->eta, "shift", r->shift, "guidance", r->guidance, "guided_channels",
+                  r->guided_channels, "clip", r->clip, "height", r->height, "width", r->width, "columns", r->columns,
+                  "animated", r->animated, "dtype", *r->dtype ? r->dtype : "float32");
     if (tree && mhla_json_lost() == lost) *text = mhla_json_text(tree, JSON_COMPACT | JSON_ENSURE_ASCII);
     json_decref(tree);
     if (*text) return MHLA_OK;
@@ -127,6 +128,8 @@ static mhla_status read_record(mhla_sample_record *r, const json_t *tree, const 
         if (!isfinite(*reals[i].to)) return mhla_fail(MHLA_EDATA, "%s: its text lacks \"%s\"", name, reals[i].key);
     }
     MHLA_TRY(mhla_json_get_bool(&r->clip, tree, "clip", name));
+    if (json_object_get(tree, "dtype"))
+        MHLA_TRY(read_text(r->dtype, sizeof r->dtype, tree, "dtype", name)); /* 0.1 has none */
     MHLA_TRY(mhla_json_get_text(&model, tree, "model", name));
     if (model) MHLA_TRY(check_text(model, "model", name));
     if (model && (r->model = strdup(model)) == NULL) return mhla_fail(MHLA_ENOMEM, "%s: no memory for its text", name);

@@ -96,19 +96,33 @@ static void count_batch(mhla_evaluation *r, double *loss, const float *logits, c
     }
 }
 
-mhla_status mhla_evaluate(mhla_model *model, mhla_evaluation *result, mhla_dataset *data, int workers, int64_t limit,
-                          volatile sig_atomic_t *stop, mhla_progress_fn progress, void *user) {
+/* The logits [count,classes] of a batch beside those of the reference; *squares adds up. */
+static void compare_batch(mhla_evaluation *r, double *squares, const float *logits, const float *others, int count) {
+    for (int64_t i = 0; i < (int64_t)count * r->classes; i++) {
+        const double d = fabs((double)logits[i] - (double)others[i]);
+        if (!(d <= r->logits_max)) r->logits_max = d;
+        *squares += d * d;
+    }
+}
+
+mhla_status mhla_evaluate(mhla_model *model, mhla_model *reference, mhla_evaluation *result, mhla_dataset *data,
+                          int workers, int64_t limit, volatile sig_atomic_t *stop, mhla_progress_fn progress,
+                          void *user) {
     const int classes = mhla_model_classes(model);
     *result = (mhla_evaluation){.size = sizeof *result, .classes = classes};
+    if (reference && mhla_model_classes(reference) != classes)
+        return mhla_fail(MHLA_EINVAL, "the reference has %d classes, the model %d", mhla_model_classes(reference),
+                         classes);
     if (mhla_dataset_classes(data) > classes)
         return mhla_fail(MHLA_EINVAL, "the data has %d classes, the model %d", mhla_dataset_classes(data), classes);
     int64_t all = mhla_dataset_count(data);
     if (limit > 0 && limit < all) all = limit;
     const double begin = mhla_seconds();
-    double loss = 0.0;
+    double loss = 0.0, squares = 0.0, beside = 0.0;
     int64_t done = 0;
     mhla_loader *loader = NULL;
-    float *logits = malloc((size_t)BATCH * (size_t)classes * sizeof *logits);
+    float *logits = malloc(2 * (size_t)BATCH * (size_t)classes * sizeof *logits);
+    float *const others = logits ? logits + (int64_t)BATCH * classes : NULL;
     int *own = malloc((size_t)classes * sizeof *own);
     result->class_images = calloc((size_t)classes, sizeof *result->class_images);
     result->class_right = calloc((size_t)classes, sizeof *result->class_right);
@@ -131,6 +145,13 @@ mhla_status mhla_evaluate(mhla_model *model, mhla_evaluation *result, mhla_datas
         status = mhla_model_infer(model, logits, batch->images, batch->count);
         if (status != MHLA_OK) break;
         count_batch(result, &loss, logits, batch, own);
+        if (reference) {
+            const double start = mhla_seconds();
+            status = mhla_model_infer(reference, others, batch->images, batch->count);
+            if (status != MHLA_OK) break;
+            compare_batch(result, &squares, logits, others, batch->count);
+            beside += mhla_seconds() - start;
+        }
         done += batch->count;
         if (progress) progress(user, done, all);
     }
@@ -144,7 +165,11 @@ mhla_status mhla_evaluate(mhla_model *model, mhla_evaluation *result, mhla_datas
         return status;
     }
     result->loss = result->images ? loss / (double)result->images : NAN;
-    result->seconds = mhla_seconds() - begin;
+    result->seconds = mhla_seconds() - begin - beside;
+    if (reference)
+        result->logits_rms = sqrt(squares / (double)(done * classes));
+    else
+        result->logits_max = result->logits_rms = NAN;
     return MHLA_OK;
 }
 
@@ -181,22 +206,29 @@ mhla_status mhla_data_export(const char *data, const char *split, int64_t index,
     return status;
 }
 
-mhla_status mhla_model_evaluate(mhla_model *model, mhla_evaluation *result, const char *data, const char *split,
-                                int64_t limit, mhla_progress_fn progress, void *user) {
+mhla_status mhla_model_evaluate_beside(mhla_model *model, mhla_model *reference, mhla_evaluation *result,
+                                       const char *data, const char *split, int64_t limit, mhla_progress_fn progress,
+                                       void *user) {
     char source[MHLA_RUN_PATH];
     mhla_dataset *set = NULL;
     mhla_evaluation full = {.size = sizeof full};
     MHLA_TRY(mhla_model_need(model, MHLA_ROLE_CLASSIFIER));
+    if (reference) MHLA_TRY(mhla_model_need(reference, MHLA_ROLE_CLASSIFIER));
     MHLA_TRY(mhla_struct_check(result, OWNED, "mhla_evaluation"));
     if (data == NULL) {
         MHLA_TRY(mhla_data_of_run(source, sizeof source, model));
         data = source;
     }
     MHLA_TRY(open_split(&set, data, split));
-    const mhla_status status = mhla_evaluate(model, &full, set, 1, limit, NULL, progress, user);
+    const mhla_status status = mhla_evaluate(model, reference, &full, set, 1, limit, NULL, progress, user);
     mhla_dataset_broken(set, &full.unreadable, NULL, 0);
     mhla_dataset_free(set);
     return status == MHLA_OK ? mhla_struct_out(result, &full, sizeof full, "mhla_evaluation") : status;
+}
+
+mhla_status mhla_model_evaluate(mhla_model *model, mhla_evaluation *result, const char *data, const char *split,
+                                int64_t limit, mhla_progress_fn progress, void *user) {
+    return mhla_model_evaluate_beside(model, NULL, result, data, split, limit, progress, user);
 }
 
 void mhla_evaluation_free(mhla_evaluation *result) {

@@ -12,8 +12,10 @@ enum { MHLA_RUN_PATH = 4096 };
 /* Batches ahead of their use, and images of a batch. */
 enum { MHLA_EVALUATE_AHEAD = 2, MHLA_EVALUATE_BATCH = 64 };
 
-mhla_status mhla_evaluate(mhla_model *model, mhla_evaluation *result, mhla_dataset *data, int workers, int64_t limit,
-                          volatile sig_atomic_t *stop, mhla_progress_fn progress, void *user);
+/* reference NULL: none. */
+mhla_status mhla_evaluate(mhla_model *model, mhla_model *reference, mhla_evaluation *result, mhla_dataset *data,
+                          int workers, int64_t limit, volatile sig_atomic_t *stop, mhla_progress_fn progress,
+                          void *user);
 /* What the run that a model was opened from was trained on: data.source of its recipe. */
 mhla_status mhla_data_of_run(char *source, size_t size, const mhla_model *model);
 /* How a model wants its pictures where nothing is left to chance; of a diffusion model also by the run that it came from. */

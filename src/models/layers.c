@@ -19,7 +19,7 @@ mhla_layer mhla_layer_matrix(mhla_params *ps, int64_t N, int64_t K, int bias, mh
 
 mhla_layer mhla_layer_pointwise(mhla_params *ps, int64_t N, int64_t K, int bias, mhla_initial initial,
                                 const char *name) {
-    return declare(ps, MHLA_SHAPE(N, K, 1, 1), 0, bias, initial, name);
+    return declare(ps, MHLA_SHAPE(N, K, 1, 1), MHLA_PARAM_MATRIX, bias, initial, name);
 }
 
 mhla_layer mhla_layer_grouped(mhla_params *ps, int64_t N, int64_t K, mhla_initial initial, const char *name) {
@@ -32,7 +32,7 @@ mhla_layer mhla_layer_depthwise(mhla_params *ps, int64_t D, int k, mhla_initial 
 
 mhla_layer mhla_layer_patches(mhla_params *ps, int64_t D, int64_t C, int64_t p, mhla_initial initial,
                               const char *name) {
-    return declare(ps, MHLA_SHAPE(D, C, p, p), 0, 1, initial, name);
+    return declare(ps, MHLA_SHAPE(D, C, p, p), MHLA_PARAM_MATRIX, 1, initial, name);
 }
 
 mhla_layer mhla_layer_norm(mhla_params *ps, int64_t D, int bias, const char *name) {

@@ -200,14 +200,38 @@ mhla_status mhla_model_locate(const char *path, const char *which, char *folder,
     return MHLA_OK;
 }
 
+enum { PIECE = 1 << 20 }; /* numbers at a time */
+
+mhla_status mhla_param_read(mhla_param *p, const mhla_stored *s) {
+    if (p->data) {
+        MHLA_TRY(mhla_stored_read(p->data, s));
+        mhla_param_touch(p);
+        return MHLA_OK;
+    }
+    const int64_t cols = p->count / p->shape[0], most = cols < PIECE ? PIECE / cols : 1;
+    const size_t bytes = s->count > 0 ? s->bytes / (size_t)s->count : 0;
+    float *rows = malloc((size_t)(most * cols) * sizeof *rows);
+    mhla_status status = rows ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory for tensor %s", s->name);
+    for (int64_t at = 0; at < p->shape[0] && status == MHLA_OK; at += most) {
+        const int64_t n = p->shape[0] - at < most ? p->shape[0] - at : most;
+        mhla_stored piece = *s;
+        piece.data = s->data + (size_t)(at * cols) * bytes;
+        piece.count = n * cols;
+        piece.bytes = (size_t)piece.count * bytes;
+        status = mhla_stored_read(rows, &piece);
+        if (status == MHLA_OK) status = mhla_param_set_rows(p, at, n, rows, MHLA_F32);
+    }
+    free(rows);
+    return status;
+}
+
 mhla_status mhla_params_load(mhla_params *params, const mhla_safetensors *file) {
     for (int i = 0; i < mhla_params_count(params); i++) {
         mhla_param *p = mhla_params_at(params, i);
         const mhla_stored *s;
         MHLA_TRY(mhla_safetensors_need(&s, file, p->name));
         if (!mhla_stored_alike(s, p->dims, p->shape)) MHLA_TRY(mhla_stored_check(s, p->dims, p->shape));
-        MHLA_TRY(mhla_stored_read(p->data, s));
-        mhla_param_touch(p);
+        MHLA_TRY(mhla_param_read(p, s));
     }
     for (int64_t i = 0; i < mhla_safetensors_count(file); i++) {
         const mhla_stored *s = mhla_safetensors_at(file, i);
@@ -379,25 +403,35 @@ static mhla_status remember(mhla_model *m, const sources *s) {
     return MHLA_OK;
 }
 
-/* `which`: see mhla_model_open_weights. */
-static mhla_status open_model(mhla_model **model, const char *path, const mhla_open_desc *desc, const char *which) {
+mhla_status mhla_storage_named(int *dtype, const char *storage) {
+    static const char *const names[] = {"float32", "bfloat16", "q8_0"};
+    *dtype = -1;
+    for (int i = 0; i < 3 && storage; i++)
+        if (strcmp(storage, names[i]) == 0) *dtype = i; /* in the order of mhla_dtype */
+    if (storage && *dtype < 0)
+        return mhla_fail(MHLA_EINVAL, "storage \"%.40s\": there are float32, bfloat16 and q8_0", storage);
+    return MHLA_OK;
+}
+
+mhla_status mhla_model_open_as(mhla_model **model, const char *path, const mhla_open_desc *given) {
     *model = NULL;
-    mhla_open_desc own;
-    if (desc) {
-        MHLA_TRY(mhla_struct_in(&own, sizeof own, desc, "mhla_open_desc"));
-        desc = &own;
-    }
+    mhla_open_desc own = {.size = sizeof own}, *desc = &own;
+    int storage;
+    if (given) MHLA_TRY(mhla_struct_in(&own, sizeof own, given, "mhla_open_desc"));
+    MHLA_TRY(mhla_storage_named(&storage, desc->storage));
     sources *s = calloc(1, sizeof *s);
     if (s == NULL) return mhla_fail(MHLA_ENOMEM, "no memory to open a model");
     const mhla_architecture *a = NULL;
     mhla_model *m = NULL;
     void *net = NULL;
-    mhla_status status = look_at(s, path, which);
+    mhla_status status = look_at(s, path, desc->weights);
     if (status == MHLA_OK) status = mhla_architecture_detect(&a, &s->e);
     if (status == MHLA_OK) status = a->read(&net, &s->e, desc);
     /* a decoder keeps the keys of its file, which may be another program's */
     if (status == MHLA_OK) status = mhla_model_wrap(&m, a, net, a->decoder ? s->tree : NULL);
     if (status == MHLA_OK) status = read_names(m, s);
+    if (status == MHLA_OK && a->load == NULL && storage > MHLA_F32)
+        status = mhla_params_store(m->params, (mhla_dtype)storage); /* zeros still: float32 is never held as a whole */
     if (status == MHLA_OK) status = a->load ? a->load(m, &s->e, desc) : mhla_params_load(m->params, s->file);
     if (status == MHLA_OK) status = remember(m, s);
     mhla_safetensors_close(s->file);
@@ -413,12 +447,32 @@ static mhla_status open_model(mhla_model **model, const char *path, const mhla_o
     return MHLA_OK;
 }
 
-mhla_status mhla_model_open(mhla_model **model, const char *path) { return open_model(model, path, NULL, NULL); }
-mhla_status mhla_model_open_as(mhla_model **model, const char *path, const mhla_open_desc *desc) {
-    return open_model(model, path, desc, NULL);
-}
+mhla_status mhla_model_open(mhla_model **model, const char *path) { return mhla_model_open_as(model, path, NULL); }
 mhla_status mhla_model_open_weights(mhla_model **model, const char *path, const char *weights) {
-    return open_model(model, path, NULL, weights);
+    return mhla_model_open_as(model, path, &(mhla_open_desc){.size = sizeof(mhla_open_desc), .weights = weights});
+}
+
+static mhla_status unused(const mhla_model *m, int *dtype, const char *name, const char *what) {
+    if (m == NULL) return mhla_fail(MHLA_EINVAL, "model is NULL");
+    if (name == NULL) return mhla_fail(MHLA_EINVAL, "%s is NULL", what);
+    MHLA_TRY(mhla_storage_named(dtype, name));
+    if (m->reader || m->training)
+        return mhla_fail(MHLA_EINVAL, "%s is changed before a model is used, not after", what);
+    return MHLA_OK;
+}
+
+mhla_status mhla_model_store(mhla_model *m, const char *storage) {
+    int dtype = MHLA_F32;
+    MHLA_TRY(unused(m, &dtype, storage, "storage"));
+    return mhla_params_store(m->params, (mhla_dtype)dtype);
+}
+
+mhla_status mhla_model_set_precision(mhla_model *m, const char *precision) {
+    int dtype = MHLA_F32;
+    MHLA_TRY(unused(m, &dtype, precision, "precision"));
+    if (dtype == MHLA_Q8_0) return mhla_fail(MHLA_EINVAL, "precision is \"q8_0\": there are float32 and bfloat16");
+    mhla_params_set_precision(m->params, (mhla_dtype)dtype);
+    return MHLA_OK;
 }
 
 mhla_status mhla_model_save(const mhla_model *m, const char *folder) {

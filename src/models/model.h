@@ -103,6 +103,11 @@ int mhla_model_classes(const mhla_model *model);
  * as safetensors. */
 mhla_status mhla_model_locate(const char *path, const char *which, char *folder, char *weights, size_t size);
 
+/* mhla_dtype of "float32", "bfloat16", "q8_0"; -1 for NULL; MHLA_EINVAL else. */
+mhla_status mhla_storage_named(int *dtype, const char *storage);
+
+/* All of a tensor into a parameter of any storage, a piece of rows at a time. */
+mhla_status mhla_param_read(mhla_param *param, const mhla_stored *tensor);
 /* Every parameter from the file, which has nothing else. */
 mhla_status mhla_params_load(mhla_params *params, const mhla_safetensors *file);
 /* Writes values to `path`: of every parameter i, data(user, i), or its own where data is NULL. */

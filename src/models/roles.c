@@ -50,6 +50,7 @@ mhla_status mhla_classifier_query(const mhla_model *m, mhla_classifier_info *inf
 
 mhla_tensor *mhla_classifier_forward(mhla_tape *t, const mhla_model *m, const mhla_network_run *run,
                                      mhla_tensor *images) {
+    mhla_tape_set_precision(t, mhla_params_precision(m->params));
     return m->architecture->classifier->forward(t, m->net, run, images);
 }
 
@@ -123,6 +124,7 @@ int64_t mhla_denoiser_cost(const mhla_model *m, mhla_extent extent, int as_paper
 
 mhla_tensor *mhla_denoiser_forward(mhla_tape *t, const mhla_model *m, const mhla_network_run *run, mhla_tensor *x,
                                    const float *times, const mhla_condition *condition) {
+    mhla_tape_set_precision(t, mhla_params_precision(m->params));
     return m->architecture->denoiser->forward(t, m->net, run, x, times, condition);
 }
 
@@ -238,6 +240,7 @@ mhla_status mhla_text_query(const mhla_model *m, mhla_text_info *info) {
 
 mhla_tensor *mhla_text_forward(mhla_tape *t, const mhla_model *m, const mhla_text_run *run, const int32_t *ids,
                                int64_t B, int64_t T) {
+    mhla_tape_set_precision(t, mhla_params_precision(m->params));
     return m->architecture->decoder->forward(t, m->net, run, ids, B, T);
 }
 

@@ -140,7 +140,8 @@ mhla_tensor *mhla_nn_attention_onto(mhla_tape *t, const mhla_plan *plan, const m
                            .v = strides(v->shape[1], v->ld, (int)V),
                            .o = strides(o->shape[1], o->ld, (int)V),
                            .accumulate = onto != NULL,
-                           .focus = focused && mix ? mix->data : NULL};
+                           .focus = focused && mix ? mix->data : NULL,
+                           .precision = t->precision};
     if (call) {
         op->call.rope_cos = call->rope_cos;
         op->call.rope_sin = call->rope_sin;

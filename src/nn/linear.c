@@ -15,8 +15,12 @@ typedef struct linear {
 } linear;
 
 static mhla_linear_desc describe(const mhla_tape *t, const mhla_tensor *x, const mhla_tensor *y) {
-    return (mhla_linear_desc){
-        .size = sizeof(mhla_linear_desc), .context = t->context, .rows = x->rows, .ldx = x->ld, .ldy = y->ld};
+    return (mhla_linear_desc){.size = sizeof(mhla_linear_desc),
+                              .context = t->context,
+                              .rows = x->rows,
+                              .ldx = x->ld,
+                              .ldy = y->ld,
+                              .precision = t->precision};
 }
 
 static void linear_backward(mhla_tape *t, void *op);
@@ -83,7 +87,8 @@ static void make(mhla_tape *t, mhla_tensor **y, const linear *given, int count) 
     for (int i = 0; i < count; i++) y[i] = NULL;
     for (int i = 0; i < count; i++) {
         if (begin(t, &given[i], &ops[i], &calls[i].desc) == NULL) return;
-        const size_t bytes = mhla_linear_workspace(&calls[i].desc, ops[i]->y->cols, ops[i]->x->cols, ops[i]->w->dtype);
+        const size_t bytes =
+            mhla_linear_workspace(&calls[i].desc, ops[i]->y->cols, ops[i]->x->cols, ops[i]->w->packs_as);
         if (bytes > most) most = bytes;
         calls[i].y = ops[i]->y->data;
     }
@@ -149,7 +154,7 @@ static void linear_backward(mhla_tape *t, void *p) {
         dy = dropped;
     }
     mhla_linear_desc d = describe(t, op->x, y);
-    d.workspace = mhla_tape_scratch(t, mhla_linear_workspace(&d, N, K, op->w->dtype));
+    d.workspace = mhla_tape_scratch(t, mhla_linear_workspace(&d, N, K, op->w->packs_as));
     mhla_status status = MHLA_OK;
     if (op->activation != MHLA_ACT_NONE) {
         if (op->residual) /* gets dy as it is */

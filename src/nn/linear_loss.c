@@ -149,11 +149,16 @@ mhla_tensor *mhla_nn_linear_cross_entropy(mhla_tape *t, mhla_param *w, mhla_tens
     mhla_slot dw = {0};
     if (op->grad) dw = mhla_tape_param_grad(t, w);
     const mhla_weight *packed = mhla_param_pack(t, w);
-    mhla_linear_desc d = {
-        .size = sizeof d, .context = t->context, .rows = most, .ldx = x->ld > D ? x->ld : D, .ldy = N};
-    size_t workspace = mhla_linear_workspace(&d, N, D, w->dtype);
+    const mhla_dtype dtype = w->packs_as;
+    mhla_linear_desc d = {.size = sizeof d,
+                          .context = t->context,
+                          .rows = most,
+                          .ldx = x->ld > D ? x->ld : D,
+                          .ldy = N,
+                          .precision = t->precision};
+    size_t workspace = mhla_linear_workspace(&d, N, D, dtype);
     d.rows = rows % most ? rows % most : most; /* the last piece is cut in another way, which may take more */
-    const size_t last = mhla_linear_workspace(&d, N, D, w->dtype);
+    const size_t last = mhla_linear_workspace(&d, N, D, dtype);
     if (last > workspace) workspace = last;
     mhla_carver count = {0};
     mhla_carve_floats(&count, most * N);

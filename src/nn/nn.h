@@ -40,7 +40,8 @@ enum {
     MHLA_PARAM_RENORMALISE = 8, /* and its rows divided by their sums */
     MHLA_PARAM_CAUSAL = 16,     /* of it only the lower triangle is touched */
     MHLA_PARAM_BUFFER = 32,     /* not trained and not counted as a parameter, but stored (and averaged by an EMA) */
-    MHLA_PARAM_MATRIX = 64 /* two axes, read by mhla_nn_linear and mhla_nn_embedding alone: other storage will do */
+    MHLA_PARAM_MATRIX = 64 /* seen as [shape[0], the rest] by mhla_nn_linear, mhla_nn_patch_embed and mhla_nn_embedding
+                              alone: other storage will do */
 };
 
 /* Initial values, said where a parameter is declared. They are a function of (seed, the parameter's name) alone. */
@@ -90,6 +91,7 @@ typedef struct mhla_param {
     int has_grad;        /* something has been added since mhla_params_clear_grads */
     uint64_t version;    /* of data */
     mhla_weight *packed; /* for the linear layer; of packed_version */
+    mhla_dtype packs_as; /* of `packed`; `dtype` where that is not MHLA_F32 */
     uint64_t packed_version;
     struct mhla_slab **slab; /* the list's, where packed copies are */
 } mhla_param;
@@ -127,6 +129,13 @@ void mhla_params_set_storage(mhla_params *params, mhla_dtype dtype);
 /* Changes the storage of one parameter, whatever it has now; values are rounded, or widened. MHLA_EINVAL for one that is no
  * MATRIX or has rows that Q8_0 cannot hold. What is not float32 cannot be trained, averaged or initialised. */
 mhla_status mhla_param_store(mhla_param *param, mhla_dtype dtype);
+/* The same of every MATRIX that it fits, and the precision with it. */
+mhla_status mhla_params_store(mhla_params *params, mhla_dtype dtype);
+/* Precision of products: MHLA_BF16 packs every weight as bfloat16 for the linear layer; `data`, gradients and all tensors stay
+ * float32, so that this is also for training. Storage as bfloat16 implies it. Elsewhere than on a CPU that multiplies bfloat16
+ * the products are float32, of the rounded weights. */
+void mhla_params_set_precision(mhla_params *params, mhla_dtype precision);
+mhla_dtype mhla_params_precision(const mhla_params *params);
 /* Rows first .. first+count-1 of the parameter seen as [shape[0], the rest], from rows of any type (MHLA_Q8_0: blocks as
  * GGUF has them), row after row without gaps; the same type goes in unchanged. Raises the version. A file is so loaded in
  * pieces. And out, as float32 [count, the rest]. MHLA_EINVAL for rows outside. */
@@ -172,6 +181,9 @@ void mhla_tape_free(mhla_tape *tape); /* NULL is legal */
 
 /* Starts anew: all tensors of before are gone, their memory is kept for the ones to come, a failure is forgotten. */
 void mhla_tape_begin(mhla_tape *tape, unsigned mode);
+/* MHLA_BF16: until the next begin, attentions and the backward of linear layers multiply bfloat16 with sums in float32, where
+ * the CPU does that. A model's forward pass sets it as its parameters have it (mhla_params_precision). */
+void mhla_tape_set_precision(mhla_tape *tape, mhla_dtype precision);
 /* What randomness is keyed by, until changed: sample i of the batch is number first_sample + i of update `step`. Two
  * halves of a batch, the second with first_sample B/2, draw what the whole would. */
 void mhla_tape_key(mhla_tape *tape, uint64_t seed, uint64_t step, uint64_t first_sample);

@@ -36,6 +36,7 @@ struct mhla_tape {
     const mhla_kernels *kernels;
     unsigned mode;
     int recording;
+    mhla_dtype precision; /* of products */
     mhla_status status;
     uint64_t seed, step, first_sample;
     uint32_t place;    /* counts the layers that draw */

@@ -14,8 +14,9 @@ struct mhla_params {
     int count, capacity;
     int *table; /* [slots] of 1 + index by name, open addressing; slots a power of two, 0 = empty */
     int slots;
-    mhla_dtype storage; /* of matrices that are added */
-    mhla_slab *slab;    /* packed copies */
+    mhla_dtype storage;   /* of matrices that are added */
+    mhla_dtype precision; /* of products */
+    mhla_slab *slab;      /* packed copies */
     mhla_status status;
 };
 
@@ -82,14 +83,26 @@ static mhla_param *add_failed(mhla_params *params, mhla_status status) {
     return NULL;
 }
 
-static int fits(mhla_dtype dtype, const int64_t *shape, int dims) {
-    return dims == 2 && (dtype != MHLA_Q8_0 || shape[1] % 32 == 0);
-}
-static mhla_dtype storage_of(const mhla_params *params, const int64_t *shape, int dims, unsigned flags) {
-    return (flags & MHLA_PARAM_MATRIX) && fits(params->storage, shape, dims) ? params->storage : MHLA_F32;
+/* Can a matrix with rows of so many numbers be kept so? */
+static int fits(mhla_dtype dtype, int64_t cols) { return dtype != MHLA_Q8_0 || cols % 32 == 0; }
+
+void mhla_params_set_storage(mhla_params *params, mhla_dtype dtype) {
+    params->storage = dtype;
+    if (dtype == MHLA_BF16) mhla_params_set_precision(params, MHLA_BF16);
 }
 
-void mhla_params_set_storage(mhla_params *params, mhla_dtype dtype) { params->storage = dtype; }
+void mhla_params_set_precision(mhla_params *params, mhla_dtype precision) {
+    params->precision = precision;
+    for (int i = 0; i < params->count; i++) {
+        mhla_param *p = params->list[i];
+        if (p->data == NULL || p->packs_as == precision) continue;
+        mhla_weight_free(p->packed);
+        p->packed = NULL;
+        p->packs_as = precision;
+    }
+}
+
+mhla_dtype mhla_params_precision(const mhla_params *params) { return params->precision; }
 
 mhla_param *mhla_params_add(mhla_params *params, const char *name, const int64_t *shape, int dims, unsigned flags,
                             mhla_initial initial) {
@@ -105,10 +118,11 @@ mhla_param *mhla_params_add(mhla_params *params, const char *name, const int64_t
     const int slot = find_slot(params, name);
     if (params->table[slot]) return add_failed(params, mhla_fail(MHLA_EINVAL, "there are two parameters %s", name));
     mhla_param *p = mhla_alloc_zero(sizeof *p + strlen(name) + 1);
-    if (p) p->dtype = storage_of(params, shape, dims, flags);
+    if (p && (flags & MHLA_PARAM_MATRIX) && fits(params->storage, count / shape[0])) p->dtype = params->storage;
+    if (p) p->packs_as = p->dtype == MHLA_F32 ? params->precision : p->dtype;
     if (p) p->slab = &params->slab;
     if (p && p->dtype != MHLA_F32)
-        (void)mhla_weight_create_in(&p->packed, p->slab, p->dtype, shape[0], shape[1]);
+        (void)mhla_weight_create_in(&p->packed, p->slab, p->dtype, shape[0], count / shape[0]);
     else if (p)
         p->data = mhla_alloc_zero((size_t)count * sizeof(float));
     if (p == NULL || (p->data == NULL && p->packed == NULL)) {
@@ -173,8 +187,9 @@ size_t mhla_params_bytes(const mhla_params *params, int training) {
     for (int i = 0; i < params->count; i++) {
         const mhla_param *p = params->list[i];
         const int packs = p->dims > 1 && p->shape[0] > 1 && p->count / p->shape[0] > 32;
-        n += p->data ? (size_t)p->count * sizeof(float) * (size_t)(1 + packs + (training && mhla_param_trains(p)))
-                     : mhla_weight_bytes(p->packed);
+        const size_t values = (size_t)p->count * sizeof(float);
+        n += p->data ? values * (size_t)(1 + (training && mhla_param_trains(p))) : mhla_weight_bytes(p->packed);
+        if (p->data && packs) n += p->packs_as == MHLA_BF16 ? values / 2 : values;
     }
     return n;
 }
@@ -183,7 +198,7 @@ const mhla_weight *mhla_param_pack(mhla_tape *t, mhla_param *p) {
     if (t->status != MHLA_OK || mhla_tape_dry(t)) return NULL;
     if (p->packed && (p->data == NULL || p->packed_version == p->version)) return p->packed;
     const int64_t N = p->shape[0], K = p->count / N;
-    mhla_status status = p->packed ? MHLA_OK : mhla_weight_create_in(&p->packed, p->slab, MHLA_F32, N, K);
+    mhla_status status = p->packed ? MHLA_OK : mhla_weight_create_in(&p->packed, p->slab, p->packs_as, N, K);
     if (status == MHLA_OK) status = mhla_weight_update(p->packed, p->data, MHLA_F32, K);
     if (status != MHLA_OK) {
         mhla_tape_fail(t, status, "%s: %s", p->name, mhla_message());
@@ -250,7 +265,7 @@ mhla_status mhla_params_need_data(const mhla_params *params, const char *what) {
 
 mhla_status mhla_param_store(mhla_param *p, mhla_dtype dtype) {
     if (dtype == p->dtype) return MHLA_OK;
-    if (!(p->flags & MHLA_PARAM_MATRIX) || (unsigned)dtype > MHLA_Q8_0 || !fits(dtype, p->shape, p->dims))
+    if (!(p->flags & MHLA_PARAM_MATRIX) || (unsigned)dtype > MHLA_Q8_0 || !fits(dtype, cols_of(p)))
         return mhla_fail(MHLA_EINVAL, "%s cannot be stored as type %d: %s", p->name, (int)dtype,
                          p->flags & MHLA_PARAM_MATRIX ? "Q8_0 needs rows of a multiple of 32" : "it is no matrix");
     const int64_t rows = rows_of(p), cols = cols_of(p);
@@ -277,9 +292,18 @@ mhla_status mhla_param_store(mhla_param *p, mhla_dtype dtype) {
     p->has_grad = 0;
     p->data = data;
     p->packed = packed;
-    p->dtype = dtype;
+    p->dtype = p->packs_as = dtype;
     mhla_param_touch(p);
     p->packed_version = packed ? p->version : 0;
+    return MHLA_OK;
+}
+
+mhla_status mhla_params_store(mhla_params *params, mhla_dtype dtype) {
+    for (int i = 0; i < params->count; i++) {
+        mhla_param *p = params->list[i];
+        if ((p->flags & MHLA_PARAM_MATRIX) && fits(dtype, cols_of(p))) MHLA_TRY(mhla_param_store(p, dtype));
+    }
+    mhla_params_set_precision(params, dtype == MHLA_BF16 ? MHLA_BF16 : MHLA_F32);
     return MHLA_OK;
 }
 

@@ -85,6 +85,7 @@ void mhla_tape_begin(mhla_tape *t, unsigned mode) {
     const int dry = (mode & MHLA_TAPE_DRY) != 0;
     t->kernels = mhla_kernels_get();
     t->mode = mode;
+    t->precision = MHLA_F32;
     t->recording = (mode & MHLA_TAPE_RECORD) != 0;
     t->status = MHLA_OK;
     t->place = MHLA_PLACE_LAYERS;
@@ -95,6 +96,8 @@ void mhla_tape_begin(mhla_tape *t, unsigned mode) {
     arena_reset(&t->data, dry);
     arena_reset(&t->grads, dry);
 }
+
+void mhla_tape_set_precision(mhla_tape *t, mhla_dtype precision) { t->precision = precision; }
 
 void mhla_tape_key(mhla_tape *t, uint64_t seed, uint64_t step, uint64_t first_sample) {
     t->seed = seed;

@@ -34,9 +34,18 @@ typedef struct mhla_run {
     const void *dO, *q, *k, *v;
     const float *mix;
     const mhla_kernels *kernels;
+    int pairs; /* products are of bfloat16 */
     int threads;
     char *ws; /* the workspace */
 } mhla_run;
+
+/* A product of tokens with tokens or summaries, in the precision of the call. */
+static inline void mhla_multiply(const mhla_run *run, const mhla_gemm *g) {
+    if (run->pairs)
+        mhla_gemm_narrowed(run->kernels, g);
+    else
+        run->kernels->gemm(g);
+}
 
 /* Sequences of a causal or softmax call: batch entries, or the packed ones. Sequence s covers tokens
  * [mhla_seq_begin, mhla_seq_end) of batch entry mhla_seq_batch. */

@@ -240,7 +240,9 @@ static mhla_status check_sizes(mhla_run *run, const mhla_plan *plan, const mhla_
         CHECK(c->rope_rows >= longest + c->past, "rope_rows is %lld: the sequence has %lld positions",
               (long long)c->rope_rows, (long long)(longest + c->past));
     }
+    CHECK((unsigned)c->precision <= MHLA_BF16, "precision is %d: expected float32 or bfloat16", (int)c->precision);
     run->kernels = mhla_kernels_get();
+    run->pairs = c->precision == MHLA_BF16 && run->kernels->gemm_bf16 != NULL;
     run->threads = mhla_context_threads(c->context);
     return plan->op->check_call ? plan->op->check_call(run) : MHLA_OK;
 }

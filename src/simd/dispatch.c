@@ -1,4 +1,5 @@
 /* Which kernels run here: the list of instruction sets, best last, and the choice among them. */
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,8 +37,9 @@ ISA_LIST(X)
 static const struct row {
     const mhla_kernels *table;
     int (*runs_here)(void);
+    const char *emulated; /* its name with emulated products of bfloat16 */
 } rows[] = {
-#define X(isa, test) {&mhla_##isa##_table, test},
+#define X(isa, test) {&mhla_##isa##_table, test, #isa "-bf16"},
     ISA_LIST(X)
 #undef X
 };
@@ -52,9 +54,33 @@ static const mhla_kernels *best(void) {
     return rows[0].table;
 }
 
+/* Tables with emulated products of bfloat16, made when first asked for. */
+static mhla_kernels emulated[ROWS];
+static pthread_once_t emulated_made = PTHREAD_ONCE_INIT;
+
+static void make_emulated(void) {
+    for (int i = 0; i < ROWS; i++) {
+        emulated[i] = *rows[i].table;
+        emulated[i].name = rows[i].emulated;
+        emulated[i].gemm_bf16 = mhla_emulated_gemm_bf16;
+    }
+}
+
+int mhla_kernels_emulated(const mhla_kernels *tables[], int capacity) {
+    int n = 0;
+    pthread_once(&emulated_made, make_emulated);
+    for (int i = 0; i < ROWS && n < capacity; i++)
+        if (rows[i].runs_here() && rows[i].table->gemm_bf16 == NULL) tables[n++] = &emulated[i];
+    return n;
+}
+
 static const mhla_kernels *by_name(const char *name) {
     for (int i = 0; i < ROWS; i++)
         if (strcmp(rows[i].table->name, name) == 0 && rows[i].runs_here()) return rows[i].table;
+    const mhla_kernels *tables[ROWS];
+    const int n = mhla_kernels_emulated(tables, ROWS);
+    for (int i = 0; i < n; i++)
+        if (strcmp(tables[i]->name, name) == 0) return tables[i];
     return NULL;
 }
 

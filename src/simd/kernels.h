@@ -331,7 +331,7 @@ struct mhla_rng;
     X(few, (const mhla_few *g))                                                                                            \
     /* bfloat16 rows [n][ld] of src [n][lds]; columns to ld = 0 */                                                         \
     X(narrow_rows, (uint16_t * dst, int64_t ld, const float *src, int64_t lds, int n, int cols))                           \
-    /* bfloat16 rows into panels of pairs of rows: dst panel [ceil(n/2)][width][2]; missing rows and columns are 0 */      \
+    /* rows of either type into panels of bfloat16 pairs of rows: dst panel [ceil(n/2)][width][2]; what is missing is 0 */ \
     X(zip_rows, (uint16_t * dst, const mhla_panels *p, const mhla_rows *src, int n))                                       \
     /* bfloat16 rows (=, +=) scale[i] * src [n][ld], from column `column` on */                                            \
     X(store_bf16, (const mhla_rows *dst, int column, const float *src, int64_t ld, int n, int cols,                        \
@@ -351,10 +351,23 @@ typedef struct mhla_kernels {
     void (*gemm_bf16)(const mhla_gemm_bf16 *g); /* NULL: no such instruction */
 } mhla_kernels;
 
+/* ---- emulate.c: vdpbf16ps in plain C, bit for bit ---- */
+
+/* c + a b + a' b' of two pairs: the odd (upper) halves first, then the even ones, each rounded; what is subnormal counts as 0. */
+float mhla_dot_bf16(float c, uint32_t a, uint32_t b);
+void mhla_emulated_gemm_bf16(const mhla_gemm_bf16 *g);
+
+/* narrow.c: gemm with bfloat16 products where that pays; of a table that has them. */
+void mhla_gemm_narrowed(const mhla_kernels *kernels, const mhla_gemm *g);
+
 /* The chosen table. The first call chooses. */
 const mhla_kernels *mhla_kernels_get(void);
 
 /* Every table that runs on this CPU, best last; returns how many. For tests. */
 int mhla_kernels_available(const mhla_kernels *tables[], int capacity);
+
+/* Those of them without products of bfloat16, with emulated ones: "plain-bf16", ... mhla_set_isa and MHLA_ISA know their names;
+ * nothing else chooses them. */
+int mhla_kernels_emulated(const mhla_kernels *tables[], int capacity);
 
 #endif

@@ -23,6 +23,8 @@ static const mhla_recipe_row own[] = {
     {"train.batch", INT, "64", 1, 65536, NULL, "pictures, or windows of text, of an update; at most all pictures"},
     {"train.accumulate", INT, "1", 1, 65536, NULL, "the batch in so many parts, one after the other: less memory"},
     {"train.recompute", BOOL, "false", 0, 0, NULL, "compute blocks again in the backward pass: less memory"},
+    {"train.dtype", TEXT, "float32", 0, 0, "float32|bfloat16",
+     "of products; bfloat16 is faster on CPUs that multiply it; weights, gradients and optimiser stay float32"},
     {"train.optimizer", TEXT, "adamw", 0, 0, "adamw|sgd", "which optimiser"},
     {"train.rate", REAL, "0.001", 0, 1e30, NULL, "peak learning rate"},
     {"train.min_rate", REAL, "0", 0, 1000, NULL, "what it falls to"},

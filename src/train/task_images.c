@@ -150,7 +150,7 @@ static json_t *per_class(const mhla_evaluation *r) {
 static mhla_status evaluate(mhla_trainer *t, mhla_score *score, json_t *row, mhla_progress_fn progress, void *user) {
     const job *j = t->job;
     mhla_evaluation r = {.size = sizeof r};
-    MHLA_TRY(mhla_evaluate(t->model, &r, j->p.test, (int)mhla_recipe_int(t->recipe, "data.workers"),
+    MHLA_TRY(mhla_evaluate(t->model, NULL, &r, j->p.test, (int)mhla_recipe_int(t->recipe, "data.workers"),
                            mhla_recipe_int(t->recipe, "eval.limit"), &t->stop, progress, user));
     const double images = (double)(r.images > 0 ? r.images : 1);
     *score = (mhla_score){r.loss, (double)r.top1 / images, r.seconds};

@@ -68,6 +68,8 @@ static mhla_status make_optimizer(mhla_trainer *t) {
 /* Everything but the run's folder, from a recipe that is complete. */
 static mhla_status build(mhla_trainer *t) {
     MHLA_TRY(t->task->open(t));
+    if (strcmp(mhla_recipe_text(t->recipe, "train.dtype"), "bfloat16") == 0)
+        mhla_params_set_precision(t->model->params, MHLA_BF16);
     MHLA_TRY(mark_params(t));
     MHLA_TRY(make_optimizer(t));
     t->evaluated = t->best_step = t->saved = -1;

@@ -21,3 +21,9 @@ mhla classify empty.png --model run 2>err; echo "-> $?"; wc -l <err
 mkdir void
 mhla classify void --model run; echo "-> $?"
 mhla classify - --model run </dev/null 2>err; echo "-> $?"; wc -l <err
+echo '-- dtypes'
+for dtype in float32 bfloat16 q8_0; do mhla classify pictures/a.png --model run --top 1 --dtype $dtype | figures; done
+mhla classify pictures/a.png --model run --dtype int3; echo "-> $?"
+mhla eval run data --dtype bfloat16 | figures | grep -v weights
+mhla eval run data --dtype all --weights raw | figures | sed 's/^weights .*/weights/'
+mhla eval run data --dtype all --json | json | grep dtype | sed -E 's/[0-9.e-]+$/N/'

@@ -7,7 +7,7 @@ mhla eval m --data text.txt --window 64 --by-position --bucket 32 | figures
 mhla eval m text.txt --window 32 --json >json || exit
 json <json | grep -E '(model|attention|storage|documents|words|bytes) ' | sort | head -7
 json <json | positive '(bits_per_byte|word_perplexity|byte_perplexity|token_perplexity|tokens_per_second)$'
-mhla eval m text.txt --storage all --limit 20 | figures | sed -E "s| [-+]N %| N %|"
+mhla eval m text.txt --dtype all --limit 20 | figures | sed -E "s| [-+]N %| N %|"
 echo '-- a document per line, and a folder'
 mkdir d
 printf '{"text": "It was the age"}\n{"text": "of times"}\n' >d/a.jsonl
@@ -25,7 +25,7 @@ sed -E 's/-[0-9]+\.[0-9]+/-N/g; s/("prediction(_norm)?"|"acc(_norm)?"): [01]/\1:
 # the line agrees with itself and with the figures: the choice with the largest log-likelihood is the prediction
 awk -F'"loglikelihood": ' '{ split($2, x, /[][, ]+/); best = x[2] + 0 >= x[3] + 0 ? 0 : 1; if ($0 ~ "\"prediction\": " best ",") n++ } END { print n, "predictions" }' log.jsonl
 echo "acc $(grep -c '"acc": 1' log.jsonl) of 2: $(json <json | grep '\.acc ' | sed 's/.* //')" | sed -E 's/acc 0 of 2: 0$/agrees/; s/acc 1 of 2: 0.5$/agrees/; s/acc 2 of 2: 1$/agrees/'
-mhla eval m --choices w.jsonl --log-samples log.jsonl --storage all >/dev/null; sed -E 's/("storage": "[a-z0-9_]*", )("contexts".*"ending": "[^"]*").*/\1\2/' log.jsonl
+mhla eval m --choices w.jsonl --log-samples log.jsonl --dtype all >/dev/null; sed -E 's/("storage": "[a-z0-9_]*", )("contexts".*"ending": "[^"]*").*/\1\2/' log.jsonl
 echo '-- refusals'
 mhla eval m text.txt --log-samples log.jsonl; echo "-> $?"
 mhla eval m --choices q.jsonl --log-samples no/where; echo "-> $?"
@@ -38,7 +38,7 @@ mhla eval m nothing.txt; echo "-> $?"
 printf '' >empty.txt; mhla eval m empty.txt; echo "-> $?"
 mhla eval m text.txt --window 1; echo "-> $?"
 mhla eval m text.txt --beyond far; echo "-> $?"
-mhla eval m text.txt --storage int3; echo "-> $?"
+mhla eval m text.txt --dtype int3; echo "-> $?"
 mhla eval m text.txt text.txt text.txt text.txt --window 400 --beyond clamp | figures | head -1
 printf 'ok\377' >bad.txt; mhla eval m bad.txt; echo "-> $?"
 printf '{"context": "a", "choices": ["b"], "gold": 3}\n' >bad.jsonl; mhla eval m --choices bad.jsonl; echo "-> $?"

@@ -56,6 +56,12 @@ echo '-- animated'
 $s -c 0 --animate --out moving.png | report
 grep -a -c acTL moving.png; mhla sample --quiet --like moving.png | report; cmp moving.png moving-again.png && echo 'the same file'
 
+echo '-- bfloat16'
+$s -c 1 --out f32.png >/dev/null; $s -c 1 --dtype bfloat16 --out half.png | report
+cmp -s f32.png half.png || echo 'other pixels'
+mhla sample --quiet --like half.png | report; cmp half.png half-again.png && echo 'the same file'
+$s -c 1 --dtype int3; echo "-> $?"
+
 echo '-- flows'
 process=flow small_dit flow '' 3
 for sampler in euler dpm++ unipc; do mhla sample -m flow --steps 4 --quiet --sampler $sampler --shift 3 -c 1 --out b.png | report; done

@@ -12,6 +12,9 @@ static mhla_status mhla_model_tensor__mhla_tensor_info(void *given) { return mhl
 static mhla_status mhla_model_evaluate__mhla_evaluation(void *given) {
     return mhla_model_evaluate(model, given, in_root("data"), "test", 8, NULL, NULL);
 }
+static mhla_status mhla_model_evaluate_beside__mhla_evaluation(void *given) {
+    return mhla_model_evaluate_beside(model, model, given, in_root("data"), "test", 8, NULL, NULL);
+}
 static mhla_status mhla_evaluation_free__mhla_evaluation(void *given) {
     mhla_evaluation_free(given);
     return MHLA_OK;
@@ -40,6 +43,8 @@ static void every_size(void **state) {
         FILLS(mhla_model_tensor, mhla_tensor_info),
         FILLS(mhla_model_evaluate, mhla_evaluation, .least = owned, .compared = offsetof(mhla_evaluation, seconds),
               .release = free_evaluation),
+        FILLS(mhla_model_evaluate_beside, mhla_evaluation, .least = owned,
+              .compared = offsetof(mhla_evaluation, seconds), .release = free_evaluation),
         FREES(mhla_evaluation_free, mhla_evaluation, .value = &empty, .least = owned),
         FILLS(mhla_recipe_query, mhla_recipe_key),
         TAKES(mhla_convert, mhla_convert_desc, .value = &convert_desc, .optional = 1),

@@ -70,7 +70,20 @@ static void learns(void **state) {
     if (mhla_model_evaluate(m, &r, NULL, "test", 0, NULL, NULL) != MHLA_OK) fail_msg("%s", mhla_message());
     assert_int_equal(r.images, 64);
     assert_true(r.top1 > 50);
+    assert_true(isnan(r.logits_max) && isnan(r.logits_rms));
     mhla_evaluation_free(&r);
+    /* other storage: near, and the distance is that of the logits */
+    mhla_model *short_, *itself = m;
+    const mhla_open_desc desc = {.size = sizeof desc, .storage = "bfloat16"};
+    ASSERT_OK(mhla_model_open_as(&short_, in_root("learns"), &desc));
+    ASSERT_OK(mhla_model_evaluate_beside(short_, m, &r, NULL, "test", 0, NULL, NULL));
+    if (!(r.logits_rms > 0.0 && r.logits_rms <= r.logits_max && r.logits_max < 0.2 && r.top1 > 48))
+        fail_msg("bfloat16: logits differ by %g, %g, %d are right", r.logits_max, r.logits_rms, (int)r.top1);
+    mhla_evaluation_free(&r);
+    ASSERT_OK(mhla_model_evaluate_beside(m, itself, &r, NULL, "test", 0, NULL, NULL));
+    assert_true(r.logits_max == 0.0 && r.logits_rms == 0.0);
+    mhla_evaluation_free(&r);
+    mhla_model_free(short_);
     mhla_model_free(m);
     char report[256];
     const char *runs[] = {in_root("learns")};

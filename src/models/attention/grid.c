@@ -85,7 +85,7 @@ void mhla_grid_declare_inputs(mhla_grid_attention *a, mhla_params *ps, const cha
     const mhla_grid_settings *s = a->settings;
     const int64_t D = s->dim;
     if (s->inner_norm && a->norm.w == NULL) a->norm = mhla_layer_norm(ps, D, 1, mhla_grid_part(name, "norm"));
-    if (a->qkv.w == NULL) a->qkv = mhla_layer_linear(ps, 3 * D, D, s->qkv_bias, s->weights, mhla_grid_part(name, qkv));
+    if (a->qkv.w == NULL) a->qkv = mhla_layer_matrix(ps, 3 * D, D, s->qkv_bias, s->weights, mhla_grid_part(name, qkv));
     if (!s->qk_norm) return;
     a->q_norm = mhla_layer_norm(ps, D, 0, mhla_grid_part(name, "q_norm")).w;
     a->k_norm = mhla_layer_norm(ps, D, 0, mhla_grid_part(name, "k_norm")).w;
@@ -99,9 +99,9 @@ void mhla_grid_declare_lepe(mhla_grid_attention *a, mhla_params *ps, const char 
 void mhla_grid_declare_outputs(mhla_grid_attention *a, mhla_params *ps, const char *name, const char *out) {
     const mhla_grid_settings *s = a->settings;
     const int64_t D = s->dim;
-    if (s->gate) a->gate = mhla_layer_linear(ps, D, D, 1, s->weights, mhla_grid_part(name, "g"));
+    if (s->gate) a->gate = mhla_layer_matrix(ps, D, D, 1, s->weights, mhla_grid_part(name, "g"));
     if (s->gate && s->gate_norm) a->gate_norm = mhla_layer_norm(ps, D / s->heads, 0, mhla_grid_part(name, "g_norm")).w;
-    a->out = mhla_layer_linear(ps, D, D, 1, s->weights, mhla_grid_part(name, out));
+    a->out = mhla_layer_matrix(ps, D, D, 1, s->weights, mhla_grid_part(name, out));
 }
 
 /* ---- A size ------------------------------------------------------------------------------------------------------------ */

@@ -57,9 +57,9 @@ static void add_block(block *b, mhla_params *ps, const mhla_dit_config *c, int i
     const int64_t D = c->attn.dim, hidden = (int64_t)(c->attn.dim * c->mlp_ratio);
 #define NAME(suffix) (snprintf(name, sizeof name, "blocks.%d.%s", i, suffix), name)
     mhla_grid_declare(&b->attn, ps, &c->attn, NAME("attn"));
-    b->fc1 = mhla_layer_linear(ps, hidden, D, 1, MHLA_XAVIER, NAME("mlp.fc1"));
-    b->fc2 = mhla_layer_linear(ps, D, hidden, 1, MHLA_XAVIER, NAME("mlp.fc2"));
-    b->ada = mhla_layer_linear(ps, 6 * D, D, 1, MHLA_ZERO, NAME("adaLN_modulation.1"));
+    b->fc1 = mhla_layer_matrix(ps, hidden, D, 1, MHLA_XAVIER, NAME("mlp.fc1"));
+    b->fc2 = mhla_layer_matrix(ps, D, hidden, 1, MHLA_XAVIER, NAME("mlp.fc2"));
+    b->ada = mhla_layer_matrix(ps, 6 * D, D, 1, MHLA_ZERO, NAME("adaLN_modulation.1"));
     if (c->cpe) b->cpe = mhla_layer_depthwise(ps, D, 3, identity, NAME("dw_conv"));
 #undef NAME
 }
@@ -73,13 +73,13 @@ static void add_all(mhla_dit *m) {
     const mhla_initial positions = {.kind = MHLA_INITIAL_CALL, .fill = fill_positions, .of = c};
     m->pos_embed = mhla_params_add(ps, "pos_embed", MHLA_SHAPE(1, T, D), MHLA_PARAM_FROZEN, positions);
     m->patch = mhla_layer_patches(ps, D, c->channels, p, MHLA_XAVIER, "x_embedder.proj");
-    m->time0 = mhla_layer_linear(ps, D, FREQUENCIES, 1, small, "t_embedder.mlp.0");
-    m->time2 = mhla_layer_linear(ps, D, D, 1, small, "t_embedder.mlp.2");
+    m->time0 = mhla_layer_matrix(ps, D, FREQUENCIES, 1, small, "t_embedder.mlp.0");
+    m->time2 = mhla_layer_matrix(ps, D, D, 1, small, "t_embedder.mlp.2");
     m->labels = mhla_params_add(ps, "y_embedder.embedding_table.weight", MHLA_SHAPE(c->classes + c->null_label, D),
                                 MHLA_PARAM_DECAY, small);
     for (int i = 0; i < c->depth; i++) add_block(&m->blocks[i], ps, c, i);
-    m->final = mhla_layer_linear(ps, p * p * out_channels(c), D, 1, MHLA_ZERO, "final_layer.linear");
-    m->final_ada = mhla_layer_linear(ps, 2 * D, D, 1, MHLA_ZERO, "final_layer.adaLN_modulation.1");
+    m->final = mhla_layer_matrix(ps, p * p * out_channels(c), D, 1, MHLA_ZERO, "final_layer.linear");
+    m->final_ada = mhla_layer_matrix(ps, 2 * D, D, 1, MHLA_ZERO, "final_layer.adaLN_modulation.1");
 }
 
 /* ---- What belongs to a size -------------------------------------------------------------------------------------------- */

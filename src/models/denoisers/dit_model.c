@@ -123,8 +123,7 @@ mhla_status mhla_dit_config_guess(mhla_dit_config *c, const mhla_safetensors *fi
 
 static mhla_status read_files(void **net, const mhla_evidence *e, const mhla_open_desc *desc) {
     mhla_dit_config c = {0};
-    if (desc && desc->storage && strcmp(desc->storage, "float32") != 0)
-        return mhla_fail(MHLA_ENOTSUP, "storage \"%s\": diffusion models are kept as float32", desc->storage);
+    (void)desc; /* storage is the opener's */
     MHLA_TRY(e->config ? mhla_dit_config_read(&c, e->config, e->config_path) : mhla_dit_config_guess(&c, e->file));
     const double dim = c.attn.dim, tokens = (double)mhla_dit_tokens(&c, c.image[0], c.image[1]);
     if (e->file)

@@ -6,9 +6,6 @@
 #include "models/language/lm.h"
 #include "models/model.h"
 
-/* mhla_dtype of "float32", "bfloat16", "q8_0"; -1 for NULL; MHLA_EINVAL else. */
-mhla_status mhla_storage_named(int *dtype, const char *storage);
-
 /* All tokens that end a text, where there are several: a key of our own beside those of eos, eot and eom. */
 #define MHLA_LM_GGUF_ENDS "mhla.eos_token_ids"
 

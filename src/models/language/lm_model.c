@@ -25,16 +25,6 @@ static int fits(const mhla_evidence *e) {
     return e->gguf ? mhla_lm_gguf_fits(e->gguf) : e->config && mhla_lm_config_fits(e->config);
 }
 
-mhla_status mhla_storage_named(int *dtype, const char *storage) {
-    static const char *const names[] = {"float32", "bfloat16", "q8_0"};
-    *dtype = -1;
-    for (int i = 0; i < 3 && storage; i++)
-        if (strcmp(storage, names[i]) == 0) *dtype = i; /* in the order of mhla_dtype */
-    if (storage && *dtype < 0)
-        return mhla_fail(MHLA_EINVAL, "storage \"%.40s\": there are float32, bfloat16 and q8_0", storage);
-    return MHLA_OK;
-}
-
 /* Matrices as most of their numbers are in the file. */
 static mhla_dtype natural_storage(const mhla_safetensors *file) {
     double all = 0.0, bf16 = 0.0;
@@ -74,32 +64,6 @@ static mhla_status read_files(void **net, const mhla_evidence *e, const mhla_ope
     return mhla_lm_create_as((mhla_lm **)net, &c, storage < 0 ? natural_storage(e->file) : (mhla_dtype)storage);
 }
 
-enum { PIECE = 1 << 20 }; /* numbers at a time */
-
-/* All of a tensor into a parameter of any storage, a piece of rows at a time. */
-static mhla_status fill(mhla_param *p, const mhla_stored *s) {
-    if (p->data) {
-        MHLA_TRY(mhla_stored_read(p->data, s));
-        mhla_param_touch(p);
-        return MHLA_OK;
-    }
-    const int64_t cols = p->count / p->shape[0], most = cols < PIECE ? PIECE / cols : 1;
-    const size_t bytes = s->count > 0 ? s->bytes / (size_t)s->count : 0;
-    float *rows = malloc((size_t)(most * cols) * sizeof *rows);
-    mhla_status status = rows ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory for tensor %s", s->name);
-    for (int64_t at = 0; at < p->shape[0] && status == MHLA_OK; at += most) {
-        const int64_t n = p->shape[0] - at < most ? p->shape[0] - at : most;
-        mhla_stored piece = *s;
-        piece.data = s->data + (size_t)(at * cols) * bytes;
-        piece.count = n * cols;
-        piece.bytes = (size_t)piece.count * bytes;
-        status = mhla_stored_read(rows, &piece);
-        if (status == MHLA_OK) status = mhla_param_set_rows(p, at, n, rows, MHLA_F32);
-    }
-    free(rows);
-    return status;
-}
-
 static int ends_with(const char *text, const char *end) {
     const size_t n = strlen(text), k = strlen(end);
     return n >= k && strcmp(text + n - k, end) == 0;
@@ -137,7 +101,7 @@ static mhla_status load(mhla_model *m, const mhla_evidence *e, const mhla_open_d
         const mhla_stored *s;
         MHLA_TRY(find(&s, file, p->name));
         MHLA_TRY(mhla_stored_check(s, p->dims, p->shape));
-        MHLA_TRY(fill(p, s));
+        MHLA_TRY(mhla_param_read(p, s));
         if (p->flags & MHLA_PARAM_MIX) /* the released code does so at the start of every pass */
             MHLA_TRY(mhla_mix_clip(p->data, p->shape[0], p->shape[1], p->mix_low, p->mix_high, 0, 1));
     }
@@ -228,19 +192,9 @@ const mhla_tokenizer *mhla_lm_tokenizer(const mhla_model *model) {
     return NULL;
 }
 
-/* Other storage of the weights that a model has. */
 mhla_status mhla_lm_store(mhla_model *m, const char *storage) {
-    int dtype;
     MHLA_TRY(mhla_model_need(m, MHLA_ROLE_DECODER));
-    if (storage == NULL) return mhla_fail(MHLA_EINVAL, "storage is NULL");
-    MHLA_TRY(mhla_storage_named(&dtype, storage));
-    if (m->reader || m->training) return mhla_fail(MHLA_EINVAL, "storage is changed before a model is used, not after");
-    for (int i = 0; i < mhla_params_count(m->params); i++) {
-        mhla_param *p = mhla_params_at(m->params, i);
-        const int fits = dtype != MHLA_Q8_0 || p->count / p->shape[0] % 32 == 0;
-        if ((p->flags & MHLA_PARAM_MATRIX) && fits) MHLA_TRY(mhla_param_store(p, (mhla_dtype)dtype));
-    }
-    return MHLA_OK;
+    return mhla_model_store(m, storage);
 }
 
 /* ---- Role -------------------------------------------------------------------------------------------------------- */

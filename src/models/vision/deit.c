@@ -43,8 +43,8 @@ static void add_block(block *b, mhla_params *ps, const mhla_deit_config *c, int 
     b->norm1 = mhla_layer_norm(ps, D, bias, NAME("norm1"));
     mhla_grid_declare(&b->attn, ps, &c->attn, NAME("attn"));
     b->norm2 = mhla_layer_norm(ps, D, bias, NAME("norm2"));
-    b->fc1 = mhla_layer_linear(ps, hidden, D, 1, usual, NAME("mlp.fc1"));
-    b->fc2 = mhla_layer_linear(ps, D, hidden, 1, usual, NAME("mlp.fc2"));
+    b->fc1 = mhla_layer_matrix(ps, hidden, D, 1, usual, NAME("mlp.fc1"));
+    b->fc2 = mhla_layer_matrix(ps, D, hidden, 1, usual, NAME("mlp.fc2"));
 #undef NAME
 }
 
@@ -65,7 +65,7 @@ static void add_all(mhla_deit *m) {
         add_block(&m->blocks[i], ps, c, i);
     }
     m->norm = mhla_layer_norm(ps, D, c->norm == MHLA_NORM_LAYER, c->attn.class_token ? "norm" : "fc_norm");
-    m->head = mhla_layer_linear(ps, c->classes, D, 1, usual, "head");
+    m->head = mhla_layer_matrix(ps, c->classes, D, 1, usual, "head");
 }
 
 mhla_status mhla_deit_create(mhla_deit **model, const mhla_deit_config *config) {

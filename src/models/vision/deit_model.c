@@ -30,8 +30,7 @@ static int fits(const mhla_evidence *e) {
 
 static mhla_status read_files(void **net, const mhla_evidence *e, const mhla_open_desc *desc) {
     mhla_deit_config config = {0};
-    if (desc && desc->storage && strcmp(desc->storage, "float32") != 0)
-        return mhla_fail(MHLA_ENOTSUP, "storage \"%s\": image classifiers are kept as float32", desc->storage);
+    (void)desc; /* storage is the opener's */
     MHLA_TRY(mhla_deit_config_read(&config, e->config, e->config_path));
     const double dim = config.attn.dim, tables = config.attn.attention == MHLA_GRID_FOCUSED ? 1.0 + config.depth : 1.0;
     const double least = config.depth * dim * dim * (4.0 + 2.0 * config.mlp_ratio) + config.classes * dim +

@@ -57,15 +57,15 @@ static void summarise(const mhla_head *x, const mhla_buffers *buf, int64_t block
             {mhla_head_rows(x, x->run->k, dtype, &x->run->call.k, next), ahead, g->K * element},
             {mhla_head_rows(x, x->run->v, dtype, &x->run->call.v, next), ahead, g->V * element},
         };
-        x->run->kernels->gemm(
-            &(mhla_gemm){.m = g->V,
-                         .n = g->pk,
-                         .f = {.k = n, .a = buf->v, .a_row = 1, .a_k = g->ldv, .b = buf->k, .b_k = g->ldk},
-                         .store = p == 0 ? MHLA_STORE_SET : MHLA_STORE_ADD,
-                         .c = S,
-                         .c_rows = g->V,
-                         .prefetch = fetch,
-                         .n_prefetch = 2});
+        mhla_multiply(x->run,
+                      &(mhla_gemm){.m = g->V,
+                                   .n = g->pk,
+                                   .f = {.k = n, .a = buf->v, .a_row = 1, .a_k = g->ldv, .b = buf->k, .b_k = g->ldk},
+                                   .store = p == 0 ? MHLA_STORE_SET : MHLA_STORE_ADD,
+                                   .c = S,
+                                   .c_rows = g->V,
+                                   .prefetch = fetch,
+                                   .n_prefetch = 2});
     }
 }
 
@@ -146,7 +146,8 @@ static void queries(const mhla_head *x, const mhla_buffers *buf, const head_memo
             {mhla_head_rows(x, x->run->dO, dtype, &c->o, next), ahead, g->V * element},
             {mhla_head_rows(x, out->dq, MHLA_F32, &out->dq_strides, at), n, g->K * 4},
         };
-        kernels->gemm(&(mhla_gemm){/* h = S' g */
+        mhla_multiply(x->run,
+                      &(mhla_gemm){/* h = S' g */
                                    .m = n,
                                    .n = g->pk,
                                    .f = {.k = g->V, .a = buf->g, .a_row = g->ldv, .a_k = 1, .b = P, .b_rows = g->V},
@@ -155,7 +156,8 @@ static void queries(const mhla_head *x, const mhla_buffers *buf, const head_memo
                                    .c_row = g->ldk,
                                    .prefetch = fetch,
                                    .n_prefetch = 2});
-        kernels->gemm(&(mhla_gemm){/* dS'^T = sum_t g_t q~_t^T */
+        mhla_multiply(x->run,
+                      &(mhla_gemm){/* dS'^T = sum_t g_t q~_t^T */
                                    .m = g->V,
                                    .n = g->pk,
                                    .f = {.k = n, .a = buf->g, .a_row = 1, .a_k = g->ldv, .b = buf->q, .b_k = g->ldk},
@@ -240,7 +242,8 @@ static void keys(const mhla_head *x, const mhla_buffers *buf, const head_memory 
                 {mhla_head_rows(x, x->run->k, dtype, &c->k, next), ahead, g->K * element},
                 {mhla_head_rows(x, out->dv, MHLA_F32, &out->dv_strides, next), ahead, g->V * 4},
             };
-            kernels->gemm(&(mhla_gemm){.m = n,
+            mhla_multiply(x->run,
+                          &(mhla_gemm){.m = n,
                                        .n = g->pv,
                                        .f = {.k = g->K, .a = buf->k, .a_row = g->ldk, .a_k = 1, .b = t, .b_rows = g->K},
                                        .store = MHLA_STORE_ROWS,
@@ -255,15 +258,15 @@ static void keys(const mhla_head *x, const mhla_buffers *buf, const head_memory 
                 {mhla_head_rows(x, x->run->v, dtype, &c->v, next), ahead, g->V * element},
                 {mhla_head_rows(x, out->dk, MHLA_F32, &out->dk_strides, at), n, g->K * 4},
             };
-            kernels->gemm(
-                &(mhla_gemm){.m = n,
-                             .n = g->pk,
-                             .f = {.k = g->V, .a = buf->v, .a_row = g->ldv, .a_k = 1, .b = dS, .b_rows = g->V},
-                             .store = MHLA_STORE_SET,
-                             .c = buf->h,
-                             .c_row = g->ldk,
-                             .prefetch = fetch,
-                             .n_prefetch = 2});
+            mhla_multiply(
+                x->run, &(mhla_gemm){.m = n,
+                                     .n = g->pk,
+                                     .f = {.k = g->V, .a = buf->v, .a_row = g->ldv, .a_k = 1, .b = dS, .b_rows = g->V},
+                                     .store = MHLA_STORE_SET,
+                                     .c = buf->h,
+                                     .c_row = g->ldk,
+                                     .prefetch = fetch,
+                                     .n_prefetch = 2});
             mhla_unpack u = unpack_rows(x, out->dk, &out->dk_strides, x->run->k, &c->k, at, n);
             u.d = buf->h;
             if (g->normalised && !c->k2) u.z = dS + g->z;

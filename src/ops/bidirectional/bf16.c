@@ -15,7 +15,7 @@ void mhla_head_summarise_bf16(const mhla_head *x, const mhla_buffers *buf, int64
     const mhla_kernels *kernels = x->run->kernels;
     const int pairs = (n + 1) / 2;
     kernels->narrow_pairs(buf->a16, buf->k, n, (int)g->ldk);
-    const mhla_rows v = mhla_head_rows(x, x->run->v, MHLA_BF16, &x->run->call.v, at);
+    const mhla_rows v = mhla_head_rows(x, x->run->v, x->run->plan->d.dtype, &x->run->call.v, at);
     kernels->zip_rows(buf->b16, &g->pv, &v, n);
     for (int p = 0; p < g->pv.count; p++) {
         const int begin = mhla_panel_begin(&g->pv, p), width = mhla_panel_begin(&g->pv, p + 1) - begin;
@@ -49,7 +49,8 @@ void mhla_head_outputs_bf16(const mhla_head *x, const mhla_buffers *buf, int64_t
                             int n_fetch) {
     const mhla_geometry *g = x->g;
     const mhla_kernels *kernels = x->run->kernels;
-    const mhla_rows o = mhla_head_rows(x, x->run->o, MHLA_BF16, &x->run->call.o, at);
+    mhla_rows o = mhla_head_rows(x, x->run->o, x->run->plan->d.dtype, &x->run->call.o, at);
+    const int64_t size = (int64_t)mhla_dtype_size(o.dtype);
     const int pairs = (g->K + 1) / 2;
     kernels->narrow_rows(buf->a16, g->ldk, buf->q, g->ldk, n, g->K);
     for (int p = 0; p < g->pv.count; p++) {
@@ -64,7 +65,8 @@ void mhla_head_outputs_bf16(const mhla_head *x, const mhla_buffers *buf, int64_t
                                              .c_row = width,
                                              .prefetch = fetch,
                                              .n_prefetch = p == 0 ? n_fetch : 0});
-        kernels->store_bf16(&o, begin, buf->v, width, n, g->V - begin < width ? g->V - begin : width, buf->row_scale,
+        kernels->scores_out(&o, buf->v, width, n, g->V - begin < width ? g->V - begin : width, buf->row_scale,
                             x->run->call.accumulate);
+        o.base = (char *)o.base + width * size;
     }
 }

@@ -28,7 +28,7 @@ static int choose_team(const mhla_run *run, const mhla_geometry *g) {
 mhla_geometry mhla_bidirectional_geometry(const mhla_run *run, int backward) {
     const mhla_plan_desc *d = &run->plan->d;
     mhla_geometry g = {.K = d->key_dim, .V = d->value_dim, .linear = d->kind == MHLA_KIND_LINEAR};
-    g.pairs = d->dtype == MHLA_BF16 && run->kernels->gemm_bf16 && !backward;
+    g.pairs = (run->pairs || (d->dtype == MHLA_BF16 && run->kernels->gemm_bf16)) && !backward;
     if (g.pairs)
         mhla_head_panels_bf16(&g.pv, g.V);
     else

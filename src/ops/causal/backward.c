@@ -407,7 +407,7 @@ static void state_task(void *arg, int64_t i, int worker) {
                        .prefetch = next,
                        .n_prefetch = 3};
         g.f = (mhla_factor){.k = V, .a = b->x.v, .a_row = w->Vw, .a_k = 1, .b = dS, .b_rows = V};
-        run->kernels->gemm(&g);
+        mhla_multiply(run, &g);
         mhla_causal_unpack(u, gr->dk, &gr->dk_strides, run->k, &c->k, u->g, t, n, b->dk, NULL,
                            w->normed && !second ? dz : NULL, 1);
     }
@@ -426,7 +426,7 @@ static void state_task(void *arg, int64_t i, int worker) {
                        .n_prefetch = 1,
                        .out = mhla_causal_rows(u, gr->dv, MHLA_F32, &gr->dv_strides, u->g, t)};
         g.f = (mhla_factor){.k = K, .a = b->x.k, .a_row = w->Kp, .a_k = 1, .b = b->dS, .b_rows = K};
-        run->kernels->gemm(&g);
+        mhla_multiply(run, &g);
     }
 }
 

@@ -103,7 +103,7 @@ static void store_dP(const mhla_back_unit *bu, mhla_back_scratch *b, int r, int 
                        .prefetch = next,
                        .n_prefetch = i == 0 ? 2 : 0};
         g.f = (mhla_factor){.k = n, .a = b->a, .a_row = 1, .a_k = w->Vw, .b = b->x.q + p.column, .b_k = w->Kp};
-        w->run->kernels->gemm(&g);
+        mhla_multiply(run, &g);
     }
     for (int j = s->rows * s->n.count; j < s->pieces; j++) {
         const mhla_piece p = mhla_summary_piece(s, j);
@@ -132,8 +132,8 @@ static void head_backward(const mhla_back_unit *bu, mhla_back_scratch *b, int r,
     for (int e = 0; e < n; e++) x->scale[e] = w->normed ? d->scale / x->den[e] : d->scale;
     const mhla_rows dO = mhla_causal_rows(u, run->dO, d->dtype, &c->o, h, t);
     run->kernels->copy_rows(b->a, w->Vw, &dO, n, V, x->scale);
-    mhla_causal_scores(run->kernels, x, x->scores, x->q, w->Kp, x->kT, K, n, 1.0f);
-    mhla_causal_scores(run->kernels, x, b->ds, b->a, w->Vw, b->vT, V, n, 1.0f);
+    mhla_causal_scores(run, x, x->scores, x->q, w->Kp, x->kT, K, n, 1.0f);
+    mhla_causal_scores(run, x, b->ds, b->a, w->Vw, b->vT, V, n, 1.0f);
     float dw = 0.0f;
     for (int e = 0; e < n; e++) {
         float row;
@@ -162,7 +162,7 @@ static void head_backward(const mhla_back_unit *bu, mhla_back_scratch *b, int r,
     if (mhla_causal_has_past(u, block))
         g.f = (mhla_factor){.k = V, .a = b->a, .a_row = w->Vw, .a_k = 1, .b = mhla_causal_P(u, r, block), .b_rows = V};
     g.f2 = (mhla_factor){.k = n, .a = b->ds, .a_row = ld, .a_k = 1, .b = x->k, .b_k = w->Kp};
-    run->kernels->gemm(&g);
+    mhla_multiply(run, &g);
     if (w->normed) dw += denominator_backward(bu, b, r, block, n);
     bu->diagonal[block * w->ratio + r] = dw;
     mhla_causal_unpack(u, gr->dq, &gr->dq_strides, run->q, &c->q, h, t, n, b->dq,

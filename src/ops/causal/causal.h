@@ -158,7 +158,7 @@ void mhla_causal_running_keys(const mhla_causal_unit *u, mhla_causal_scratch *x,
 void mhla_causal_denominators(const mhla_causal_unit *u, mhla_causal_scratch *x, int r, int block, int n);
 /* Lower triangle of factor * a b^T, a [n][cols], b transposed and panelled (mhla_causal_score_panels). */
 mhla_panels mhla_causal_score_panels(const mhla_kernels *kernels, int n);
-void mhla_causal_scores(const mhla_kernels *kernels, mhla_causal_scratch *x, float *scores, const float *a, int64_t lda,
+void mhla_causal_scores(const mhla_run *run, mhla_causal_scratch *x, float *scores, const float *a, int64_t lda,
                         const float *bT, int cols, int n, float factor);
 
 /* Runs body(arg, unit index, worker) over all units: whole units where there are enough, the left-over ones split

@@ -154,7 +154,7 @@ static void output_panels(const mhla_causal_unit *u, int block, int r, int64_t t
             g.f = (mhla_factor){.k = K, .a = x->q, .a_row = w->Kp, .a_k = 1, .b = P + (int64_t)K * begin, .b_rows = K};
         g.f2 = (mhla_factor){
             .k = n, .a = x->scores, .a_row = x->ld_scores, .a_k = 1, .b = x->v + (int64_t)n * begin, .b_rows = n};
-        run->kernels->gemm(&g);
+        mhla_multiply(run, &g);
     }
 }
 
@@ -179,7 +179,7 @@ static void output_block(const mhla_causal_unit *u, int block, mhla_causal_scrat
         if (second) mhla_causal_pack(u, x->q2, NULL, c->q2, &c->q2_strides, h, t, n, 0);
         if (w->normed) mhla_causal_denominators(u, x, r, block, n);
         for (int a = 0; a < n; a++) x->scale[a] = w->normed ? d->scale / x->den[a] : d->scale;
-        mhla_causal_scores(run->kernels, x, x->scores, x->q, w->Kp, x->kT, K, n, mhla_causal_unit_weight(u, r, i, i));
+        mhla_causal_scores(run, x, x->scores, x->q, w->Kp, x->kT, K, n, mhla_causal_unit_weight(u, r, i, i));
         output_panels(u, block, r, t, n, x);
     }
 }

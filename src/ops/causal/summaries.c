@@ -377,7 +377,7 @@ static void summary_product(const mhla_causal_unit *u, const mhla_causal_scratch
         else
             g.f = (mhla_factor){
                 .k = n, .a = x->k, .a_row = 1, .a_k = w->Kp, .b = x->v + (int64_t)n * p.column, .b_rows = n};
-        w->run->kernels->gemm(&g);
+        mhla_multiply(run, &g);
     }
 }
 
@@ -551,9 +551,9 @@ mhla_panels mhla_causal_score_panels(const mhla_kernels *kernels, int n) {
     return mhla_panels_cut(p.n, p.unit, p.vectors, (p.vectors + 1) / 2);
 }
 
-void mhla_causal_scores(const mhla_kernels *kernels, mhla_causal_scratch *x, float *scores, const float *a, int64_t lda,
+void mhla_causal_scores(const mhla_run *run, mhla_causal_scratch *x, float *scores, const float *a, int64_t lda,
                         const float *bT, int cols, int n, float factor) {
-    const mhla_panels all = mhla_causal_score_panels(kernels, n);
+    const mhla_panels all = mhla_causal_score_panels(run->kernels, n);
     for (int i = 0; i < n; i++) x->diagonal[i] = factor;
     for (int i = 0; i < all.count; i++) {
         const int begin = mhla_panel_begin(&all, i), width = mhla_panel_begin(&all, i + 1) - begin;
@@ -564,6 +564,6 @@ void mhla_causal_scores(const mhla_kernels *kernels, mhla_causal_scratch *x, flo
                        .row_scale = x->diagonal};
         g.f = (mhla_factor){
             .k = cols, .a = a + begin * lda, .a_row = lda, .a_k = 1, .b = bT + (int64_t)cols * begin, .b_rows = cols};
-        kernels->gemm(&g);
+        mhla_multiply(run, &g);
     }
 }

@@ -68,7 +68,8 @@ void mhla_low_query_step(const mhla_low_head *x, int64_t block) {
             mhla_low_fetch(x, x->op->focused ? NULL : out->dk, MHLA_F32, &out->dk_strides, begin + at, count, g->K),
             mhla_low_fetch(x, out->dv, MHLA_F32, &out->dv_strides, begin + at, count, g->V),
         };
-        kernels->gemm(&(mhla_gemm){/* h = S g */
+        mhla_multiply(x->run,
+                      &(mhla_gemm){/* h = S g */
                                    .m = count,
                                    .n = g->pk,
                                    .f = {.k = g->V, .a = buf->g, .a_row = g->ldv, .a_k = 1, .b = S, .b_rows = g->V},
@@ -77,7 +78,8 @@ void mhla_low_query_step(const mhla_low_head *x, int64_t block) {
                                    .c_row = g->ldk,
                                    .prefetch = fetch,
                                    .n_prefetch = 1});
-        kernels->gemm(&(mhla_gemm){/* dS^T = sum_t g_t q^_t^T */
+        mhla_multiply(x->run,
+                      &(mhla_gemm){/* dS^T = sum_t g_t q^_t^T */
                                    .m = g->V,
                                    .n = g->pk,
                                    .f = {.k = count, .a = buf->g, .a_row = 1, .a_k = g->ldv, .b = q, .b_k = g->ldk},
@@ -116,19 +118,22 @@ void mhla_low_key_step(const mhla_low_head *x, int64_t block) {
         const int at = p * n / pieces, count = (p + 1) * n / pieces - at;
         const float *k = buf->k + at * g->ldk, *a = x->op->weighted ? x->m->a + begin + at : NULL;
         if (out->dv) /* dv = a dS^T k^ + dv+ */
-            kernels->gemm(&(mhla_gemm){
-                .m = count,
-                .n = g->pv,
-                .f = {.k = g->K, .a = k, .a_row = g->ldk, .a_k = 1, .b = x->m->t, .b_rows = g->K},
-                .f2 = {.k = x->op->shifted, .a = buf->ones, .a_row = 1, .a_k = 1, .b = D + g->vs, .b_rows = 1},
-                .store = MHLA_STORE_ROWS,
-                .out = mhla_low_rows(x, out->dv, MHLA_F32, &out->dv_strides, begin + at),
-                .row_scale = a,
-                .accumulate = out->accumulate});
+            mhla_multiply(
+                x->run,
+                &(mhla_gemm){
+                    .m = count,
+                    .n = g->pv,
+                    .f = {.k = g->K, .a = k, .a_row = g->ldk, .a_k = 1, .b = x->m->t, .b_rows = g->K},
+                    .f2 = {.k = x->op->shifted, .a = buf->ones, .a_row = 1, .a_k = 1, .b = D + g->vs, .b_rows = 1},
+                    .store = MHLA_STORE_ROWS,
+                    .out = mhla_low_rows(x, out->dv, MHLA_F32, &out->dv_strides, begin + at),
+                    .row_scale = a,
+                    .accumulate = out->accumulate});
         const mhla_rows v = mhla_low_values(x, begin + at, count, a);
         mhla_prefetch fetch[2];
         const int lists = mhla_low_fetch_next(x, fetch, begin + at, count);
-        kernels->gemm(&(mhla_gemm){/* h = a dS v */
+        mhla_multiply(x->run,
+                      &(mhla_gemm){/* h = a dS v */
                                    .m = count,
                                    .n = g->pk,
                                    .f = {.k = g->V, .a = v.base, .a_row = v.stride, .a_k = 1, .b = D, .b_rows = g->V},

@@ -160,7 +160,7 @@ void mhla_low_summary_step(const mhla_low_head *x, int64_t block) {
                              .n_prefetch = 2};
         if (transposed)
             product.f = (mhla_factor){.k = count, .a = v.base, .a_row = 1, .a_k = v.stride, .b = k, .b_k = g->ldk};
-        run->kernels->gemm(&product);
+        mhla_multiply(run, &product);
         if (x->op->shifted)
             mhla_low_sum(x, S + g->vs, &g->pv, x->buf->ones, v.base, v.stride, count,
                          p == 0 ? MHLA_STORE_SET : MHLA_STORE_ADD);
@@ -224,16 +224,18 @@ void mhla_low_output_step(const mhla_low_head *x, int64_t block) {
         const int at = p * n / pieces, count = (p + 1) * n / pieces - at;
         mhla_prefetch fetch[2];
         const int lists = mhla_low_fetch_next(x, fetch, begin + at, count);
-        x->run->kernels->gemm(&(mhla_gemm){
-            .m = count,
-            .n = g->pv,
-            .f = {.k = g->K, .a = x->buf->q + at * g->ldk, .a_row = g->ldk, .a_k = 1, .b = x->m->S, .b_rows = g->K},
-            .f2 = {.k = x->op->shifted, .a = c.ratio + at, .a_row = 1, .a_k = 1, .b = x->m->S + g->vs, .b_rows = 1},
-            .store = MHLA_STORE_ROWS,
-            .out = mhla_low_rows(x, x->run->o, x->run->plan->d.dtype, &x->run->call.o, begin + at),
-            .row_scale = c.alpha + at,
-            .accumulate = x->run->call.accumulate,
-            .prefetch = fetch,
-            .n_prefetch = lists});
+        mhla_multiply(
+            x->run,
+            &(mhla_gemm){
+                .m = count,
+                .n = g->pv,
+                .f = {.k = g->K, .a = x->buf->q + at * g->ldk, .a_row = g->ldk, .a_k = 1, .b = x->m->S, .b_rows = g->K},
+                .f2 = {.k = x->op->shifted, .a = c.ratio + at, .a_row = 1, .a_k = 1, .b = x->m->S + g->vs, .b_rows = 1},
+                .store = MHLA_STORE_ROWS,
+                .out = mhla_low_rows(x, x->run->o, x->run->plan->d.dtype, &x->run->call.o, begin + at),
+                .row_scale = c.alpha + at,
+                .accumulate = x->run->call.accumulate,
+                .prefetch = fetch,
+                .n_prefetch = lists});
     }
 }

@@ -8,7 +8,8 @@
 /* ---- y = x W^T + b:  dw = dy^T x, db = sum over rows of dy ----
  *
  * Rows are summed in segments of SEGMENT, segments in chunks of CHUNK; each chunk is one chain per element. All of that
- * depends on the number of rows alone. Tasks are blocks of dw, and segments where dw has few blocks. */
+ * depends on the number of rows alone. Tasks are blocks of dw, and segments where dw has few blocks. In bfloat16 pairs of
+ * rows go into the product as they lie: nothing is turned round. */
 
 enum {
     CHUNK = 256,       /* rows */
@@ -26,9 +27,11 @@ typedef struct weight_grad {
     float *dw, *db;
     int64_t rows, ldy, ldx, N, K;
     int accumulate;
+    int pairs; /* multiplied in bfloat16 */
     int64_t segments, n_blocks, k_blocks;
     float *partial; /* [segments-1][N*K + N]: the first segment goes to dw, db themselves */
-    char *scratch;  /* per worker: dy^T [block][LINE], x [CHUNK] panelled, the block of dw panelled */
+    char *scratch; /* per worker: dy^T [block][LINE], x [CHUNK] panelled, the block of dw panelled; in bfloat16 dy and x
+                       are [CHUNK/2] pairs of rows, dy in one panel */
     size_t worker_bytes, dy_bytes, x_bytes;
 } weight_grad;
 
@@ -41,6 +44,77 @@ static void sum_columns(const weight_grad *g, float *db, int64_t r, int n, int64
     for (int j = 0; j < cols; j++) db[n0 + j] = add ? db[n0 + j] + sums[j] : sums[j];
 }
 
+/* A chunk on its way into a block of dw. */
+typedef struct chunk {
+    int64_t n0, k0;  /* of the block, */
+    int nb, kb;      /* its sides */
+    int64_t r, left; /* first row; rows of the next chunk, or 0 */
+    int n;           /* rows */
+    int add;         /* to the chunks before */
+    void *dy, *x;    /* packed */
+    float *sums;     /* of the block, panelled */
+    mhla_panels panels;
+} chunk;
+
+static mhla_panels wide_panel(int n, int columns) {
+    return (mhla_panels){.n = n, .unit = 16, .vectors = columns / 16, .count = 1, .base = columns / 16};
+}
+static int round_16(int n) { return (n + 15) / 16 * 16; }
+
+static void pack_chunk(const weight_grad *g, const chunk *c) {
+    const mhla_rows dy = {(float *)g->dy + c->r * g->ldy + c->n0, NULL, g->ldy, MHLA_F32};
+    const mhla_rows x = {(float *)g->x + c->r * g->ldx + c->k0, NULL, g->ldx, MHLA_F32};
+    if (g->pairs) {
+        const mhla_panels side = wide_panel(c->nb, round_16(c->nb));
+        g->kernels->zip_rows(c->dy, &side, &dy, c->n);
+        g->kernels->zip_rows(c->x, &c->panels, &x, c->n);
+        return;
+    }
+    /* dy^T as rows of k, [nb][LINE]: a tile then reads whole lines of it */
+    const mhla_panels line = wide_panel(c->n, LINE);
+    g->kernels->transpose(c->dy, &line, dy.base, g->ldy, c->nb);
+    g->kernels->copy_panels(c->x, &c->panels, &x, c->n, NULL);
+}
+
+/* sums (=, +=) dy^T x of panel i of the chunk; a share of the next chunk's rows comes near meanwhile. */
+static void multiply_chunk(const weight_grad *g, const chunk *c, int i) {
+    const int64_t next = c->r + c->n, from = next + c->left * i / c->panels.count,
+                  to = next + c->left * (i + 1) / c->panels.count;
+    const mhla_prefetch near[2] = {
+        {{(float *)g->dy + from * g->ldy + c->n0, NULL, g->ldy, MHLA_F32}, (int)(to - from), 4 * c->nb},
+        {{(float *)g->x + from * g->ldx + c->k0, NULL, g->ldx, MHLA_F32}, (int)(to - from), 4 * c->kb},
+    };
+    const int begin = mhla_panel_begin(&c->panels, i), n_near = c->left > 0 ? 2 : 0, pairs = (c->n + 1) / 2;
+    const mhla_panels one = mhla_one_panel(&c->panels, i);
+    float *sums = c->sums + (int64_t)c->nb * begin;
+    if (g->pairs) {
+        g->kernels->gemm_bf16(&(mhla_gemm_bf16){.m = c->nb,
+                                                .width = mhla_panels_width(&one),
+                                                .pairs = pairs,
+                                                .a = c->dy,
+                                                .a_row = 2,
+                                                .a_pair = 2 * round_16(c->nb),
+                                                .b = (const uint16_t *)c->x + (int64_t)2 * pairs * begin,
+                                                .c = sums,
+                                                .c_row = mhla_panels_width(&one),
+                                                .add = c->add,
+                                                .prefetch = near,
+                                                .n_prefetch = n_near});
+        return;
+    }
+    const float *x = c->x;
+    g->kernels->gemm(&(mhla_gemm){
+        .m = c->nb,
+        .n = one,
+        .f = {.k = c->n, .a = c->dy, .a_row = LINE, .a_k = 1, .b = x + (int64_t)c->n * begin, .b_rows = c->n},
+        .store = c->add ? MHLA_STORE_ADD : MHLA_STORE_SET,
+        .c = sums,
+        .c_rows = c->nb,
+        .prefetch = near,
+        .n_prefetch = n_near,
+    });
+}
+
 static void weight_task(void *arg, int64_t task, int worker) {
     const weight_grad *g = arg;
     const int64_t s = task % g->segments, block = task / g->segments;
@@ -49,48 +123,28 @@ static void weight_task(void *arg, int64_t task, int worker) {
     const int nb = (int)((bn + 1) * g->N / g->n_blocks - n0), kb = (int)((bk + 1) * g->K / g->k_blocks - k0);
     float *dw = s == 0 ? g->dw : g->partial + (s - 1) * (g->N * g->K + g->N);
     float *db = s == 0 ? g->db : g->partial + (s - 1) * (g->N * g->K + g->N) + g->N * g->K;
-    float *a = g->scratch ? (float *)(g->scratch + (size_t)worker * g->worker_bytes) : NULL;
-    float *b = g->scratch ? (float *)((char *)a + g->dy_bytes) : NULL;
-    float *sums = g->scratch ? (float *)((char *)b + g->x_bytes) : NULL;
-    mhla_panels panels = mhla_product_panels(g->kernels, kb, MHLA_F32);
+    char *scratch = g->scratch ? g->scratch + (size_t)worker * g->worker_bytes : NULL;
+    chunk p = {.n0 = n0, .k0 = k0, .nb = nb, .kb = kb};
+    p.panels = mhla_product_panels(g->kernels, kb, g->pairs ? MHLA_BF16 : MHLA_F32);
+    p.dy = scratch;
+    p.x = scratch ? scratch + g->dy_bytes : NULL;
+    p.sums = scratch ? (float *)(scratch + g->dy_bytes + g->x_bytes) : NULL;
     const int64_t chunks = ceil_div(g->rows, CHUNK), last = (s + 1) * chunks / g->segments;
     for (int64_t c = s * chunks / g->segments; c < last; c++) {
-        const int64_t r = c * CHUNK;
-        const int n = g->rows - r < CHUNK ? (int)(g->rows - r) : CHUNK;
-        const int add = c > s * chunks / g->segments;
-        if (g->db && bk == 0) sum_columns(g, db, r, n, n0, nb, add || (s == 0 && g->accumulate));
+        p.r = c * CHUNK;
+        p.n = g->rows - p.r < CHUNK ? (int)(g->rows - p.r) : CHUNK;
+        p.add = c > s * chunks / g->segments;
+        if (g->db && bk == 0) sum_columns(g, db, p.r, p.n, n0, nb, p.add || (s == 0 && g->accumulate));
         if (g->dw == NULL) continue;
-        const mhla_rows x = {(float *)g->x + r * g->ldx + k0, NULL, g->ldx, MHLA_F32};
-        /* dy^T as rows of k, [nb][LINE]: a tile then reads whole lines of it */
-        const mhla_panels line = {.n = n, .unit = 16, .vectors = LINE / 16, .count = 1, .base = LINE / 16};
-        g->kernels->transpose(a, &line, g->dy + r * g->ldy + n0, g->ldy, nb);
-        g->kernels->copy_panels(b, &panels, &x, n, NULL);
-        const int64_t next = r + n, left = c + 1 == last ? 0 : g->rows - next < CHUNK ? g->rows - next : CHUNK;
-        for (int i = 0; i < panels.count; i++) {
-            /* a share of the next chunk's rows comes near meanwhile */
-            const int64_t from = next + left * i / panels.count, to = next + left * (i + 1) / panels.count;
-            const mhla_prefetch near[2] = {
-                {{(float *)g->dy + from * g->ldy + n0, NULL, g->ldy, MHLA_F32}, (int)(to - from), 4 * nb},
-                {{(float *)g->x + from * g->ldx + k0, NULL, g->ldx, MHLA_F32}, (int)(to - from), 4 * kb},
-            };
-            const int begin = mhla_panel_begin(&panels, i);
-            const mhla_gemm product = {
-                .m = nb,
-                .n = mhla_one_panel(&panels, i),
-                .f = {.k = n, .a = a, .a_row = LINE, .a_k = 1, .b = b + (int64_t)n * begin, .b_rows = n},
-                .store = add ? MHLA_STORE_ADD : MHLA_STORE_SET,
-                .c = sums + (int64_t)nb * begin,
-                .c_rows = nb,
-                .prefetch = near,
-                .n_prefetch = left > 0 ? 2 : 0,
-            };
-            g->kernels->gemm(&product);
-        }
+        pack_chunk(g, &p);
+        const int64_t next = p.r + p.n;
+        p.left = c + 1 == last ? 0 : g->rows - next < CHUNK ? g->rows - next : CHUNK;
+        for (int i = 0; i < p.panels.count; i++) multiply_chunk(g, &p, i);
     }
-    for (int i = 0; i < panels.count && g->dw; i++) {
-        const int begin = mhla_panel_begin(&panels, i);
-        const mhla_panels one = mhla_one_panel(&panels, i);
-        const mhla_epilogue out = {.src = sums + (int64_t)nb * begin,
+    for (int i = 0; i < p.panels.count && g->dw; i++) {
+        const int begin = mhla_panel_begin(&p.panels, i);
+        const mhla_panels one = mhla_one_panel(&p.panels, i);
+        const mhla_epilogue out = {.src = p.sums + (int64_t)nb * begin,
                                    .ld = mhla_panels_width(&one),
                                    .m = nb,
                                    .n = one.n,
@@ -124,6 +178,7 @@ static size_t lay_out(weight_grad *g, const mhla_linear_desc *d, int dw, int64_t
                        .K = K,
                        .accumulate = d->accumulate,
                        .segments = 1};
+    g->pairs = d->precision == MHLA_BF16 && g->kernels->gemm_bf16 != NULL;
     const int small = !dw || N * K <= SMALL;
     g->n_blocks = ceil_div(N, small ? BLOCK : LARGE_BLOCK);
     g->k_blocks = dw ? ceil_div(K, small ? BLOCK : LARGE_BLOCK) : 1;
@@ -133,7 +188,8 @@ static size_t lay_out(weight_grad *g, const mhla_linear_desc *d, int dw, int64_t
     }
     mhla_carver c = {0};
     if (dw) {
-        mhla_carve_floats(&c, ceil_div(N, g->n_blocks) * LINE);
+        const int64_t side = ceil_div(N, g->n_blocks);
+        mhla_carve_floats(&c, g->pairs ? round_16((int)side) * CHUNK / 2 : side * LINE);
         g->dy_bytes = c.used;
         const int64_t columns = ceil_div(K, g->k_blocks) + MHLA_WIDEST;
         mhla_carve_floats(&c, CHUNK * columns);

@@ -50,6 +50,7 @@ mhla_status mhla_linear_check(mhla_linear_desc *d, const mhla_linear_desc *given
     MHLA_TRY(mhla_struct_in(d, sizeof *d, given, "mhla_linear_desc"));
     MHLA_TRY(check_sizes(N, K));
     CHECK(d->rows >= 1, "rows is %lld: expected 1 or more", (long long)d->rows);
+    CHECK((unsigned)d->precision <= MHLA_BF16, "precision is %d: expected float32 or bfloat16", (int)d->precision);
     MHLA_TRY(check_stride("ldx", &d->ldx, d->rows, K));
     return check_stride("ldy", &d->ldy, d->rows, N);
 }

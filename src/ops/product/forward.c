@@ -460,41 +460,48 @@ mhla_status mhla_linears_forward(const mhla_product_call *calls, int count, cons
 typedef struct turning {
     const mhla_weight *w;
     mhla_weight turned; /* [K,N] as a weight: columns k, sums over n */
-    float *wide;        /* per worker [MHLA_WIDEST][MHLA_WIDEST], bfloat16 only */
+    float *squares;     /* per worker 2 * [MHLA_WIDEST][MHLA_WIDEST]: from bfloat16, and to it */
 } turning;
 
-/* Panel q of W, [K][width], becomes rows n of each panel of the turned one, [N][width of K]. */
+enum { SQUARE = MHLA_WIDEST * MHLA_WIDEST };
+
+/* Panel q of W, [K][width], becomes rows n of each panel of the turned one, [N][width of K]. Panels of bfloat16 begin at even
+ * k and n, so that no pair is torn. */
 static void turn_panel(void *arg, int64_t q, int worker) {
     turning *t = arg;
     const mhla_weight *w = t->w;
     const int n0 = mhla_panel_begin(&w->panels, (int)q);
     const mhla_panels from = mhla_one_panel(&w->panels, (int)q);
     const int width = mhla_panels_width(&from);
-    float *wide = t->wide ? t->wide + (int64_t)worker * MHLA_WIDEST * MHLA_WIDEST : NULL;
+    float *wide = t->squares ? t->squares + (int64_t)worker * 2 * SQUARE : NULL, *square = wide ? wide + SQUARE : NULL;
     for (int i = 0; i < t->turned.panels.count; i++) {
         const mhla_panels to = mhla_one_panel(&t->turned.panels, i);
         const int k0 = mhla_panel_begin(&t->turned.panels, i), to_width = mhla_panels_width(&to);
-        float *dst = (float *)t->turned.data + w->N * k0 + (int64_t)n0 * to_width;
+        const int64_t N = t->turned.dtype == MHLA_BF16 ? even(w->N) : w->N, at = N * k0 + (int64_t)n0 * to_width;
+        float *dst = t->turned.dtype == MHLA_BF16 ? square : (float *)t->turned.data + at;
         const float *src = (const float *)w->data + w->K * n0 + (int64_t)k0 * width;
-        if (w->dtype == MHLA_BF16) { /* panels begin at even k */
-            const uint16_t *pairs = (const uint16_t *)w->data + (w->K + 1) / 2 * 2 * n0 + (int64_t)k0 * width;
+        if (w->dtype == MHLA_BF16) {
+            const uint16_t *pairs = (const uint16_t *)w->data + even(w->K) * n0 + (int64_t)k0 * width;
             w->kernels->widen_pairs(wide, pairs, to.n, width);
             src = wide;
         }
         w->kernels->transpose(dst, &to, src, width, from.n);
+        if (t->turned.dtype == MHLA_BF16)
+            w->kernels->narrow_pairs((uint16_t *)t->turned.data + at, square, from.n, to_width);
     }
 }
 
-/* Fills in the shape of the turned weight; bytes of its memory and, from *wide_at on, of the squares. */
-static size_t turning_bytes(turning *t, const mhla_context *context, size_t *wide_at) {
+/* Fills in the shape of the turned weight; bytes of its memory and, from *squares_at on, of the squares. */
+static size_t turning_bytes(turning *t, const mhla_linear_desc *d, size_t *squares_at) {
     const mhla_weight *w = t->w;
-    t->turned = (mhla_weight){.kernels = w->kernels, .dtype = MHLA_F32, .N = w->K, .K = w->N};
-    t->turned.panels = mhla_product_panels(w->kernels, w->K, MHLA_F32);
+    const mhla_dtype dtype = d->precision == MHLA_BF16 && w->kernels->gemm_bf16 ? MHLA_BF16 : MHLA_F32;
+    t->turned = (mhla_weight){.kernels = w->kernels, .dtype = dtype, .N = w->K, .K = w->N};
+    t->turned.panels = mhla_product_panels(w->kernels, w->K, dtype);
     mhla_carver c = {0};
-    mhla_carve_floats(&c, w->N * (int64_t)mhla_panels_width(&t->turned.panels));
-    *wide_at = c.used;
-    if (w->dtype == MHLA_BF16)
-        mhla_carve_floats(&c, (int64_t)mhla_context_threads(context) * MHLA_WIDEST * MHLA_WIDEST);
+    mhla_carve(&c, (size_t)mhla_storage_bytes(dtype, w->N, mhla_panels_width(&t->turned.panels)));
+    *squares_at = c.used;
+    if (w->dtype == MHLA_BF16 || dtype == MHLA_BF16)
+        mhla_carve_floats(&c, (int64_t)mhla_context_threads(d->context) * 2 * SQUARE);
     return c.used;
 }
 
@@ -510,15 +517,15 @@ mhla_status mhla_linear_backward_input(const mhla_linear_desc *desc, float *dx, 
     MHLA_TRY(mhla_product_overlap((mhla_view){"dx", dx, d.rows, weight->K, d.ldx},
                                   (mhla_view){"dy", dy, d.rows, weight->N, d.ldy}));
     turning t = {.w = weight};
-    size_t wide_at;
-    const size_t bytes = turning_bytes(&t, d.context, &wide_at);
+    size_t squares_at;
+    const size_t bytes = turning_bytes(&t, &d, &squares_at);
     void *own = NULL;
     char *memory = d.workspace ? d.workspace : (own = mhla_alloc(bytes));
     if (memory == NULL)
         return mhla_fail(MHLA_ENOMEM, "no memory for a turned copy of the weight of %lld x %lld", (long long)weight->N,
                          (long long)weight->K);
     t.turned.data = memory;
-    t.wide = weight->dtype == MHLA_BF16 ? (float *)(memory + wide_at) : NULL;
+    t.squares = bytes > squares_at ? (float *)(memory + squares_at) : NULL;
     mhla_parallel(d.context, weight->panels.count, turn_panel, &t);
     const mhla_linear_desc turned = {.size = sizeof turned,
                                      .context = d.context,
@@ -538,11 +545,11 @@ size_t mhla_linear_workspace(const mhla_linear_desc *desc, int64_t N, int64_t K,
     const size_t threads = (size_t)mhla_context_threads(d.context);
     mhla_weight w = {.kernels = mhla_kernels_get(), .dtype = dtype, .N = N, .K = K};
     w.panels = mhla_product_panels(w.kernels, N, dtype);
-    size_t wide_at, most = lay_out(&d, &w).worker_bytes * threads + narrowed_bytes(&(narrowed){0}, NULL, d.rows, K);
+    size_t squares_at, most = lay_out(&d, &w).worker_bytes * threads + narrowed_bytes(&(narrowed){0}, NULL, d.rows, K);
     if (dtype == MHLA_Q8_0) return most;
     turning t = {.w = &w};
-    size_t bytes = turning_bytes(&t, d.context, &wide_at);
-    bytes += lay_out(&d, &t.turned).worker_bytes * threads;
+    size_t bytes = turning_bytes(&t, &d, &squares_at);
+    bytes += lay_out(&d, &t.turned).worker_bytes * threads + narrowed_bytes(&(narrowed){0}, NULL, d.rows, N);
     if (bytes > most) most = bytes;
     bytes = mhla_weight_grad_workspace(&d, 1, N, K);
     return bytes > most ? bytes : most;

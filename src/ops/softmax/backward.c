@@ -153,7 +153,7 @@ static void scores(const backward *b, const mhla_scores *t, float *out, const fl
         .c = out,
         .c_row = t->ld,
     };
-    b->run->kernels->gemm(&g);
+    mhla_multiply(b->run, &g);
 }
 
 /* c [n][ldc] += a^T x, where a [m][t->ld] has the mask of t and x is [m][ldc]. */
@@ -169,7 +169,7 @@ static void product_transposed(const backward *b, const mhla_scores *t, const fl
     };
     kernels->panels(&g.n, cols);
     if (!t->masked) {
-        kernels->gemm(&g);
+        mhla_multiply(b->run, &g);
         return;
     }
     for (int i = 0; i < t->m; i += SOFT_STRIP) { /* strips of queries, as in mhla_soft_product */
@@ -182,7 +182,7 @@ static void product_transposed(const backward *b, const mhla_scores *t, const fl
             g.f.a = a + i * t->ld + first;
             g.f.b = x + i * ldc;
             g.c = c + first * ldc;
-            kernels->gemm(&g);
+            mhla_multiply(b->run, &g);
         }
         for (int r = i; r < end; r++) {
             const mhla_soft_span s = mhla_soft_row_span(t, r);

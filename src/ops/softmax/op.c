@@ -115,7 +115,7 @@ void mhla_soft_product(const mhla_run *run, const mhla_scores *t, const float *a
     };
     run->kernels->panels(&g.n, cols);
     if (!t->masked) {
-        run->kernels->gemm(&g);
+        mhla_multiply(run, &g);
         return;
     }
     /* Strips of rows: the columns that all of a strip see go through the product, the rest row by row. Nothing else
@@ -130,7 +130,7 @@ void mhla_soft_product(const mhla_run *run, const mhla_scores *t, const float *a
             g.f.a = a + i * t->ld + first;
             g.f.b = b + first * ldb;
             g.c = c + i * ldc;
-            run->kernels->gemm(&g);
+            mhla_multiply(run, &g);
         }
         for (int r = i; r < end; r++) {
             const mhla_soft_span s = mhla_soft_row_span(t, r);
@@ -273,7 +273,7 @@ static void attend(const forward *f, const slot *w, int64_t k0, int n, int row, 
         .c = w->s,
         .c_row = f->tiles.lds,
     };
-    run->kernels->gemm(&g);
+    mhla_multiply(run, &g);
     run->kernels->scores_online(&tile);
     mhla_soft_product(run, &tile, w->s, tile.o, tile.ldo, w->v, f->tiles.ldv, d->value_dim);
 }

@@ -16,12 +16,23 @@ INLINE vu round_bf16(vf x) {
     return (nan & ((u >> 16) | 0x40u)) | (~nan & ((u + 0x7fffu + ((u >> 16) & 1u)) >> 16));
 }
 
+/* Pairs of two rows of float32: the first in the lower halves. */
+INLINE vu round_pair(vf low, vf high) {
+#if defined(__AVX512BF16__)
+    const __m512i interleave = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22,
+                                                6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    const __m512bh both = _mm512_cvtne2ps_pbh((__m512)high, (__m512)low);
+    return (vu)_mm512_permutexvar_epi16(interleave, (__m512i)both);
+#endif
+    return round_bf16(low) | round_bf16(high) << 16;
+}
+
 void KERNEL(narrow_pairs)(uint16_t *dst, const float *src, int k, int width) {
     for (int p = 0; p < k; p += 2, dst += 2 * width)
         for (int j = 0; j < width; j += LANES) {
-            const vu low = round_bf16(vload(src + (int64_t)p * width + j));
-            const vu high = p + 1 < k ? round_bf16(vload(src + (int64_t)(p + 1) * width + j)) : (vu){0};
-            *(vu *)(dst + 2 * j) = low | high << 16;
+            const vf low = vload(src + (int64_t)p * width + j);
+            const vf high = p + 1 < k ? vload(src + (int64_t)(p + 1) * width + j) : (vf){0};
+            *(vu *)(dst + 2 * j) = round_pair(low, high);
         }
 }
 
@@ -38,41 +49,52 @@ void KERNEL(narrow_rows)(uint16_t *dst, int64_t ld, const float *src, int64_t ld
     const int whole = cols / LANES * LANES;
     for (int i = 0; i < n; i++, dst += ld, src += lds) {
 #if defined(__AVX512BF16__)
-        for (int j = 0; j < whole; j += LANES) {
-            const __m256bh h = _mm512_cvtneps_pbh(_mm512_loadu_ps(src + j));
+        int j = 0;
+        for (; j + 2 * LANES <= whole; j += 2 * LANES) {
+            const __m512bh h = _mm512_cvtne2ps_pbh(_mm512_loadu_ps(src + j + LANES), _mm512_loadu_ps(src + j));
             memcpy(dst + j, &h, sizeof h);
         }
+        if (j < whole) vstore_bf16(dst + j, vload(src + j));
 #else
         for (int j = 0; j < whole; j += LANES) vstore_bf16(dst + j, vload(src + j));
 #endif
-        for (int j = whole; j < cols; j++) dst[j] = f32_to_bf16(src[j]);
-        for (int64_t j = cols; j < ld; j++) dst[j] = 0;
+        for (int e = whole; e < cols; e++) dst[e] = f32_to_bf16(src[e]);
+        for (int64_t e = cols; e < ld; e++) dst[e] = 0;
     }
 }
 
-void KERNEL(zip_rows)(uint16_t *dst, const mhla_panels *p, const mhla_rows *from, int n) {
-    const mhla_rows src = *from;
+/* Columns j .. of rows x and y (y NULL: zeros) as pairs, `valid` of them there. */
+INLINE vu zip_load(const void *x, const void *y, const mhla_dtype dtype, int j, int valid) {
+    if (dtype == MHLA_F32 && valid == LANES)
+        return round_pair(vload((const float *)x + j), y ? vload((const float *)y + j) : (vf){0});
+    if (dtype == MHLA_F32)
+        return round_pair(vload_n((const float *)x + j, valid), y ? vload_n((const float *)y + j, valid) : (vf){0});
+    if (valid == LANES)
+        return __builtin_convertvector(*(const vh *)((const uint16_t *)x + j), vu) |
+               (y ? __builtin_convertvector(*(const vh *)((const uint16_t *)y + j), vu) : (vu){0}) << 16;
+    return (vu)row_load_n(x, MHLA_BF16, j, valid) >> 16 | (y ? (vu)row_load_n(y, MHLA_BF16, j, valid) : (vu){0});
+}
+
+INLINE void zip_body(uint16_t *dst, const mhla_panels *p, const mhla_rows src, int n, const mhla_dtype dtype) {
     const int pairs = (n + 1) / 2;
     for (int i = 0; i < p->count; i++) {
         const int begin = mhla_panel_begin(p, i), width = mhla_panel_begin(p, i + 1) - begin;
         uint16_t *panel = dst + (int64_t)2 * pairs * begin;
         for (int r = 0; r < n; r += 2) {
-            const uint16_t *x = (const uint16_t *)row_at(&src, r) + begin;
-            const uint16_t *y = (const uint16_t *)row_at(&src, r + 1 < n ? r + 1 : r) + begin;
+            const void *x = row_at(&src, r), *y = r + 1 < n ? row_at(&src, r + 1) : NULL;
             for (int j = 0; j < width; j += LANES) {
                 const int left = p->n - begin - j, valid = left < LANES ? (left > 0 ? left : 0) : LANES;
-                vu low, high = {0};
-                if (valid == LANES) {
-                    low = __builtin_convertvector(*(const vh *)(x + j), vu);
-                    if (r + 1 < n) high = __builtin_convertvector(*(const vh *)(y + j), vu);
-                } else {
-                    low = (vu)row_load_n(x, MHLA_BF16, j, valid) >> 16;
-                    if (r + 1 < n) high = (vu)row_load_n(y, MHLA_BF16, j, valid) >> 16;
-                }
-                *(vu *)(panel + (int64_t)r * width + 2 * j) = low | high << 16;
+                *(vu *)(panel + (int64_t)r * width + 2 * j) = zip_load(x, y, dtype, begin + j, valid);
             }
         }
     }
+}
+
+void KERNEL(zip_rows)(uint16_t *dst, const mhla_panels *p, const mhla_rows *src, int n) {
+    if (src->dtype == MHLA_F32)
+        zip_body(dst, p, *src, n, MHLA_F32);
+    else
+        zip_body(dst, p, *src, n, MHLA_BF16);
 }
 
 void KERNEL(store_bf16)(const mhla_rows *to, int column, const float *src, int64_t ld, int n, int cols,
