@@ -39,6 +39,8 @@ int speak_check(const char *verb) {
         return cli_wrong(verb, "--beyond is \"%s\": expected error, clamp or chunk", o->beyond);
     if (beyond_of(o->beyond) == MHLA_BEYOND_CHUNK && o->max_tokens == 0)
         return cli_wrong(verb, "--beyond chunk needs --max-tokens");
+    if (o->cache && strcmp(o->cache, "float32") != 0 && strcmp(o->cache, "bfloat16") != 0)
+        return cli_wrong(verb, "--cache is \"%s\": expected float32 or bfloat16", o->cache);
     for (int i = 0; i < o->stop.count; i++)
         if (o->stop.text[i][0] == '\0') return cli_wrong(verb, "--stop is empty");
     return -1;
@@ -74,7 +76,8 @@ void speak_close(speaker *s) {
 mhla_sequence_desc speak_sequence(void) {
     return (mhla_sequence_desc){.size = sizeof(mhla_sequence_desc),
                                 .beyond = (mhla_beyond)beyond_of(speak_given.beyond),
-                                .max_tokens = speak_given.max_tokens};
+                                .max_tokens = speak_given.max_tokens,
+                                .cache = speak_given.cache};
 }
 
 int speak_agrees(const char *verb, const char *file, const mhla_sequence *sequence) {
@@ -82,10 +85,12 @@ int speak_agrees(const char *verb, const char *file, const mhla_sequence *sequen
     mhla_sequence_desc d = {.size = sizeof d};
     if (mhla_sequence_query(sequence, &d) != MHLA_OK || (unsigned)d.beyond > MHLA_BEYOND_CHUNK) return 1;
     if ((o->beyond == NULL || beyond_of(o->beyond) == (int)d.beyond) &&
-        (o->max_tokens == 0 || o->max_tokens == d.max_tokens))
+        (o->max_tokens == 0 || o->max_tokens == d.max_tokens) &&
+        (o->cache == NULL || strcmp(o->cache, d.cache) == 0))
         return 1;
     fprintf(stderr, "mhla %s: %s: it was begun with --beyond %s", verb, file, policies[d.beyond]);
     if (d.max_tokens > 0) fprintf(stderr, " --max-tokens %lld", (long long)d.max_tokens);
+    fprintf(stderr, " --cache %s", d.cache);
     fprintf(stderr, ", and goes on so: leave these options out, or begin another state\n");
     return 0;
 }

@@ -9,7 +9,7 @@
 #include "cli.h"
 
 typedef struct speak_options {
-    const char *model, *storage, *beyond;
+    const char *model, *storage, *beyond, *cache;
     int64_t threads, max_tokens; /* max_tokens: of a sequence, for --beyond */
     int64_t tokens;              /* to be drawn */
     int64_t top_k, seed;
@@ -44,6 +44,8 @@ extern speak_options speak_given;
         {"max-tokens", CLI_INT, &speak_given.max_tokens, "N",                                                          \
          "the longest prompt and answer together; --beyond chunk needs it"},                                           \
         {"dtype", CLI_TEXT, &speak_given.storage, "TYPE", "weights as float32, bfloat16 or q8_0; default: as filed"},  \
+        {"cache", CLI_TEXT, &speak_given.cache, "TYPE",                                                                \
+         "keys and values of softmax layers as float32 or bfloat16; default: float32 if the weights are"},             \
         {"storage", CLI_TEXT, &speak_given.storage, "TYPE", NULL},                                                     \
         {"threads", CLI_INT, &speak_given.threads, "N", "default: what OpenMP would use"}, {                           \
         "stats", CLI_FLAG, &speak_given.stats, NULL, "figures on standard error, as on a terminal"                     \

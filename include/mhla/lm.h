@@ -177,6 +177,8 @@ typedef struct mhla_sequence_desc {
         beyond; /* past the trained length (mhla_lm_info.context): an error, or it goes on, where MHLA layers weigh
                             by distance (clamp) or have longer chunks; softmax and linear layers go on as they are */
     int64_t max_tokens; /* MHLA_BEYOND_CHUNK: the longest sequence to come. Others: 0, or a limit of one's own */
+    const char *cache;  /* keys and values of softmax layers as "float32" or "bfloat16", which takes half the memory and is read
+                           twice as fast; NULL: bfloat16 where the matrices are kept as bfloat16 or q8_0 */
 } mhla_sequence_desc;
 
 MHLA_API mhla_status mhla_sequence_create(mhla_sequence **sequence, mhla_model *model, const mhla_sequence_desc *desc);

@@ -195,7 +195,7 @@ typedef enum mhla_beyond {                        /* causal: what happens past c
 typedef struct mhla_plan_desc {
     size_t size;
     mhla_kind kind;
-    mhla_dtype dtype; /* storage of q, k, v, o; everything else is float32 */
+    mhla_dtype dtype; /* storage of q, k, v, o (softmax: see kv_bfloat16); everything else is float32 */
     int heads;        /* H */
     int kv_heads;     /* G; 0 = H. Fewer than H: causal, linear causal and softmax only */
     int key_dim;      /* K, 1..1024 */
@@ -239,7 +239,8 @@ typedef struct mhla_plan_desc {
 
     /* Softmax. */
     int causal;     /* token t of Tq sees keys up to t + Tk - Tq */
-    int64_t window; /* causal: sees only the last `window` of those; 0 = all */
+    int64_t window;  /* causal: sees only the last `window` of those; 0 = all */
+    int kv_bfloat16; /* k and v are bfloat16, whatever dtype is: a cache of half the size. Gradients are float32 as ever */
 
     /* Focused LA. */
     int focus_power; /* p of the focusing map, 1 to 16; 0 = 3 */

@@ -24,6 +24,8 @@ static const mhla_op *const ops[] = {
 static mhla_status check_desc(mhla_plan_desc *d) {
     CHECK((size_t)d->kind < sizeof ops / sizeof *ops, "kind is %d: no such operator", (int)d->kind);
     CHECK((unsigned)d->dtype <= MHLA_BF16, "dtype is %d: expected MHLA_F32 or MHLA_BF16", (int)d->dtype);
+    CHECK(d->kv_bfloat16 == 0 || (d->kv_bfloat16 == 1 && d->kind == MHLA_KIND_SOFTMAX),
+          "kv_bfloat16 is %d: expected 0, or 1 of softmax", d->kv_bfloat16);
     CHECK((unsigned)d->feature <= MHLA_FEATURE_IDENTITY, "feature is %d: no such feature map", (int)d->feature);
     CHECK((unsigned)d->denominator <= MHLA_DEN_NONE, "denominator is %d: no such denominator", (int)d->denominator);
     CHECK((unsigned)d->order <= MHLA_ORDER_BLOCKS, "order is %d: no such order", (int)d->order);
@@ -256,8 +258,9 @@ static int list_inputs(const mhla_run *run, tensor *t) {
     const int64_t M = run->plan->M, N = mhla_seq_count(c), G = d->kv_heads, K = d->key_dim;
     int n = 0;
     t[n++] = make_tensor("q", run->q, d->dtype, &c->q, c->batch, c->tokens, d->heads, K);
-    t[n++] = make_tensor("k", run->k, d->dtype, &c->k, c->batch, c->kv_tokens, G, K);
-    t[n++] = make_tensor("v", run->v, d->dtype, &c->v, c->batch, c->kv_tokens, G, d->value_dim);
+    const mhla_dtype kv = d->kv_bfloat16 ? MHLA_BF16 : d->dtype;
+    t[n++] = make_tensor("k", run->k, kv, &c->k, c->batch, c->kv_tokens, G, K);
+    t[n++] = make_tensor("v", run->v, kv, &c->v, c->batch, c->kv_tokens, G, d->value_dim);
     if (run->mix) t[n++] = make_flat("mix", run->mix, M * M * (d->mix_per_head ? d->heads : 1));
     if (c->focus) t[n++] = make_flat("focus", c->focus, d->heads * K);
     if (c->q2) t[n++] = make_tensor("q2", c->q2, d->dtype, &c->q2_strides, c->batch, c->tokens, d->heads, K);

@@ -162,6 +162,68 @@ static void test_past_the_context(void **state) {
     }
 }
 
+/* Caches of bfloat16: half the bytes, logits near those of float32, the same bytes whatever the split; saved, loaded, forked and rolled
+ * back as ever. */
+static void test_caches(void **state) {
+    (void)state;
+    const lm_case kinds[] = {{"s", 0, 0, 0, 0, NULL}, {"wsw", 0, 0, 0, 0, NULL}, {"mw", 8, 6, 0, 0, NULL}};
+    for (int k = 0; k < 3; k++) {
+        enum { T = 48 };
+        mhla_model *model = new_lm(&kinds[k], 4);
+        rng r = {(uint64_t)k + 1};
+        int32_t *ids = new_ids(&r, T);
+        float *wanted = parallel_logits(model, MHLA_BEYOND_ERROR, 0, ids, T), *whole = new_poisoned(T * VOCABULARY),
+              *got = new_poisoned(T * VOCABULARY);
+        mhla_sequence *s[4], *t;
+        const char *path = in_folder("saved");
+        mhla_sequence_desc d = {.size = sizeof d, .cache = "bfloat16"};
+        for (int i = 0; i < 3; i++) ASSERT_OK(mhla_sequence_create(&s[i], model, &d));
+        s[3] = new_sequence(model, MHLA_BEYOND_ERROR, 0);
+        ASSERT_OK(feed_one(model, s[0], ids, T, whole));
+        ASSERT_CLOSE(whole, wanted, T * VOCABULARY, 0.05, "kind %d", k);
+        assert_true(memcmp(whole, wanted, sizeof *whole * T * VOCABULARY) != 0);
+        for (int i = 0; i < T; i++) ASSERT_OK(feed_one(model, s[1], ids + i, 1, got + i * VOCABULARY));
+        ASSERT_CLOSE(got, whole, T * VOCABULARY, 3e-5, "kind %d, one by one", k);
+        ASSERT_OK(feed_one(model, s[3], ids, T, NULL));
+        assert_true(mhla_sequence_bytes(s[0]) < mhla_sequence_bytes(s[3]));
+        /* there and back, and on */
+        ASSERT_OK(feed_one(model, s[2], ids, 30, NULL));
+        ASSERT_OK(mhla_sequence_rollback(s[2], 25));
+        ASSERT_OK(mhla_sequence_save(s[2], path));
+        ASSERT_OK(mhla_sequence_load(&t, model, path));
+        ASSERT_OK(mhla_sequence_query(t, &d));
+        assert_string_equal(d.cache, "bfloat16");
+        mhla_sequence_free(s[2]);
+        ASSERT_OK(mhla_sequence_fork(&s[2], t));
+        mhla_sequence_free(t);
+        ASSERT_OK(feed_one(model, s[2], ids + 25, T - 25, got));
+        ASSERT_CLOSE(got, whole + 25 * VOCABULARY, (T - 25) * VOCABULARY, 3e-5, "kind %d, loaded", k);
+        d.cache = "float16";
+        ASSERT_FAILS(mhla_sequence_create(&t, model, &d), MHLA_EINVAL, "float16");
+        for (int i = 0; i < 4; i++) mhla_sequence_free(s[i]);
+        unlink(path);
+        free(wanted);
+        free(whole);
+        free(got);
+        free(ids);
+        mhla_model_free(model);
+    }
+    const char *const settings[] = {"attention=softmax"};
+    for (int i = 0; i < 3; i++) { /* by default as the weights are */
+        static const char *const storage[] = {"float32", "bfloat16", "q8_0"};
+        mhla_model *model;
+        mhla_sequence *s;
+        mhla_sequence_desc d = {.size = sizeof d};
+        ASSERT_OK(mhla_model_create(&model, "lm_micro", settings, 1, 1));
+        ASSERT_OK(mhla_model_store(model, storage[i]));
+        ASSERT_OK(mhla_sequence_create(&s, model, NULL));
+        ASSERT_OK(mhla_sequence_query(s, &d));
+        assert_string_equal(d.cache, i ? "bfloat16" : "float32");
+        mhla_sequence_free(s);
+        mhla_model_free(model);
+    }
+}
+
 /* Each allocation of a feed fails once. The sequences are then as before, and go on as if nothing had been. */
 static void test_no_memory(void **state) {
     (void)state;
@@ -341,6 +403,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_foreign_files, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_notes, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_past_the_context, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(test_caches, make_folder, remove_folder),
         cmocka_unit_test(test_no_memory),
         cmocka_unit_test_setup_teardown(test_no_memory_elsewhere, make_folder, remove_folder),
         cmocka_unit_test(test_allocations),

@@ -88,8 +88,8 @@ static void setup(problem *p) {
     const int64_t B = p->c.batch, T = p->c.tokens, Tk = p->c.kv_tokens ? p->c.kv_tokens : T;
     const int H = p->d.heads, G = p->d.kv_heads ? p->d.kv_heads : H, K = p->d.key_dim, V = p->d.value_dim;
     make_tensor(p, Q, p->d.dtype, B, T, H, K);
-    make_tensor(p, KEY, p->d.dtype, B, Tk, G, K);
-    make_tensor(p, VAL, p->d.dtype, B, Tk, G, V);
+    make_tensor(p, KEY, p->d.kv_bfloat16 ? MHLA_BF16 : p->d.dtype, B, Tk, G, K);
+    make_tensor(p, VAL, p->d.kv_bfloat16 ? MHLA_BF16 : p->d.dtype, B, Tk, G, V);
     make_tensor(p, OUT, p->d.dtype, B, T, H, V);
     make_tensor(p, DOUT, p->d.dtype, B, T, H, V);
     make_tensor(p, DQ, MHLA_F32, B, T, H, K);
@@ -248,6 +248,7 @@ static void test_reference(void **state) {
         p.d.causal = i / 6 % 2;
         if (p.d.causal) p.d.window = pick(windows, 6);
         p.d.dtype = i % 5 == 0 ? MHLA_BF16 : MHLA_F32;
+        p.d.kv_bfloat16 = i % 3 == 1;
         if (p.d.key_dim > 1 && i % 3 == 0 && (p.d.causal || p.c.kv_tokens == 0)) {
             p.d.rope = i % 2 ? MHLA_ROPE_HALF : MHLA_ROPE_INTERLEAVED;
             p.d.rope_dim = random_bits() % 2 ? p.d.key_dim / 2 * 2 : (p.d.key_dim + 3) / 4 * 2;
@@ -296,6 +297,7 @@ static void test_large(void **state) {
             .d = {.heads = cases[i].H, .kv_heads = cases[i].G, .key_dim = cases[i].K, .value_dim = cases[i].V}};
         p.d.causal = cases[i].causal, p.d.window = cases[i].window;
         p.d.dtype = cases[i].more & 1 ? MHLA_BF16 : MHLA_F32;
+        p.d.kv_bfloat16 = i % 2;
         p.d.rope = cases[i].more & 2 ? MHLA_ROPE_HALF : MHLA_ROPE_NONE;
         p.c = (mhla_call){.batch = 1 + i % 2, .tokens = cases[i].T, .kv_tokens = cases[i].Tk};
         p.layout = (int)(i % 3);

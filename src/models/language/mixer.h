@@ -5,7 +5,7 @@
  *   settings   what can be chosen, a plain struct. Layers with the same settings are a group.
  *   shared     what the layers of a group have in common: plans, rotary tables
  *   layer      the parameters of one layer
- *   policy     what a group does past the trained length, shared by the sequences that have it
+ *   policy     what a group does under the terms of a sequence, shared by the sequences that have the same
  *   memory     what one layer remembers of one sequence */
 #ifndef MHLA_MODELS_MIXER_H
 #define MHLA_MODELS_MIXER_H
@@ -77,6 +77,14 @@ typedef struct mhla_saved {
 const unsigned char *mhla_saved_take(mhla_saved *in, uint64_t size);
 static inline size_t mhla_saved_size(size_t bytes) { return (bytes + 7) / 8 * 8; } /* with its padding */
 
+/* ---- What sequences may choose ---- */
+
+typedef struct mhla_terms {
+    mhla_beyond beyond; /* past the trained length */
+    int64_t max_tokens; /* MHLA_BEYOND_CHUNK; else 0 */
+    mhla_dtype cache;   /* of keys and values that are kept token by token: MHLA_F32 or MHLA_BF16 */
+} mhla_terms;
+
 /* ---- The row ---- */
 
 /* Functions marked * may be NULL. */
@@ -118,7 +126,7 @@ typedef struct mhla_mixer {
                             mhla_tensor *h);
 
     /* Memory. limit: tokens that a sequence may have; lowered, never raised. */
-    mhla_status (*policy)(void **policy, void *shared, mhla_beyond beyond, int64_t max_tokens, int64_t *limit);
+    mhla_status (*policy)(void **policy, void *shared, const mhla_terms *terms, int64_t *limit);
     void (*policy_free)(void *policy);
     mhla_status (*begin)(void *shared, const mhla_pass *pass); /* once for each pass, before its layers.* */
     mhla_status (*remember)(void **memory, void *layer, const void *policy);

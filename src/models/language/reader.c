@@ -52,21 +52,21 @@ void mhla_reader_free(mhla_reader *r) {
 static mhla_status make_policies(mhla_rules *x, const mhla_reader *r) {
     const mhla_lm_config *c = r->config;
     const int64_t context = mhla_lm_context(c);
-    x->limit = x->beyond == MHLA_BEYOND_ERROR && context > 0 ? context : INT64_MAX;
+    x->limit = x->terms.beyond == MHLA_BEYOND_ERROR && context > 0 ? context : INT64_MAX;
     for (int i = 0; i < c->layers; i++) {
         void **policy = &x->policies[c->group_of[i]];
         if (*policy == NULL)
-            MHLA_TRY(mhla_lm_group_of(c, i)->mixer->policy(policy, mhla_lm_shared(r->lm, i), x->beyond, x->max_tokens,
-                                                           &x->limit));
+            MHLA_TRY(mhla_lm_group_of(c, i)->mixer->policy(policy, mhla_lm_shared(r->lm, i), &x->terms, &x->limit));
     }
     return MHLA_OK;
 }
 
-mhla_status mhla_rules_get(mhla_rules **rules, mhla_reader *r, mhla_beyond beyond, int64_t max_tokens) {
-    if (beyond != MHLA_BEYOND_CHUNK) max_tokens = 0;
+mhla_status mhla_rules_get(mhla_rules **rules, mhla_reader *r, const mhla_terms *terms) {
+    mhla_terms t = *terms;
+    if (t.beyond != MHLA_BEYOND_CHUNK) t.max_tokens = 0;
     *rules = NULL;
     for (mhla_rules *x = r->rules; x; x = x->next)
-        if (x->beyond == beyond && x->max_tokens == max_tokens) {
+        if (x->terms.beyond == t.beyond && x->terms.max_tokens == t.max_tokens && x->terms.cache == t.cache) {
             x->refs++;
             *rules = x;
             return MHLA_OK;
@@ -74,8 +74,7 @@ mhla_status mhla_rules_get(mhla_rules **rules, mhla_reader *r, mhla_beyond beyon
     mhla_rules *x = mhla_alloc_zero(sizeof *x + (size_t)r->config->groups * sizeof *x->policies);
     if (x == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for the plans of a sequence");
     x->refs = 1;
-    x->beyond = beyond;
-    x->max_tokens = max_tokens;
+    x->terms = t;
     const mhla_status status = make_policies(x, r);
     if (status != MHLA_OK) {
         rules_free(x, r);

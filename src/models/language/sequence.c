@@ -8,6 +8,7 @@
 
 #include "core/memory.h"
 #include "core/status.h"
+#include "file/text.h"
 
 enum {
     FIRST_ROOM = 256, /* ids */
@@ -37,10 +38,10 @@ void mhla_sequence_free(mhla_sequence *s) {
 }
 
 /* Without memories. */
-static mhla_status make_empty(mhla_sequence **sequence, mhla_reader *r, mhla_beyond beyond, int64_t max_tokens) {
+static mhla_status make_empty(mhla_sequence **sequence, mhla_reader *r, const mhla_terms *terms) {
     mhla_rules *rules;
     *sequence = NULL;
-    MHLA_TRY(mhla_rules_get(&rules, r, beyond, max_tokens));
+    MHLA_TRY(mhla_rules_get(&rules, r, terms));
     mhla_sequence *s = mhla_alloc_zero(sizeof *s);
     void **memory = mhla_alloc_zero(sizeof *memory * (size_t)r->config->layers);
     if (s == NULL || memory == NULL) {
@@ -49,15 +50,15 @@ static mhla_status make_empty(mhla_sequence **sequence, mhla_reader *r, mhla_bey
         mhla_rules_drop(r, rules);
         return mhla_fail(MHLA_ENOMEM, "no memory for a sequence");
     }
-    *s = (mhla_sequence){.reader = r, .rules = rules, .max_tokens = max_tokens, .memory = memory};
+    *s = (mhla_sequence){.reader = r, .rules = rules, .max_tokens = terms->max_tokens, .memory = memory};
     r->sequences++;
     *sequence = s;
     return MHLA_OK;
 }
 
-mhla_status mhla_sequence_make(mhla_sequence **sequence, mhla_reader *r, mhla_beyond beyond, int64_t max_tokens) {
+mhla_status mhla_sequence_make(mhla_sequence **sequence, mhla_reader *r, const mhla_terms *terms) {
     mhla_sequence *s;
-    mhla_status status = make_empty(&s, r, beyond, max_tokens);
+    mhla_status status = make_empty(&s, r, terms);
     for (int i = 0; i < r->config->layers && status == MHLA_OK; i++)
         status = mixer_of(s, i)->remember(&s->memory[i], mhla_lm_layer(r->lm, i),
                                           s->rules->policies[r->config->group_of[i]]);
@@ -82,12 +83,22 @@ mhla_status mhla_sequence_create(mhla_sequence **sequence, mhla_model *model, co
         return mhla_fail(MHLA_EINVAL, "max_tokens is %lld: expected 0 to %d", (long long)d.max_tokens, MAX_TOKENS);
     if (d.beyond == MHLA_BEYOND_CHUNK && d.max_tokens == 0)
         return mhla_fail(MHLA_EINVAL, "max_tokens is 0: longer chunks need to know how long the sequence will be");
-    return mhla_sequence_make(sequence, r, d.beyond, d.max_tokens);
+    /* weights that are rounded themselves gain nothing from keys and values that are not */
+    mhla_terms terms = {d.beyond, d.max_tokens, mhla_lm_output(r->lm)->dtype == MHLA_F32 ? MHLA_F32 : MHLA_BF16};
+    if (d.cache) {
+        terms.cache = strcmp(d.cache, "bfloat16") == 0 ? MHLA_BF16 : MHLA_F32;
+        if (terms.cache == MHLA_F32 && strcmp(d.cache, "float32") != 0)
+            return mhla_fail(MHLA_EINVAL, "cache is %s: expected float32 or bfloat16", MHLA_QUOTE(d.cache));
+    }
+    return mhla_sequence_make(sequence, r, &terms);
 }
 
 mhla_status mhla_sequence_query(const mhla_sequence *s, mhla_sequence_desc *desc) {
     if (s == NULL) return mhla_fail(MHLA_EINVAL, "sequence is NULL");
-    const mhla_sequence_desc d = {.size = sizeof d, .beyond = s->rules->beyond, .max_tokens = s->max_tokens};
+    const mhla_sequence_desc d = {.size = sizeof d,
+                                  .beyond = s->rules->terms.beyond,
+                                  .max_tokens = s->max_tokens,
+                                  .cache = s->rules->terms.cache == MHLA_F32 ? "float32" : "bfloat16"};
     return mhla_struct_out(desc, &d, sizeof d, "mhla_sequence_desc");
 }
 
@@ -144,7 +155,9 @@ mhla_status mhla_sequence_fork(mhla_sequence **copy, const mhla_sequence *s) {
     *copy = NULL;
     if (s == NULL) return mhla_fail(MHLA_EINVAL, "sequence is NULL");
     mhla_sequence *t;
-    MHLA_TRY(make_empty(&t, s->reader, s->rules->beyond, s->max_tokens));
+    mhla_terms terms = s->rules->terms;
+    terms.max_tokens = s->max_tokens;
+    MHLA_TRY(make_empty(&t, s->reader, &terms));
     mhla_status status = mhla_sequence_reserve(t, s->tokens);
     if (status == MHLA_OK) status = mhla_sequence_set_note(t, s->note);
     for (int i = 0; i < s->reader->config->layers && status == MHLA_OK; i++)

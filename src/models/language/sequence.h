@@ -17,10 +17,9 @@ enum { MHLA_MARKS = 8 };
 typedef struct mhla_rules {
     struct mhla_rules *next;
     int64_t refs;
-    mhla_beyond beyond;
-    int64_t max_tokens; /* MHLA_BEYOND_CHUNK */
-    int64_t limit;      /* tokens that a sequence may have; INT64_MAX: any number */
-    void *policies[];   /* [groups] of the mixers; NULL where a group has no layers */
+    mhla_terms terms;
+    int64_t limit;    /* tokens that a sequence may have; INT64_MAX: any number */
+    void *policies[]; /* [groups] of the mixers; NULL where a group has no layers */
 } mhla_rules;
 
 /* What all sequences of a model share. */
@@ -65,7 +64,7 @@ struct mhla_sequence {
 mhla_status mhla_model_reader(mhla_reader **reader, mhla_model *model);
 void mhla_reader_free(mhla_reader *reader); /* NULL is legal */
 /* The rules of a policy, made or found; another reference. */
-mhla_status mhla_rules_get(mhla_rules **rules, mhla_reader *reader, mhla_beyond beyond, int64_t max_tokens);
+mhla_status mhla_rules_get(mhla_rules **rules, mhla_reader *reader, const mhla_terms *terms);
 void mhla_rules_drop(mhla_reader *reader, mhla_rules *rules); /* NULL is legal */
 /* Of config and weights. Reads all weights the first time. */
 mhla_status mhla_reader_print(uint64_t *print, mhla_reader *reader);
@@ -73,7 +72,7 @@ mhla_status mhla_reader_print(uint64_t *print, mhla_reader *reader);
 /* ---- sequence.c ---- */
 
 /* With fresh memories. */
-mhla_status mhla_sequence_make(mhla_sequence **sequence, mhla_reader *reader, mhla_beyond beyond, int64_t max_tokens);
+mhla_status mhla_sequence_make(mhla_sequence **sequence, mhla_reader *reader, const mhla_terms *terms);
 /* Room for n more. */
 mhla_status mhla_sequence_reserve(mhla_sequence *s, int64_t n);
 /* The most tokens, `tokens` at most, that all layers have or can go back to. */

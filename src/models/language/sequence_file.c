@@ -2,7 +2,7 @@
  * it is of; every number is compared with what the model and the bytes at hand allow.
  *
  * Little-endian, every part padded to 8 bytes:
- *   magic "MHLAsequ", then 64-bit numbers: version, bytes of the file, fingerprint of config and weights, policy, max_tokens,
+ *   magic "MHLAsequ", then 64-bit numbers: version, bytes of the file, fingerprint of config and weights, policy (and the bit CACHE), max_tokens,
  *   tokens, tokens that the layers have read, layers
  *   int32 ids [tokens]
  *   for each layer: bytes of its part, and the part, which its mixer writes and reads
@@ -20,6 +20,7 @@
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "saved sequences are little-endian, as they lie in memory");
 
 enum { VERSION = 1, FIELDS = 9, HEADER = 8 * FIELDS, SUM = 8 };
+enum { CACHE = 8 }; /* the bit of the policy that says that caches are bfloat16 */
 enum { AT_VERSION = 1, AT_SIZE, AT_PRINT, AT_BEYOND, AT_MAX, AT_TOKENS, AT_READY, AT_LAYERS };
 static const char magic[8] = {'M', 'H', 'L', 'A', 's', 'e', 'q', 'u'};
 
@@ -67,7 +68,8 @@ mhla_status mhla_sequence_save(const mhla_sequence *s, const char *path) {
     const uint64_t fields[] = {VERSION,
                                size,
                                print,
-                               (uint64_t)s->rules->beyond,
+                               (uint64_t)s->rules->terms.beyond | (uint64_t)(s->rules->terms.cache == MHLA_BF16)
+                                                                      << CACHE,
                                (uint64_t)s->max_tokens,
                                (uint64_t)s->tokens,
                                (uint64_t)s->ready,
@@ -131,7 +133,7 @@ static mhla_status check_header(const input *in, size_t size, mhla_reader *r) {
     if (number_at(p + 8 * AT_LAYERS) != (uint64_t)r->config->layers)
         return mhla_fail(MHLA_EDATA, "%s: layers (byte 64) is %llu: the model has %d", in->name,
                          (unsigned long long)number_at(p + 8 * AT_LAYERS), r->config->layers);
-    if (number_at(p + 8 * AT_BEYOND) > MHLA_BEYOND_CHUNK)
+    if ((number_at(p + 8 * AT_BEYOND) & ~(1ull << CACHE)) > MHLA_BEYOND_CHUNK)
         return mhla_fail(MHLA_EDATA, "%s: policy (byte 32) is %llu: there is no such", in->name,
                          (unsigned long long)number_at(p + 8 * AT_BEYOND));
     const uint64_t most = number_at(p + 8 * AT_MAX), tokens = number_at(p + 8 * AT_TOKENS);
@@ -195,7 +197,8 @@ mhla_status mhla_sequence_load_bytes(mhla_sequence **sequence, mhla_model *model
     input in = {name, {bytes, HEADER, size - SUM}};
     MHLA_TRY(check_header(&in, size, r));
     const int64_t max_tokens = (int64_t)number_at(in.left.data + 8 * AT_MAX);
-    mhla_beyond beyond = (mhla_beyond)number_at(in.left.data + 8 * AT_BEYOND);
+    const uint64_t policy = number_at(in.left.data + 8 * AT_BEYOND);
+    mhla_beyond beyond = (mhla_beyond)(policy & ~(1ull << CACHE));
     /* version 0.1 knew no limit of models whose parameters know none */
     const int64_t context = mhla_lm_context(r->config);
     if (beyond == MHLA_BEYOND_ERROR && mhla_lm_facts(r->config).longest == 0 && context > 0 &&
@@ -204,7 +207,8 @@ mhla_status mhla_sequence_load_bytes(mhla_sequence **sequence, mhla_model *model
     if (beyond == MHLA_BEYOND_CHUNK && max_tokens == 0)
         return mhla_fail(MHLA_EDATA, "%s: max_tokens (byte 40) is 0, and the policy needs it", name);
     mhla_sequence *s;
-    MHLA_TRY(mhla_sequence_make(&s, r, beyond, max_tokens));
+    const mhla_terms terms = {beyond, max_tokens, policy >> CACHE ? MHLA_BF16 : MHLA_F32};
+    MHLA_TRY(mhla_sequence_make(&s, r, &terms));
     mhla_status status = read_ids(s, &in, (int64_t)number_at(in.left.data + 8 * AT_TOKENS));
     s->ready = (int64_t)number_at(in.left.data + 8 * AT_READY);
     for (int i = 0; i < r->config->layers && status == MHLA_OK; i++) status = read_layer(s, &in, i);

@@ -80,11 +80,11 @@ static void attend(const decode *p, const slot *w, const partial *x, int64_t bat
     const mhla_plan_desc *d = &run->plan->d;
     const int Tq = (int)p->s.Tq, ratio = d->heads / d->kv_heads, V = d->value_dim;
     const int64_t ldk = p->tiles.ldk, ldv = p->tiles.ldv, lds = p->tiles.lds, row = g * ratio * Tq;
-    mhla_rows k = mhla_soft_rows(run->k, d->dtype, &run->call.k, batch, k0, g);
-    const mhla_rows v = mhla_soft_rows(run->v, d->dtype, &run->call.v, batch, k0, g);
+    mhla_rows k = mhla_soft_rows(run->k, mhla_soft_kv(d), &run->call.k, batch, k0, g);
+    const mhla_rows v = mhla_soft_rows(run->v, mhla_soft_kv(d), &run->call.v, batch, k0, g);
     const int64_t then = g + 1 < d->kv_heads ? k0 : k0 + n, g1 = g + 1 < d->kv_heads ? g + 1 : 0;
-    const mhla_rows next_k = mhla_soft_rows(run->k, d->dtype, &run->call.k, batch, then, g1);
-    const mhla_rows next_v = mhla_soft_rows(run->v, d->dtype, &run->call.v, batch, then, g1);
+    const mhla_rows next_k = mhla_soft_rows(run->k, mhla_soft_kv(d), &run->call.k, batch, then, g1);
+    const mhla_rows next_v = mhla_soft_rows(run->v, mhla_soft_kv(d), &run->call.v, batch, then, g1);
     if (d->rope != MHLA_ROPE_NONE) {
         mhla_soft_pack(run, w->k, ldk, k, n, k0, 1.0f);
         k = (mhla_rows){w->k, NULL, ldk, MHLA_F32};
@@ -106,7 +106,7 @@ static void attend(const decode *p, const slot *w, const partial *x, int64_t bat
         run->kernels->scores_online(&tile);
         for (int r = 0; r < Tq && tile.masked; r++) {
             const mhla_soft_span see = mhla_soft_row_span(&tile, r);
-            const mhla_rows seen = mhla_soft_rows(run->v, d->dtype, &run->call.v, batch, k0 + see.first, g);
+            const mhla_rows seen = mhla_soft_rows(run->v, mhla_soft_kv(d), &run->call.v, batch, k0 + see.first, g);
             if (see.first < see.last)
                 run->kernels->few_sums(o + r * ldv, ldv, tile.s + r * lds + see.first, lds, 1, &seen,
                                        see.last - see.first, V, NULL);

@@ -225,11 +225,11 @@ static block find_block(const forward *f, int64_t i) {
 static void load_keys(const forward *f, const slot *w, const mhla_soft_sequence *s, int64_t g, int64_t k0, int n) {
     const mhla_run *run = f->run;
     const mhla_plan_desc *d = &run->plan->d;
-    const mhla_rows k = mhla_soft_rows(run->k, d->dtype, &run->call.k, s->batch, s->k_begin + k0, g);
-    const mhla_rows v = mhla_soft_rows(run->v, d->dtype, &run->call.v, s->batch, s->k_begin + k0, g);
+    const mhla_rows k = mhla_soft_rows(run->k, mhla_soft_kv(d), &run->call.k, s->batch, s->k_begin + k0, g);
+    const mhla_rows v = mhla_soft_rows(run->v, mhla_soft_kv(d), &run->call.v, s->batch, s->k_begin + k0, g);
     mhla_panels p;
     run->kernels->panels(&p, n);
-    if (d->dtype == MHLA_F32 && d->rope == MHLA_ROPE_NONE) {
+    if (mhla_soft_kv(d) == MHLA_F32 && d->rope == MHLA_ROPE_NONE) {
         run->kernels->transpose(w->kt, &p, k.base, k.stride, d->key_dim);
     } else {
         mhla_soft_pack(run, w->k, f->tiles.ldk, k, n, k0, 1.0f);

@@ -5,10 +5,10 @@
 #include "ops/softmax/softmax.h"
 
 /* Row [b,t,h] of q or k in double, turned by row `at` of the table. */
-static void read_row(double *row, const mhla_run *run, const void *x, const mhla_strides *s, int64_t b, int64_t t,
-                     int64_t h, int64_t at) {
+static void read_row(double *row, const mhla_run *run, const void *x, mhla_dtype dtype, const mhla_strides *s,
+                     int64_t b, int64_t t, int64_t h, int64_t at) {
     const mhla_plan_desc *d = &run->plan->d;
-    for (int j = 0; j < d->key_dim; j++) row[j] = mhla_get(x, d->dtype, s, b, t, h, j);
+    for (int j = 0; j < d->key_dim; j++) row[j] = mhla_get(x, dtype, s, b, t, h, j);
     if (d->rope != MHLA_ROPE_NONE)
         mhla_rotate_row(row, d->rope, d->rope_dim, run->call.rope_cos, run->call.rope_sin, at, 1.0);
 }
@@ -25,10 +25,10 @@ static void weights(double *p, double *q, double *k, const mhla_run *run, const 
     const mhla_plan_desc *d = &run->plan->d;
     const int K = d->key_dim;
     const int64_t g = h / (d->heads / d->kv_heads);
-    read_row(q, run, run->q, &run->call.q, s->batch, s->q_begin + t, h, t + s->Tk - s->Tq);
+    read_row(q, run, run->q, d->dtype, &run->call.q, s->batch, s->q_begin + t, h, t + s->Tk - s->Tq);
     double max = -INFINITY, sum = 0.0;
     for (int64_t u = first; u < last; u++) {
-        read_row(k, run, run->k, &run->call.k, s->batch, s->k_begin + u, g, u);
+        read_row(k, run, run->k, mhla_soft_kv(d), &run->call.k, s->batch, s->k_begin + u, g, u);
         p[u] = (double)d->scale * dot(q, k, K);
         if (p[u] > max) max = p[u];
     }
@@ -52,7 +52,7 @@ mhla_status mhla_soft_forward_reference(const mhla_run *run) {
                 for (int j = 0; j < V; j++) { /* o_t = sum_u p_tu v_u */
                     double sum = 0.0;
                     for (int64_t u = first; u < last; u++)
-                        sum += p[u] * mhla_get(run->v, d->dtype, &c->v, s.batch, s.k_begin + u, h / ratio, j);
+                        sum += p[u] * mhla_get(run->v, mhla_soft_kv(d), &c->v, s.batch, s.k_begin + u, h / ratio, j);
                     mhla_put(run->o, d->dtype, &c->o, s.batch, s.q_begin + t, h, j, sum, c->accumulate);
                 }
             }
@@ -85,14 +85,14 @@ static void backward_query(const scratch *w, const mhla_run *run, const mhla_sof
         w->dp[u] = 0.0;
         for (int j = 0; j < V; j++) {
             const double dO = mhla_get(run->dO, d->dtype, &c->o, s->batch, s->q_begin + t, h, j);
-            w->dp[u] += dO * mhla_get(run->v, d->dtype, &c->v, s->batch, s->k_begin + u, g, j);
+            w->dp[u] += dO * mhla_get(run->v, mhla_soft_kv(d), &c->v, s->batch, s->k_begin + u, g, j);
             w->dv[u * V + j] += w->p[u] * dO;
         }
         mean += w->p[u] * w->dp[u];
     }
     for (int64_t u = first; u < last; u++) { /* p = softmax(scale * q_t . k_u) */
         const double ds = (double)d->scale * w->p[u] * (w->dp[u] - mean);
-        read_row(w->k, run, run->k, &c->k, s->batch, s->k_begin + u, g, u);
+        read_row(w->k, run, run->k, mhla_soft_kv(d), &c->k, s->batch, s->k_begin + u, g, u);
         for (int j = 0; j < K; j++) {
             w->dq[j] += ds * w->k[j];
             w->dk[u * K + j] += ds * w->q[j];

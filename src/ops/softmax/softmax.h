@@ -45,6 +45,9 @@ typedef struct mhla_soft_tiling {
 mhla_soft_tiling mhla_soft_tiles(const mhla_plan_desc *d);
 
 /* Rows of the caller at [batch, t, head], as a list. */
+/* Storage of keys and values. */
+static inline mhla_dtype mhla_soft_kv(const mhla_plan_desc *d) { return d->kv_bfloat16 ? MHLA_BF16 : d->dtype; }
+
 static inline mhla_rows mhla_soft_rows(const void *x, mhla_dtype dtype, const mhla_strides *s, int64_t b, int64_t t,
                                        int64_t h) {
     union { /* inputs are read only; mhla_rows serves outputs, too */

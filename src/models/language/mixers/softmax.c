@@ -14,6 +14,7 @@
 #include "core/status.h"
 #include "models/layers.h"
 #include "nn/op.h"
+#include "simd/kernels.h"
 
 typedef mhla_softmax_settings settings;
 _Static_assert(sizeof(settings) <= MHLA_MIXER_BYTES, "settings of softmax attention");
@@ -216,26 +217,50 @@ static mhla_tensor *forward(mhla_tape *t, void *of, const mhla_mixer_run *run, m
 typedef struct memory {
     const layer *layer;
     const mhla_plan *plan;          /* of keys that are rotated already */
-    float *k, *v;                   /* [capacity, G*K] */
+    mhla_dtype dtype;               /* of keys and values */
+    char *k, *v;                    /* [capacity, G*K] */
     int64_t first, count, capacity; /* tokens first .. first+count-1 */
 } memory;
 
-static mhla_status policy(void **to, void *of, mhla_beyond beyond, int64_t max_tokens, int64_t *limit) {
+typedef struct policy {
+    mhla_plan *plan;
+    mhla_dtype cache;
+} policy;
+
+static void policy_free(void *of) {
+    policy *p = of;
+    if (p) mhla_plan_free(p->plan);
+    mhla_free(p);
+}
+
+/* Any number of tokens is the same to it. */
+static mhla_status make_policy(void **to, void *of, const mhla_terms *terms, int64_t *limit) {
     mhla_plan_desc d = ((const shared *)of)->desc;
-    (void)beyond, (void)max_tokens, (void)limit; /* any number of tokens is the same to it */
+    policy *p = mhla_alloc_zero(sizeof *p);
+    (void)limit;
+    if (p == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for the plans of a sequence");
+    p->cache = terms->cache;
     d.rope = MHLA_ROPE_NONE;
     d.rope_dim = 0;
-    return mhla_plan_create((mhla_plan **)to, &d);
+    d.kv_bfloat16 = p->cache == MHLA_BF16;
+    const mhla_status status = mhla_plan_create(&p->plan, &d);
+    if (status != MHLA_OK) {
+        policy_free(p);
+        return status;
+    }
+    *to = p;
+    return MHLA_OK;
 }
-static void policy_free(void *plan) { mhla_plan_free(plan); }
 
 static mhla_status begin(void *of, const mhla_pass *pass) { return mhla_angles_begin(&((shared *)of)->angles, pass); }
 
-static mhla_status remember(void **to, void *of, const void *plan) {
+static mhla_status remember(void **to, void *of, const void *by) {
+    const policy *p = by;
     memory *m = mhla_alloc_zero(sizeof *m);
     if (m == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for a sequence");
     m->layer = of;
-    m->plan = plan;
+    m->plan = p->plan;
+    m->dtype = p->cache;
     *to = m;
     return MHLA_OK;
 }
@@ -253,10 +278,12 @@ static int64_t row_of(const memory *m) {
     const settings *s = m->layer->shared->s;
     return (int64_t)s->kv_heads * s->dim;
 }
-static size_t row_bytes(const memory *m, int64_t tokens) { return sizeof(float) * (size_t)(tokens * row_of(m)); }
+static size_t row_bytes(const memory *m, int64_t tokens) {
+    return (m->dtype == MHLA_F32 ? sizeof(float) : sizeof(uint16_t)) * (size_t)(tokens * row_of(m));
+}
 
 static mhla_status resize(memory *m, int64_t capacity) {
-    float *k = mhla_alloc(row_bytes(m, capacity)), *v = mhla_alloc(row_bytes(m, capacity));
+    char *k = mhla_alloc(row_bytes(m, capacity)), *v = mhla_alloc(row_bytes(m, capacity));
     if (k == NULL || v == NULL) {
         mhla_free(k);
         mhla_free(v);
@@ -276,12 +303,12 @@ static mhla_status resize(memory *m, int64_t capacity) {
 
 /* Room for n more. A window needs `window - 1` tokens before the next one. */
 static mhla_status reserve(memory *m, int64_t n) {
-    const int64_t window = m->layer->shared->s->window_size, keep = window - 1 + FIRST_ROOM, row = row_of(m);
+    const int64_t window = m->layer->shared->s->window_size, keep = window - 1 + FIRST_ROOM;
     if (m->count + n <= m->capacity) return MHLA_OK;
     if (window > 0 && m->count >= 2 * keep) {
         const int64_t gone = m->count - keep;
-        memmove(m->k, m->k + gone * row, row_bytes(m, keep));
-        memmove(m->v, m->v + gone * row, row_bytes(m, keep));
+        memmove(m->k, m->k + row_bytes(m, gone), row_bytes(m, keep));
+        memmove(m->v, m->v + row_bytes(m, gone), row_bytes(m, keep));
         m->first += gone;
         m->count = keep;
         if (m->count + n <= m->capacity) return MHLA_OK;
@@ -300,6 +327,8 @@ typedef struct cached {
     const mhla_tensor *q, *k, *v;
     mhla_tensor *o;
     const float *turned; /* q, rotated [rows, H*K] */
+    float *turned_k;     /* [rows, G*K] on their way into a cache of bfloat16 */
+    const mhla_kernels *kernels;
     char *ws;
     size_t ws_bytes; /* of a segment */
 } cached;
@@ -329,17 +358,31 @@ static mhla_turn turn_of(const shared *x, int heads, int64_t row) {
                        .sin = x->angles.sin + row * half};
 }
 
+/* Rows of a segment behind those of the cache. */
+static void append(const cached *x, const mhla_segment *g, memory *m) {
+    const settings *s = x->l->shared->s;
+    const int64_t row = row_of(m);
+    const mhla_turn turn = turn_of(x->l->shared, s->kv_heads, g->row);
+    char *to_k = m->k + row_bytes(m, m->count), *to_v = m->v + row_bytes(m, m->count);
+    const float *k = x->k->data + g->row * x->k->ld, *v = x->v->data + g->row * x->v->ld;
+    if (m->dtype == MHLA_F32) {
+        mhla_nn_turn(x->context, &turn, (float *)(void *)to_k, row, k, x->k->ld, g->n);
+        for (int64_t t = 0; t < g->n; t++) memcpy(to_v + row_bytes(m, t), v + t * x->v->ld, row_bytes(m, 1));
+        return;
+    }
+    float *turned = x->turned_k + g->row * row;
+    mhla_nn_turn(x->context, &turn, turned, row, k, x->k->ld, g->n);
+    x->kernels->narrow_rows((uint16_t *)(void *)to_k, row, turned, row, (int)g->n, (int)row);
+    x->kernels->narrow_rows((uint16_t *)(void *)to_v, row, v, x->v->ld, (int)g->n, (int)row);
+}
+
 static void cached_task(void *arg, int64_t i, int worker) {
     const cached *x = arg;
     (void)worker;
     const mhla_segment *g = &x->pass->segments[i];
     const settings *s = x->l->shared->s;
     memory *m = g->memory[x->l->index];
-    const int64_t row = row_of(m);
-    const mhla_turn turn = turn_of(x->l->shared, s->kv_heads, g->row);
-    mhla_nn_turn(x->context, &turn, m->k + m->count * row, row, x->k->data + g->row * x->k->ld, x->k->ld, g->n);
-    for (int64_t t = 0; t < g->n; t++)
-        memcpy(m->v + (m->count + t) * row, x->v->data + (g->row + t) * x->v->ld, row_bytes(m, 1));
+    append(x, g, m);
     m->count += g->n;
     const mhla_call call = call_of(x, g, m->count);
     /* cannot fail: the workspace was made for this call */
@@ -358,6 +401,9 @@ static mhla_tensor *attend_memory(mhla_tape *t, const layer *l, const mhla_pass 
     const mhla_turn turn = turn_of(l->shared, s->num_heads, 0);
     mhla_nn_turn(t->context, &turn, turned, cols, q->data, q->ld, pass->rows);
     x.turned = turned;
+    x.kernels = mhla_kernels_get();
+    x.turned_k = mhla_tape_floats(t, pass->rows * s->kv_heads * s->dim);
+    if (x.turned_k == NULL) return NULL;
     int side = pass->n > 1; /* sequences side by side, or one after the other, each by all threads */
     for (int i = 0; i < pass->n; i++) side &= pass->segments[i].n <= FEW;
     x.context = side ? pass->alone : t->context;
@@ -385,7 +431,8 @@ static mhla_tensor *attend_memory(mhla_tape *t, const layer *l, const mhla_pass 
 static mhla_status fork_memory(void **to, const void *of) {
     const memory *from = of;
     memory *m = NULL;
-    MHLA_TRY(remember((void **)&m, (void *)(uintptr_t)from->layer, from->plan));
+    MHLA_TRY(remember((void **)&m, (void *)(uintptr_t)from->layer,
+                      &(policy){(mhla_plan *)(uintptr_t)from->plan, from->dtype}));
     m->first = from->first;
     if (from->count > 0) {
         const mhla_status status = resize(m, from->count + FIRST_ROOM);
@@ -484,7 +531,7 @@ const mhla_mixer mhla_mixer_softmax = {
     .create = create,
     .free = free,
     .forward = forward,
-    .policy = policy,
+    .policy = make_policy,
     .policy_free = policy_free,
     .begin = begin,
     .remember = remember,

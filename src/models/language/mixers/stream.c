@@ -195,7 +195,7 @@ typedef struct policy {
     mhla_plan *plan;
 } policy;
 
-mhla_status mhla_stream_policy(void **to, void *shared, mhla_beyond beyond, int64_t max_tokens, int64_t *limit) {
+mhla_status mhla_stream_policy(void **to, void *shared, const mhla_terms *terms, int64_t *limit) {
     const mhla_stream *x = shared;
     mhla_plan_desc d = x->desc;
     if (d.rope != MHLA_ROPE_NONE) {
@@ -209,9 +209,10 @@ mhla_status mhla_stream_policy(void **to, void *shared, mhla_beyond beyond, int6
     }
     if (x->mix) { /* it needs weights for chunks that it was not trained for */
         const int64_t trained = d.chunks * d.chunk;
-        d.beyond = beyond == MHLA_BEYOND_CHUNK && max_tokens <= trained ? MHLA_BEYOND_ERROR : beyond;
+        d.beyond =
+            terms->beyond == MHLA_BEYOND_CHUNK && terms->max_tokens <= trained ? MHLA_BEYOND_ERROR : terms->beyond;
         if (d.beyond == MHLA_BEYOND_CHUNK) { /* which chooses C */
-            d.max_tokens = max_tokens;
+            d.max_tokens = terms->max_tokens;
             d.chunk = 0;
         }
         const int64_t most = d.beyond == MHLA_BEYOND_CLAMP   ? INT64_MAX

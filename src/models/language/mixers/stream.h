@@ -62,7 +62,7 @@ int64_t mhla_stream_summary_bytes(const mhla_stream_settings *s, int normed);
 mhla_status mhla_stream_create(void **to, void *shared, mhla_params *ps, const char *prefix, int index);
 mhla_tensor *mhla_stream_forward(mhla_tape *t, void *of, const mhla_mixer_run *run, mhla_tensor *residual,
                                  mhla_tensor *h);
-mhla_status mhla_stream_policy(void **to, void *shared, mhla_beyond beyond, int64_t max_tokens, int64_t *limit);
+mhla_status mhla_stream_policy(void **to, void *shared, const mhla_terms *terms, int64_t *limit);
 void mhla_stream_policy_free(void *of);
 mhla_status mhla_stream_begin(void *shared, const mhla_pass *pass);
 mhla_status mhla_stream_remember(void **to, void *of, const void *p);
