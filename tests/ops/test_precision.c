@@ -126,7 +126,8 @@ static void test_kinds(void **state) {
     (void)state;
     static const mhla_kind kinds[] = {MHLA_KIND_BIDIRECTIONAL, MHLA_KIND_LINEAR, MHLA_KIND_SOFTMAX, MHLA_KIND_FOCUSED,
                                       MHLA_KIND_INLINE,        MHLA_KIND_MALA,   MHLA_KIND_RALA};
-    static const int sizes[][3] = {{1, 1, 1}, {17, 16, 16}, {63, 60, 72}, {64, 64, 64}, {150, 20, 36}, {50, 130, 33}};
+    static const int sizes[][3] = {{1, 1, 1},     {17, 16, 16},  {63, 60, 72},  {64, 64, 64},
+                                   {150, 20, 36}, {50, 130, 33}, {130, 300, 24}};
     rng r = {1};
     for (unsigned k = 0; k < sizeof kinds / sizeof *kinds; k++)
         for (unsigned s = 0; s < sizeof sizes / sizeof *sizes; s++) {
