@@ -106,7 +106,9 @@ static void check(problem *p, const char *what) {
         ASSERT_OK(mhla_set_isa(tables[i]->name));
         result y = run(p, three, 0), again = run(p, one, 0);
         const char *isa = tables[i]->name;
-        ASSERT_CLOSE(y.o, want.o, p->n_o, NEAR, "%s on %s", what, isa);
+        /* these two subtract: what is left is smaller than what was rounded */
+        const int subtracts = p->d.kind == MHLA_KIND_INLINE || p->d.kind == MHLA_KIND_MALA;
+        ASSERT_CLOSE(y.o, want.o, p->n_o, subtracts ? NEAR_GRADIENT : NEAR, "%s on %s", what, isa);
         ASSERT_CLOSE(y.dq, want.dq, p->n_q, NEAR_GRADIENT, "%s on %s", what, isa);
         ASSERT_CLOSE(y.dk, want.dk, p->n_k, NEAR_GRADIENT, "%s on %s", what, isa);
         ASSERT_CLOSE(y.dv, want.dv, p->n_v, NEAR_GRADIENT, "%s on %s", what, isa);
