@@ -107,7 +107,7 @@ mhla_status mhla_model_locate(const char *path, const char *which, char *folder,
 mhla_status mhla_storage_named(int *dtype, const char *storage);
 
 /* All of a tensor into a parameter of any storage, a piece of rows at a time. */
-mhla_status mhla_param_read(mhla_param *param, const mhla_stored *tensor);
+mhla_status mhla_param_read(mhla_param *p, const mhla_stored *s);
 /* Every parameter from the file, which has nothing else. */
 mhla_status mhla_params_load(mhla_params *params, const mhla_safetensors *file);
 /* Writes values to `path`: of every parameter i, data(user, i), or its own where data is NULL. */

@@ -333,9 +333,6 @@ struct mhla_rng;
     X(narrow_rows, (uint16_t * dst, int64_t ld, const float *src, int64_t lds, int n, int cols))                           \
     /* rows of either type into panels of bfloat16 pairs of rows: dst panel [ceil(n/2)][width][2]; what is missing is 0 */ \
     X(zip_rows, (uint16_t * dst, const mhla_panels *p, const mhla_rows *src, int n))                                       \
-    /* bfloat16 rows (=, +=) scale[i] * src [n][ld], from column `column` on */                                            \
-    X(store_bf16, (const mhla_rows *dst, int column, const float *src, int64_t ld, int n, int cols,                        \
-                   const float *scale, int accumulate))                                                                    \
     /* element-wise, in place is allowed */                                                                                \
     X(vexp, (float *y, const float *x, int64_t n))
 

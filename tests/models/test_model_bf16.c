@@ -137,6 +137,7 @@ static void test_files(void **state) {
     float *a = classify(m, 0, 2, &classes), *b = classify(opened, 0, 2, &classes), *c = classify(again, 0, 2, &classes);
     assert_memory_equal(a, b, sizeof(float) * 2 * (size_t)classes);
     assert_memory_equal(a, c, sizeof(float) * 2 * (size_t)classes);
+    mhla_model_free(opened);
     const mhla_open_desc wrong = {.size = sizeof wrong, .storage = "int3"};
     ASSERT_FAILS(mhla_model_open_as(&opened, full, &wrong), MHLA_EINVAL, "int3");
     free(a), free(b), free(c);

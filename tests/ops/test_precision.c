@@ -8,7 +8,7 @@ static const double NEAR = 0.02, NEAR_GRADIENT = 0.05;
 enum { TABLES = 8 };
 
 static int tables_of(const mhla_kernels *tables[TABLES]) {
-    int n = mhla_kernels_emulated(tables, TABLES);
+    int n = mhla_kernels_emulated(tables, getenv("MHLA_TEST_QUICK") ? 1 : TABLES);
     const mhla_kernels *real[TABLES];
     const int count = mhla_kernels_available(real, TABLES);
     for (int i = 0; i < count; i++)
@@ -106,7 +106,9 @@ static void check(problem *p, const char *what) {
         ASSERT_OK(mhla_set_isa(tables[i]->name));
         result y = run(p, three, 0), again = run(p, one, 0);
         const char *isa = tables[i]->name;
-        ASSERT_CLOSE(y.o, want.o, p->n_o, NEAR, "%s on %s", what, isa);
+        /* these two subtract: what is left is smaller than what was rounded */
+        const int subtracts = p->d.kind == MHLA_KIND_INLINE || p->d.kind == MHLA_KIND_MALA;
+        ASSERT_CLOSE(y.o, want.o, p->n_o, subtracts ? NEAR_GRADIENT : NEAR, "%s on %s", what, isa);
         ASSERT_CLOSE(y.dq, want.dq, p->n_q, NEAR_GRADIENT, "%s on %s", what, isa);
         ASSERT_CLOSE(y.dk, want.dk, p->n_k, NEAR_GRADIENT, "%s on %s", what, isa);
         ASSERT_CLOSE(y.dv, want.dv, p->n_v, NEAR_GRADIENT, "%s on %s", what, isa);
@@ -126,7 +128,8 @@ static void test_kinds(void **state) {
     (void)state;
     static const mhla_kind kinds[] = {MHLA_KIND_BIDIRECTIONAL, MHLA_KIND_LINEAR, MHLA_KIND_SOFTMAX, MHLA_KIND_FOCUSED,
                                       MHLA_KIND_INLINE,        MHLA_KIND_MALA,   MHLA_KIND_RALA};
-    static const int sizes[][3] = {{1, 1, 1}, {17, 16, 16}, {63, 60, 72}, {64, 64, 64}, {150, 20, 36}, {50, 130, 33}};
+    static const int sizes[][3] = {{1, 1, 1},     {17, 16, 16},  {63, 60, 72},  {64, 64, 64},
+                                   {150, 20, 36}, {50, 130, 33}, {130, 300, 24}};
     rng r = {1};
     for (unsigned k = 0; k < sizeof kinds / sizeof *kinds; k++)
         for (unsigned s = 0; s < sizeof sizes / sizeof *sizes; s++) {

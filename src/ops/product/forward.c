@@ -32,7 +32,7 @@ typedef struct product {
     int pairs;   /* multiplied in bfloat16 */
     int bytes;   /* Q8_0, multiplied as integers */
     int widened; /* panels are, to float32, on the way */
-    int direct;  /* tiles are stored into y at once */
+    int direct;  /* tiles are stored into y at once; of bfloat16, those of whole panels */
     int64_t chunks;
     int rows;     /* of a task */
     int per_task; /* panels */
@@ -137,6 +137,12 @@ static int prefetches(mhla_prefetch f[NEAR], const product *p, const step *s) {
     return count;
 }
 
+/* Is nothing left to be done on the sums of panel q? */
+static int is_direct(const product *p, int q) {
+    const mhla_panels one = mhla_one_panel(&p->w->panels, q);
+    return p->direct && (!p->pairs || one.n == mhla_panels_width(&one));
+}
+
 /* sums [m][width] (=, +=) the rows of the step times its panel; or into y at once. */
 static void multiply(const product *p, const step *s) {
     const mhla_weight *w = p->w;
@@ -145,6 +151,7 @@ static void multiply(const product *p, const step *s) {
     mhla_prefetch near[NEAR];
     const int n_near = prefetches(near, p, s);
     if (p->pairs) {
+        const int direct = is_direct(p, s->q);
         const mhla_gemm_bf16 g = {
             .m = s->m,
             .width = width,
@@ -152,9 +159,9 @@ static void multiply(const product *p, const step *s) {
             .a = s->narrow,
             .a_row = CHUNK,
             .b = s->b,
-            .c = s->sums,
-            .c_row = width,
-            .add = s->k > 0,
+            .c = direct ? p->y + s->row * p->d.ldy + column : s->sums,
+            .c_row = direct ? p->d.ldy : width,
+            .add = direct ? p->d.accumulate : s->k > 0,
             .prefetch = near,
             .n_prefetch = n_near,
         };
@@ -255,7 +262,7 @@ static void task(void *arg, int64_t index, int worker) {
                 s.b = wide;
             }
             multiply(p, &s);
-            if (!p->direct && s.last_chunk) finish(p, &s);
+            if (s.last_chunk && !is_direct(p, s.q)) finish(p, &s);
         }
     }
 }
@@ -348,8 +355,8 @@ static product lay_out(const mhla_linear_desc *desc, const mhla_weight *weight) 
     p.widened = weight->dtype == MHLA_BF16 && !p.pairs;
     p.chunks = ceil_div(weight->K, p.widened ? CHUNK_WIDENED : CHUNK);
     p.widest = (int)positive(mhla_panel_begin(&weight->panels, 1)); /* the first is */
-    p.direct = weight->dtype == MHLA_F32 && p.chunks == 1 && !desc->bias && !desc->residual && !desc->pre_activation &&
-               desc->activation == MHLA_ACT_NONE;
+    p.direct = (weight->dtype == MHLA_F32 || p.pairs) && p.chunks == 1 && !desc->bias && !desc->residual &&
+               !desc->pre_activation && desc->activation == MHLA_ACT_NONE;
     cut(&p, mhla_context_threads(desc->context));
     mhla_carver c = {0};
     mhla_carve_floats(&c, (int64_t)p.rows * p.widest * (p.chunks == 1 ? 1 : p.per_task));
@@ -399,7 +406,7 @@ static mhla_status run(products *all, const mhla_context *context, void *workspa
     for (int i = 0; i < all->count; i++) {
         const product *p = &all->p[i];
         all->first[i + 1] = all->first[i] + (is_few(p) ? 1 : p->row_blocks) * p->column_blocks;
-        if (!is_few(p) && !p->direct && p->worker_bytes > worker_bytes) worker_bytes = p->worker_bytes;
+        if (!is_few(p) && (!p->direct || p->pairs) && p->worker_bytes > worker_bytes) worker_bytes = p->worker_bytes;
         if (is_few(p) && p->pairs) pairs = p;
         if (is_few(p) && p->bytes) bytes = p;
     }

@@ -97,26 +97,6 @@ void KERNEL(zip_rows)(uint16_t *dst, const mhla_panels *p, const mhla_rows *src,
         zip_body(dst, p, *src, n, MHLA_BF16);
 }
 
-void KERNEL(store_bf16)(const mhla_rows *to, int column, const float *src, int64_t ld, int n, int cols,
-                        const float *scale, int accumulate) {
-    const mhla_rows dst = *to;
-    const int whole = cols / LANES * LANES, tail = cols - whole;
-    for (int i = 0; i < n; i++, src += ld) {
-        uint16_t *y = (uint16_t *)row_at(&dst, i) + column;
-        const float s = scale ? scale[i] : 1.0f;
-        for (int j = 0; j < whole; j += LANES) {
-            vf x = s * vload(src + j);
-            if (accumulate) x += vload_bf16(y + j);
-            vstore_bf16(y + j, x);
-        }
-        if (tail) {
-            vf x = s * vload_n(src + whole, tail);
-            if (accumulate) x += row_load_n(y, MHLA_BF16, whole, tail);
-            row_store_n(y, MHLA_BF16, whole, x, tail);
-        }
-    }
-}
-
 #if defined(__AVX512BF16__)
 
 enum { BF_ROWS = 8, BF_VECTORS = 4 };
