@@ -21,8 +21,8 @@ Variants, each for the storage types it knows (float32, bfloat16, q8_0):
                             flash attention off, which is faster on a CPU
 
 Percent is of what the memory could deliver for decoding (weights read once per token at the bandwidth that `mhla info`
-measures), and of the rate of multiply-adds for the others. PyTorch's own speed depends on malloc: preload tcmalloc to see it
-at its best.
+measures), and of the rate of multiply-adds for the others. Training in bfloat16 is PyTorch's autocast, and --dtype bfloat16 of ours.
+PyTorch's own speed depends on malloc: where tcmalloc is installed (Debian: libtcmalloc-minimal4), it is preloaded.
 """
 import argparse
 import ctypes
@@ -178,7 +178,7 @@ def torch_call(work, attention, dtype, compiled):
     """A call without arguments."""
     kind, n = parts(work)
     torch.manual_seed(0)
-    net = LM(MHLA if attention == "mhla" else Softmax).to(dtype)
+    net = LM(MHLA if attention == "mhla" else Softmax).to(torch.float32 if kind == "train" else dtype)
     ids = torch.randint(VOCAB, (1, n if kind != "decode" else 1))
     if kind == "train":
         optimiser = torch.optim.AdamW(net.parameters(), lr=1e-4, weight_decay=0.01, fused=True)
@@ -186,7 +186,9 @@ def torch_call(work, attention, dtype, compiled):
 
         def step():
             optimiser.zero_grad(set_to_none=True)
-            loss(ids).backward()
+            with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
+                y = loss(ids)
+            y.float().backward()
             optimiser.step()
         return step
     net.requires_grad_(False)
@@ -339,7 +341,7 @@ def flops(work, attention):
 def variants(work, args, folder):
     """{(name, storage): call, or None for our own}"""
     kind, found = parts(work)[0], {}
-    for storage in ["float32"] if kind == "train" else args.storage:
+    for storage in [s for s in args.storage if kind != "train" or STORAGES[s]]:
         found["mhla", storage] = found["softmax", storage] = None
         if args.torch and STORAGES[storage] and kind != "train":
             for attention in ("mhla", "softmax"):
@@ -348,7 +350,7 @@ def variants(work, args, folder):
                     found[name, storage] = (work, attention, STORAGES[storage], compiled)
         elif args.torch and kind == "train":
             for attention in ("mhla", "softmax"):
-                found[f"torch {attention}", storage] = (work, attention, torch.float32, False)
+                found[f"torch {attention}", storage] = (work, attention, STORAGES[storage], False)
         if args.llama:
             found["llama.cpp", storage] = (work, storage, folder)
     return found
@@ -377,7 +379,7 @@ def run(work, args, folder):
         rows.append(dict(work=work, variant=name, storage=storage, best_ms=1e3 * best, median_ms=statistics.median(values),
                          calls=len(values), tokens_per_second=tokens / best, percent=percent, peak_gflops=top, bandwidth_gbs=bandwidth,
                          threads=torch.get_num_threads(), torch=torch.__version__,
-                         malloc="tcmalloc" if "tcmalloc" in os.environ.get("LD_PRELOAD", "") else "default"))
+                         malloc=peers.malloc()))
     return rows
 
 
@@ -407,6 +409,7 @@ def main():
     parser.add_argument("--jsonl", help="also write one JSON object per variant to this file")
     parser.add_argument("--quick", action="store_true", help="a toy of one layer instead of the 340M model, to see that all of this runs")
     args = parser.parse_args()
+    peers.prefer_tcmalloc()
     if args.quick:
         globals().update(QUICK=True, LAYERS=1, HIDDEN=64, VOCAB=512)
         print("--quick: a toy model, and another one for each variant; the figures mean nothing")

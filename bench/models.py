@@ -12,10 +12,11 @@ of its own has held for two calls, and how much of that came after everything wa
 
     mhla             the program's own loop (`mhla bench --engine models`)
     torch, compiled  the same model in PyTorch as a user would write it; through torch.compile
+    ... bf16         products in bfloat16: ours as --dtype bfloat16 does it, PyTorch under autocast
     onnxruntime      inference only, if it and torch.onnx's needs are installed
 
 Where the package `mhla` is installed, PyTorch's logits are compared with ours first. PyTorch's own speed depends on malloc:
-preload tcmalloc to see it at its best.
+where tcmalloc is installed (Debian: libtcmalloc-minimal4), it is preloaded.
 """
 import argparse
 import contextlib
@@ -328,7 +329,7 @@ def check(rows):
 
 # ---- Variants ---------------------------------------------------------------------------------------------------------
 
-def torch_call(row, compiled):
+def torch_call(row, compiled, bf16=False):
     """A call without arguments."""
     model, attention, batch, training = ROWS[row]
     torch.manual_seed(0)
@@ -337,14 +338,16 @@ def torch_call(row, compiled):
     inputs, labels = inputs_of(model, batch), torch.randint(1000, (batch,))
     if not training:
         def infer():
-            with torch.inference_mode():
+            with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=bf16):
                 run(*inputs)
         return infer
     optimiser = torch.optim.AdamW([p for p in net.parameters() if p.requires_grad], lr=1e-4, weight_decay=0.05, fused=True)
 
     def step():
         optimiser.zero_grad(set_to_none=True)
-        y = run(*inputs)
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+            y = run(*inputs)
+        y = y.float()
         (F.cross_entropy(y, labels) if model == "deit" else F.mse_loss(y[:, :4], inputs[0])).backward()
         optimiser.step()
     return step
@@ -386,7 +389,7 @@ def onnx_call(row):
 
 
 def call_of(row, variant):
-    return onnx_call(row) if variant == "onnxruntime" else torch_call(row, variant == "compiled")
+    return onnx_call(row) if variant == "onnxruntime" else torch_call(row, "compiled" in variant, "bf16" in variant)
 
 
 def memory(row, variant):
@@ -404,19 +407,23 @@ def print_memory(row, variant):
     print(json.dumps([most(), most() - before]))
 
 
-def program_row(program, row):
+def program_row(program, row, dtype):
     """Arithmetic and memory of our own row."""
     env = dict(os.environ, OMP_NUM_THREADS=str(torch.get_num_threads()), BENCH_SECONDS="0.01")
     env.pop("LD_PRELOAD", None)
-    out = subprocess.run([program, "bench", "--json", "models", row], env=env, check=True, capture_output=True, text=True).stdout
+    out = subprocess.run([program, "bench", "--json", "models", row, "--dtype", dtype], env=env, check=True, capture_output=True, text=True).stdout
     return json.loads(out)["rows"][0]
 
 
 def run(row, args):
-    own = program_row(args.program, row)
-    calls = {"mhla": None, "torch": torch_call(row, False)}
-    if args.compile:
-        calls["compiled"] = torch_call(row, True)
+    calls, own = {}, {}
+    for dtype in args.dtype:
+        suffix, bf16 = (" bf16", True) if dtype == "bfloat16" else ("", False)
+        own[f"mhla{suffix}"] = program_row(args.program, row, dtype)
+        calls[f"mhla{suffix}"], calls[f"torch{suffix}"] = None, torch_call(row, False, bf16)
+        if args.compile:
+            calls[f"compiled{suffix}"] = torch_call(row, True, bf16)
+    gflop = next(iter(own.values()))["gflop"]
     onnx = onnx_call(row)
     if onnx:
         calls["onnxruntime"] = onnx
@@ -424,15 +431,15 @@ def run(row, args):
     for _ in range(args.rounds):
         top = max(top, peers.peak(args.program))
         for name, fn in calls.items():
-            ms[name] += peers.calls(fn, args.seconds) if fn else peers.engine(args.program, "models", row, args.seconds)
+            ms[name] += peers.calls(fn, args.seconds) if fn else peers.engine(args.program, "models", row, args.seconds, peers.DTYPES[name])
     rows = []
     for name, values in ms.items():
         # the process that runs onnxruntime has exported the model, too: that is no figure
-        mib = [own["memory_bytes"] / 2**20] * 2 if name == "mhla" else [None] * 2 if name == "onnxruntime" else memory(row, name)
+        mib = [own[name]["memory_bytes"] / 2**20] * 2 if name in own else [None] * 2 if name == "onnxruntime" else memory(row, name)
         rows.append(dict(row=row, variant=name, best_ms=min(values), median_ms=statistics.median(values), calls=len(values),
-                         images_per_second=1e3 * ROWS[row][2] / min(values), percent_of_peak=1e5 * own["gflop"] / min(values) / top,
-                         peak_mib=mib[0], own_mib=mib[1], peak_gflops=top, gflop=own["gflop"], threads=torch.get_num_threads(),
-                         torch=torch.__version__, malloc="tcmalloc" if "tcmalloc" in os.environ.get("LD_PRELOAD", "") else "default"))
+                         images_per_second=1e3 * ROWS[row][2] / min(values), percent_of_peak=1e5 * gflop / min(values) / top,
+                         peak_mib=mib[0], own_mib=mib[1], peak_gflops=top, gflop=gflop, threads=torch.get_num_threads(),
+                         torch=torch.__version__, malloc=peers.malloc()))
     return rows
 
 
@@ -440,9 +447,9 @@ def table(rows):
     first = rows[0]
     print(f"\n{first['row']}   {first['gflop']:.1f} GFLOP, peak {first['peak_gflops']:.0f} GFLOP/s, {first['threads']} threads, "
           f"torch {first['torch']}, malloc {first['malloc']}")
-    print(f"{'':14}{'best ms':>10}{'median':>10}{'images/s':>10}{'of peak':>10}{'x mhla':>9}{'MiB':>8}{'own MiB':>9}")
+    print(f"{'':16}{'best ms':>10}{'median':>10}{'images/s':>10}{'of peak':>10}{'x mhla':>9}{'MiB':>8}{'own MiB':>9}")
     for r in rows:
-        print(f"{r['variant']:14}{r['best_ms']:10.2f}{r['median_ms']:10.2f}{r['images_per_second']:10.1f}{r['percent_of_peak']:8.1f} %"
+        print(f"{r['variant']:16}{r['best_ms']:10.2f}{r['median_ms']:10.2f}{r['images_per_second']:10.1f}{r['percent_of_peak']:8.1f} %"
               f"{r['best_ms'] / first['best_ms']:9.2f}", end="")
         print(f"{r['peak_mib']:8.0f}{r['own_mib']:9.0f}" if r["peak_mib"] else f"{'-':>8}{'-':>9}", flush=True)
 
@@ -456,9 +463,11 @@ def main():
     parser.add_argument("--seconds", type=float, default=0.5, help="for each variant in each round")
     parser.add_argument("--threads", type=int, help="default: PyTorch's")
     parser.add_argument("--no-compile", dest="compile", action="store_false", help="without torch.compile")
+    parser.add_argument("--dtype", nargs="+", default=["float32", "bfloat16"], choices=["float32", "bfloat16"])
     parser.add_argument("--jsonl", help="also write one JSON object per variant to this file")
     parser.add_argument("--memory-of", help=argparse.SUPPRESS)
     args = parser.parse_args()
+    peers.prefer_tcmalloc()
     unknown = [row for row in args.rows if row not in ROWS]
     if unknown:
         parser.error(f"no row {unknown[0]}: there are {', '.join(ROWS)}")

@@ -13,10 +13,12 @@ them inside. Percent is of the rate of multiply-adds that `mhla info` measures i
     mhla.torch  the same from Python, if the package is installed
     bmm, einsum MHLA in PyTorch, with batched matrix products or einsum; with --compile also through torch.compile
     linear      linear attention in PyTorch, sdpa  F.scaled_dot_product_attention; rated by their own arithmetic
+    ... bf16    the same on bfloat16 tensors: of both sides
 
-PyTorch's own speed depends on malloc: preload tcmalloc to see it at its best.
+PyTorch's own speed depends on malloc: where tcmalloc is installed (Debian: libtcmalloc-minimal4), it is preloaded.
 """
 import argparse
+import ctypes.util
 import dataclasses
 import json
 import math
@@ -37,6 +39,7 @@ except ImportError:
     mhla = None
 
 EPS = 1e-6
+DTYPES = {"mhla": "float32", "mhla bf16": "bfloat16"}
 LONGEST = 20e12  # FLOP of one call beyond which a variant is left out
 
 
@@ -141,6 +144,7 @@ def sdpa(q, k, v, _, s):
 
 
 def ours(q, k, v, m, s):
+    m = m.float()  # mixing matrices are float32
     if s.chunk:
         return mhla.causal_attention(q, k, v, m, chunk_size=s.chunk)[0]
     return mhla.attention(q, k, v, m, grid=s.grid, blocks=s.blocks, feature_eps=EPS, denominator="eq4" if s.divide else "none")
@@ -160,11 +164,11 @@ def definition(q, k, v, m, s):
     return o / (scores.sum(-1) + EPS).transpose(1, 2).unsqueeze(-1) if s.divide else o
 
 
-def inputs(s, grad=False):
+def inputs(s, grad=False, dtype=torch.float32):
     g = torch.Generator().manual_seed(0)
     q, k, v = (torch.rand(s.B, s.T, s.H, d, generator=g) + EPS for d in (s.K, s.K, s.V))
     m = torch.rand(s.M, s.M, generator=g)
-    return [x.requires_grad_(grad) for x in (q, k, v, m / m.sum(1, keepdim=True))]
+    return [x.to(dtype).requires_grad_(grad) for x in (q, k, v, m / m.sum(1, keepdim=True))]
 
 
 def check():
@@ -182,11 +186,23 @@ def check():
 
 # ---- Timing ---------------------------------------------------------------------------------------------------------
 
-def engine(program, case, shape, seconds):
+def prefer_tcmalloc():
+    """Starts the script again with tcmalloc, if that is installed: PyTorch is up to several times faster with it."""
+    library = ctypes.util.find_library("tcmalloc_minimal") or ctypes.util.find_library("tcmalloc")
+    if library and "LD_PRELOAD" not in os.environ:
+        sys.stdout.flush()
+        os.execve(sys.executable, [sys.executable, *sys.argv], dict(os.environ, LD_PRELOAD=library))
+
+
+def malloc():
+    return "tcmalloc" if "tcmalloc" in os.environ.get("LD_PRELOAD", "") else "default"
+
+
+def engine(program, case, shape, seconds, dtype="float32"):
     """Single calls of the program, in ms; its groups are our cases."""
     env = dict(os.environ, BENCH_SECONDS=f"{seconds:.3f}", OMP_NUM_THREADS=str(torch.get_num_threads()))
     env.pop("LD_PRELOAD", None)
-    out = subprocess.run([program, "bench", "--engine", case, shape], env=env, check=True, capture_output=True, text=True).stdout
+    out = subprocess.run([program, "bench", "--engine", case, shape, "--dtype", dtype], env=env, check=True, capture_output=True, text=True).stdout
     return json.loads(out)["ms"]
 
 
@@ -206,14 +222,14 @@ def peak(program):
     return json.loads(out)["peak_f32_gflops"]
 
 
-def variants(s, backward, compile_):
+def variants(s, backward, compile_, dtype):
     """{name: call without arguments}"""
     found = {"bmm": causal_bmm} if s.chunk else {"bmm": mhla_bmm, "einsum": mhla_einsum, "linear": linear}
     found["sdpa"] = sdpa
     if mhla:
         found["mhla.torch"] = ours
-    x = inputs(s, backward)
-    do = torch.rand(s.B, s.T, s.H, s.V)
+    x = inputs(s, backward, dtype)
+    do = torch.rand(s.B, s.T, s.H, s.V).to(dtype)
 
     def bind(fn):
         if not backward:
@@ -233,19 +249,22 @@ def variants(s, backward, compile_):
 
 def run(case, shape, args):
     s, backward = SHAPES[shape], case.endswith("backward")
-    found = {"mhla": None} | variants(s, backward, args.compile)
+    found = {}
+    for name in args.dtype:
+        suffix = " bf16" if name == "bfloat16" else ""
+        found |= {f"{key}{suffix}": fn for key, fn in ({"mhla": None} | variants(s, backward, args.compile, getattr(torch, name))).items()}
     ms, top = {name: [] for name in found}, 0.0
     for _ in range(args.rounds):
         top = max(top, peak(args.program))
         for name, fn in found.items():
-            ms[name] += calls(fn, args.seconds) if fn else engine(args.program, case, shape, args.seconds)
+            ms[name] += calls(fn, args.seconds) if fn else engine(args.program, case, shape, args.seconds, DTYPES[name])
     rows = []
     for name, values in ms.items():
         flops = (3 if backward else 1) * s.flops(name.split()[0])
         rows.append(dict(case=case, shape=shape, variant=name, best_ms=min(values), median_ms=statistics.median(values),
                          calls=len(values), gflops=flops / min(values) / 1e6, percent_of_peak=flops / min(values) / 1e4 / top,
                          peak_gflops=top, threads=torch.get_num_threads(), torch=torch.__version__,
-                         malloc="tcmalloc" if "tcmalloc" in os.environ.get("LD_PRELOAD", "") else "default"))
+                         malloc=malloc()))
     return rows
 
 
@@ -253,9 +272,9 @@ def table(rows):
     first = rows[0]
     print(f"\n{first['case']} {first['shape']}   peak {first['peak_gflops']:.0f} GFLOP/s, {first['threads']} threads, "
           f"torch {first['torch']}, malloc {first['malloc']}")
-    print(f"{'':16}{'best ms':>10}{'median':>10}{'GFLOP/s':>10}{'of peak':>10}{'x mhla':>9}")
+    print(f"{'':22}{'best ms':>10}{'median':>10}{'GFLOP/s':>10}{'of peak':>10}{'x mhla':>9}")
     for r in rows:
-        print(f"{r['variant']:16}{r['best_ms']:10.3f}{r['median_ms']:10.3f}{r['gflops']:10.1f}{r['percent_of_peak']:8.1f} %"
+        print(f"{r['variant']:22}{r['best_ms']:10.3f}{r['median_ms']:10.3f}{r['gflops']:10.1f}{r['percent_of_peak']:8.1f} %"
               f"{r['best_ms'] / first['best_ms']:9.2f}", flush=True)
 
 
@@ -269,8 +288,10 @@ def main():
     parser.add_argument("--seconds", type=float, default=0.3, help="for each variant in each round")
     parser.add_argument("--threads", type=int, help="default: PyTorch's")
     parser.add_argument("--compile", action="store_true", help="also through torch.compile")
+    parser.add_argument("--dtype", nargs="+", default=["float32", "bfloat16"], choices=["float32", "bfloat16"])
     parser.add_argument("--jsonl", help="also write one JSON object per row to this file")
     args = parser.parse_args()
+    prefer_tcmalloc()
     if not args.program:
         parser.error("no program mhla: run make first, or say --program")
     if args.threads:

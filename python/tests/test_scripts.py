@@ -18,7 +18,7 @@ BRIEF = ["--rounds", "1", "--seconds", "0.01"]
 # name: arguments, each a list, and what must be printed; {tmp} is a folder, in which prepare() has put what some of them read
 SCRIPTS = {
     "accuracy.py": ([["{tmp}/run", "--data", "{tmp}/data", "--epochs", "1", "--jsonl", "{tmp}/out.jsonl"]], "the run's last weights in PyTorch"),
-    "lm.py": ([["--quick", "--storage", "float32", "q8_0", "--jsonl", "{tmp}/out.jsonl", *BRIEF]], "train-2048"),
+    "lm.py": ([["--quick", "--storage", "float32", "bfloat16", "q8_0", "--jsonl", "{tmp}/out.jsonl", *BRIEF]], "train-2048"),
     "models.py": ([["dit-s-1", "--no-compile", "--jsonl", "{tmp}/out.jsonl", *BRIEF]], "images/s"),
     "peers.py": ([["--case", "forward", "--shape", "deit-t", "--jsonl", "{tmp}/out.jsonl", *BRIEF],
                   ["--case", "causal-backward", "--shape", "T2048", *BRIEF]], "mhla.torch"),
