@@ -125,7 +125,9 @@ mhla_status mhla_architecture_detect(const mhla_architecture **found, const mhla
     fprintf(out, ". Found: ");
     describe(out, e);
     fprintf(out, ". Known are ");
-    for (int i = 0; i < COUNT; i++) fprintf(out, "%s%s: %s", i ? "; " : "", list[i]->name, list[i]->known);
+    for (int i = 0; i < COUNT; i++)
+        fprintf(out, "%s%s: %s%s", i ? "; " : "", list[i]->name, list[i]->known,
+                list[i]->types ? list[i]->types() : "");
     const mhla_status status = fclose(out) != 0
                                    ? mhla_fail(MHLA_ENOMEM, "no memory for a message")
                                    : mhla_fail(matches || nothing ? MHLA_EDATA : MHLA_ENOTSUP, "%s: %s", e->path, text);

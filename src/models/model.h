@@ -28,6 +28,7 @@ typedef struct mhla_architecture {
     const char *kind;                     /* "classifier": mhla_model_info.kind */
     const char *what;                     /* "an image classifier", for messages */
     const char *known;                    /* what its files say of themselves, for the message that nothing matched */
+    const char *(*types)(void);           /* more of that, where a list of its own decides; may be NULL */
     const char *presets;                  /* "deit_nano|deit_tiny|..." */
     const mhla_recipe_row *(*rows)(void); /* its settings */
     /* Are these files a model of this architecture? Exactly one must say so. A config.json that names what it is of

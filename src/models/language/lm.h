@@ -80,12 +80,13 @@ json_t *mhla_lm_config_tree(const mhla_lm_config *c);
 mhla_status mhla_lm_ends_read(mhla_lm_config *c, const json_t *tree, const char *key, const char *path);
 /* Is this the config.json of a language model? By its model_type. */
 int mhla_lm_config_fits(const json_t *tree);
-#define MHLA_LM_TYPES "gla with MHLA in it, mhla, transformer, linear_attn, llama, mistral, qwen2, qwen3"
+const char *mhla_lm_types(void); /* "llama, mistral, qwen2, qwen3, mhla, ...": all that there are */
 /* The keys of the decoder, for its readers and writers; the first MHLA_LM_CHOOSE choose the preset. */
 extern const mhla_settings mhla_lm_table;
 enum { MHLA_LM_CHOOSE = 2 };
 
 /* lm_llama.c: Hugging Face's dialect. Is it one of its model types; reading; can it say this config; writing. */
+extern const char mhla_lm_llama_types[]; /* "llama, mistral, qwen2, qwen3" */
 int mhla_lm_llama_type(const char *model_type);
 mhla_status mhla_lm_llama_read(mhla_lm_config *c, const json_t *tree, const char *path);
 int mhla_lm_llama_fits(const mhla_lm_config *c);

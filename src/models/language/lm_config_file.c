@@ -1,6 +1,7 @@
 /* The config.json of a decoder, with keys as flash-linear-attention spells them: read into a config; what the tensors beside it say; and
  * every key of a config, written. Hugging Face's Llama and its kin have a dialect of their own (lm_llama.c). */
 #include <math.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -122,16 +123,31 @@ int mhla_lm_config_fits(const json_t *tree) {
     return type && (mhla_lm_llama_type(type) || strcmp(type, "gla") == 0 || rule_of(tree, NULL, &index) != NULL);
 }
 
+static char types[256];
+static void list_types(void) {
+    const mhla_mixer *m;
+    snprintf(types, sizeof types, "%s", mhla_lm_llama_types);
+    for (int i = 0; (m = mhla_mixer_at(i)) != NULL; i++)
+        snprintf(types + strlen(types), sizeof types - strlen(types), ", %s", m->type);
+}
+
+const char *mhla_lm_types(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, list_types);
+    return types;
+}
+
 static mhla_status read_rule(mhla_lm_config *c, const json_t *tree, const mhla_safetensors *file, const char *path) {
     const char *type = json_string_value(json_object_get(tree, "model_type")),
                *extends = json_string_value(json_object_get(tree, "attn_extends"));
     const mhla_mixer *rule = rule_of(tree, file, &c->attention);
     if (rule == NULL)
-        return mhla_fail(MHLA_ENOTSUP, "%s: model_type \"%.40s\"%s%.40s%s is not known here: known are " MHLA_LM_TYPES,
-                         path, type, extends ? " with attn_extends \"" : "", extends ? extends : "",
+        return mhla_fail(MHLA_ENOTSUP, "%s: model_type \"%.40s\"%s%.40s%s is not known here: known are %s", path, type,
+                         extends ? " with attn_extends \"" : "", extends ? extends : "",
                          extends                    ? "\""
                          : strcmp(type, "gla") == 0 ? " with the tensors of GLA"
-                                                    : "");
+                                                    : "",
+                         mhla_lm_types());
     mhla_lm_group *g = mhla_lm_add_group(c, rule, NULL);
     if (g == NULL) return mhla_blame(MHLA_EINVAL, path);
     MHLA_TRY(mhla_settings_read(&g->settings, &rule->keys, 0, tree, path));

@@ -6,11 +6,12 @@
 #include "core/status.h"
 #include "models/language/mixers/softmax.h"
 
-static const char *const types[] = {"llama", "mistral", "qwen2", "qwen3"};
+const char mhla_lm_llama_types[] = "llama, mistral, qwen2, qwen3";
 
-int mhla_lm_llama_type(const char *type) {
-    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
-        if (strcmp(type, types[i]) == 0) return 1;
+int mhla_lm_llama_type(const char *model_type) {
+    const size_t n = strlen(model_type);
+    for (const char *at = mhla_lm_llama_types; *at; at += strcspn(at, ","), at += strspn(at, ", "))
+        if (strcspn(at, ",") == n && strncmp(at, model_type, n) == 0) return 1;
     return 0;
 }
 
