@@ -44,6 +44,7 @@ json <lm.json | grep -c 'loss_by_position[.]'
 mhla analyze lm_micro --data text.txt --samples 1 --window 16 --rows 4 >text; echo "-> $?"
 grep rows text
 mhla analyze lm_micro,attention=softmax lm_micro --data text.txt --samples 1 --window 32 | grep -o 'tokens in .*'; echo "-> $?"
+mhla analyze lm_micro,attention=softmax,max_position_embeddings=8 --data text.txt --samples 1 --window 16 2>&1 | grep -c "longer than the 8"
 
 echo "# refused"
 mhla analyze; echo "-> $?"
