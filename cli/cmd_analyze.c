@@ -270,14 +270,15 @@ static mhla_status analyze(looked *x, int count, int chunk, const mhla_context *
     }
     mhla_status status = open_model(x);
     if (status == MHLA_OK) {
-        mhla_lm_info lm = {.size = sizeof lm};
-        if (window > 0 && mhla_lm_query(x->model, &lm) == MHLA_OK && lm.context > 0 && window > lm.context)
-            fprintf(stderr,
-                    "mhla analyze: windows of %lld tokens are longer than the %lld that the model was made for\n",
-                    (long long)window, (long long)lm.context);
         mhla_model_set_context(x->model, context);
         status = mhla_analysis_create(&x->analysis, x->model, &d);
         if (isatty(STDERR_FILENO)) fprintf(stderr, "\r\033[K");
+        mhla_lm_info lm = {.size = sizeof lm};
+        if (status == MHLA_OK && window > 0 && mhla_lm_query(x->model, &lm) == MHLA_OK && lm.context > 0 &&
+            window > lm.context)
+            fprintf(stderr,
+                    "mhla analyze: windows of %lld tokens are longer than the %lld that the model was made for\n",
+                    (long long)window, (long long)lm.context);
     }
     mhla_model_free(x->model); /* what was found is enough */
     x->model = NULL;
