@@ -85,8 +85,7 @@ int speak_agrees(const char *verb, const char *file, const mhla_sequence *sequen
     mhla_sequence_desc d = {.size = sizeof d};
     if (mhla_sequence_query(sequence, &d) != MHLA_OK || (unsigned)d.beyond > MHLA_BEYOND_CHUNK) return 1;
     if ((o->beyond == NULL || beyond_of(o->beyond) == (int)d.beyond) &&
-        (o->max_tokens == 0 || o->max_tokens == d.max_tokens) &&
-        (o->cache == NULL || strcmp(o->cache, d.cache) == 0))
+        (o->max_tokens == 0 || o->max_tokens == d.max_tokens) && (o->cache == NULL || strcmp(o->cache, d.cache) == 0))
         return 1;
     fprintf(stderr, "mhla %s: %s: it was begun with --beyond %s", verb, file, policies[d.beyond]);
     if (d.max_tokens > 0) fprintf(stderr, " --max-tokens %lld", (long long)d.max_tokens);

@@ -133,8 +133,9 @@ static void load_keys(const backward *b, const slot *w, const chunk *c, int64_t 
         float *k = w->k + j * t->keys * t->ldk;
         mhla_panels p;
         run->kernels->panels(&p, n);
-        mhla_soft_pack(run, k, t->ldk, mhla_soft_rows(run->k, mhla_soft_kv(d), &run->call.k, c->s.batch, c->s.k_begin + k0, g),
-                       n, k0, 1.0f);
+        mhla_soft_pack(run, k, t->ldk,
+                       mhla_soft_rows(run->k, mhla_soft_kv(d), &run->call.k, c->s.batch, c->s.k_begin + k0, g), n, k0,
+                       1.0f);
         run->kernels->transpose(w->kt + j * t->keys * d->key_dim, &p, k, t->ldk, d->key_dim);
         const mhla_rows v = mhla_soft_rows(run->v, mhla_soft_kv(d), &run->call.v, c->s.batch, c->s.k_begin + k0, g);
         run->kernels->scores_in(w->v, t->ldv, &v, n, d->value_dim, 1.0f, NULL);
