@@ -206,14 +206,16 @@ static void released_queries(const mhla_head *x, const head_memory *m) {
                         x->run->call.q2 == NULL);
 }
 
-static void mix_gradient(const mhla_head *x, const head_memory *m, float *dmix) {
+/* Rows i0 .. i1-1. */
+static void mix_gradient(const mhla_head *x, const head_memory *m, float *dmix, int64_t i0, int64_t i1) {
     enum { SLAB = 1024 }; /* floats of each summary at a time, so that a tile's rows stay in L1 */
     const mhla_geometry *g = x->g;
     for (int64_t at = 0; at < g->used; at += SLAB) /* dm[i,b] = <dS'_i, S_b> + <dz'_i, z_b> */
-        x->run->kernels->dots(dmix, g->M, m->D + at, g->ld, (int)g->M, m->S + at, g->ld, (int)g->M,
-                              g->used - at < SLAB ? g->used - at : SLAB, at > 0);
+        x->run->kernels->dots(dmix + i0 * g->M, g->M, m->D + i0 * g->ld + at, g->ld, (int)(i1 - i0), m->S + at, g->ld,
+                              (int)g->M, g->used - at < SLAB ? g->used - at : SLAB, at > 0);
     if (g->released)
-        x->run->kernels->dots(dmix, g->M, m->dd, g->ldn, (int)g->M, m->dens.dots, g->ldn, (int)g->M, g->ldn, 1);
+        x->run->kernels->dots(dmix + i0 * g->M, g->M, m->dd + i0 * g->ldn, g->ldn, (int)(i1 - i0), m->dens.dots, g->ldn,
+                              (int)g->M, g->ldn, 1);
 }
 
 /* One key block: dv = k~ dS, dk~ = v dS^T + dz, from dS = dS_b^T, dz_b and its transpose t. */
@@ -287,19 +289,21 @@ static void step_summaries(const mhla_head *x, const mhla_buffers *buf, const he
 }
 
 /* Groups of blocks, for the heads of a team: x, buf, m [team]. Each head's mixtures lie in its part of P. */
-static void query_group(const mhla_head *x, const mhla_buffers *buf, const head_memory *m, int team, int64_t group) {
+static void query_group(const mhla_head *x, const mhla_buffers *buf, const head_memory *m, int team, int64_t group,
+                        int64_t groups) {
     const mhla_geometry *g = x->g;
-    const int64_t i0 = group * g->M / g->groups, i1 = (group + 1) * g->M / g->groups;
+    const int64_t i0 = group * g->M / groups, i1 = (group + 1) * g->M / groups;
     for (int j = 0; j < team; j++) mhla_head_mix(&x[j], &buf[j], m[j].S, i0, i1);
     for (int64_t i = i0; i < i1; i++)
         for (int j = 0; j < team; j++)
             queries(&x[j], &buf[j], &m[j], i, buf[j].P + (i - i0) * g->ld, m[j].D + i * g->ld);
 }
 
-static void key_group(const mhla_head *x, const mhla_buffers *buf, const head_memory *m, int team, int64_t group) {
+static void key_group(const mhla_head *x, const mhla_buffers *buf, const head_memory *m, int team, int64_t group,
+                      int64_t groups) {
     const mhla_geometry *g = x->g;
     const mhla_kernels *kernels = x->run->kernels;
-    const int64_t b0 = group * g->M / g->groups, b1 = (group + 1) * g->M / g->groups;
+    const int64_t b0 = group * g->M / groups, b1 = (group + 1) * g->M / groups;
     mhla_panels flat;
     kernels->panels(&flat, (int)g->used);
     for (int j = 0; j < team; j++)
@@ -321,7 +325,7 @@ static void key_group(const mhla_head *x, const mhla_buffers *buf, const head_me
 
 static void between(const mhla_head *x, const head_memory *m, float *dmix) {
     if (x->g->released) released_queries(x, m);
-    if (x->run->grads.dmix) mix_gradient(x, m, dmix);
+    if (x->run->grads.dmix) mix_gradient(x, m, dmix, 0, x->g->M);
 }
 
 static int wants_keys(const mhla_run *run) { return run->grads.dk || run->grads.dv || run->grads.dk2; }
@@ -346,10 +350,10 @@ static void whole_mhla(const mhla_head *x, const mhla_buffers *buf, const head_m
     for (int64_t b = 0; b < g->M; b++)
         for (int j = 0; j < team; j++) step_summaries(&x[j], &buf[j], &m[j], b);
     for (int j = 0; j < team; j++) prepare_released(&x[j], &buf[j], &m[j]);
-    for (int64_t group = 0; group < g->groups; group++) query_group(x, buf, m, team, group);
+    for (int64_t group = 0; group < g->groups; group++) query_group(x, buf, m, team, group, g->groups);
     for (int j = 0; j < team; j++) between(&x[j], &m[j], dmix + j * g->M * g->M);
     if (!wants_keys(x->run)) return;
-    for (int64_t group = 0; group < g->groups; group++) key_group(x, buf, m, team, group);
+    for (int64_t group = 0; group < g->groups; group++) key_group(x, buf, m, team, group, g->groups);
 }
 
 /* Linear attention: every query reads the sum of the summaries, every key the sum of the gradients. */
@@ -427,17 +431,23 @@ static void split_prepare(void *arg, int64_t task, int worker) {
 }
 static void split_queries(void *arg, int64_t task, int worker) {
     const backward_job *job = arg;
-    const split_task s = split(job, task, job->g.groups, worker);
-    query_group(&s.x, &s.buf, s.m, 1, s.part);
+    const split_task s = split(job, task, job->g.parts, worker);
+    query_group(&s.x, &s.buf, s.m, 1, s.part, job->g.parts);
 }
-static void split_between(void *arg, int64_t task, int worker) {
+static void split_released(void *arg, int64_t task, int worker) {
     const split_task s = split(arg, task, 1, worker);
-    between(&s.x, s.m, s.dmix);
+    released_queries(&s.x, s.m);
+}
+static void split_mix(void *arg, int64_t task, int worker) {
+    const backward_job *job = arg;
+    const int64_t parts = job->g.parts, M = job->g.M;
+    const split_task s = split(job, task, parts, worker);
+    mix_gradient(&s.x, s.m, s.dmix, s.part * M / parts, (s.part + 1) * M / parts);
 }
 static void split_keys(void *arg, int64_t task, int worker) {
     const backward_job *job = arg;
-    const split_task s = split(job, task, job->g.groups, worker);
-    key_group(&s.x, &s.buf, s.m, 1, s.part);
+    const split_task s = split(job, task, job->g.parts, worker);
+    key_group(&s.x, &s.buf, s.m, 1, s.part, job->g.parts);
 }
 
 /* dmix (=, +=) the heads' parts, in order of batch, then of heads where the matrix is shared. */
@@ -498,9 +508,10 @@ mhla_status mhla_bidirectional_backward(const mhla_run *run) {
     if (left > 0) {
         mhla_parallel(context, left * g->M, split_summaries, &job);
         if (g->released) mhla_parallel(context, left, split_prepare, &job);
-        mhla_parallel(context, left * g->groups, split_queries, &job);
-        mhla_parallel(context, left, split_between, &job);
-        if (wants_keys(run)) mhla_parallel(context, left * g->groups, split_keys, &job);
+        mhla_parallel(context, left * g->parts, split_queries, &job);
+        if (g->released) mhla_parallel(context, left, split_released, &job);
+        if (run->grads.dmix) mhla_parallel(context, left * g->parts, split_mix, &job);
+        if (wants_keys(run)) mhla_parallel(context, left * g->parts, split_keys, &job);
     }
     reduce_dmix(&job);
     return MHLA_OK;

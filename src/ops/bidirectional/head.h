@@ -18,6 +18,7 @@ typedef struct mhla_geometry {
     int64_t z, used, ld;    /* a summary: S panelled [K][V] (backward: [V][K]), z at `z`, `used` floats, `ld` apart */
     int team;               /* heads that go together */
     int64_t group, groups;  /* mixture rows made at a time */
+    int64_t parts;          /* the same of heads that are split among threads: there are `parts` groups of fewer rows */
 } mhla_geometry;
 
 /* Scratch memory of one thread. n = piece tokens. */

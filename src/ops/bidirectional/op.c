@@ -52,6 +52,10 @@ mhla_geometry mhla_bidirectional_geometry(const mhla_run *run, int backward) {
     if (g.rows > 64 && g.group < 36) g.group = 36;
     if (g.group > g.rows) g.group = g.rows;
     g.groups = (g.rows + g.group - 1) / g.group;
+    /* heads that no thread takes whole: two parts for each thread, as far as there are rows */
+    const int64_t left = run->call.batch * d->heads % run->threads;
+    const int64_t wanted = left ? (2 * run->threads + left - 1) / left : 0;
+    g.parts = wanted < g.groups ? g.groups : wanted < g.rows ? wanted : g.rows;
     g.normalised = d->denominator != MHLA_DEN_NONE;
     g.released = d->denominator == MHLA_DEN_RELEASED;
     return g;
@@ -263,9 +267,10 @@ void mhla_head_mix(const mhla_head *x, const mhla_buffers *buf, const float *S, 
 
 /* The outputs of one group of query blocks, for the heads of a team: x, buf [team], S [team][M][ld]. Each head's mixtures
  * lie in its part of P. */
-static void output_group(const mhla_head *x, const mhla_buffers *buf, const float *S, int team, int64_t group) {
+static void output_group(const mhla_head *x, const mhla_buffers *buf, const float *S, int team, int64_t group,
+                         int64_t groups) {
     const mhla_geometry *g = x->g;
-    const int64_t i0 = group * g->rows / g->groups, i1 = (group + 1) * g->rows / g->groups;
+    const int64_t i0 = group * g->rows / groups, i1 = (group + 1) * g->rows / groups;
     for (int j = 0; j < team; j++) mhla_head_mix(&x[j], &buf[j], S + j * g->M * g->ld, i0, i1);
     for (int64_t i = i0; i < i1; i++)
         for (int j = 0; j < team; j++) outputs(&x[j], &buf[j], i, buf[j].P + (i - i0) * g->ld);
@@ -346,7 +351,7 @@ static void whole_team(void *arg, int64_t task, int worker) {
     for (int64_t b = 0; b < g->M; b++)
         for (int j = 0; j < team; j++) summarise(&x[j], &buf[j], b, S + (j * g->M + b) * g->ld);
     for (int j = 0; j < team && g->released; j++) mhla_head_released(&x[j], &buf[j], S + j * g->M * g->ld);
-    for (int64_t group = 0; group < g->groups; group++) output_group(x, buf, S, team, group);
+    for (int64_t group = 0; group < g->groups; group++) output_group(x, buf, S, team, group, g->groups);
 }
 
 /* Heads that would leave threads idle (then there are no teams): task = (head, block), then (head) for what needs all blocks,
@@ -371,13 +376,13 @@ static void split_between(void *arg, int64_t i, int worker) {
 static void split_outputs(void *arg, int64_t task, int worker) {
     const forward_job *job = arg;
     const mhla_geometry *g = &job->g;
-    const int64_t tasks = g->linear ? g->M : g->groups, i = task / tasks;
+    const int64_t tasks = g->linear ? g->M : g->parts, i = task / tasks;
     const mhla_head x = mhla_bidirectional_head(job->run, g, job->first + i);
     const mhla_buffers buf = with_dens(&job->buffers[worker], &job->dens[i]);
     if (g->linear)
         outputs(&x, &buf, task % tasks, job->S[i]);
     else
-        output_group(&x, &buf, job->S[i], 1, task % tasks);
+        output_group(&x, &buf, job->S[i], 1, task % tasks, tasks);
 }
 
 /* Carves everything; with a counting carver this is the size of the workspace. */
@@ -425,6 +430,6 @@ mhla_status mhla_bidirectional_forward(const mhla_run *run) {
     if (left == 0) return MHLA_OK;
     mhla_parallel(context, left * job.g.M, split_summaries, &job);
     if (job.g.released || job.g.linear) mhla_parallel(context, left, split_between, &job);
-    mhla_parallel(context, left * (job.g.linear ? job.g.M : job.g.groups), split_outputs, &job);
+    mhla_parallel(context, left * (job.g.linear ? job.g.M : job.g.parts), split_outputs, &job);
     return MHLA_OK;
 }
