@@ -348,7 +348,7 @@ static void test_threads_change_no_bit(void **state) {
         float *want = forward(&c, one);
         gradients want_grads = backward(&c, one, dO);
         mhla_context_free(one);
-        for (int threads = 2; threads <= 5; threads++) {
+        for (int threads = 2; threads <= 64; threads = threads < 5 ? threads + 1 : 64 + (threads == 64)) {
             mhla_context *many = new_context(threads);
             float *got = forward(&c, many);
             assert_memory_equal(got, want, (size_t)n * sizeof *got);

@@ -389,7 +389,7 @@ static void same_bits(void) {
         mhla_weight *w;
         assert_int_equal(mhla_weight_pack(&w, type ? (void *)half : l.w, (mhla_dtype)type, N, K, 0), MHLA_OK);
         mhla_linear_desc d = {.size = sizeof d, .rows = rows, .bias = l.bias, .activation = MHLA_ACT_GELU_ERF};
-        for (int threads = 1; threads <= 7; threads += 2) {
+        for (int threads = 1; threads <= 64; threads = threads < 7 ? threads + 2 : 64 + (threads == 64)) {
             const mhla_context_desc cd = {.size = sizeof cd, .backend = MHLA_BACKEND_PTHREADS, .threads = threads};
             mhla_context *context;
             assert_int_equal(mhla_context_create(&context, &cd), MHLA_OK);

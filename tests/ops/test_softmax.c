@@ -497,7 +497,7 @@ static void test_blind_queries(void **state) {
 /* 2100 queries are two chunks, 3100 three, which few heads split among threads and many do not. */
 static void test_threads_and_batch(void **state) {
     (void)state;
-    static const int threads[] = {1, 2, 3, 7};
+    static const int threads[] = {1, 2, 3, 7, 64};
     for (int variant = 0; variant < 4; variant++) {
         seed = 21;
         problem p = {.d = {.heads = 2, .kv_heads = 1, .key_dim = 4, .value_dim = 5, .causal = variant == 1}};
@@ -505,7 +505,7 @@ static void test_threads_and_batch(void **state) {
         if (variant == 3) p.c.batch = 9, p.c.tokens = 3, p.c.kv_tokens = 2000; /* decoding */
         setup(&p);
         outputs first = {{NULL}};
-        for (int i = 0; i < 4; i++) {
+        for (int i = 0; i < 5; i++) {
             mhla_context *context;
             const mhla_context_desc desc = {
                 .size = sizeof desc, .backend = MHLA_BACKEND_PTHREADS, .threads = threads[i]};
