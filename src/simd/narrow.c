@@ -112,7 +112,8 @@ static void run_block(const mhla_kernels *kernels, const mhla_gemm *g, tiles *t,
     for (int i = 0; i < g->n.count; i++) {
         p.column = mhla_panel_begin(&g->n, i);
         p.width = mhla_panel_begin(&g->n, i + 1) - p.column;
-        float *c = g->c_row ? g->c + row * g->c_row + p.column : g->c + g->c_rows * p.column + (int64_t)row * p.width;
+        float *c = g->c; /* NULL where the store is of rows */
+        if (c) c += g->c_row ? row * g->c_row + p.column : g->c_rows * p.column + (int64_t)row * p.width;
         const int64_t c_row = g->c_row ? g->c_row : p.width;
         const int direct = g->store != MHLA_STORE_ROWS && p.width % 16 == 0;
         p.c = direct ? c : t->c;
