@@ -75,11 +75,10 @@ static int add_row(table *t, const mhla_recipe_row *r, const char *prefix) {
         t->rows = rows;
         t->capacity = capacity;
     }
-    const size_t m = strlen(r->name) + 1;
-    char *name = malloc(n + m);
+    const size_t size = n + strlen(r->name) + 1;
+    char *name = malloc(size);
     if (name == NULL) return 0;
-    memcpy(name, prefix, n);
-    memcpy(name + n, r->name, m);
+    snprintf(name, size, "%s%s", prefix, r->name);
     t->rows[t->count] = *r;
     t->rows[t->count].name = name;
     t->rows[++t->count] = (mhla_recipe_row){0};
