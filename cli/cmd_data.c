@@ -49,7 +49,7 @@ static void watch_signals(void) {
     }
 }
 
-/* `mhla reproduce` goes on after this verb. */
+/* `mhla reproduce` continues after this verb. */
 static void forget_signals(void) {
     for (int i = 0; i < 3; i++) sigaction(signals[i], &was[i], NULL);
 }
