@@ -2,7 +2,7 @@
 
 Tensors are token-major: q [B,T,H,K], k [B,T,G,K], v [B,T,G,V], G key/value heads (H is a multiple of G). Strides are
 taken as they are, so slices of a fused projection and transposed [B,H,T,K] tensors cost no copy; only the last axis must
-be contiguous. float32, or bfloat16 with float32 arithmetic. With torch, everything but integers and rotary tables has a
+be contiguous. They are float32, or bfloat16: then products are bfloat16, with float32 sums, where the CPU multiplies it. With torch, everything but integers and rotary tables has a
 gradient; tensors on other devices than the CPU are computed by plain PyTorch. Under autocast, tensors of different dtypes, or of
 float16, are computed in float32.
 """

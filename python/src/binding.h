@@ -8,7 +8,8 @@
 
 typedef struct plan_object {
     PyObject_HEAD mhla_plan *plan;
-    int focused; /* Focused LA: the learned parameter, mix in the lists below, is its focus */
+    int focused;          /* Focused LA: the learned parameter, mix in the lists below, is its focus */
+    mhla_dtype precision; /* of products: as the tensors are */
 } plan_object;
 
 /* A call as Python passes it: one int for each of these, in this order (the module's CALL_FIELDS). An address is an

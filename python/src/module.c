@@ -74,6 +74,7 @@ static mhla_call call_of(const plan_object *p, const flat_call *f, const float *
     mhla_call call = binding_call(f);
     *mix = p->focused ? NULL : at(f->mix);
     if (p->focused) call.focus = at(f->mix);
+    call.precision = p->precision;
     return call;
 }
 
@@ -133,11 +134,12 @@ static PyObject *plan_backward_reference(PyObject *self, PyObject *const *args, 
 }
 
 static PyObject *plan_workspace(PyObject *self, PyObject *const *args, Py_ssize_t n) {
-    const mhla_plan *plan = ((plan_object *)self)->plan;
+    const plan_object *p = (const plan_object *)self;
     flat_call f;
     if (binding_read(&f, args, n, N_CALL) < 0) return NULL;
-    const mhla_call call = binding_call(&f);
-    const size_t forward = mhla_forward_workspace(plan, &call), backward = mhla_backward_workspace(plan, &call);
+    const float *mix;
+    const mhla_call call = call_of(p, &f, &mix);
+    const size_t forward = mhla_forward_workspace(p->plan, &call), backward = mhla_backward_workspace(p->plan, &call);
     return Py_BuildValue("nn", (Py_ssize_t)forward, (Py_ssize_t)backward);
 }
 
@@ -214,6 +216,7 @@ static PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) 
     self = (plan_object *)type->tp_alloc(type, 0);
     if (self == NULL) goto done;
     self->focused = d.kind == MHLA_KIND_FOCUSED;
+    self->precision = d.dtype;
     const mhla_status status = mhla_plan_create(&self->plan, &d);
     if (status != MHLA_OK) {
         binding_raise(status);

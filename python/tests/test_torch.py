@@ -101,6 +101,36 @@ def test_compile_other_lengths():
         assert torch.equal(compiled(q, k, v), mhla.causal_attention(q, k, v, mix, chunk_size=4)[0])
 
 
+BFLOAT16 = {"attention": lambda q, k, v: mhla.attention(q, k, v, mix_of(4, 4, grad=False), (16, 16), (4, 4)),
+            "causal_attention": lambda q, k, v: mhla.causal_attention(q, k, v, mix_of(4, name="causal", grad=False))[0],
+            "softmax_attention": lambda q, k, v: mhla.softmax_attention(q, k, v)}
+
+
+@pytest.mark.parametrize("name", BFLOAT16)
+def test_products_of_bfloat16_tensors(name, monkeypatch):
+    """They round their factors to bfloat16 where the CPU multiplies it (emulated here), and are float32 elsewhere. Looked at are
+    gradients, which the backward op returns in float32."""
+    generator = torch.Generator().manual_seed(3)
+    given = [torch.randn(1, 256, 2, 64, generator=generator).bfloat16() for _ in range(4)]
+
+    def gradients(dtype, isa):
+        seen = []
+        backward = _torch.AUTOGRAD_BACKWARD[name]
+        with monkeypatch.context() as patch:
+            patch.setitem(_torch.AUTOGRAD_BACKWARD, name, lambda *args: seen.extend(backward(*args)) or seen)
+            leaves = [x.to(dtype).requires_grad_() for x in given[:3]]
+            mhla.set_isa(isa)
+            try:
+                BFLOAT16[name](*leaves).backward(given[3].to(dtype))
+            finally:
+                mhla.set_isa(None)
+        return torch.cat([x.flatten() for x in seen])
+
+    exact = gradients(torch.float32, "plain")
+    assert (gradients(torch.bfloat16, "plain") - exact).norm() <= 1e-5 * exact.norm()
+    assert 1e-4 * exact.norm() < (gradients(torch.bfloat16, "plain-bf16") - exact).norm() < 1e-2 * exact.norm()
+
+
 def test_layouts_are_equal_bit_by_bit():
     q, k, v = problem(grad=False, V=8)
     mix = mix_of(2, 2, grad=False)
