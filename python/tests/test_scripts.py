@@ -4,6 +4,7 @@ import json
 import pathlib
 import re
 import runpy
+import shutil
 import struct
 import subprocess
 import sys
@@ -22,6 +23,7 @@ SCRIPTS = {
     "models.py": ([["dit-s-1", "--no-compile", "--jsonl", "{tmp}/out.jsonl", *BRIEF]], "images/s"),
     "peers.py": ([["--case", "forward", "--shape", "deit-t", "--jsonl", "{tmp}/out.jsonl", *BRIEF],
                   ["--case", "causal-backward", "--shape", "T2048", *BRIEF]], "mhla.torch"),
+    "precision.py": ([["--quick", "--seeds", "1", "--images", "{tmp}/clothes", "--text", "{tmp}/text", "--folder", "{tmp}/precision"]], "bits per byte"),
     "resolution.py": ([["{tmp}/out.svg", "--tokens", "256", "--seconds", "0.01"]], "softmax"),
     "threads.py": ([["--seconds", "0.01"]], "its backward"),
     "tokenizing.py": ([["{tmp}/tokenizer.json", "{tmp}/text.txt", "--rounds", "1"]], "MB/s"),
@@ -41,18 +43,30 @@ def mhla(*arguments):
     subprocess.run([PROGRAM, *map(str, arguments)], check=True, capture_output=True, text=True)
 
 
-def prepare(tmp):
-    """A run on 8 x 8 pictures, bright in the quarter that is their class; a text and its tokenizer."""
-    (tmp / "data").mkdir()
+def images(folder, side):
+    """Pictures of side x side, bright in the quarter that is their class."""
+    folder.mkdir()
+    half = side // 2
     for split, n in (("train", 48), ("t10k", 24)):
-        pixels = bytes(40 + 7 * ((i + x * y) % 13) + 90 * (2 * (y // 4) + x // 4 == i % 4) for i in range(n) for y in range(8) for x in range(8))
-        (tmp / "data" / f"{split}-images-idx3-ubyte").write_bytes(struct.pack(">4I", 0x803, n, 8, 8) + pixels)
-        (tmp / "data" / f"{split}-labels-idx1-ubyte").write_bytes(struct.pack(">2I", 0x801, n) + bytes(i % 4 for i in range(n)))
+        pixels = bytes(40 + 7 * ((i + x * y) % 13) + 90 * (2 * (y // half) + x // half == i % 4)
+                       for i in range(n) for y in range(side) for x in range(side))
+        (folder / f"{split}-images-idx3-ubyte").write_bytes(struct.pack(">4I", 0x803, n, side, side) + pixels)
+        (folder / f"{split}-labels-idx1-ubyte").write_bytes(struct.pack(">2I", 0x801, n) + bytes(i % 4 for i in range(n)))
+
+
+def prepare(tmp):
+    """Pictures, a run on the smaller ones, a text and its tokenizer."""
+    images(tmp / "data", 8)
+    images(tmp / "clothes", 28)
     mhla("train", "--source", tmp / "data", "--image", 8, "--padding", 0, "--patch", 2, "--dim", 16, "--depth", 2, "--model.crop", 1, "--mean", 0.4,
          "--deviation", 0.25, "--batch", 16, "--epochs", 2, "--warmup_epochs", 1, "--ema", 0.9, "--randaugment", "none", "--erasing", 0,
          "--mixup", 0, "--cutmix", 0, "--out", tmp / "run", "--quiet")
     (tmp / "text.txt").write_text("It was the best of times, it was the worst of times.\n" * 20)
     mhla("tokenize", "train", tmp / "tokenizer.json", tmp / "text.txt", "--vocabulary", 280)
+    (tmp / "text").mkdir()
+    for name in ("train.txt", "validation.txt"):
+        shutil.copy(tmp / "text.txt", tmp / "text" / name)
+    shutil.copy(tmp / "tokenizer.json", tmp / "text")
 
 
 @pytest.fixture(scope="module")
