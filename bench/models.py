@@ -43,6 +43,7 @@ ROWS = {  # name: (model, attention, batch, training)
     "deit-t-softmax-32": ("deit", "softmax", 32, False),
     "deit-t-softmax-1": ("deit", "softmax", 1, False),
     "deit-t-train-32": ("deit", "mhla", 32, True),
+    "deit-t-softmax-train-32": ("deit", "softmax", 32, True),
     **{f"deit-t-{name}-{train}32": ("deit", name, 32, bool(train)) for name in ("focused", "inline", "mala", "rala")
        for train in ("", "train-")},
     "dit-s-8": ("dit", "mhla", 8, False),
@@ -50,6 +51,7 @@ ROWS = {  # name: (model, attention, batch, training)
     "dit-s-softmax-8": ("dit", "softmax", 8, False),
     "dit-s-softmax-1": ("dit", "softmax", 1, False),
     "dit-s-train-8": ("dit", "mhla", 8, True),
+    "dit-s-softmax-train-8": ("dit", "softmax", 8, True),
 }
 EPS = 1e-6
 

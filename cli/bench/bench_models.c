@@ -21,6 +21,7 @@ static const model_shape models[] = {
     {"deit-t-softmax-32", "deit_tiny", "softmax", 32, 0, 0},
     {"deit-t-softmax-1", "deit_tiny", "softmax", 1, 0, 0},
     {"deit-t-train-32", "deit_tiny", "mhla", 32, 1, 0},
+    {"deit-t-softmax-train-32", "deit_tiny", "softmax", 32, 1, 0},
     {"deit-t-focused-32", "deit_tiny", "focused", 32, 0, 0},
     {"deit-t-focused-train-32", "deit_tiny", "focused", 32, 1, 0},
     {"deit-t-inline-32", "deit_tiny", "inline", 32, 0, 0},
@@ -34,6 +35,7 @@ static const model_shape models[] = {
     {"dit-s-softmax-8", "dit_s_2", "softmax", 8, 0, 0},
     {"dit-s-softmax-1", "dit_s_2", "softmax", 1, 0, 0},
     {"dit-s-train-8", "dit_s_2", "mhla", 8, 1, 0},
+    {"dit-s-softmax-train-8", "dit_s_2", "softmax", 8, 1, 0},
 };
 enum { MODELS = sizeof models / sizeof *models };
 
