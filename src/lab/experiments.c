@@ -74,6 +74,60 @@ const mhla_experiment mhla_experiments[] = {
         .make = mhla_part_collapse,
     },
     {
+        .info = {.name = "length",
+                 .title = "Length: the same images as 64, 256 and 1,024 tokens",
+                 .claim = "with more tokens linear attention falls behind, and MHLA does not: its rank grows with the "
+                          "number of blocks.",
+                 .paper = "Sec. 3, global context collapse; the paper shows it at one length, Fig. 3",
+                 .known = "with two heads of 32 the rank of linear attention is at most 32 at any length, of MHLA with "
+                          "16 blocks at most 512. One arm starts with a uniform mixing matrix: it tells the gain of "
+                          "several summaries from the gain of a local start. Two arms have no convolution (LePE), "
+                          "which can make up for what attention lacks. All arms have the learning rate of "
+                          "recipes/fashion-mnist.toml; none was searched.",
+                 .data = "fashion-mnist",
+                 .minutes = 120,
+                 .quick = 4,
+                 .labels = 1},
+        .settings =
+            "model.model=deit_nano model.image=28,28 model.padding=2,2 model.blocks=4,4 model.mix=paper model.lepe=5 "
+            "model.mean=0.286 model.deviation=0.353 model.crop=1 train.batch=64 train.steps=400 train.rate=1e-3 "
+            "train.warmup_steps=40 train.weight_decay=0.05 train.smoothing=0.1 train.drop_path=0.05 train.clip=1 "
+            "augment.crop=pad augment.pad=2 augment.flip=0.5 eval.steps=100 eval.limit=2000 checkpoint.minutes=0.5 "
+            "lab.tokens=64,256,1024 lab.samples=16",
+        .quick_settings = "train.steps=20 train.warmup_steps=4 eval.steps=10 eval.limit=500 lab.tokens=64,256 "
+                          "lab.samples=8",
+        .paper_note = "The paper has no table of this; its Fig. 3 shows rank and entropy at one length.",
+        .arms = {{"mhla", "MHLA", "model.attention=mhla", {0}},
+                 {"mhla-uniform", "MHLA, uniform start", "model.attention=mhla model.mix=uniform", {0}},
+                 {"linear", "linear", "model.attention=linear", {0}},
+                 {"softmax", "softmax", "model.attention=softmax", {0}},
+                 {"mhla-bare", "MHLA, no convolution", "model.attention=mhla model.lepe=0", {0}},
+                 {"linear-bare", "linear, no convolution", "model.attention=linear model.lepe=0", {0}}},
+        .columns = {{"accuracy_64", "accuracy at 64 tokens, %", 100.0, 1},
+                    {"accuracy_256", "at 256", 100.0, 1},
+                    {"accuracy_1024", "at 1,024", 100.0, 1},
+                    {"early_1024", "at 1,024 after a quarter of the updates", 100.0, 1},
+                    {"loss_1024", "test loss at 1,024", 1.0, 3},
+                    {"rank_64", "rank at 64", 1.0, 1},
+                    {"rank_256", "at 256", 1.0, 1},
+                    {"rank_1024", "at 1,024", 1.0, 1},
+                    {"effective_1024", "effective rank at 1,024", 1.0, 1},
+                    {"entropy_1024", "entropy at 1,024, nats", 1.0, 2}},
+        .claims = {{"at 1,024 tokens MHLA does better than linear attention", "accuracy_1024", "mhla", "linear", 0, 0},
+                   {"... also where it starts uniform", "accuracy_1024", "mhla-uniform", "linear", 0, 0},
+                   {"... also without the convolution", "accuracy_1024", "mhla-bare", "linear-bare", 0, 0},
+                   {"at 1,024 tokens MHLA has a higher rank than linear attention", "rank_1024", "mhla", "linear", 0,
+                    0},
+                   {"... and a lower entropy", "entropy_1024", "mhla", "linear", 1, 0}},
+        .lines =
+            {{"accuracy after all updates", "tokens", "%", "accuracy_", {64, 256, 1024}, {64, 256}, 1, 0, 100.0},
+             {"accuracy after a quarter of them", "tokens", "%", "early_", {64, 256, 1024}, {64, 256}, 1, 0, 100.0},
+             {"rank of attention", "tokens", "", "rank_", {64, 256, 1024}, {64, 256}, 1, 1, 0},
+             {"effective rank", "tokens", "", "effective_", {64, 256, 1024}, {64, 256}, 1, 1, 0},
+             {"entropy of attention", "tokens", "nats", "entropy_", {64, 256, 1024}, {64, 256}, 1, 0, 0}},
+        .make = mhla_part_length,
+    },
+    {
         .info = {.name = "deit",
                  .title = "Seven attentions in the same surroundings (Tab. 2a)",
                  .claim =

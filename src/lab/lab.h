@@ -15,6 +15,7 @@ enum {
     MHLA_LAB_COLUMNS = 12,
     MHLA_LAB_CLAIMS = 16,
     MHLA_LAB_LINES = 12,
+    MHLA_LAB_FIGURES = 6,
     MHLA_LAB_PATH = 4096 - 256,
     MHLA_LAB_KEY = 17 /* 16 hexadecimal digits */
 };
@@ -62,11 +63,11 @@ typedef struct mhla_experiment {
     mhla_lab_claim claims[MHLA_LAB_CLAIMS];
     const char *gate; /* the measure that must be above `gate_least` for an arm to count as trained; NULL: none */
     double gate_least;
-    const char *gate_text;    /* the same in words */
-    mhla_lab_lines lines[3];  /* figures; ended by one without a prefix */
-    int dots;                 /* and so many columns, the first ones, with a dot for each seed */
-    int paper_digits;         /* behind the point, of the paper's figures */
-    const char *arm_in_quick; /* arms of a quick run, "mhla,linear,"; NULL: all */
+    const char *gate_text;                  /* the same in words */
+    mhla_lab_lines lines[MHLA_LAB_FIGURES]; /* figures; ended by one without a prefix */
+    int dots;                               /* and so many columns, the first ones, with a dot for each seed */
+    int paper_digits;                       /* behind the point, of the paper's figures */
+    const char *arm_in_quick;               /* arms of a quick run, "mhla,linear,"; NULL: all */
     /* What a part measures: puts numbers into part->measures. */
     mhla_status (*make)(struct mhla_lab_part *part);
     /* Sentences that follow from the results: Markdown, or nothing. May be NULL. */
@@ -147,12 +148,15 @@ int64_t mhla_part_number(const mhla_lab_part *part, const char *key); /* the sam
 
 /* Ways of making one. trained.c: */
 mhla_status mhla_part_train(mhla_lab_part *part,
-                            char run[MHLA_LAB_PATH]);                 /* to the end; MHLA_OK with run "" if stopped */
-mhla_status mhla_part_accuracy(mhla_lab_part *part, const char *run); /* that its last evaluation found, and the loss */
-mhla_status mhla_part_images(mhla_lab_part *part);                    /* accuracy */
-mhla_status mhla_part_diffusion(mhla_lab_part *part);                 /* test loss */
+                            char run[MHLA_LAB_PATH]); /* to the end; MHLA_OK with run "" if stopped */
+/* accuracy and loss of its last evaluation; `early`, the accuracy of its first one if there are several */
+mhla_status mhla_part_accuracy(mhla_lab_part *part, const char *run);
+mhla_status mhla_part_images(mhla_lab_part *part);    /* accuracy */
+mhla_status mhla_part_diffusion(mhla_lab_part *part); /* test loss */
 /* collapse.c: rank and entropy of a trained classifier, besides */
 mhla_status mhla_part_collapse(mhla_lab_part *part);
+/* length.c: the same at each number of tokens of lab.tokens, as accuracy_64 and so on */
+mhla_status mhla_part_length(mhla_lab_part *part);
 /* scaling.c: */
 mhla_status mhla_part_scaling(mhla_lab_part *part);
 void mhla_scaling_remark(FILE *out, const mhla_lab *lab);

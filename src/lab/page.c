@@ -191,7 +191,7 @@ mhla_status mhla_lab_write(mhla_lab *lab, const char *folder) {
     int figures = 0, made = 0;
     char ending[24];
     MHLA_TRY(mhla_folder_make(folder));
-    for (int i = 0; i < 3 && e->lines[i].prefix; i++) {
+    for (int i = 0; i < MHLA_LAB_FIGURES && e->lines[i].prefix; i++) {
         snprintf(ending, sizeof ending, "-%d.svg", figures + 1);
         MHLA_TRY(write_file(lab, folder, ending, draw_lines, &e->lines[i], &made));
         figures += made;

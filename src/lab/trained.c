@@ -118,34 +118,42 @@ mhla_status mhla_part_train(mhla_lab_part *part, char run[MHLA_LAB_PATH]) {
 
 /* ---- What a run's log says of its end ---- */
 
-static mhla_status last_test(void *user, const json_t *line) {
-    json_t **kept = user;
+typedef struct tests {
+    json_t *last;
+    double early; /* accuracy of the first of several evaluations; NaN: there is one */
+    int count;
+} tests;
+
+static mhla_status take_test(void *user, const json_t *line) {
+    tests *t = user;
     const char *kind = json_string_value(json_object_get(line, "kind"));
     if (kind == NULL || strcmp(kind, "test") != 0) return MHLA_OK;
-    json_decref(*kept);
-    *kept = json_deep_copy(line);
+    if (t->count++ == 1) t->early = json_number_value(json_object_get(t->last, "accuracy"));
+    json_decref(t->last);
+    t->last = json_deep_copy(line);
     return MHLA_OK;
 }
 
 /* The evaluation after the last step. Not the best one: that would choose by the test set. */
-static mhla_status test_of(const char *run, json_t **row) {
+static mhla_status tests_of(const char *run, tests *t) {
     char path[4096];
-    *row = NULL;
+    *t = (tests){.early = NAN};
     snprintf(path, sizeof path, "%s/metrics.jsonl", run);
-    mhla_status status = mhla_jsonl_read(path, last_test, row);
-    if (status == MHLA_OK && *row == NULL) status = mhla_fail(MHLA_EDATA, "%s: no evaluation in it", path);
-    if (status != MHLA_OK) json_decref(*row);
+    mhla_status status = mhla_jsonl_read(path, take_test, t);
+    if (status == MHLA_OK && t->last == NULL) status = mhla_fail(MHLA_EDATA, "%s: no evaluation in it", path);
+    if (status != MHLA_OK) json_decref(t->last);
     return status;
 }
 
 mhla_status mhla_part_accuracy(mhla_lab_part *part, const char *run) {
-    json_t *row;
-    MHLA_TRY(test_of(run, &row));
-    const double images = json_number_value(json_object_get(row, "images"));
-    const double accuracy = json_number_value(json_object_get(row, "accuracy"));
-    const double loss = json_number_value(json_object_get(row, "loss"));
-    json_decref(row);
+    tests t;
+    MHLA_TRY(tests_of(run, &t));
+    const double images = json_number_value(json_object_get(t.last, "images"));
+    const double accuracy = json_number_value(json_object_get(t.last, "accuracy"));
+    const double loss = json_number_value(json_object_get(t.last, "loss"));
+    json_decref(t.last);
     if (!(images > 0.0)) return mhla_fail(MHLA_EDATA, "%s: no picture was tested", run);
+    if (!isnan(t.early)) MHLA_TRY(mhla_part_put(part, "early", t.early, sqrt(t.early * (1.0 - t.early) / images)));
     MHLA_TRY(mhla_part_put(part, "accuracy", accuracy, sqrt(accuracy * (1.0 - accuracy) / images)));
     return mhla_part_put(part, "loss", loss, NAN);
 }
@@ -158,11 +166,11 @@ mhla_status mhla_part_images(mhla_lab_part *part) {
 
 mhla_status mhla_part_diffusion(mhla_lab_part *part) {
     char run[MHLA_LAB_PATH];
-    json_t *row;
+    tests t;
     MHLA_TRY(mhla_part_train(part, run));
     if (*run == '\0') return MHLA_OK;
-    MHLA_TRY(test_of(run, &row));
-    const double loss = json_number_value(json_object_get(row, "loss"));
-    json_decref(row);
+    MHLA_TRY(tests_of(run, &t));
+    const double loss = json_number_value(json_object_get(t.last, "loss"));
+    json_decref(t.last);
     return mhla_part_put(part, "loss", loss, NAN);
 }
