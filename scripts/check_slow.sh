@@ -62,7 +62,7 @@ arm64() {
     build build-arm64 -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
         -DMHLA_NN=OFF -DCMAKE_C_COMPILER=aarch64-linux-gnu-gcc -DCMAKE_CROSSCOMPILING_EMULATOR="qemu-aarch64;-L;/usr/aarch64-linux-gnu" \
         -DCMOCKA_INCLUDE="$lib/include" -DCMOCKA_LIBRARY="$lib/lib/aarch64-linux-gnu/libcmocka.so" &&
-        MHLA_TEST_QUICK=1 ctest --test-dir build-arm64 --output-on-failure --no-tests=error
+        MHLA_TEST_EMULATOR=qemu-user MHLA_TEST_QUICK=1 ctest --test-dir build-arm64 --output-on-failure --no-tests=error
 }
 
 faults() {
