@@ -21,6 +21,7 @@ build:
 	@$(call compile,$(BUILD))
 
 demo: build
+	@scripts/setup.sh run
 	@$(BUILD)/mhla demo
 
 bench: build
@@ -86,6 +87,7 @@ check-slow:
 	@scripts/check_slow.sh $(STAGES)
 
 install: build
+	@scripts/setup.sh run
 	@DESTDIR="$(DESTDIR)" cmake --install $(BUILD) --prefix "$(abspath $(PREFIX))"
 
 clean:

@@ -33,6 +33,12 @@ int cmd_reproduce(int argc, char **argv);
 int cmd_sample(int argc, char **argv);
 int cmd_analyze(int argc, char **argv);
 
+/* ---- Recipes (recipes.c) ---- */
+
+/* The path of the recipe `name`: a file of that name; else, if it has no slash, recipes/NAME.toml (or .json) in the current folder, then among
+ * the installed recipes, PREFIX/share/mhla/recipes. Returns -1 with the path set, or prints the known names and returns the exit code. */
+int recipe_find(const char *verb, char path[4096], const char *name);
+
 /* ---- Printing (print.c): texts from elsewhere never steer the terminal ---- */
 
 /* As fprintf; what %s brings in is foreign and shown without control characters: \x1b, \n, \u202e. The program's own line

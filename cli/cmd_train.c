@@ -14,16 +14,19 @@ static const char verb[] = "train";
 static void print_help(void) {
     printf("usage: mhla train [RECIPE] [--out RUN] [--KEY VALUE]...\n"
            "       mhla train --resume RUN\n\n"
-           "Trains a model by a recipe (TOML or JSON; recipes/ has some) into the folder RUN. Every key of a\n"
-           "recipe is a flag, too, and overrides it: --train.rate 5e-4, or --rate 5e-4 for a train. key or where\n"
-           "only one key ends so.\n"
-           "Ctrl-C, SIGTERM and SIGHUP write a checkpoint; it says how to resume.\n\n"
+           "Trains a model and writes checkpoints, a log and a report into the folder RUN.\n\n"
+           "RECIPE is a TOML or JSON file, or the name of a recipe: fashion-mnist means recipes/fashion-mnist.toml\n"
+           "in the current folder, or else the recipe of that name that was installed with the program.\n"
+           "Every key of a recipe is also a flag and overrides the recipe: --train.rate 5e-4. You can leave out\n"
+           "\"train.\", and any other section if only one key has that name.\n"
+           "Ctrl-C, SIGTERM and SIGHUP write a checkpoint and print the command that resumes the run.\n\n"
            "Options:\n"
-           "  --out RUN              the run's folder; default: runs/MODEL-ATTENTION\n"
-           "  --resume RUN           go on where its last checkpoint stands\n"
-           "  --init MODEL           start from a model or run; what does not fit is made anew and listed\n"
-           "  --threads N            default: what OpenMP would use\n"
-           "  --quiet                only the result\n\n"
+           "  --out RUN              folder of the run (default: runs/RECIPE, or runs/MODEL-ATTENTION)\n"
+           "  --resume RUN           resume the run from its last checkpoint\n"
+           "  --init MODEL           start from the weights of a model or run; tensors that do not fit are initialized "
+           "and listed\n"
+           "  --threads N            number of threads (default: OpenMP's)\n"
+           "  --quiet                print only the result\n\n"
            "Keys of a recipe:\n");
     mhla_recipe_key key = {.size = sizeof key};
     for (int i = 0; mhla_recipe_query(i, &key) == MHLA_OK; i++) {
@@ -91,7 +94,7 @@ static int parse(command *c, int argc, char **argv) {
         }
         const size_t length = strcspn(a + 2, "=");
         const char *value = a[2 + length] == '=' ? a + 3 + length : i + 1 < argc ? argv[++i] : NULL;
-        if (value == NULL) return cli_wrong(verb, "%s lacks its value", a);
+        if (value == NULL) return cli_wrong(verb, "%s needs a value", a);
         const char *const names[] = {"out", "resume"};
         const char **const places[] = {&c->out, &c->resume};
         int known = 0;
@@ -113,8 +116,7 @@ static int parse(command *c, int argc, char **argv) {
         if (code >= 0) return code;
     }
     if (c->resume && (c->recipe || c->out || c->count))
-        return cli_wrong(verb,
-                         "--resume goes on with the run as it was begun: no recipe, --out or other keys beside it");
+        return cli_wrong(verb, "--resume uses the settings of the run: remove the recipe, --out and other keys");
     return -1;
 }
 
@@ -264,7 +266,7 @@ static int run(const command *c, char *folder, mhla_trainer *trainer) {
     if (status != MHLA_OK) return cli_failed(verb, status);
     if (!finished) {
         write_report(folder);
-        fprintf(stderr, "Stopped; a checkpoint is written. Go on with: %s train --resume %s\n", cli_program, folder);
+        fprintf(stderr, "Stopped; a checkpoint is written. Resume with: %s train --resume %s\n", cli_program, folder);
         return interrupt_code();
     }
     status = write_report(folder);
@@ -276,12 +278,13 @@ static int run(const command *c, char *folder, mhla_trainer *trainer) {
 int cmd_train(int argc, char **argv) {
     command c = {0};
     mhla_trainer *trainer = NULL;
-    char folder[4096];
+    char folder[4096], recipe[4096];
     int code = parse(&c, argc, argv);
     if (code < 0 && c.help) {
         print_help();
         code = CLI_OK;
     }
+    if (code < 0 && c.recipe) code = recipe_find(verb, recipe, c.recipe);
     if (code < 0) {
         quiet = c.quiet;
         mhla_status status;
@@ -301,7 +304,8 @@ int cmd_train(int argc, char **argv) {
                 snprintf(folder, sizeof folder, "runs/%s-%s", c.model ? c.model : usual,
                          c.attention ? c.attention : "mhla");
             }
-            status = mhla_trainer_create(&trainer, folder, c.recipe, (const char *const *)c.settings, c.count);
+            status = mhla_trainer_create(&trainer, folder, c.recipe ? recipe : NULL, (const char *const *)c.settings,
+                                         c.count);
         }
         code = status == MHLA_OK ? run(&c, folder, trainer) : cli_failed(verb, status);
         if (trainer == NULL && status == MHLA_EINVAL && c.count) code = CLI_USAGE; /* a file's is MHLA_EDATA */

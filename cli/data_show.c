@@ -1,4 +1,4 @@
-/* mhla data show: training pictures as a recipe's run sees them, in a grid, and their labels. */
+/* mhla data show: a grid of training images after a recipe's augmentation, and their labels. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,11 +11,12 @@ static int64_t count = 32, columns = 8, seed = -1;
 static cli_texts set;
 
 static const cli_option options[] = {
-    {"recipe,r", CLI_TEXT, &recipe, "RECIPE", "whose augmentation to show; default: none"},
-    {"out,o", CLI_TEXT, &out, "FILE", "the picture to write, .png or .jpg; needed"},
-    {"count,n", CLI_INT, &count, "N", "pictures; default 32, at most 400"},
-    {"columns", CLI_INT, &columns, "N", "pictures in a row; default 8"},
-    {"seed", CLI_COUNT, &seed, "N", "default: the recipe's"},
+    {"recipe,r", CLI_TEXT, &recipe, "RECIPE",
+     "the recipe whose augmentation to show: a file or a name, as for mhla train (default: none)"},
+    {"out,o", CLI_TEXT, &out, "FILE", "the image to write, .png or .jpg; required"},
+    {"count,n", CLI_INT, &count, "N", "number of images, at most 400 (default: 32)"},
+    {"columns", CLI_INT, &columns, "N", "images in a row (default: 8)"},
+    {"seed", CLI_COUNT, &seed, "N", "random seed (default: the recipe's)"},
     {"set", CLI_TEXTS, &set, "KEY=VALUE", "a key of the recipe, such as augment.mixup=0.8; may be repeated"},
     {0},
 };
@@ -23,9 +24,10 @@ static const cli_usage usage = {
     .verb = "data show",
     .arguments = "[DATA]",
     .options = options,
-    .text = "Writes the first training pictures of a run as it would see them: cropped, flipped, changed by\n"
-            "RandAugment, erased, mixed by mixup and cutmix. Prints a line for each with its classes. DATA is a\n"
-            "folder or what mhla data fetched; default: the recipe's.\n",
+    .text =
+        "Writes the first training images of a recipe after augmentation (crop, flip, RandAugment, erasing, mixup,\n"
+        "cutmix), and prints the classes of each image. DATA is a folder or the name of a dataset of mhla data\n"
+        "(default: the recipe's).\n",
 };
 
 static void print_labels(void *user, const mhla_preview_picture *p) {
@@ -48,7 +50,7 @@ int data_show(int argc, char **argv) {
     int given;
     const char *settings[sizeof set.text / sizeof *set.text + OWN];
     char source[4200], number[40];
-    const int code = cli_parse(&usage, argc, argv, &given);
+    int code = cli_parse(&usage, argc, argv, &given);
     if (code >= 0) return code;
     if (given > 1) return cli_wrong(usage.verb, "\"%s\" is not expected", argv[1]);
     if (out == NULL) return cli_wrong(usage.verb, "--out is missing");
@@ -69,8 +71,10 @@ int data_show(int argc, char **argv) {
         snprintf(number, sizeof number, "seed=%lld", (long long)seed);
         settings[n++] = number;
     }
+    char path[4096];
+    if (recipe && (code = recipe_find(usage.verb, path, recipe)) >= 0) return code;
     const mhla_status status =
-        mhla_train_preview(out, recipe, settings, n, count, (int)columns, print_labels, &columns);
+        mhla_train_preview(out, recipe ? path : NULL, settings, n, count, (int)columns, print_labels, &columns);
     if (status == MHLA_OK) return CLI_OK;
     cli_failed(usage.verb, status);
     return status == MHLA_EINVAL ? CLI_USAGE : CLI_FAILED; /* a file's is MHLA_EDATA */

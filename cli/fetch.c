@@ -17,7 +17,7 @@ volatile sig_atomic_t fetch_interrupted;
 
 /* ---- Tools ---- */
 
-/* The last error that a tool told of (pip: "ERROR: ...", apt-get: "E: ..."), or else its last line. It may hold what a server sent: of its characters only plain ones reach the terminal. */
+/* The last error that a tool reported (pip: "ERROR: ...", apt-get: "E: ..."), or else its last line. It may hold what a server sent: of its characters only plain ones reach the terminal. */
 static void show_log(const char *path) {
     char line[200], last[200] = "";
     int begins = 1, found = 0;
@@ -36,6 +36,15 @@ static void show_log(const char *path) {
     for (char *c = last; *c; c++)
         if (*c < 0x20 || *c > 0x7e) *c = '?';
     if (*last) fprintf(stderr, "  %s\n", last);
+}
+
+static int log_says(const char *path, const char *text) {
+    char line[1024];
+    int found = 0;
+    FILE *log = fopen(path, "re");
+    while (log && !found && fgets(line, sizeof line, log)) found = strstr(line, text) != NULL;
+    if (log) fclose(log);
+    return found;
 }
 
 static void run_child(const char *folder, const char *log, char *const *command) {
@@ -70,7 +79,12 @@ int fetch_run(const char *folder, const char *what, char *const *command) {
     if (fetch_interrupted) return 0;
     if (WIFEXITED(code) && WEXITSTATUS(code) == 0) return 1;
     if (WIFEXITED(code) && WEXITSTATUS(code) == 127) {
-        fprintf(stderr, "mhla data: %s is not on this machine\n", command[0]);
+        if (strcmp(command[0], "python3") == 0)
+            fprintf(stderr, "mhla data: python3 is missing: apt-get install python3-pip\n"); /* it brings python3 */
+        else
+            fprintf(stderr, "mhla data: %s is missing on this machine\n", command[0]);
+    } else if (log_says(log, "No module named pip")) {
+        fprintf(stderr, "mhla data: python3-pip is missing: apt-get install python3-pip\n");
     } else {
         fprintf(stderr, "mhla data: %s failed:\n", command[0]);
         show_log(log);

@@ -1,16 +1,23 @@
 #!/bin/sh
-# setup.sh GROUP: finds what the make target GROUP needs, says what is missing and installs it from Debian's packages.
-# Installs nothing else and touches nothing outside the tree where all is there. Missing means "does not work", not
-# "is not a package": a cmake from elsewhere is as good.
+# setup.sh GROUP: finds what the make target GROUP needs, prints what is missing and installs it from Debian's packages.
+# If nothing is missing, it installs nothing. Missing means "does not work", not "is not a package": a cmake from elsewhere
+# is as good. Some packages are optional: if they cannot be installed, a note says what will not work.
 case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 set -eu
 missing=
+optional=
 
 need() { # need PACKAGES... -- TEST...: unless the test succeeds, the packages are missing
     names=
     while [ "$1" != -- ]; do names="$names $1"; shift; done
     shift
     ("$@") >/dev/null 2>&1 || missing="$missing$names"
+}
+want() { # as need, but the target works without the packages
+    names=
+    while [ "$1" != -- ]; do names="$names $1"; shift; done
+    shift
+    ("$@") >/dev/null 2>&1 || optional="$optional$names"
 }
 have() { command -v "$1"; }
 compiles() { # compiles COMPILER INCLUDE FLAGS...: a program that includes INCLUDE compiles and links
@@ -33,6 +40,10 @@ group_build() {
     need libpcre2-dev -- compiles "${CC:-cc}" pcre2.h -DPCRE2_CODE_UNIT_WIDTH=8 -lpcre2-8
     need libutf8proc-dev -- compiles "${CC:-cc}" utf8proc.h -lutf8proc
     need liblapack3 -- compiles "${CC:-cc}" stdio.h -l:liblapack.so.3 # loaded at run time, when it is needed
+}
+group_run() { # what is typed after `make demo` and `make install`
+    group_build
+    want python3-pip -- python3 -m pip --version # `mhla data smollm2`, cifar10-test and inception
 }
 group_test() {
     group_build
@@ -73,21 +84,26 @@ group_check_slow() {
 
 group=${1:-build}
 case $group in
-build | test | python | lint | fuzz | conformance | docs | check-slow) group=group_$(echo "$group" | tr - _) ;;
-*) echo "usage: scripts/setup.sh [build|test|python|lint|fuzz|conformance|docs|check-slow]" >&2; exit 2 ;;
+build | run | test | python | lint | fuzz | conformance | docs | check-slow) group=group_$(echo "$group" | tr - _) ;;
+*) echo "usage: scripts/setup.sh [build|run|test|python|lint|fuzz|conformance|docs|check-slow]" >&2; exit 2 ;;
 esac
 $group
-[ -n "$missing" ] || exit 0
+[ -n "$missing$optional" ] || exit 0
 
-packages=$(printf '%s\n' $missing | sort -u | tr '\n' ' ')
+required=$missing
+packages=$(printf '%s\n' $missing $optional | sort -u | tr '\n' ' ')
 packages=${packages% }
 by_hand() {
+    if [ -z "$required" ]; then
+        echo "mhla: $1; \`mhla data\` needs $packages for some datasets: apt-get install $packages" >&2
+        exit 0
+    fi
     echo "mhla: $1; please install these packages, then try again:" >&2
     echo "    sudo apt-get update && sudo apt-get install -y --no-install-recommends $packages" >&2
     exit 1
 }
 echo "missing here: $packages"
-command -v apt-get >/dev/null || by_hand "this is no Debian"
+command -v apt-get >/dev/null || by_hand "this is not Debian"
 root=
 if [ "$(id -u)" -ne 0 ]; then
     command -v sudo >/dev/null && sudo -v || by_hand "only root may install, and sudo does not work"
@@ -102,5 +118,6 @@ trap 'rm -f "$log"' EXIT
     by_hand "apt-get failed"
 }
 missing=
+optional=
 $group
 [ -z "$missing" ] || by_hand "still missing after installing (does an older one come first in PATH?):$missing"

