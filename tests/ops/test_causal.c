@@ -264,7 +264,8 @@ static void assert_same(const causal_case *p, const causal_result *a, const caus
     assert_memory_equal(a->dinitial, b->dinitial, (size_t)p->state0 * 4);
 }
 
-/* The number of threads changes no bit, whether units are whole or split. */
+/* The number of threads changes no bit, whether units are whole or shared by a crew, whose groups are larger where summaries are
+ * (here of 100 x 120), chunks leave a window or not, and sequences end at different groups. */
 static void test_threads(void **state) {
     (void)state;
     static const causal_options list[] = {
@@ -273,6 +274,10 @@ static void test_threads(void **state) {
         {.T = 600, .C = 140, .K = 20, .V = 24, .H = 2, .G = 1, .batch = 1, .normed = 1},
         {.T = 600, .C = 64, .K = 20, .V = 24, .H = 1, .G = 1, .batch = 1, .linear = 1},
         {.T = 600, .C = 16, .K = 20, .V = 24, .H = 5, .G = 5, .batch = 1, .packed = 5},
+        {.T = 600, .C = 16, .K = 100, .V = 120, .H = 3, .G = 3, .batch = 1, .normed = 1, .past = 8},
+        {.T = 600, .C = 16, .K = 100, .V = 120, .H = 2, .G = 1, .batch = 1, .clamp = 1, .M = 5, .past = 24},
+        {.T = 600, .C = 16, .K = 100, .V = 120, .H = 4, .G = 2, .batch = 1, .clamp = 1, .M = 64, .per_head = 1},
+        {.T = 600, .C = 300, .K = 100, .V = 120, .H = 3, .G = 3, .batch = 1, .normed = 1, .past = 70, .packed = 4},
     };
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
         rng r = {40 + i};

@@ -22,6 +22,7 @@ typedef struct backward_job {
     int64_t first;
     mhla_buffers *buffers; /* [threads] */
     head_memory *memory;   /* [threads * team] */
+    float **P;             /* [heads that are split]: mixtures, then dS; [M][ld] */
     float *dmix;           /* [heads][M*M]: summed over batch (and heads) at the end, in order */
 } backward_job;
 
@@ -190,7 +191,7 @@ static void queries(const mhla_head *x, const mhla_buffers *buf, const head_memo
 /* The `released` denominator reads the queries of every block: den_{i,w} = scale sum_b m[i,b] dots[b,w] + eps with
  * dots[b,w] = q~_{b,w}.z_b. With dd the gradient of the sum:
  *   dc = m^T dd,  dq~_{b,w} += dc[b,w] z_b,  dm[i,b] += sum_w dd[i,w] dots[b,w]   (dz_b follows in keys()). */
-static void released_queries(const mhla_head *x, const head_memory *m) {
+static void released_mix(const mhla_head *x, const head_memory *m) {
     const mhla_geometry *g = x->g;
     mhla_panels pn;
     x->run->kernels->panels(&pn, (int)g->max_block);
@@ -201,21 +202,25 @@ static void released_queries(const mhla_head *x, const head_memory *m) {
                      .store = MHLA_STORE_SET,
                      .c = m->dc,
                      .c_row = g->ldn});
-    for (int64_t b = 0; b < g->M; b++)
-        store_query_den(x, mhla_head_begin(x, b), (int)g->max_block, m->dc + b * g->ldn, m->S + b * g->ld + g->z,
-                        x->run->call.q2 == NULL);
+}
+static void released_queries(const mhla_head *x, const head_memory *m, int64_t b) {
+    const mhla_geometry *g = x->g;
+    store_query_den(x, mhla_head_begin(x, b), (int)g->max_block, m->dc + b * g->ldn, m->S + b * g->ld + g->z,
+                    x->run->call.q2 == NULL);
 }
 
-/* Rows i0 .. i1-1. */
-static void mix_gradient(const mhla_head *x, const head_memory *m, float *dmix, int64_t i0, int64_t i1) {
+/* Rows i0 .. i1-1, columns b0 .. b1-1. */
+static void mix_gradient(const mhla_head *x, const head_memory *m, float *dmix, int64_t i0, int64_t i1, int64_t b0,
+                         int64_t b1) {
     enum { SLAB = 1024 }; /* floats of each summary at a time, so that a tile's rows stay in L1 */
     const mhla_geometry *g = x->g;
     for (int64_t at = 0; at < g->used; at += SLAB) /* dm[i,b] = <dS'_i, S_b> + <dz'_i, z_b> */
-        x->run->kernels->dots(dmix + i0 * g->M, g->M, m->D + i0 * g->ld + at, g->ld, (int)(i1 - i0), m->S + at, g->ld,
-                              (int)g->M, g->used - at < SLAB ? g->used - at : SLAB, at > 0);
+        x->run->kernels->dots(dmix + i0 * g->M + b0, g->M, m->D + i0 * g->ld + at, g->ld, (int)(i1 - i0),
+                              m->S + b0 * g->ld + at, g->ld, (int)(b1 - b0),
+                              g->used - at < SLAB ? g->used - at : SLAB, at > 0);
     if (g->released)
-        x->run->kernels->dots(dmix + i0 * g->M, g->M, m->dd + i0 * g->ldn, g->ldn, (int)(i1 - i0), m->dens.dots, g->ldn,
-                              (int)g->M, g->ldn, 1);
+        x->run->kernels->dots(dmix + i0 * g->M + b0, g->M, m->dd + i0 * g->ldn, g->ldn, (int)(i1 - i0),
+                              m->dens.dots + b0 * g->ldn, g->ldn, (int)(b1 - b0), g->ldn, 1);
 }
 
 /* One key block: dv = k~ dS, dk~ = v dS^T + dz, from dS = dS_b^T, dz_b and its transpose t. */
@@ -289,21 +294,24 @@ static void step_summaries(const mhla_head *x, const mhla_buffers *buf, const he
 }
 
 /* Groups of blocks, for the heads of a team: x, buf, m [team]. Each head's mixtures lie in its part of P. */
-static void query_group(const mhla_head *x, const mhla_buffers *buf, const head_memory *m, int team, int64_t group,
-                        int64_t groups) {
+static void query_group(const mhla_head *x, const mhla_buffers *buf, const head_memory *m, int team, int64_t group) {
     const mhla_geometry *g = x->g;
-    const int64_t i0 = group * g->M / groups, i1 = (group + 1) * g->M / groups;
+    const int64_t i0 = group * g->M / g->groups, i1 = (group + 1) * g->M / g->groups;
     for (int j = 0; j < team; j++) mhla_head_mix(&x[j], &buf[j], m[j].S, i0, i1);
     for (int64_t i = i0; i < i1; i++)
         for (int j = 0; j < team; j++)
             queries(&x[j], &buf[j], &m[j], i, buf[j].P + (i - i0) * g->ld, m[j].D + i * g->ld);
 }
 
-static void key_group(const mhla_head *x, const mhla_buffers *buf, const head_memory *m, int team, int64_t group,
-                      int64_t groups) {
+static void key_block(const mhla_head *x, const mhla_buffers *buf, const head_memory *m, int64_t block, float *dS) {
+    if (x->run->grads.dv) x->run->kernels->transpose_panels(buf->t, &x->g->pv, dS, &x->g->pk);
+    keys(x, buf, m, block, dS, buf->t);
+}
+
+static void key_group(const mhla_head *x, const mhla_buffers *buf, const head_memory *m, int team, int64_t group) {
     const mhla_geometry *g = x->g;
     const mhla_kernels *kernels = x->run->kernels;
-    const int64_t b0 = group * g->M / groups, b1 = (group + 1) * g->M / groups;
+    const int64_t b0 = group * g->M / g->groups, b1 = (group + 1) * g->M / g->groups;
     mhla_panels flat;
     kernels->panels(&flat, (int)g->used);
     for (int j = 0; j < team; j++)
@@ -316,16 +324,15 @@ static void key_group(const mhla_head *x, const mhla_buffers *buf, const head_me
                          .c = buf[j].P,
                          .c_row = g->ld});
     for (int64_t b = b0; b < b1; b++)
-        for (int j = 0; j < team; j++) {
-            float *dS = buf[j].P + (b - b0) * g->ld;
-            if (x->run->grads.dv) kernels->transpose_panels(buf[j].t, &g->pv, dS, &g->pk);
-            keys(&x[j], &buf[j], &m[j], b, dS, buf[j].t);
-        }
+        for (int j = 0; j < team; j++) key_block(&x[j], &buf[j], &m[j], b, buf[j].P + (b - b0) * g->ld);
 }
 
 static void between(const mhla_head *x, const head_memory *m, float *dmix) {
-    if (x->g->released) released_queries(x, m);
-    if (x->run->grads.dmix) mix_gradient(x, m, dmix, 0, x->g->M);
+    if (x->g->released) {
+        released_mix(x, m);
+        for (int64_t b = 0; b < x->g->M; b++) released_queries(x, m, b);
+    }
+    if (x->run->grads.dmix) mix_gradient(x, m, dmix, 0, x->g->M, 0, x->g->M);
 }
 
 static int wants_keys(const mhla_run *run) { return run->grads.dk || run->grads.dv || run->grads.dk2; }
@@ -350,10 +357,10 @@ static void whole_mhla(const mhla_head *x, const mhla_buffers *buf, const head_m
     for (int64_t b = 0; b < g->M; b++)
         for (int j = 0; j < team; j++) step_summaries(&x[j], &buf[j], &m[j], b);
     for (int j = 0; j < team; j++) prepare_released(&x[j], &buf[j], &m[j]);
-    for (int64_t group = 0; group < g->groups; group++) query_group(x, buf, m, team, group, g->groups);
+    for (int64_t group = 0; group < g->groups; group++) query_group(x, buf, m, team, group);
     for (int j = 0; j < team; j++) between(&x[j], &m[j], dmix + j * g->M * g->M);
     if (!wants_keys(x->run)) return;
-    for (int64_t group = 0; group < g->groups; group++) key_group(x, buf, m, team, group, g->groups);
+    for (int64_t group = 0; group < g->groups; group++) key_group(x, buf, m, team, group);
 }
 
 /* Linear attention: every query reads the sum of the summaries, every key the sum of the gradients. */
@@ -408,7 +415,7 @@ typedef struct split_task {
     mhla_buffers buf;
     const head_memory *m;
     int64_t part;
-    float *dmix;
+    float *P, *dmix;
 } split_task;
 
 static split_task split(const backward_job *job, int64_t task, int64_t parts, int worker) {
@@ -417,49 +424,78 @@ static split_task split(const backward_job *job, int64_t task, int64_t parts, in
                         .buf = with_dens(&job->buffers[worker], &job->memory[i]),
                         .m = &job->memory[i],
                         .part = task % parts,
+                        .P = job->P[i],
                         .dmix = job->dmix + (job->first + i) * job->g.M * job->g.M};
 }
 
+/* Loops over (head, block) and (head, slab of the summaries) in turn, as in the forward. */
 static void split_summaries(void *arg, int64_t task, int worker) {
     const backward_job *job = arg;
-    const split_task s = split(job, task, job->g.M, worker);
+    const mhla_geometry *g = &job->g;
+    const split_task s = split(job, task, g->M, worker);
     step_summaries(&s.x, &s.buf, s.m, s.part);
-}
-static void split_prepare(void *arg, int64_t task, int worker) {
-    const split_task s = split(arg, task, 1, worker);
-    prepare_released(&s.x, &s.buf, s.m);
-}
-static void split_queries(void *arg, int64_t task, int worker) {
-    const backward_job *job = arg;
-    const split_task s = split(job, task, job->g.parts, worker);
-    query_group(&s.x, &s.buf, s.m, 1, s.part, job->g.parts);
-}
-static void split_released(void *arg, int64_t task, int worker) {
-    const split_task s = split(arg, task, 1, worker);
-    released_queries(&s.x, s.m);
+    if (!g->released) return;
+    memset(s.m->dd + s.part * g->ldn, 0, (size_t)g->ldn * 4); /* as in prepare_released */
+    memset(s.m->dens.dots + s.part * g->ldn, 0, (size_t)g->ldn * 4);
+    mhla_head_released_dots(&s.x, &s.buf, s.part, s.m->S + s.part * g->ld + g->z);
 }
 static void split_mix(void *arg, int64_t task, int worker) {
     const backward_job *job = arg;
-    const int64_t parts = job->g.parts, M = job->g.M;
-    const split_task s = split(job, task, parts, worker);
-    mix_gradient(&s.x, s.m, s.dmix, s.part * M / parts, (s.part + 1) * M / parts);
+    const mhla_geometry *g = &job->g;
+    const split_task s = split(job, task, g->slabs + g->released, worker);
+    if (s.part == g->slabs)
+        mhla_head_released_mix(&s.x, &s.buf);
+    else
+        mhla_head_mix_slab(&s.x, s.P, s.m->S, s.part, 0);
+}
+static void split_queries(void *arg, int64_t task, int worker) {
+    const backward_job *job = arg;
+    const split_task s = split(job, task, job->g.M, worker);
+    queries(&s.x, &s.buf, s.m, s.part, s.P + s.part * job->g.ld, s.m->D + s.part * job->g.ld);
+}
+
+/* What all queries have left: tiles of dmix, then slabs of dS, then the mixture of `released`. */
+enum { TILE_ROWS = 12, TILE_COLUMNS = 16 };
+static int64_t tile_columns(const mhla_geometry *g) { return (g->M + TILE_COLUMNS - 1) / TILE_COLUMNS; }
+static int64_t tiles(const backward_job *job) {
+    const int64_t M = job->g.M;
+    return job->run->grads.dmix ? (M + TILE_ROWS - 1) / TILE_ROWS * tile_columns(&job->g) : 0;
+}
+static int64_t key_slabs(const backward_job *job) { return wants_keys(job->run) ? job->g.slabs : 0; }
+static void split_between(void *arg, int64_t task, int worker) {
+    const backward_job *job = arg;
+    const int64_t M = job->g.M, first = tiles(job), slabs = key_slabs(job);
+    const split_task s = split(job, task, first + slabs + job->g.released, worker);
+    if (s.part < first) {
+        const int64_t i = s.part / tile_columns(&job->g) * TILE_ROWS, b = s.part % tile_columns(&job->g) * TILE_COLUMNS;
+        mix_gradient(&s.x, s.m, s.dmix, i, i + TILE_ROWS < M ? i + TILE_ROWS : M, b,
+                     b + TILE_COLUMNS < M ? b + TILE_COLUMNS : M);
+    } else if (s.part < first + slabs) {
+        mhla_head_mix_slab(&s.x, s.P, s.m->D, s.part - first, 1);
+    } else {
+        released_mix(&s.x, s.m);
+    }
 }
 static void split_keys(void *arg, int64_t task, int worker) {
     const backward_job *job = arg;
-    const split_task s = split(job, task, job->g.parts, worker);
-    key_group(&s.x, &s.buf, s.m, 1, s.part, job->g.parts);
+    const split_task s = split(job, task, job->g.M, worker);
+    if (job->g.released) released_queries(&s.x, s.m, s.part);
+    if (wants_keys(job->run)) key_block(&s.x, &s.buf, s.m, s.part, s.P + s.part * job->g.ld);
 }
 
-/* dmix (=, +=) the heads' parts, in order of batch, then of heads where the matrix is shared. */
-static void reduce_dmix(const backward_job *job) {
+/* dmix (=, +=) the heads' parts, in order of batch, then of heads where the matrix is shared; a slice of the matrix to a task. */
+enum { SLICE = 8192 };
+static void reduce_task(void *arg, int64_t task, int worker) {
+    (void)worker;
+    const backward_job *job = arg;
     const mhla_run *run = job->run;
-    float *out = run->grads.dmix;
-    if (out == NULL) return;
     const int64_t size = job->g.M * job->g.M, H = run->plan->d.heads, heads = run->call.batch * H;
-    const int64_t matrices = run->plan->d.mix_per_head ? H : 1;
-    if (!run->grads.accumulate) memset(out, 0, (size_t)(matrices * size) * sizeof *out);
+    const int64_t matrices = run->plan->d.mix_per_head ? H : 1, at = task * SLICE;
+    const int64_t n = size - at < SLICE ? size - at : SLICE;
+    float *out = run->grads.dmix + at;
+    for (int64_t i = 0; i < matrices && !run->grads.accumulate; i++) memset(out + i * size, 0, (size_t)n * sizeof *out);
     for (int64_t i = 0; i < heads; i++)
-        run->kernels->axpy(out + (matrices > 1 ? i % H : 0) * size, 1.0f, job->dmix + i * size, size);
+        run->kernels->axpy(out + (matrices > 1 ? i % H : 0) * size, 1.0f, job->dmix + i * size + at, n);
 }
 
 static backward_job make_backward(const mhla_run *run, mhla_carver *w) {
@@ -469,9 +505,15 @@ static backward_job make_backward(const mhla_run *run, mhla_carver *w) {
     job.buffers = mhla_carve(w, (size_t)threads * sizeof *job.buffers);
     job.memory = mhla_carve(w, (size_t)(threads * g->team) * sizeof *job.memory);
     job.dmix = mhla_carve_floats(w, g->linear ? 0 : run->call.batch * run->plan->d.heads * g->M * g->M);
+    job.P = mhla_carve(w, (size_t)threads * sizeof *job.P);
+    const int64_t left = g->linear ? 0 : run->call.batch * run->plan->d.heads % threads;
     for (int i = 0; i < threads; i++) {
         const mhla_buffers own = mhla_bidirectional_buffers(w, g, 1);
-        if (w->base) job.buffers[i] = own;
+        float *P = i < left ? mhla_carve_floats(w, g->M * g->ld + 16) : NULL;
+        if (w->base) {
+            job.buffers[i] = own;
+            job.P[i] = P;
+        }
     }
     for (int i = 0; i < threads * g->team; i++) {
         head_memory m = {0};
@@ -507,12 +549,11 @@ mhla_status mhla_bidirectional_backward(const mhla_run *run) {
     job.first = whole;
     if (left > 0) {
         mhla_parallel(context, left * g->M, split_summaries, &job);
-        if (g->released) mhla_parallel(context, left, split_prepare, &job);
-        mhla_parallel(context, left * g->parts, split_queries, &job);
-        if (g->released) mhla_parallel(context, left, split_released, &job);
-        if (run->grads.dmix) mhla_parallel(context, left * g->parts, split_mix, &job);
-        if (wants_keys(run)) mhla_parallel(context, left * g->parts, split_keys, &job);
+        mhla_parallel(context, left * (g->slabs + g->released), split_mix, &job);
+        mhla_parallel(context, left * g->M, split_queries, &job);
+        mhla_parallel(context, left * (tiles(&job) + key_slabs(&job) + g->released), split_between, &job);
+        if (wants_keys(run) || g->released) mhla_parallel(context, left * g->M, split_keys, &job);
     }
-    reduce_dmix(&job);
+    if (run->grads.dmix) mhla_parallel(context, (g->M * g->M + SLICE - 1) / SLICE, reduce_task, &job);
     return MHLA_OK;
 }

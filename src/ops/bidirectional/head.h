@@ -18,7 +18,7 @@ typedef struct mhla_geometry {
     int64_t z, used, ld;    /* a summary: S panelled [K][V] (backward: [V][K]), z at `z`, `used` floats, `ld` apart */
     int team;               /* heads that go together */
     int64_t group, groups;  /* mixture rows made at a time */
-    int64_t parts;          /* the same of heads that are split among threads: there are `parts` groups of fewer rows */
+    int64_t slabs;          /* of heads that are split among threads: parts of a summary that are mixed one by one */
 } mhla_geometry;
 
 /* Scratch memory of one thread. n = piece tokens. */
@@ -53,8 +53,13 @@ mhla_pack mhla_head_pack(const mhla_head *x, float *dst, const void *src, const 
 void mhla_head_keys(const mhla_head *x, const mhla_buffers *buf, int64_t at, int n, float *z);
 void mhla_head_queries(const mhla_head *x, const mhla_buffers *buf, int64_t at, int n, const float *zm);
 void mhla_head_released(const mhla_head *x, const mhla_buffers *buf, const float *S);
+/* Its two steps: of one block, whose z it reads, and after all of them. */
+void mhla_head_released_dots(const mhla_head *x, const mhla_buffers *buf, int64_t block, const float *z);
+void mhla_head_released_mix(const mhla_head *x, const mhla_buffers *buf);
 void mhla_head_row_scale(const mhla_head *x, float *row_scale, const float *den, int n);
 void mhla_head_mix(const mhla_head *x, const mhla_buffers *buf, const float *S, int64_t i0, int64_t i1);
+/* Slab `slab` of P_i = sum_b m[i,b] S_b for all rows i; `turned`: of sum_b m[b,i] S_b. P, S [M][ld] */
+void mhla_head_mix_slab(const mhla_head *x, float *P, const float *S, int64_t slab, int turned);
 
 /* bf16.c */
 void mhla_head_panels_bf16(mhla_panels *p, int n);

@@ -8,6 +8,7 @@ enum {
     LINEAR_BLOCK = 1024,  /* tokens of linear attention that are summed before they join the total */
     GROUP_BYTES = 400000, /* mixtures made at a time: most of a small L2 */
     TEAM_BYTES = 2000000, /* summaries of the heads that go together */
+    SLAB = 512            /* floats of a summary that are mixed at a time where threads share a head */
 };
 
 static int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
@@ -52,10 +53,7 @@ mhla_geometry mhla_bidirectional_geometry(const mhla_run *run, int backward) {
     if (g.rows > 64 && g.group < 36) g.group = 36;
     if (g.group > g.rows) g.group = g.rows;
     g.groups = (g.rows + g.group - 1) / g.group;
-    /* heads that no thread takes whole: two parts for each thread, as far as there are rows */
-    const int64_t left = run->call.batch * d->heads % run->threads;
-    const int64_t wanted = left ? (2 * run->threads + left - 1) / left : 0;
-    g.parts = wanted < g.groups ? g.groups : wanted < g.rows ? wanted : g.rows;
+    g.slabs = (g.used + SLAB - 1) / SLAB;
     g.normalised = d->denominator != MHLA_DEN_NONE;
     g.released = d->denominator == MHLA_DEN_RELEASED;
     return g;
@@ -174,22 +172,24 @@ void mhla_head_queries(const mhla_head *x, const mhla_buffers *buf, int64_t at, 
 }
 
 /* `released`: dots[b][w] = q~_{b,w} . z_b for all blocks, then den[i][w] = sum_b m[i,b] dots[b][w]. */
-void mhla_head_released(const mhla_head *x, const mhla_buffers *buf, const float *S) {
+void mhla_head_released_dots(const mhla_head *x, const mhla_buffers *buf, int64_t block, const float *z) {
     const mhla_geometry *g = x->g;
     const mhla_call *c = &x->run->call;
+    const int64_t begin = mhla_head_begin(x, block);
+    for (int64_t w = 0; w < g->max_block; w += g->piece) {
+        const int n = (int)(g->max_block - w < g->piece ? g->max_block - w : g->piece);
+        mhla_pack p = c->q2 ? mhla_head_pack(x, buf->q, c->q2, &c->q2_strides, begin + w, n, 0)
+                            : mhla_head_pack(x, buf->q, x->run->q, &c->q, begin + w, n, 0);
+        p.z = z;
+        p.den = buf->dots + block * g->ldn + w;
+        x->run->kernels->pack(&p);
+    }
+}
+
+void mhla_head_released_mix(const mhla_head *x, const mhla_buffers *buf) {
+    const mhla_geometry *g = x->g;
     mhla_panels pn;
     x->run->kernels->panels(&pn, (int)g->max_block);
-    for (int64_t b = 0; b < g->M; b++) {
-        const int64_t begin = mhla_head_begin(x, b);
-        for (int64_t w = 0; w < g->max_block; w += g->piece) {
-            const int n = (int)(g->max_block - w < g->piece ? g->max_block - w : g->piece);
-            mhla_pack p = c->q2 ? mhla_head_pack(x, buf->q, c->q2, &c->q2_strides, begin + w, n, 0)
-                                : mhla_head_pack(x, buf->q, x->run->q, &c->q, begin + w, n, 0);
-            p.z = S + b * g->ld + g->z;
-            p.den = buf->dots + b * g->ldn + w;
-            x->run->kernels->pack(&p);
-        }
-    }
     x->run->kernels->gemm(
         &(mhla_gemm){.m = (int)g->M,
                      .n = pn,
@@ -197,6 +197,11 @@ void mhla_head_released(const mhla_head *x, const mhla_buffers *buf, const float
                      .store = MHLA_STORE_SET,
                      .c = buf->dens,
                      .c_row = g->ldn});
+}
+
+void mhla_head_released(const mhla_head *x, const mhla_buffers *buf, const float *S) {
+    for (int64_t b = 0; b < x->g->M; b++) mhla_head_released_dots(x, buf, b, S + b * x->g->ld + x->g->z);
+    mhla_head_released_mix(x, buf);
 }
 
 /* scale / den for n tokens; den is 1 without a denominator. */
@@ -265,12 +270,25 @@ void mhla_head_mix(const mhla_head *x, const mhla_buffers *buf, const float *S, 
                      .n_prefetch = i0 == 0 ? 2 : 0});
 }
 
+void mhla_head_mix_slab(const mhla_head *x, float *P, const float *S, int64_t slab, int turned) {
+    const mhla_geometry *g = x->g;
+    const int64_t at = slab * SLAB, M = g->M;
+    mhla_panels flat;
+    x->run->kernels->panels(&flat, (int)(g->used - at < SLAB ? g->used - at : SLAB));
+    x->run->kernels->gemm(&(mhla_gemm){
+        .m = (int)M,
+        .n = flat,
+        .f = {.k = (int)M, .a = x->mix, .a_row = turned ? 1 : M, .a_k = turned ? M : 1, .b = S + at, .b_k = g->ld},
+        .store = MHLA_STORE_SET,
+        .c = P + at,
+        .c_row = g->ld});
+}
+
 /* The outputs of one group of query blocks, for the heads of a team: x, buf [team], S [team][M][ld]. Each head's mixtures
  * lie in its part of P. */
-static void output_group(const mhla_head *x, const mhla_buffers *buf, const float *S, int team, int64_t group,
-                         int64_t groups) {
+static void output_group(const mhla_head *x, const mhla_buffers *buf, const float *S, int team, int64_t group) {
     const mhla_geometry *g = x->g;
-    const int64_t i0 = group * g->rows / groups, i1 = (group + 1) * g->rows / groups;
+    const int64_t i0 = group * g->rows / g->groups, i1 = (group + 1) * g->rows / g->groups;
     for (int j = 0; j < team; j++) mhla_head_mix(&x[j], &buf[j], S + j * g->M * g->ld, i0, i1);
     for (int64_t i = i0; i < i1; i++)
         for (int j = 0; j < team; j++) outputs(&x[j], &buf[j], i, buf[j].P + (i - i0) * g->ld);
@@ -313,6 +331,7 @@ typedef struct forward_job {
     int64_t first;         /* head of task 0 */
     mhla_buffers *buffers; /* [threads] */
     float **S;             /* [threads]: summaries of the team that a thread works on; [team][M][ld] */
+    float **P;             /* [heads that are split]: their mixtures, [M][ld]; linear attention has none */
     mhla_buffers *dens;    /* [threads * team]: `released` denominators */
 } forward_job;
 
@@ -351,38 +370,46 @@ static void whole_team(void *arg, int64_t task, int worker) {
     for (int64_t b = 0; b < g->M; b++)
         for (int j = 0; j < team; j++) summarise(&x[j], &buf[j], b, S + (j * g->M + b) * g->ld);
     for (int j = 0; j < team && g->released; j++) mhla_head_released(&x[j], &buf[j], S + j * g->M * g->ld);
-    for (int64_t group = 0; group < g->groups; group++) output_group(x, buf, S, team, group, g->groups);
+    for (int64_t group = 0; group < g->groups; group++) output_group(x, buf, S, team, group);
 }
 
-/* Heads that would leave threads idle (then there are no teams): task = (head, block), then (head) for what needs all blocks,
- * then (head, group). */
+/* Heads that would leave threads idle (then there are no teams): task = (head, block), then (head, slab of the summaries), and a
+ * task for the denominators, then (head, block) again. Slabs have all rows of the mixture, so that a product has many. */
 static void split_summaries(void *arg, int64_t task, int worker) {
     const forward_job *job = arg;
-    const int64_t i = task / job->g.M, block = task % job->g.M;
-    const mhla_head x = mhla_bidirectional_head(job->run, &job->g, job->first + i);
-    summarise(&x, &job->buffers[worker], block, job->S[i] + block * job->g.ld);
+    const mhla_geometry *g = &job->g;
+    const int64_t i = task / g->M, block = task % g->M;
+    const mhla_head x = mhla_bidirectional_head(job->run, g, job->first + i);
+    const mhla_buffers buf = with_dens(&job->buffers[worker], &job->dens[i]);
+    float *S = job->S[i] + block * g->ld;
+    summarise(&x, &buf, block, S);
+    if (g->released) mhla_head_released_dots(&x, &buf, block, S + g->z);
 }
 
-static void split_between(void *arg, int64_t i, int worker) {
+static void split_mix(void *arg, int64_t task, int worker) {
     const forward_job *job = arg;
-    const mhla_head x = mhla_bidirectional_head(job->run, &job->g, job->first + i);
+    const mhla_geometry *g = &job->g;
+    const int64_t tasks = g->slabs + g->released, i = task / tasks, slab = task % tasks;
+    const mhla_head x = mhla_bidirectional_head(job->run, g, job->first + i);
     const mhla_buffers buf = with_dens(&job->buffers[worker], &job->dens[i]);
-    if (job->g.released) mhla_head_released(&x, &buf, job->S[i]);
-    if (job->g.linear)
-        for (int64_t b = 1; b < job->g.M; b++)
-            job->run->kernels->axpy(job->S[i], 1.0f, job->S[i] + b * job->g.ld, job->g.used);
+    if (slab == g->slabs) {
+        mhla_head_released_mix(&x, &buf);
+    } else if (g->linear) {
+        const int64_t at = slab * SLAB, n = g->used - at < SLAB ? g->used - at : SLAB;
+        for (int64_t b = 1; b < g->M; b++)
+            job->run->kernels->axpy(job->S[i] + at, 1.0f, job->S[i] + b * g->ld + at, n);
+    } else {
+        mhla_head_mix_slab(&x, job->P[i], job->S[i], slab, 0);
+    }
 }
 
 static void split_outputs(void *arg, int64_t task, int worker) {
     const forward_job *job = arg;
     const mhla_geometry *g = &job->g;
-    const int64_t tasks = g->linear ? g->M : g->parts, i = task / tasks;
+    const int64_t i = task / g->M, block = task % g->M;
     const mhla_head x = mhla_bidirectional_head(job->run, g, job->first + i);
     const mhla_buffers buf = with_dens(&job->buffers[worker], &job->dens[i]);
-    if (g->linear)
-        outputs(&x, &buf, task % tasks, job->S[i]);
-    else
-        output_group(&x, &buf, job->S[i], 1, task % tasks, tasks);
+    outputs(&x, &buf, block, g->linear ? job->S[i] : job->P[i] + block * g->ld);
 }
 
 /* Carves everything; with a counting carver this is the size of the workspace. */
@@ -390,16 +417,20 @@ static forward_job make_forward(const mhla_run *run, mhla_carver *w) {
     forward_job job = {.run = run, .g = mhla_bidirectional_geometry(run, 0)};
     const mhla_geometry *g = &job.g;
     const int threads = run->threads;
-    const int split = run->call.batch * run->plan->d.heads % threads != 0; /* then linear needs its blocks one by one */
+    const int64_t left = run->call.batch * run->plan->d.heads % threads;
+    const int split = left != 0; /* then linear needs its blocks one by one */
     job.buffers = mhla_carve(w, (size_t)threads * sizeof *job.buffers);
     job.S = mhla_carve(w, (size_t)threads * sizeof *job.S);
+    job.P = mhla_carve(w, (size_t)threads * sizeof *job.P);
     job.dens = mhla_carve(w, (size_t)(threads * g->team) * sizeof *job.dens);
     for (int i = 0; i < threads; i++) {
         const mhla_buffers own = mhla_bidirectional_buffers(w, g, 0);
         float *S = mhla_carve_floats(w, g->team * (g->linear && !split ? 1 : g->M) * g->ld + 16);
+        float *P = i < left && !g->linear ? mhla_carve_floats(w, g->M * g->ld + 16) : NULL;
         if (w->base) {
             job.buffers[i] = own;
             job.S[i] = S;
+            job.P[i] = P;
         }
         for (int j = 0; j < g->team; j++) {
             mhla_buffers dens = {0};
@@ -428,8 +459,9 @@ mhla_status mhla_bidirectional_forward(const mhla_run *run) {
     job.first = whole;
     const int64_t left = heads - whole;
     if (left == 0) return MHLA_OK;
-    mhla_parallel(context, left * job.g.M, split_summaries, &job);
-    if (job.g.released || job.g.linear) mhla_parallel(context, left, split_between, &job);
-    mhla_parallel(context, left * (job.g.linear ? job.g.M : job.g.parts), split_outputs, &job);
+    const mhla_geometry *g = &job.g;
+    mhla_parallel(context, left * g->M, split_summaries, &job);
+    mhla_parallel(context, left * (g->slabs + g->released), split_mix, &job);
+    mhla_parallel(context, left * g->M, split_outputs, &job);
     return MHLA_OK;
 }

@@ -10,7 +10,7 @@
 
 #include "ops/causal/backward.h"
 
-enum { PIECES = 16, COLUMNS = 32 }; /* pieces of a task; chunks of a dmix task */
+enum { ROWS = 12, COLUMNS = 32 }; /* of a task of dmix: chunks of the group where threads share it, and of the list */
 
 typedef struct job {
     mhla_causal_work w;
@@ -20,18 +20,14 @@ typedef struct job {
     int slots;                  /* units between two reductions of dmix */
     float *dmix;                /* [slots][mixes][M,M] or NULL */
     int64_t first;              /* unit number of task 0 */
-    mhla_causal_loop loop;
-    mhla_back_unit *now;
+    mhla_causal_crew crew;
+    int64_t *starts;     /* [units + 1], of the crew */
+    mhla_back_unit *now; /* [crew.units] */
 } job;
 
 /* ---- Workspace ---- */
 
 static int64_t unit_count(const mhla_run *run) { return mhla_seq_count(&run->call) * run->plan->d.kv_heads; }
-
-static int64_t whole_units(const mhla_causal_work *w) {
-    const int64_t n = unit_count(w->run), threads = w->run->threads;
-    return w->longest < 4 * (int64_t)w->block ? n : n / threads * threads;
-}
 
 /* Blocks of `tokens` tokens after `past`. */
 static int64_t count_blocks(const mhla_causal_work *w, int64_t tokens) {
@@ -60,6 +56,7 @@ static void carve_unit(mhla_carver *c, const mhla_causal_work *w, mhla_back_unit
         u->Dc[r] = (mhla_summary_list){dc, chunks};
     }
     u->diagonal = mhla_carve_floats(c, (int64_t)w->group * w->ratio);
+    u->dots = mhla_carve_floats(c, w->running ? (int64_t)w->group * w->mixes : 0);
     u->products = mhla_carve_floats(c, (int64_t)w->mixes * (w->group + 1) * (w->cap > w->group ? w->cap : w->group));
     u->W = mhla_carve_floats(c, (int64_t)w->mixes * w->group * ((most > chunks ? most : chunks) + w->group));
     u->T = mhla_carve_floats(c, (w->group + 1) * w->P_row);
@@ -81,15 +78,17 @@ static void carve_scratch(mhla_carver *c, const mhla_causal_work *w, mhla_back_s
     b->dS = mhla_carve_floats(c, (int64_t)w->shape.K * w->Vw);
 }
 
-static void carve(mhla_carver *c, job *j, const mhla_run *run) {
-    mhla_causal_work_make(&j->w, run, 1);
+/* crew 0: for whole units */
+static void carve(mhla_carver *c, job *j, const mhla_run *run, int64_t crew) {
+    mhla_causal_work_make(&j->w, run, 1, crew);
     const mhla_causal_work *w = &j->w;
-    const int64_t whole = whole_units(w), all = unit_count(run);
+    const int64_t all = unit_count(run);
     j->workers = run->threads;
-    j->units = whole > 0 ? j->workers : 1;
-    j->slots = (int)(all < 4 * j->workers ? all : 4 * j->workers);
+    j->units = crew ? (int)crew : j->workers;
+    j->slots = crew ? (int)crew : (int)(all < 4 * j->workers ? all : 4 * j->workers);
     j->unit = mhla_carve(c, (size_t)j->units * sizeof *j->unit);
     j->scratch = mhla_carve(c, (size_t)j->workers * sizeof *j->scratch);
+    j->starts = mhla_carve(c, (size_t)(j->units + 1) * sizeof *j->starts);
     j->dmix = run->plan->d.kind == MHLA_KIND_LINEAR_CAUSAL
                   ? NULL
                   : mhla_carve_floats(c, (int64_t)j->slots * w->mixes * w->M * w->M);
@@ -99,11 +98,14 @@ static void carve(mhla_carver *c, job *j, const mhla_run *run) {
     for (int i = 0; i < j->workers; i++) carve_scratch(c, w, c->base ? &j->scratch[i] : &scratch);
 }
 
+/* Whole units and crews have the same memory, one after the other. */
 size_t mhla_causal_backward_workspace(const mhla_run *run) {
-    mhla_carver c = {0};
+    const int64_t all = unit_count(run), whole = mhla_causal_whole_units(run);
+    mhla_carver wholes = {0}, crews = {0};
     job j;
-    carve(&c, &j, run);
-    return c.used;
+    if (whole > 0) carve(&wholes, &j, run, 0);
+    if (whole < all) carve(&crews, &j, run, mhla_causal_crew_size(run, all - whole));
+    return wholes.used > crews.used ? wholes.used : crews.used;
 }
 
 mhla_status mhla_causal_check_grads(const mhla_run *run) {
@@ -138,21 +140,6 @@ static void products(const mhla_causal_work *w, float *c, int64_t ldc, const mhl
     }
 }
 
-/* Direct: chunks of the group against COLUMNS rows of the list. Row x of the result is block n-1-x. */
-static void products_task(void *arg, int64_t i, int worker) {
-    (void)worker;
-    job *j = arg;
-    mhla_back_unit *bu = j->now;
-    const mhla_causal_work *w = &j->w;
-    const mhla_causal_unit *u = &bu->u;
-    const int n = u->grp.n;
-    const int64_t first = bu->blocks - (bu->done + n), y0 = i * COLUMNS;
-    const int64_t y1 = y0 + COLUMNS < u->count - 1 ? y0 + COLUMNS : u->count - 1;
-    for (int r = 0; r < w->mixes; r++)
-        products(w, bu->products + (int64_t)r * (w->group + 1) * w->cap + y0, w->cap, &bu->D[r], first, n, &u->S, y0,
-                 (int)(y1 - y0));
-}
-
 static void add_dmix(const mhla_back_unit *bu, int r, int64_t i, int64_t b, float value) {
     const int64_t M = bu->u.w->M, distance = i - b;
     float *m = bu->dmix + (int64_t)(bu->u.w->mixes > 1 ? r : 0) * M * M;
@@ -180,66 +167,150 @@ static void open_products(const mhla_back_unit *bu) {
     }
 }
 
-static void group_dmix(job *j) {
-    mhla_back_unit *bu = j->now;
+/* Direct: chunks of the group, ROWS of them where threads share it, against COLUMNS rows of the list. Row x of the result is block n-1-x. Each pair of chunks has
+ * an element of dmix to itself, unless chunks leave the window: those are added later, in order. */
+static int64_t product_columns(const mhla_causal_unit *u) { return (u->count - 1 + COLUMNS - 1) / COLUMNS; }
+static int64_t count_products(const void *arg, int unit) {
+    const job *j = arg;
+    const mhla_causal_unit *u = &j->now[unit].u;
+    return !u->live ? 0 : product_columns(u) * (j->crew.split ? (u->grp.n + ROWS - 1) / ROWS : 1);
+}
+static void store_products(mhla_back_unit *bu, int x0, int x1, int64_t y0, int64_t y1) {
+    const mhla_causal_unit *u = &bu->u;
+    const mhla_causal_work *w = u->w;
+    for (int r = 0; r < w->mixes; r++)
+        for (int x = x0; x < x1; x++) {
+            const int64_t i = u->grp.chunk0 + x;
+            const float *row = bu->products + ((int64_t)r * (w->group + 1) + u->grp.n - 1 - x) * w->cap;
+            for (int64_t y = y0; y < y1 && u->base + y < i; y++) add_dmix(bu, r, i, u->base + y, row[y]);
+        }
+}
+static void products_task(void *arg, int unit, int64_t task, int worker) {
+    (void)worker;
+    job *j = arg;
+    mhla_back_unit *bu = &j->now[unit];
+    const mhla_causal_work *w = &j->w;
+    const mhla_causal_unit *u = &bu->u;
+    const int n = u->grp.n, rows = j->crew.split ? ROWS : n;
+    const int x0 = (int)(task / product_columns(u)) * rows, x1 = x0 + rows < n ? x0 + rows : n;
+    const int64_t first = bu->blocks - (bu->done + n), y0 = task % product_columns(u) * COLUMNS;
+    const int64_t last = u->grp.chunk0 + n - 1 - x0 - u->base; /* of the rows that chunk n-1-x0 reads */
+    int64_t y1 = y0 + COLUMNS < u->count - 1 ? y0 + COLUMNS : u->count - 1;
+    if (y1 > last) y1 = last;
+    if (y1 <= y0) return;
+    for (int r = 0; r < w->mixes; r++)
+        products(w, bu->products + ((int64_t)r * (w->group + 1) + x0) * w->cap + y0, w->cap, &bu->D[r], first + x0,
+                 x1 - x0, &u->S, y0, (int)(y1 - y0));
+    if (!w->clamp) store_products(bu, n - x1, n - x0, y0, y1);
+}
+
+/* Running: P_x = ... + w R_x: dw += <D_x, R_x>, a block to a task, into products; where the chunk ends, its row of dmix. */
+static int64_t count_prefixes(const void *arg, int unit) {
+    const mhla_causal_unit *u = &((const job *)arg)->now[unit].u;
+    return u->live ? u->grp.n + u->grp.ends : 0;
+}
+static void prefixes_task(void *arg, int unit, int64_t x, int worker) {
+    (void)worker;
+    job *j = arg;
+    mhla_back_unit *bu = &j->now[unit];
     const mhla_causal_work *w = &j->w;
     const mhla_causal_unit *u = &bu->u;
     const int n = u->grp.n;
-    for (int x = 0; x < n; x++)
-        for (int r = 0; r < w->ratio; r++)
-            add_dmix(bu, r, mhla_causal_chunk(u, x), mhla_causal_chunk(u, x), bu->diagonal[x * w->ratio + r]);
-    if (!w->running) {
-        mhla_causal_for(&j->loop, (u->count - 1 + COLUMNS - 1) / COLUMNS, products_task, j);
-        for (int r = 0; r < w->mixes; r++)
-            for (int x = 0; x < n; x++) {
-                const int64_t i = u->grp.chunk0 + x;
-                const float *row = bu->products + ((int64_t)r * (w->group + 1) + n - 1 - x) * w->cap;
-                for (int64_t b = u->base; b < i; b++) add_dmix(bu, r, i, b, row[b - u->base]);
-            }
-        if (bu->done == 0 && u->open) open_products(bu);
-        return;
-    }
-    const int64_t i = u->grp.chunk0, first = bu->blocks - (bu->done + n);
-    for (int r = 0; r < w->mixes; r++) { /* P_x = ... + w R_x: dw += <D_x, R_x> */
-        for (int x = 0; x < n; x++) {
-            float dot = 0.0f;
-            products(w, &dot, 1, &bu->D[r], first + n - 1 - x, 1, &u->R, x, 1);
-            add_dmix(bu, r, i, i, dot);
+    const int64_t i = u->grp.chunk0;
+    for (int r = 0; r < w->mixes; r++) {
+        if (x < n) {
+            products(w, &bu->dots[r * w->group + x], 1, &bu->D[r], bu->blocks - (bu->done + n) + n - 1 - x, 1, &u->R, x,
+                     1);
+        } else if (i > u->base) {
+            float *row = bu->products;
+            products(w, row, w->cap, &bu->Dc[r], bu->chunk_hi - 1 - i, 1, &u->S, 0, (int)(i - u->base));
+            for (int64_t b = u->base; b < i; b++) add_dmix(bu, r, i, b, row[b - u->base]);
         }
-        if (!u->grp.ends || i == u->base) continue;
-        float *row = bu->products;
-        products(w, row, w->cap, &bu->Dc[r], bu->chunk_hi - 1 - i, 1, &u->S, 0, (int)(i - u->base));
-        for (int64_t b = u->base; b < i; b++) add_dmix(bu, r, i, b, row[b - u->base]);
     }
+}
+
+/* What several blocks add to one element, block by block, so that the size of groups does not show. */
+static void finish_dmix(mhla_back_unit *bu) {
+    const mhla_causal_unit *u = &bu->u;
+    const mhla_causal_work *w = u->w;
+    for (int x = 0; x < u->grp.n; x++) {
+        const int64_t i = mhla_causal_chunk(u, x);
+        for (int r = 0; r < w->ratio; r++) add_dmix(bu, r, i, i, bu->diagonal[x * w->ratio + r]);
+        for (int r = 0; r < w->mixes && w->running; r++) add_dmix(bu, r, i, i, bu->dots[r * w->group + x]);
+        if (x == 0 && bu->done == 0 && u->open && !w->running) open_products(bu);
+    }
+    if (w->clamp && !w->running) store_products(bu, 0, u->grp.n, 0, u->count - 1);
+}
+
+static void group_dmix(job *j) {
+    if (j->w.running)
+        mhla_causal_crew_run(&j->crew, count_prefixes, prefixes_task, j);
+    else
+        mhla_causal_crew_run(&j->crew, count_products, products_task, j);
+    for (int i = 0; i < j->crew.units; i++)
+        if (j->now[i].u.live) finish_dmix(&j->now[i]);
 }
 
 /* ---- Tasks of the forward walk ---- */
 
-static void summarise_task(void *arg, int64_t i, int worker) {
-    job *j = arg;
-    mhla_causal_summarise(&j->now->u, (int)i, &j->scratch[worker].x);
+static int64_t count_group(const void *arg, int unit) {
+    const mhla_causal_unit *u = &((const job *)arg)->now[unit].u;
+    return u->live ? u->grp.n : 0;
+}
+static int64_t count_pieces(const void *arg, int unit) {
+    const job *j = arg;
+    return j->now[unit].u.live ? mhla_causal_piece_tasks(&j->w) : 0;
+}
+static int64_t all_pieces(const void *arg, int unit) {
+    (void)unit;
+    return mhla_causal_piece_tasks(&((const job *)arg)->w);
+}
+static int64_t one_each(const void *arg, int unit) {
+    (void)arg;
+    (void)unit;
+    return 1;
 }
 
-static void mix_task(void *arg, int64_t i, int worker) {
+/* Pieces of task i: from *p on. */
+static int64_t piece_range(const mhla_causal_work *w, int64_t i, int64_t *p) {
+    *p = i * MHLA_CAUSAL_PIECES;
+    return *p + MHLA_CAUSAL_PIECES < w->shape.pieces ? *p + MHLA_CAUSAL_PIECES : w->shape.pieces;
+}
+
+static void load_task(void *arg, int unit, int64_t i, int worker) {
     (void)worker;
-    mhla_causal_unit *u = &((job *)arg)->now->u;
-    for (int64_t p = i * PIECES; p < (i + 1) * PIECES && p < u->w->shape.pieces; p++) mhla_causal_mix(u, (int)p);
+    job *j = arg;
+    int64_t p;
+    for (const int64_t end = piece_range(&j->w, i, &p); p < end; p++) mhla_causal_load(&j->now[unit].u, (int)p);
 }
 
-static void block_task(void *arg, int64_t i, int worker) {
+static void summarise_task(void *arg, int unit, int64_t i, int worker) {
     job *j = arg;
-    mhla_causal_block_backward(j->now, &j->scratch[worker], (int)i);
+    mhla_causal_summarise(&j->now[unit].u, (int)i, &j->scratch[worker].x);
+}
+
+static void mix_task(void *arg, int unit, int64_t i, int worker) {
+    (void)worker;
+    job *j = arg;
+    int64_t p;
+    for (const int64_t end = piece_range(&j->w, i, &p); p < end; p++) mhla_causal_mix(&j->now[unit].u, (int)p);
+}
+
+static void block_task(void *arg, int unit, int64_t i, int worker) {
+    job *j = arg;
+    mhla_causal_block_backward(&j->now[unit], &j->scratch[worker], (int)i);
 }
 
 /* Running: D of the chunk is the sum over its blocks. */
-static void collect_task(void *arg, int64_t i, int worker) {
+static void collect_task(void *arg, int unit, int64_t i, int worker) {
     (void)worker;
     job *j = arg;
-    mhla_back_unit *bu = j->now;
+    mhla_back_unit *bu = &j->now[unit];
     const mhla_causal_work *w = &j->w;
     const mhla_causal_group *g = &bu->u.grp;
     const int64_t row = bu->chunk_hi - 1 - g->chunk0;
-    for (int64_t k = i * PIECES; k < (i + 1) * PIECES && k < w->shape.pieces; k++) {
+    int64_t k;
+    for (const int64_t end = piece_range(w, i, &k); k < end; k++) {
         const mhla_piece p = mhla_summary_piece(&w->shape, (int)k);
         for (int r = 0; r < w->mixes; r++) {
             float *sum = mhla_list_at(&bu->Dc[r], &p, row);
@@ -284,19 +355,24 @@ static int64_t later_rows(const mhla_back_unit *bu) {
     return later < all ? later : all;
 }
 
-static void fill_back_weights(mhla_back_unit *bu) {
+/* Those of row x of T. */
+static void back_weights_task(void *arg, int unit, int64_t x, int worker) {
+    (void)worker;
+    const mhla_back_unit *bu = &((const job *)arg)->now[unit];
     const mhla_causal_unit *u = &bu->u;
-    const mhla_causal_work *w = u->w;
-    const int64_t ld = later_rows(bu) + bu->rows - bu->tail;
-    for (int r = 0; r < w->mixes; r++)
-        for (int x = 0; x < bu->rows; x++) {
-            float *row = bu->W + (int64_t)r * bu->rows * ld + x * ld;
-            for (int64_t k = bu->tail; k < later_rows(bu) + x; k++) {
-                const int64_t i = bu->chunk_hi - 1 - k; /* chunk of row k */
-                if (i < bu->first_chunk) break;
-                row[k - bu->tail] = mhla_causal_unit_weight(u, r, i, bu->top - x);
-            }
+    const int64_t later = later_rows(bu), ld = later + bu->rows - bu->tail;
+    for (int r = 0; r < u->w->mixes; r++) {
+        float *row = bu->W + (int64_t)r * bu->rows * ld + x * ld;
+        for (int64_t k = bu->tail; k < later + x; k++) {
+            const int64_t i = bu->chunk_hi - 1 - k; /* chunk of row k */
+            if (i < bu->first_chunk) break;
+            row[k - bu->tail] = mhla_causal_unit_weight(u, r, i, bu->top - x);
         }
+    }
+}
+static int64_t count_back_rows(const void *arg, int unit) {
+    const mhla_back_unit *bu = &((const job *)arg)->now[unit];
+    return bu->u.live && (bu->starts || !bu->u.w->running) ? bu->rows : 0;
 }
 
 /* dS of `rows` chunks top, top-1, ... into T rows 0.. (running: one chunk, into the carried row) */
@@ -366,22 +442,23 @@ static void back_running(const mhla_back_unit *bu, const mhla_piece *p) {
     if (u->grp.starts && b < u->first0 + u->entries0) store_initial(bu, p, carried, b);
 }
 
-static void back_task(void *arg, int64_t i, int worker) {
+static void back_task(void *arg, int unit, int64_t i, int worker) {
     (void)worker;
     job *j = arg;
-    for (int64_t k = i * PIECES; k < (i + 1) * PIECES && k < j->w.shape.pieces; k++) {
+    int64_t k;
+    for (const int64_t end = piece_range(&j->w, i, &k); k < end; k++) {
         const mhla_piece p = mhla_summary_piece(&j->w.shape, (int)k);
         if (j->w.running)
-            back_running(j->now, &p);
+            back_running(&j->now[unit], &p);
         else
-            back_direct(j->now, &p);
+            back_direct(&j->now[unit], &p);
     }
 }
 
 /* S += k~^T v, z += sum k2~: dk~ = v dS^T, dv = k~ dS, dk2 += dz. The block's own part is there already. */
-static void state_task(void *arg, int64_t i, int worker) {
+static void state_task(void *arg, int unit, int64_t i, int worker) {
     job *j = arg;
-    const mhla_back_unit *bu = j->now;
+    const mhla_back_unit *bu = &j->now[unit];
     const mhla_causal_unit *u = &bu->u;
     const mhla_causal_work *w = &j->w;
     const mhla_run *run = w->run;
@@ -446,52 +523,68 @@ static void merge_tail(mhla_back_unit *bu) {
     bu->tail = to;
 }
 
-static void walk_back_direct(job *j) {
-    mhla_back_unit *bu = j->now;
-    const mhla_causal_work *w = &j->w;
-    const int64_t tasks = (w->shape.pieces + PIECES - 1) / PIECES;
-    for (int64_t end = bu->chunk_hi; end > bu->chunk_lo; end -= bu->rows) {
-        bu->rows = (int)(end - bu->chunk_lo < w->group ? end - bu->chunk_lo : w->group);
-        bu->top = end - 1;
-        merge_tail(bu);
-        fill_back_weights(bu);
-        bu->u.grp = (mhla_causal_group){.chunk0 = end - bu->rows, .n = bu->rows};
-        mhla_causal_for(&j->loop, tasks, back_task, j);
-        if (bu->blocks == 0) continue;
-        const int64_t skip = bu->first_chunk - (end - bu->rows); /* chunks that have no token here */
-        for (int64_t x = 0; x < skip && x < bu->rows; x++) bu->u.grp.n--;
-        if (skip > 0) bu->u.grp.chunk0 += skip;
-        if (bu->u.grp.n > 0) mhla_causal_for(&j->loop, bu->u.grp.n, state_task, j);
-    }
+/* The next group on the way back, its blocks with tokens in u.grp; 0: there is none. Direct: up to `group` chunks. */
+static int back_direct_group(mhla_back_unit *bu) {
+    const int64_t end = bu->top + 1 - bu->rows, group = bu->u.w->group;
+    if (end <= bu->chunk_lo) return 0;
+    bu->rows = (int)(end - bu->chunk_lo < group ? end - bu->chunk_lo : group);
+    bu->top = end - 1;
+    merge_tail(bu);
+    const int64_t chunk0 = end - bu->rows > bu->first_chunk ? end - bu->rows : bu->first_chunk;
+    bu->u.grp = (mhla_causal_group){.chunk0 = chunk0, .n = bu->blocks && end > chunk0 ? (int)(end - chunk0) : 0};
+    return 1;
 }
 
-static void walk_back_running(job *j) {
-    mhla_back_unit *bu = j->now;
-    const mhla_causal_work *w = &j->w;
+/* Running: blocks of one chunk, from its end; a chunk without tokens here is one group without blocks. */
+static int back_running_group(mhla_back_unit *bu) {
+    const mhla_causal_work *w = bu->u.w;
     const int endless = w->C > INT_MAX;
-    const int64_t tasks = (w->shape.pieces + PIECES - 1) / PIECES, past = w->run->call.past;
-    int64_t left = bu->blocks; /* blocks up to the end of the chunk at hand */
-    for (int64_t b = bu->chunk_hi - 1; b >= bu->chunk_lo; b--) {
+    bu->starts = bu->inside == 0;
+    bu->top -= bu->starts;
+    if (bu->top < bu->chunk_lo) return 0;
+    int64_t begin = endless ? 0 : bu->top * w->C - w->run->call.past, stop = endless ? bu->u.T : begin + w->C;
+    if (begin < 0) begin = 0;
+    if (stop > bu->u.T) stop = bu->u.T;
+    if (bu->starts) {
         bu->rows = 1;
-        bu->top = b;
         merge_tail(bu);
-        fill_back_weights(bu);
-        int64_t begin = endless ? 0 : b * w->C - past, stop = endless ? bu->u.T : begin + w->C;
-        if (begin < 0) begin = 0;
-        if (stop > bu->u.T) stop = bu->u.T;
-        int64_t blocks = stop > begin ? (stop - begin - 1) / w->block + 1 : 0;
-        left -= blocks;
-        bu->starts = 1;
-        do {
-            const int64_t n = blocks < w->group ? blocks : w->group;
-            blocks -= n;
-            bu->u.grp = (mhla_causal_group){
-                .chunk0 = b, .n = (int)n, .token0 = begin + blocks * w->block, .starts = blocks == 0};
-            bu->done = left + blocks;
-            mhla_causal_for(&j->loop, tasks, back_task, j);
-            mhla_causal_for(&j->loop, n, state_task, j);
-            bu->starts = 0;
-        } while (blocks > 0);
+        bu->inside = stop > begin ? (stop - begin - 1) / w->block + 1 : 0;
+        bu->left -= bu->inside;
+    }
+    const int64_t n = bu->inside < w->group ? bu->inside : w->group;
+    bu->inside -= n;
+    bu->u.grp = (mhla_causal_group){
+        .chunk0 = bu->top, .n = (int)n, .token0 = begin + bu->inside * w->block, .starts = bu->inside == 0};
+    bu->done = bu->left + bu->inside;
+    return 1;
+}
+
+static void back_group_task(void *arg, int unit, int64_t i, int worker) {
+    (void)i;
+    (void)worker;
+    mhla_back_unit *bu = &((job *)arg)->now[unit];
+    bu->u.live = (bu->u.w->running ? back_running_group : back_direct_group)(bu);
+}
+
+static void walk_back(job *j) {
+    for (int i = 0; i < j->crew.units; i++) {
+        mhla_back_unit *bu = &j->now[i];
+        bu->top = j->w.running ? bu->chunk_hi : bu->chunk_hi - 1;
+        bu->rows = 0;
+        bu->inside = 0;
+        bu->left = bu->blocks;
+    }
+    for (;;) {
+        int live = 0;
+        if (j->w.clamp) /* merging is work */
+            mhla_causal_crew_run(&j->crew, one_each, back_group_task, j);
+        else
+            for (int i = 0; i < j->crew.units; i++) back_group_task(j, i, 0, 0);
+        for (int i = 0; i < j->crew.units; i++) live += j->now[i].u.live;
+        if (live == 0) return;
+        mhla_causal_crew_run(&j->crew, count_back_rows, back_weights_task, j);
+        mhla_causal_crew_run(&j->crew, count_pieces, back_task, j);
+        mhla_causal_crew_run(&j->crew, count_group, state_task, j);
     }
 }
 
@@ -509,67 +602,106 @@ static void begin_unit(mhla_back_unit *bu, const mhla_causal_work *w, int64_t nu
     bu->tail = 0;
 }
 
-static void backward_unit(job *j, int64_t number, float *dmix) {
-    mhla_back_unit *bu = j->now;
+static void clear_dmix(void *arg, int unit, int64_t i, int worker) {
+    (void)i;
+    (void)worker;
+    job *j = arg;
+    memset(j->now[unit].dmix, 0, (size_t)(j->w.mixes * j->w.M * j->w.M) * sizeof(float));
+}
+
+static void next_task(void *arg, int unit, int64_t i, int worker) {
+    (void)i;
+    (void)worker;
+    mhla_causal_next_group(&((job *)arg)->now[unit].u);
+}
+
+/* Those of the crew that have another group. With a window this may move the list. */
+static int next_groups(job *j) {
+    int live = 0;
+    if (j->w.clamp) mhla_causal_crew_run(&j->crew, one_each, next_task, j);
+    for (int i = 0; i < j->crew.units; i++)
+        live += j->w.clamp ? j->now[i].u.live : mhla_causal_next_group(&j->now[i].u);
+    return live;
+}
+
+/* Units `number` and those after it; dmix [crew.units][mixes][M,M] or NULL. */
+static void backward_crew(job *j, int64_t number, float *dmix) {
     const mhla_causal_work *w = &j->w;
     const mhla_grads *gr = &w->run->grads;
-    const int64_t tasks = (w->shape.pieces + PIECES - 1) / PIECES;
-    begin_unit(bu, w, number);
-    bu->dmix = gr->dmix ? dmix : NULL;
-    if (bu->dmix) memset(dmix, 0, (size_t)(w->mixes * w->M * w->M) * sizeof *dmix);
-    while (mhla_causal_next_group(&bu->u)) {
-        mhla_causal_for(&j->loop, bu->u.grp.n, summarise_task, j);
-        mhla_causal_for(&j->loop, tasks, mix_task, j);
-        mhla_causal_for(&j->loop, bu->u.grp.n, block_task, j);
-        if (w->running) mhla_causal_for(&j->loop, tasks, collect_task, j);
-        if (bu->dmix) group_dmix(j);
-        bu->done += bu->u.grp.n;
+    mhla_causal_crew *crew = &j->crew;
+    for (int i = 0; i < crew->units; i++) {
+        begin_unit(&j->now[i], w, number + i);
+        j->now[i].dmix = gr->dmix ? dmix + i * w->mixes * w->M * w->M : NULL;
     }
-    if (!gr->dk && !gr->dv && !gr->dk2 && !gr->dinitial_state && !gr->dinitial_z) return;
-    if (w->running)
-        walk_back_running(j);
-    else
-        walk_back_direct(j);
+    if (w->run->call.initial_state) mhla_causal_crew_run(crew, all_pieces, load_task, j);
+    if (gr->dmix) mhla_causal_crew_run(crew, one_each, clear_dmix, j);
+    while (next_groups(j)) {
+        mhla_causal_crew_run(crew, count_group, summarise_task, j);
+        mhla_causal_crew_run(crew, count_pieces, mix_task, j);
+        mhla_causal_crew_run(crew, count_group, block_task, j);
+        if (w->running) mhla_causal_crew_run(crew, count_pieces, collect_task, j);
+        if (gr->dmix) group_dmix(j);
+        for (int i = 0; i < crew->units; i++) j->now[i].done += j->now[i].u.live ? j->now[i].u.grp.n : 0;
+    }
+    if (gr->dk || gr->dv || gr->dk2 || gr->dinitial_state || gr->dinitial_z) walk_back(j);
 }
 
 static void unit_task(void *arg, int64_t i, int worker) {
-    job j = *(job *)arg;
-    j.loop = (mhla_causal_loop){.worker = worker};
+    job j = *(job *)arg; /* a crew of this worker's own */
+    j.crew = (mhla_causal_crew){.worker = worker, .units = 1};
     j.now = &j.unit[worker];
-    backward_unit(&j, j.first + i, j.dmix ? j.dmix + i * j.w.mixes * j.w.M * j.w.M : NULL);
+    backward_crew(&j, j.first + i, j.dmix ? j.dmix + i * j.w.mixes * j.w.M * j.w.M : NULL);
 }
 
 /* dmix += the units' parts, in the order of the units. */
-static void reduce_dmix(const job *j, int64_t units) {
+enum { SLICE = 16384 };
+typedef struct reduction {
+    const job *j;
+    int64_t units;
+} reduction;
+static void reduce_task(void *arg, int64_t i, int worker) {
+    (void)worker;
+    const reduction *d = arg;
+    const job *j = d->j;
     const mhla_causal_work *w = &j->w;
-    const int64_t size = w->M * w->M, G = w->run->plan->d.kv_heads;
-    for (int64_t i = 0; i < units; i++)
+    const int64_t size = w->M * w->M, G = w->run->plan->d.kv_heads, at = i * SLICE;
+    const int64_t n = size - at < SLICE ? size - at : SLICE;
+    for (int64_t u = 0; u < d->units; u++)
         for (int r = 0; r < w->mixes; r++) {
-            const int64_t h = (j->first + i) % G * w->ratio + r;
-            w->run->kernels->axpy(w->run->grads.dmix + (w->run->plan->d.mix_per_head ? h * size : 0), 1.0f,
-                                  j->dmix + (i * w->mixes + r) * size, size);
+            const int64_t h = (j->first + u) % G * w->ratio + r;
+            w->run->kernels->axpy(w->run->grads.dmix + (w->run->plan->d.mix_per_head ? h * size : 0) + at, 1.0f,
+                                  j->dmix + (u * w->mixes + r) * size + at, n);
         }
+}
+static void reduce_dmix(const job *j, int64_t units) {
+    const int64_t size = j->w.M * j->w.M;
+    reduction d = {j, units};
+    mhla_parallel(j->w.run->call.context, (size + SLICE - 1) / SLICE, reduce_task, &d);
 }
 
 mhla_status mhla_causal_backward(const mhla_run *run) {
     MHLA_TRY(mhla_causal_check_grads(run));
-    mhla_carver c = {run->ws, 0};
+    const int64_t whole = mhla_causal_whole_units(run), all = unit_count(run), M = run->plan->M;
+    const int64_t size = mhla_causal_crew_size(run, all - whole);
     job j = {.first = 0};
-    carve(&c, &j, run);
-    const int64_t whole = whole_units(&j.w), all = unit_count(run), M = run->plan->M;
     float *dmix = run->grads.dmix;
     if (dmix && !run->grads.accumulate)
         memset(dmix, 0, (size_t)(M * M * (run->plan->d.mix_per_head ? run->plan->d.heads : 1)) * sizeof *dmix);
+    if (whole > 0) carve(&(mhla_carver){run->ws, 0}, &j, run, 0);
     for (; j.first < whole; j.first += j.slots) {
         const int64_t n = whole - j.first < j.slots ? whole - j.first : j.slots;
         mhla_parallel(run->call.context, n, unit_task, &j);
         if (dmix) reduce_dmix(&j, n);
     }
-    j.loop = (mhla_causal_loop){.context = run->call.context, .split = 1};
-    j.now = &j.unit[0];
-    for (j.first = whole; j.first < all; j.first++) {
-        backward_unit(&j, j.first, j.dmix);
-        if (dmix) reduce_dmix(&j, 1);
+    if (whole < all) carve(&(mhla_carver){run->ws, 0}, &j, run, size);
+    j.now = j.unit;
+    for (j.first = whole; j.first < all; j.first += size) {
+        j.crew = (mhla_causal_crew){.context = run->call.context,
+                                    .split = 1,
+                                    .units = (int)(all - j.first < size ? all - j.first : size),
+                                    .first = j.starts};
+        backward_crew(&j, j.first, j.dmix);
+        if (dmix) reduce_dmix(&j, j.crew.units);
     }
     return MHLA_OK;
 }

@@ -23,6 +23,7 @@ typedef struct mhla_back_unit {
     mhla_summary_list *Dc;              /* [mixes], running: the same summed over each chunk, row chunk_hi - 1 - i */
     int64_t done;                       /* blocks before the group */
     float *diagonal;                    /* [group][ratio]: the blocks' own part of dm_ii */
+    float *dots;                        /* [mixes][group], running: <D, R> of the blocks */
     float *products;                    /* [mixes][group+1][cap] <D, S> */
     float *W;                           /* [mixes][rows][.] weights of the backward walk */
     float *T;     /* [group+1][P_row]: dS of the group's blocks; running: row `group` is carried on */
@@ -30,6 +31,7 @@ typedef struct mhla_back_unit {
     int64_t tail; /* CLAMP: D rows up to here are merged into this one */
     int64_t top;  /* backward walk: chunk of T row 0 */
     int rows, starts;
+    int64_t inside, left; /* backward walk, running: blocks still to come of the chunk at hand, and of all before it */
 } mhla_back_unit;
 
 /* Forward walk, one block: dq, the block's own part of dk and dv, D; all query heads. */

@@ -77,7 +77,8 @@ typedef struct mhla_causal_work {
     int64_t longest; /* tokens of the longest sequence */
 } mhla_causal_work;
 
-void mhla_causal_work_make(mhla_causal_work *w, const mhla_run *run, int transposed);
+/* `crew`: units that share all threads, block by block; 0: each unit is one worker's, who keeps a group in its cache. */
+void mhla_causal_work_make(mhla_causal_work *w, const mhla_run *run, int transposed, int64_t crew);
 
 /* Blocks of the group at hand: blocks 0..n-1, block x in chunk chunk0 + (running ? 0 : x). */
 typedef struct mhla_causal_group {
@@ -95,6 +96,7 @@ typedef struct mhla_causal_unit {
     int64_t entries0, first0;      /* initial list */
     int open;                      /* the first chunk has tokens before ours, summarised in the last initial entry */
     mhla_causal_group grp;
+    int live;                /* there is a group */
     mhla_summary_list S;     /* [cap] chunks */
     mhla_summary_list parts; /* running: [group] blocks; direct: unused */
     float *P;                /* [mixes][group+1][P_row] */
@@ -116,11 +118,12 @@ typedef struct mhla_causal_scratch {
 void mhla_causal_unit_carve(mhla_carver *c, const mhla_causal_work *w, mhla_causal_unit *u, int keep_prefix);
 void mhla_causal_scratch_carve(mhla_carver *c, const mhla_causal_work *w, mhla_causal_scratch *x);
 
-/* Walking: begin, then next_group until it returns 0; in each group the three loops below, each of which may be run in
- * parallel, one after the other. */
+/* Walking: begin, the loop over pieces that loads the initial list, then next_group until it returns 0; in each group the three
+ * loops below, each of which may be run in parallel, one after the other. */
 void mhla_causal_begin(mhla_causal_unit *u, const mhla_causal_work *w, int64_t s, int64_t g);
+void mhla_causal_load(mhla_causal_unit *u, int piece);
 int mhla_causal_next_group(mhla_causal_unit *u);
-/* Loop 1, over blocks 0..grp.n-1: S of the block. */
+/* Loop 1, over blocks 0..grp.n-1: S of the block, and its weights. */
 void mhla_causal_summarise(mhla_causal_unit *u, int block, mhla_causal_scratch *x);
 /* Loop 2, over pieces: P of every block. */
 void mhla_causal_mix(mhla_causal_unit *u, int piece);
@@ -161,20 +164,30 @@ mhla_panels mhla_causal_score_panels(const mhla_kernels *kernels, int n);
 void mhla_causal_scores(const mhla_run *run, mhla_causal_scratch *x, float *scores, const float *a, int64_t lda,
                         const float *bT, int cols, int n, float factor);
 
-/* Runs body(arg, unit index, worker) over all units: whole units where there are enough, the left-over ones split
- * inside by mhla_causal_for. */
-typedef struct mhla_causal_loop {
+/* A crew: units that go through their loops side by side. One unit's blocks are too few for many threads, so those of all units
+ * are one loop. A worker who has a unit to itself is a crew of one, which is not split. */
+typedef struct mhla_causal_crew {
     const mhla_context *context;
-    int split; /* mhla_causal_for runs in parallel */
+    int split; /* tasks go to all threads; else `worker` does them */
     int worker;
-} mhla_causal_loop;
-static inline void mhla_causal_for(const mhla_causal_loop *loop, int64_t n, mhla_task_fn task, void *arg) {
-    if (loop->split) {
-        mhla_parallel(loop->context, n, task, arg);
-        return;
-    }
-    for (int64_t i = 0; i < n; i++) task(arg, i, loop->worker);
+    int units;
+    int64_t *first; /* [units + 1]: number of each unit's first task */
+    void (*task)(void *arg, int unit, int64_t i, int worker);
+    void *arg;
+} mhla_causal_crew;
+
+enum { MHLA_CAUSAL_PIECES = 16 }; /* of a task: enough to be worth handing out */
+static inline int64_t mhla_causal_piece_tasks(const mhla_causal_work *w) {
+    return (w->shape.pieces + MHLA_CAUSAL_PIECES - 1) / MHLA_CAUSAL_PIECES;
 }
+
+/* Units that no worker takes whole, and how many of them make a crew: enough for all threads, no more, for each has memory of its
+ * own. */
+int64_t mhla_causal_whole_units(const mhla_run *run);
+int64_t mhla_causal_crew_size(const mhla_run *run, int64_t left);
+/* task(arg, unit, i, worker) for each i < count(arg, unit) of every unit. */
+void mhla_causal_crew_run(mhla_causal_crew *c, int64_t (*count)(const void *arg, int unit),
+                          void (*task)(void *arg, int unit, int64_t i, int worker), void *arg);
 
 mhla_status mhla_causal_check_grads(const mhla_run *run);
 size_t mhla_causal_backward_workspace(const mhla_run *run);

@@ -75,44 +75,43 @@ static mhla_status check_call(const mhla_run *run) {
 
 /* ---- The forward pass ---- */
 
+/* Units that fill all threads go whole, one to a worker; the left-over ones in crews. */
 typedef struct job {
     mhla_causal_work w;
     int units, workers;
-    mhla_causal_unit *unit;       /* [units]: one per worker, or one in all */
+    mhla_causal_unit *unit;       /* [units]: one per worker, or those of a crew */
     mhla_causal_scratch *scratch; /* [workers] */
-    mhla_causal_loop loop;
-    mhla_causal_unit *now;        /* of a split unit */
+    int64_t *first;               /* [units + 1] */
+    mhla_causal_crew crew;
+    mhla_causal_unit *now;        /* [crew.units] */
     const mhla_causal_hook *hook; /* of a streaming state, or NULL */
 } job;
 
 static int64_t unit_count(const mhla_run *run) { return mhla_seq_count(&run->call) * run->plan->d.kv_heads; }
 
-/* Whole units go to workers; the left-over ones are split inside, unless they are too short for that. */
-static int64_t whole_units(const mhla_causal_work *w) {
-    const int64_t n = unit_count(w->run), threads = w->run->threads;
-    return w->longest < 4 * (int64_t)w->block ? n : n / threads * threads;
-}
-
-static void carve(mhla_carver *c, job *j, const mhla_run *run) {
-    mhla_causal_work_make(&j->w, run, 0);
-    const int64_t whole = whole_units(&j->w);
+/* crew 0: for whole units */
+static void carve(mhla_carver *c, job *j, const mhla_run *run, int64_t crew) {
+    mhla_causal_work_make(&j->w, run, 0, crew);
     j->workers = run->threads;
-    j->units = (int)(whole < 1 ? 1 : whole < run->threads ? whole : run->threads);
-    if (whole > 0) j->units = j->workers; /* any worker may get one */
+    j->units = crew ? (int)crew : j->workers; /* any worker may get one */
     j->unit = mhla_carve(c, (size_t)j->units * sizeof *j->unit);
     j->scratch = mhla_carve(c, (size_t)j->workers * sizeof *j->scratch);
+    j->first = mhla_carve(c, (size_t)(j->units + 1) * sizeof *j->first);
     mhla_causal_unit unit;
     mhla_causal_scratch scratch;
     for (int i = 0; i < j->units; i++) mhla_causal_unit_carve(c, &j->w, c->base ? &j->unit[i] : &unit, 0);
     for (int i = 0; i < j->workers; i++) mhla_causal_scratch_carve(c, &j->w, c->base ? &j->scratch[i] : &scratch);
 }
 
+/* Whole units and crews have the same memory, one after the other. */
 static size_t workspace(const mhla_run *run, int backward) {
     if (backward) return mhla_causal_backward_workspace(run);
-    mhla_carver c = {0};
+    const int64_t all = unit_count(run), whole = mhla_causal_whole_units(run);
+    mhla_carver wholes = {0}, crews = {0};
     job j;
-    carve(&c, &j, run);
-    return c.used;
+    if (whole > 0) carve(&wholes, &j, run, 0);
+    if (whole < all) carve(&crews, &j, run, mhla_causal_crew_size(run, all - whole));
+    return wholes.used > crews.used ? wholes.used : crews.used;
 }
 
 /* o = row scale * (q~ P + scores v), panel by panel of V; with each panel comes P's next one. */
@@ -184,61 +183,121 @@ static void output_block(const mhla_causal_unit *u, int block, mhla_causal_scrat
     }
 }
 
-static void summarise_task(void *arg, int64_t i, int worker) {
-    job *j = arg;
-    mhla_causal_summarise(j->now, (int)i, &j->scratch[worker]);
+/* ---- Tasks of a unit: each loop's number of them, and one of them ---- */
+
+static int64_t count_blocks(const void *arg, int unit) {
+    const mhla_causal_unit *u = &((const job *)arg)->now[unit];
+    return u->live ? u->grp.n : 0;
 }
-enum { PIECES = 16 }; /* of a task: enough to be worth handing out */
-static void pieces(mhla_causal_unit *u, int64_t i, void (*fn)(mhla_causal_unit *, int)) {
-    const int end = (int)((i + 1) * PIECES < u->w->shape.pieces ? (i + 1) * PIECES : u->w->shape.pieces);
-    for (int p = (int)i * PIECES; p < end; p++) fn(u, p);
+static int64_t count_pieces(const void *arg, int unit) {
+    const job *j = arg;
+    return j->now[unit].live ? mhla_causal_piece_tasks(&j->w) : 0;
 }
-static void mix_task(void *arg, int64_t i, int worker) {
-    (void)worker;
-    pieces(((job *)arg)->now, i, mhla_causal_mix);
+static int64_t all_pieces(const void *arg, int unit) {
+    (void)unit;
+    return mhla_causal_piece_tasks(&((const job *)arg)->w);
 }
-static void output_task(void *arg, int64_t i, int worker) {
-    job *j = arg;
-    output_block(j->now, (int)i, &j->scratch[worker]);
-}
-static void final_task(void *arg, int64_t i, int worker) {
-    (void)worker;
-    pieces(((job *)arg)->now, i, mhla_causal_final);
+static int64_t one_each(const void *arg, int unit) {
+    (void)arg;
+    (void)unit;
+    return 1;
 }
 
-static void forward_unit(job *j, int64_t number) {
-    mhla_causal_unit *u = j->now;
+static void summarise_task(void *arg, int unit, int64_t i, int worker) {
+    job *j = arg;
+    mhla_causal_summarise(&j->now[unit], (int)i, &j->scratch[worker]);
+}
+static void pieces(mhla_causal_unit *u, int64_t i, void (*fn)(mhla_causal_unit *, int)) {
+    const int64_t next = (i + 1) * MHLA_CAUSAL_PIECES;
+    const int end = (int)(next < u->w->shape.pieces ? next : u->w->shape.pieces);
+    for (int p = (int)i * MHLA_CAUSAL_PIECES; p < end; p++) fn(u, p);
+}
+static void load_task(void *arg, int unit, int64_t i, int worker) {
+    (void)worker;
+    pieces(&((job *)arg)->now[unit], i, mhla_causal_load);
+}
+static void mix_task(void *arg, int unit, int64_t i, int worker) {
+    (void)worker;
+    pieces(&((job *)arg)->now[unit], i, mhla_causal_mix);
+}
+static void output_task(void *arg, int unit, int64_t i, int worker) {
+    job *j = arg;
+    output_block(&j->now[unit], (int)i, &j->scratch[worker]);
+}
+static void final_task(void *arg, int unit, int64_t i, int worker) {
+    (void)worker;
+    pieces(&((job *)arg)->now[unit], i, mhla_causal_final);
+}
+static void begin_hook(void *arg, int unit, int64_t i, int worker) {
+    (void)i;
+    (void)worker;
+    const job *j = arg;
+    j->hook->begin(j->hook->arg, &j->now[unit]);
+}
+static void group_hook(void *arg, int unit, int64_t i, int worker) {
+    (void)i;
+    (void)worker;
+    const job *j = arg;
+    if (j->now[unit].live) j->hook->group(j->hook->arg, &j->now[unit]);
+}
+
+static void next_task(void *arg, int unit, int64_t i, int worker) {
+    (void)i;
+    (void)worker;
+    mhla_causal_next_group(&((job *)arg)->now[unit]);
+}
+
+/* Those of the crew that have another group. With a window this may move the list. */
+static int next_groups(job *j) {
+    int live = 0;
+    if (j->w.clamp) mhla_causal_crew_run(&j->crew, one_each, next_task, j);
+    for (int i = 0; i < j->crew.units; i++) live += j->w.clamp ? j->now[i].live : mhla_causal_next_group(&j->now[i]);
+    return live;
+}
+
+/* The crew's units are `number` and those after it. */
+static void forward_crew(job *j, int64_t number) {
     const mhla_causal_work *w = &j->w;
-    const int64_t G = w->run->plan->d.kv_heads, tasks = (w->shape.pieces + PIECES - 1) / PIECES;
-    mhla_causal_begin(u, w, number / G, number % G);
-    if (j->hook) j->hook->begin(j->hook->arg, u);
-    while (mhla_causal_next_group(u)) {
-        mhla_causal_for(&j->loop, u->grp.n, summarise_task, j);
-        mhla_causal_for(&j->loop, tasks, mix_task, j);
-        mhla_causal_for(&j->loop, u->grp.n, output_task, j);
-        if (j->hook) j->hook->group(j->hook->arg, u);
+    const mhla_call *c = &w->run->call;
+    const int64_t G = w->run->plan->d.kv_heads;
+    for (int i = 0; i < j->crew.units; i++) mhla_causal_begin(&j->now[i], w, (number + i) / G, (number + i) % G);
+    if (c->initial_state) mhla_causal_crew_run(&j->crew, all_pieces, load_task, j);
+    if (j->hook) mhla_causal_crew_run(&j->crew, one_each, begin_hook, j);
+    while (next_groups(j)) {
+        mhla_causal_crew_run(&j->crew, count_blocks, summarise_task, j);
+        mhla_causal_crew_run(&j->crew, count_pieces, mix_task, j);
+        mhla_causal_crew_run(&j->crew, count_blocks, output_task, j);
+        if (j->hook) mhla_causal_crew_run(&j->crew, one_each, group_hook, j);
     }
-    if (w->run->call.final_state == NULL && w->run->call.final_z == NULL) return;
-    mhla_causal_for(&j->loop, tasks, final_task, j);
-    mhla_causal_final_fill(u);
+    if (c->final_state == NULL && c->final_z == NULL) return;
+    mhla_causal_crew_run(&j->crew, all_pieces, final_task, j);
+    for (int i = 0; i < j->crew.units; i++) mhla_causal_final_fill(&j->now[i]);
 }
 
 static void unit_task(void *arg, int64_t i, int worker) {
-    job j = *(job *)arg; /* a loop of this worker's own */
-    j.loop = (mhla_causal_loop){.worker = worker};
+    job j = *(job *)arg; /* a crew of this worker's own */
+    j.crew = (mhla_causal_crew){.worker = worker, .units = 1};
     j.now = &j.unit[worker];
-    forward_unit(&j, i);
+    forward_crew(&j, i);
 }
 
 void mhla_causal_walk(const mhla_run *run, const mhla_causal_hook *hook) {
-    mhla_carver c = {run->ws, 0};
+    const int64_t whole = mhla_causal_whole_units(run), all = unit_count(run);
     job j = {.hook = hook};
-    carve(&c, &j, run);
-    const int64_t whole = whole_units(&j.w), all = unit_count(run);
-    mhla_parallel(run->call.context, whole, unit_task, &j);
-    j.loop = (mhla_causal_loop){.context = run->call.context, .split = 1};
-    j.now = &j.unit[0];
-    for (int64_t i = whole; i < all; i++) forward_unit(&j, i);
+    if (whole > 0) {
+        carve(&(mhla_carver){run->ws, 0}, &j, run, 0);
+        mhla_parallel(run->call.context, whole, unit_task, &j);
+    }
+    const int64_t size = mhla_causal_crew_size(run, all - whole);
+    if (whole < all) carve(&(mhla_carver){run->ws, 0}, &j, run, size);
+    j.now = j.unit;
+    for (int64_t i = whole; i < all; i += size) {
+        j.crew = (mhla_causal_crew){.context = run->call.context,
+                                    .split = 1,
+                                    .units = (int)(all - i < size ? all - i : size),
+                                    .first = j.first};
+        forward_crew(&j, i);
+    }
 }
 
 size_t mhla_causal_walk_workspace(const mhla_run *run) { return workspace(run, 0); }

@@ -148,7 +148,7 @@ mhla_status mhla_state_make(mhla_state **state, const mhla_plan *plan, const flo
     if (s == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for a state");
     mhla_run run = {.plan = plan, .kernels = kernels, .threads = 1, .call = {.batch = 1, .tokens = 1}};
     mhla_causal_work w;
-    mhla_causal_work_make(&w, &run, 0);
+    mhla_causal_work_make(&w, &run, 0, 0);
     *s = (mhla_state){.kernels = kernels,
                       .shape = w.shape,
                       .plan_print = mhla_plan_print(plan),

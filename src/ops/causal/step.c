@@ -489,7 +489,7 @@ static mhla_status provide(step *p, void **memory, void **ws) {
     mhla_run run = p->run;
     run.kernels = p->seats[0].s->kernels;
     mhla_causal_work w;
-    mhla_causal_work_make(&w, &run, 0);
+    mhla_causal_work_make(&w, &run, 0, 0);
     for (int pass = 0; pass < 2; pass++) { /* count, then cut */
         mhla_carver c = {*memory, 0};
         *ws = mhla_carve(&c, prompt_bytes);

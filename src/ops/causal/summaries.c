@@ -8,6 +8,7 @@ enum {
     LONGEST_BLOCK = 128, /* longer chunks are cut: a block's scores are block x block */
     CUT_BLOCK = 64,
     MOST_BLOCKS = 32, /* of a group */
+    TASKS = 4,        /* of a loop, for each thread that shares in it */
     FEW_CHUNKS = 64,
     FEW_BYTES = 800 << 10, /* of a group's mixtures. Few chunks: they stay in the second cache ... */
     MANY_BYTES = 8 << 20   /* ... many: reading all summaries once per group costs more, so the last cache must do */
@@ -74,7 +75,19 @@ static int64_t longest_sequence(const mhla_call *c) {
     return longest;
 }
 
-void mhla_causal_work_make(mhla_causal_work *w, const mhla_run *run, int transposed) {
+/* Blocks of a group. Where a worker has a unit to itself they are as many as its cache holds; where threads share units, as many as
+ * give each thread some, for what another core made is not in the cache anyway. */
+static int64_t choose_group(const mhla_causal_work *w, int64_t chunks, int64_t crew) {
+    int64_t group = (chunks > FEW_CHUNKS ? MANY_BYTES : FEW_BYTES) / (w->shape.E * (int64_t)sizeof(float) * w->mixes);
+    const int64_t shared = crew ? (TASKS * (int64_t)w->run->threads + crew - 1) / crew : 0;
+    /* chunks that leave the window are merged group by group: there the group shows in the result */
+    if (group < shared && (!w->clamp || chunks <= w->M)) group = shared;
+    if (group > MOST_BLOCKS) group = MOST_BLOCKS;
+    if (w->clamp && !w->running && group > w->M) group = w->M; /* the work per chunk is its window and the group */
+    return group < 4 ? 4 : group;
+}
+
+void mhla_causal_work_make(mhla_causal_work *w, const mhla_run *run, int transposed, int64_t crew) {
     const mhla_plan *plan = run->plan;
     const mhla_plan_desc *d = &plan->d;
     memset(w, 0, sizeof *w);
@@ -97,16 +110,61 @@ void mhla_causal_work_make(mhla_causal_work *w, const mhla_run *run, int transpo
     int64_t entries0, first0;
     mhla_causal_list(plan, run->call.past, &entries0, &first0);
     const int64_t chunks = endless ? 1 : (run->call.past + w->longest + d->chunk - 1) / d->chunk - first0;
-    int64_t group = (chunks > FEW_CHUNKS ? MANY_BYTES : FEW_BYTES) / (w->shape.E * (int64_t)sizeof(float) * w->mixes);
-    if (group > MOST_BLOCKS) group = MOST_BLOCKS;
-    if (w->clamp && !w->running && group > w->M) group = w->M; /* the work per chunk is its window and the group */
-    if (group < 4) group = 4;
+    const int64_t group = choose_group(w, chunks, crew);
     const int64_t blocks = (w->longest + w->block - 1) / w->block + 1;
     w->group = (int)(group < blocks ? group : blocks);
     w->cap = w->clamp && chunks > w->M + 2 * w->group ? w->M + 2 * w->group : chunks;
     if (w->cap < 1) w->cap = 1;
     w->P_row = w->shape.E + 16; /* odd number of cache lines */
 }
+
+/* ---- Crews ---- */
+
+int64_t mhla_causal_whole_units(const mhla_run *run) {
+    const int64_t n = mhla_seq_count(&run->call) * run->plan->d.kv_heads;
+    const int64_t block = run->plan->d.chunk <= LONGEST_BLOCK ? run->plan->d.chunk : CUT_BLOCK;
+    return longest_sequence(&run->call) < 4 * block ? n : n / run->threads * run->threads;
+}
+
+int64_t mhla_causal_crew_size(const mhla_run *run, int64_t left) {
+    if (left <= 1) return left;
+    const int64_t block = run->plan->d.chunk <= LONGEST_BLOCK ? run->plan->d.chunk : CUT_BLOCK;
+    int64_t blocks = longest_sequence(&run->call) / block;
+    if (blocks > MOST_BLOCKS) blocks = MOST_BLOCKS;
+    if (blocks < 1) blocks = 1;
+    const int64_t wanted = (TASKS * (int64_t)run->threads + blocks - 1) / blocks;
+    const int64_t crews = (left + wanted - 1) / wanted;
+    return (left + crews - 1) / crews;
+}
+
+static void crew_task(void *arg, int64_t task, int worker) {
+    const mhla_causal_crew *c = arg;
+    int low = 0, high = c->units; /* first[low] <= task < first[high] */
+    while (high - low > 1) {
+        const int middle = (low + high) / 2;
+        if (c->first[middle] <= task)
+            low = middle;
+        else
+            high = middle;
+    }
+    c->task(c->arg, low, task - c->first[low], worker);
+}
+
+void mhla_causal_crew_run(mhla_causal_crew *c, int64_t (*count)(const void *arg, int unit),
+                          void (*task)(void *arg, int unit, int64_t i, int worker), void *arg) {
+    if (!c->split) {
+        const int64_t n = count(arg, 0);
+        for (int64_t i = 0; i < n; i++) task(arg, 0, i, c->worker);
+        return;
+    }
+    c->task = task;
+    c->arg = arg;
+    c->first[0] = 0;
+    for (int u = 0; u < c->units; u++) c->first[u + 1] = c->first[u] + count(arg, u);
+    mhla_parallel(c->context, c->first[c->units], crew_task, c);
+}
+
+/* ---- Memory ---- */
 
 void mhla_causal_unit_carve(mhla_carver *c, const mhla_causal_work *w, mhla_causal_unit *u, int keep_prefix) {
     memset(u, 0, sizeof *u);
@@ -179,11 +237,13 @@ void mhla_causal_begin(mhla_causal_unit *u, const mhla_causal_work *w, int64_t s
     u->open = u->entries0 > 0 && (endless || c->past % w->C != 0);
     u->base = u->first0;
     u->count = u->entries0;
-    for (int j = 0; j < w->shape.pieces; j++) {
-        const mhla_piece p = mhla_summary_piece(&w->shape, j);
-        for (int64_t e = 0; e < u->entries0; e++) load_initial(u, &p, mhla_list_at(&u->S, &p, e), e);
-    }
     u->grp = (mhla_causal_group){0};
+    u->live = 0;
+}
+
+void mhla_causal_load(mhla_causal_unit *u, int piece) {
+    const mhla_piece p = mhla_summary_piece(&u->w->shape, piece);
+    for (int64_t e = 0; e < u->entries0; e++) load_initial(u, &p, mhla_list_at(&u->S, &p, e), e);
 }
 
 int mhla_causal_block(const mhla_causal_unit *u, int x, int64_t *t) {
@@ -229,15 +289,14 @@ static void compact(mhla_causal_unit *u, int64_t lo) {
 }
 
 /* W[x][row]: weight of the group's chunk x for the list's row, rows of earlier chunks only. */
-static void fill_weights(mhla_causal_unit *u) {
+static void fill_weights(const mhla_causal_unit *u, int x) {
     const mhla_causal_work *w = u->w;
-    const int chunks = w->running ? 1 : u->grp.n;
-    for (int r = 0; r < w->mixes; r++)
-        for (int x = 0; x < chunks; x++) {
-            const int64_t i = u->grp.chunk0 + x;
-            float *row = u->W + ((int64_t)r * w->group + x) * w->cap;
-            for (int64_t b = u->base; b < i; b++) row[b - u->base] = mhla_causal_unit_weight(u, r, i, b);
-        }
+    const int64_t i = u->grp.chunk0 + x;
+    if (w->running && (x > 0 || !u->grp.starts)) return; /* one chunk, whose weights are there */
+    for (int r = 0; r < w->mixes; r++) {
+        float *row = u->W + ((int64_t)r * w->group + x) * w->cap;
+        for (int64_t b = u->base; b < i; b++) row[b - u->base] = mhla_causal_unit_weight(u, r, i, b);
+    }
 }
 
 int mhla_causal_next_group(mhla_causal_unit *u) {
@@ -250,7 +309,8 @@ int mhla_causal_next_group(mhla_causal_unit *u) {
         const int n = mhla_causal_block(u, g->n - 1, &next);
         next += n;
     }
-    if (next >= u->T) return 0;
+    u->live = next < u->T;
+    if (!u->live) return 0;
     const int64_t position = w->C > INT_MAX ? next : past + next;
     g->token0 = next;
     if (w->running) {
@@ -272,7 +332,6 @@ int mhla_causal_next_group(mhla_causal_unit *u) {
     const int64_t last = w->running ? g->chunk0 : g->chunk0 + g->n - 1;
     const int64_t lo = g->chunk0 - w->M + 1;
     if (w->clamp && last - u->base >= w->cap && lo > u->base) compact(u, lo);
-    if (g->starts) fill_weights(u);
     u->count = last - u->base + 1;
     return 1;
 }
@@ -388,6 +447,7 @@ void mhla_causal_summarise(mhla_causal_unit *u, int block, mhla_causal_scratch *
     int64_t t;
     const int n = mhla_causal_block(u, block, &t);
     const int second = run->call.k2 != NULL;
+    fill_weights(u, block);
     mhla_causal_pack(u, x->k, w->normed && !second ? x->k2 : NULL, run->k, &run->call.k, u->g, t, n, 1);
     if (s->transposed) {
         const mhla_rows rows = mhla_causal_rows(u, run->v, run->plan->d.dtype, &run->call.v, u->g, t);
