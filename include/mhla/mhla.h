@@ -243,7 +243,7 @@ typedef struct mhla_plan_desc {
 
     /* Softmax. */
     int causal;     /* token t of Tq sees keys up to t + Tk - Tq */
-    int64_t window;  /* causal: sees only the last `window` of those; 0 = all */
+    int64_t window; /* causal: sees only the last `window` of those; 0 = all */
     int kv_bfloat16; /* k and v are bfloat16, whatever dtype is: a cache of half the size. Gradients are float32 as ever */
 
     /* Focused LA. */

@@ -16,8 +16,8 @@ typedef struct mhla_op mhla_op;
 struct mhla_plan {
     mhla_plan_desc d; /* as given, with defaults filled in: kv_heads, scale, rope_dim, chunk */
     const mhla_op *op;
-    int64_t M; /* blocks; causal: side of the mixing matrix; linear causal: 1; else 0 */
-    int64_t T; /* tokens of a bidirectional plan, else 0 */
+    int64_t M;                     /* blocks; causal: side of the mixing matrix; linear causal: 1; else 0 */
+    int64_t T;                     /* tokens of a bidirectional plan, else 0 */
     int q_heads, k_heads, v_heads; /* heads of q, of k, of v and of a state */
     /* bidirectional only */
     int64_t *offsets;  /* [M+1] first token position of each block, in block order */
@@ -114,9 +114,7 @@ extern const mhla_op mhla_op_simple_gla, mhla_op_gla;
 /* Linear recurrences with decay. */
 static inline int mhla_decays(mhla_kind kind) { return kind == MHLA_KIND_SIMPLE_GLA || kind == MHLA_KIND_GLA; }
 /* Numbers in the decay of one head and token. */
-static inline int mhla_decay_dim(const mhla_plan *plan) {
-    return plan->d.kind == MHLA_KIND_GLA ? plan->d.key_dim : 1;
-}
+static inline int mhla_decay_dim(const mhla_plan *plan) { return plan->d.kind == MHLA_KIND_GLA ? plan->d.key_dim : 1; }
 /* Kinds whose calls have states. */
 static inline int mhla_has_state(mhla_kind kind) {
     return kind == MHLA_KIND_CAUSAL || kind == MHLA_KIND_LINEAR_CAUSAL || mhla_decays(kind);

@@ -117,17 +117,18 @@ static void run_states(const back_job *job, int64_t i, int worker, int back) {
     const int first = piece * w->pk.count / job->pieces, last = (piece + 1) * w->pk.count / job->pieces;
     const int64_t at = (s * w->H + h) * w->K * w->V;
     if (back)
-        load_panels(w, state_at(job, job->D, unit, r, n), grads->dfinal_state ? grads->dfinal_state + at : NULL, first, last);
+        load_panels(w, state_at(job, job->D, unit, r, n), grads->dfinal_state ? grads->dfinal_state + at : NULL, first,
+                    last);
     else
         load_panels(w, state_at(job, job->S, unit, r, 0), c->initial_state ? c->initial_state + at : NULL, first, last);
-    for (int64_t e = 0; e < n; e++) {
+    for (int64_t e = 0; e < (back ? n : n - 1); e++) { /* nothing reads S after the last chunk */
         const int64_t chunk = back ? n - 1 - e : e;
         const mhla_gated_chunk x = mhla_gated_at(w, w->first[s] + chunk);
         mhla_gated_decays(w, z, &x, h);
         const mhla_rows keys = back ? mhla_gated_rows(&x, run->q, dtype, &c->q, key_head)
                                     : mhla_gated_rows(&x, run->k, dtype, &c->k, key_head);
-        const mhla_rows rows = back ? mhla_gated_rows(&x, run->dO, dtype, &c->o, h)
-                                    : mhla_gated_rows(&x, run->v, dtype, &c->v, h);
+        const mhla_rows rows =
+            back ? mhla_gated_rows(&x, run->dO, dtype, &c->o, h) : mhla_gated_rows(&x, run->v, dtype, &c->v, h);
         mhla_gated_decayed(w, z, z->kd, &keys, x.n, back ? z->eb : z->ek, back ? run->plan->d.scale : 1.0f);
         float *all = back ? job->D : job->S;
         next_state(w, z, state_at(job, all, unit, r, back ? chunk : chunk + 1),
@@ -150,8 +151,8 @@ static void times_state(const mhla_gated *w, float *x, const float *rows, const 
 }
 
 /* dv = k' D + A^T a, row by row from the last */
-static void value_gradient(const mhla_gated *w, mhla_gated_scratch *z, const mhla_gated_chunk *c, int64_t h, const float *A,
-                           const float *D) {
+static void value_gradient(const mhla_gated *w, mhla_gated_scratch *z, const mhla_gated_chunk *c, int64_t h,
+                           const float *A, const float *D) {
     const mhla_grads *grads = &w->run->grads;
     const int n = c->n;
     if (grads->dv == NULL) return;
@@ -167,15 +168,15 @@ static void value_gradient(const mhla_gated *w, mhla_gated_scratch *z, const mhl
                    .store = MHLA_STORE_ROWS,
                    .out = out,
                    .accumulate = grads->accumulate};
-    g.f = (mhla_factor){
-        .k = w->K, .a = z->kd + (n - 1) * w->ldk, .a_row = -w->ldk, .a_k = 1, .b = z->S, .b_rows = w->K};
-    g.f2 = (mhla_factor){
-        .k = n, .a = z->turned, .a_row = w->ldc, .a_k = 1, .b = z->a + (n - 1) * w->ldv, .b_k = -w->ldv};
+    g.f =
+        (mhla_factor){.k = w->K, .a = z->kd + (n - 1) * w->ldk, .a_row = -w->ldk, .a_k = 1, .b = z->S, .b_rows = w->K};
+    g.f2 =
+        (mhla_factor){.k = n, .a = z->turned, .a_row = w->ldc, .a_k = 1, .b = z->a + (n - 1) * w->ldv, .b_k = -w->ldv};
     mhla_multiply(w->run, &g);
 }
 
-/* sums [K] = the sum over V of S D, both as they are after the chunk */
-static void end_sums(const mhla_gated *w, mhla_gated_scratch *z, const float *S, const float *D) {
+/* sums [K] = the sum over V of S D, S before the chunk, D after it */
+static void state_sums(const mhla_gated *w, mhla_gated_scratch *z, const float *S, const float *D) {
     memset(z->sums, 0, (size_t)w->ldk * sizeof *z->sums);
     for (int i = 0; i < w->pk.count; i++) {
         const int begin = mhla_panel_begin(&w->pk, i), width = mhla_panel_begin(&w->pk, i + 1) - begin;
@@ -184,68 +185,103 @@ static void end_sums(const mhla_gated *w, mhla_gated_scratch *z, const float *S,
     }
 }
 
-/* One decay per token: what a head adds to dq, dk and M, the sum over heads of dA L; its dg. */
-static void head_simple(const mhla_gated *w, mhla_gated_scratch *z, const mhla_gated_chunk *c, int64_t h,
-                        const float *S_end, const float *D) {
+/* The decay of token t acts on what goes from before it to t or later, and on nothing else. With P = dA A:
+ *   dg_t = sum_{u<t<=s} P[s][u] + sum_{s>=t} q_s.x_s eb_s + sum_{u<t} k_u.y_u ek_u + total sum S D
+ * No term is added that another one takes away. */
+static void decay_gradient(const mhla_gated *w, mhla_gated_scratch *z, const mhla_gated_chunk *c, int64_t h,
+                           const float *S, const float *D) {
     const mhla_kernels *k = w->run->kernels;
     const mhla_grads *grads = &w->run->grads;
     const int n = c->n;
-    const mhla_blend add = {
-        .n = n, .cols = n, .y = z->M, .x = z->dA, .z = z->L, .ldy = w->ldc, .ldx = w->ldc, .ldz = w->ldc, .alpha = 1.0f, .add = 1};
+    state_sums(w, z, S, D);
+    float through = 0.0f;
+    for (int j = 0; j < w->K; j++) through += z->sums[j];
+    through *= z->total[0];
+    float *below = z->sums, *dg = z->db; /* below[u] = sum_{s>=t} P[s][u] */
+    memset(below, 0, (size_t)w->ldc * sizeof *below);
+    for (int t = n - 1; t >= 0; t--) {
+        const mhla_blend add = {
+            .n = 1, .cols = t, .y = below, .x = z->dA + t * w->ldc, .z = z->A + t * w->ldc, .alpha = 1.0f, .add = 1};
+        k->blend(&add);
+        k->row_dots(&dg[t], below, 0, z->ones, 0, 1, t);
+    }
+    float *dots = z->sums, sum = through;
+    k->row_dots(dots, z->k, w->ldk, z->y, w->ldk, n, w->K);
+    for (int t = 0; t < n; t++) {
+        dg[t] += sum;
+        sum += z->ek[t] * dots[t];
+    }
+    k->row_dots(dots, z->q, w->ldk, z->x, w->ldk, n, w->K);
+    const mhla_rows out = mhla_gated_rows(c, grads->ddecay, MHLA_F32, &grads->ddecay_strides, h);
+    sum = 0.0f;
+    for (int t = n - 1; t >= 0; t--) {
+        sum += z->eb[t] * dots[t];
+        float *to = (float *)out.base + t * out.stride;
+        *to = dg[t] + sum + (grads->accumulate ? *to : 0.0f);
+    }
+}
+
+/* One decay per token: what a head adds to dq, dk and M, the sum over heads of dA L; its dg. */
+static void head_simple(const mhla_gated *w, mhla_gated_scratch *z, const mhla_gated_chunk *c, int64_t h,
+                        const float *S, const float *D) {
+    const mhla_kernels *k = w->run->kernels;
+    const int n = c->n;
+    const mhla_blend add = {.n = n,
+                            .cols = n,
+                            .y = z->M,
+                            .x = z->dA,
+                            .z = z->L,
+                            .ldy = w->ldc,
+                            .ldx = w->ldc,
+                            .ldz = w->ldc,
+                            .alpha = 1.0f,
+                            .add = 1};
     k->blend(&add);
     for (int t = 0; t < n; t++) {
         k->axpy(z->dq + t * w->ldk, z->eb[t], z->x + t * w->ldk, w->K);
         k->axpy(z->dk + t * w->ldk, z->ek[t], z->y + t * w->ldk, w->K);
     }
-    if (grads->ddecay == NULL) return;
-    end_sums(w, z, S_end, D);
-    float end = 0.0f;
-    for (int j = 0; j < w->K; j++) end += z->sums[j];
-    /* db_t = q_t.x_t eb_t - k_t.y_t ek_t + sum_{u<t} P[t][u] - sum_{u>t} P[u][t], P = dA A */
-    const mhla_blend product = {
-        .n = n, .cols = n, .y = z->L, .x = z->dA, .z = z->A, .ldy = w->ldc, .ldx = w->ldc, .ldz = w->ldc, .alpha = 1.0f};
-    k->blend(&product);
-    for (int t = 0; t < n; t++) memset(z->L + t * w->ldc + t, 0, (size_t)(n - t) * sizeof(float));
-    k->row_dots(z->db, z->L, w->ldc, z->ones, 0, n, n);
-    memset(z->sums, 0, (size_t)w->ldc * sizeof *z->sums);
-    k->column_sums(z->sums, z->L, w->ldc, NULL, 0, n, n);
-    for (int t = 0; t < n; t++) z->db[t] -= z->sums[t];
-    k->row_dots(z->sums, z->q, w->ldk, z->x, w->ldk, n, w->K);
-    for (int t = 0; t < n; t++) z->db[t] += z->eb[t] * z->sums[t];
-    k->row_dots(z->sums, z->k, w->ldk, z->y, w->ldk, n, w->K);
-    const mhla_rows out = mhla_gated_rows(c, grads->ddecay, MHLA_F32, &grads->ddecay_strides, h);
-    for (int t = n - 1; t >= 0; t--) {
-        end += z->db[t] - z->ek[t] * z->sums[t];
-        float *to = (float *)out.base + t * out.stride;
-        *to = end + (grads->accumulate ? *to : 0.0f);
-    }
+    if (w->run->grads.ddecay) decay_gradient(w, z, c, h, S, D);
 }
 
-/* A decay per channel. dq and dk without the diagonal of A, on which no decay acts, then with it. */
+/* A decay per channel: dg as above, but what stays inside the chunk is the sum over s >= t of q_s dq_s - k_s dk_s, of those parts of
+ * dq and dk that come from A without its diagonal, on which no decay acts. */
 static void head_channels(const mhla_gated *w, mhla_gated_scratch *z, const mhla_gated_chunk *c, int64_t h,
-                          const float *S_end, const float *D) {
+                          const float *S, const float *D) {
     const mhla_kernels *k = w->run->kernels;
     const mhla_grads *grads = &w->run->grads;
     const int64_t ld = w->ldk;
     const int n = c->n;
-    mhla_gated_times(w, z->dq, z->x, z->eb, ld, n, 1.0f, 0);
-    mhla_gated_times(w, z->dk, z->y, z->ek, ld, n, 1.0f, 0);
+    mhla_gated_times(w, z->x, z->x, z->eb, ld, n, 1.0f, 0);
+    mhla_gated_times(w, z->y, z->y, z->ek, ld, n, 1.0f, 0);
+    memset(z->dq, 0, (size_t)(n * ld) * sizeof(float));
+    memset(z->dk, 0, (size_t)(n * ld) * sizeof(float));
     mhla_gla_scores_backward(w, z, z->dA, n);
     if (grads->ddecay) {
-        mhla_gated_times(w, z->db, z->q, z->dq, ld, n, 1.0f, 0);
-        mhla_gated_times(w, z->db, z->k, z->dk, ld, n, -1.0f, 1);
-        end_sums(w, z, S_end, D);
-        for (int t = n - 1; t >= 0; t--) k->axpy(z->db + t * ld, 1.0f, t == n - 1 ? z->sums : z->db + (t + 1) * ld, w->K);
+        float *dg = z->db, *sum = z->sums;
+        mhla_gated_times(w, dg, z->q, z->dq, ld, n, 1.0f, 0);
+        mhla_gated_times(w, dg, z->k, z->dk, ld, n, -1.0f, 1);
+        mhla_gated_times(w, dg, z->q, z->x, ld, n, 1.0f, 1);
+        for (int t = n - 2; t >= 0; t--) k->axpy(dg + t * ld, 1.0f, dg + (t + 1) * ld, w->K);
+        state_sums(w, z, S, D);
+        mhla_gated_times(w, sum, sum, z->total, 0, 1, 1.0f, 0);
+        for (int t = 0; t < n; t++) {
+            k->axpy(dg + t * ld, 1.0f, sum, w->K);
+            mhla_gated_times(w, sum, z->k + t * ld, z->y + t * ld, 0, 1, 1.0f, 1);
+        }
         const mhla_rows out = mhla_gated_rows(c, grads->ddecay, MHLA_F32, &grads->ddecay_strides, h);
-        k->store_rows(&out, z->db, ld, n, w->K, grads->accumulate);
+        k->store_rows(&out, dg, ld, n, w->K, grads->accumulate);
     }
+    k->axpy(z->dq, 1.0f, z->x, n * ld);
+    k->axpy(z->dk, 1.0f, z->y, n * ld);
     for (int t = 0; t < n; t++) {
         k->axpy(z->dq + t * ld, z->dA[t * w->ldc + t], z->k + t * ld, w->K);
         k->axpy(z->dk + t * ld, z->dA[t * w->ldc + t], z->q + t * ld, w->K);
     }
 }
 
-static void head_backward(const back_job *job, mhla_gated_scratch *z, const mhla_gated_chunk *c, int64_t unit, int64_t r) {
+static void head_backward(const back_job *job, mhla_gated_scratch *z, const mhla_gated_chunk *c, int64_t unit,
+                          int64_t r) {
     const mhla_gated *w = job->w;
     const mhla_run *run = w->run;
     const mhla_kernels *k = run->kernels;
@@ -265,8 +301,15 @@ static void head_backward(const back_job *job, mhla_gated_scratch *z, const mhla
     mhla_gated_lower(w, z->dA, z->a, w->ldv, z->T, w->V, n);
     if (!w->channels) {
         mhla_gated_mask(w, z, n);
-        const mhla_blend masked = {
-            .n = n, .cols = n, .y = z->A, .x = A, .z = z->L, .ldy = w->ldc, .ldx = w->ldc, .ldz = w->ldc, .alpha = 1.0f};
+        const mhla_blend masked = {.n = n,
+                                   .cols = n,
+                                   .y = z->A,
+                                   .x = A,
+                                   .z = z->L,
+                                   .ldy = w->ldc,
+                                   .ldx = w->ldc,
+                                   .ldz = w->ldc,
+                                   .alpha = 1.0f};
         k->blend(&masked);
         A = z->A;
     }
@@ -275,11 +318,10 @@ static void head_backward(const back_job *job, mhla_gated_scratch *z, const mhla
     value_gradient(w, z, c, h, A, D);
     times_state(w, z->x, z->a, S, n);
     times_state(w, z->y, z->v, D, n);
-    const float *S_end = state_at(job, job->S, unit, r, chunk + 1);
     if (w->channels)
-        head_channels(w, z, c, h, S_end, D);
+        head_channels(w, z, c, h, S, D);
     else
-        head_simple(w, z, c, h, S_end, D);
+        head_simple(w, z, c, h, S, D);
 }
 
 /* Chunk i of the wave's units. */
@@ -305,13 +347,8 @@ static void run_chunk(void *arg, int64_t i, int worker) {
     }
     for (int64_t r = 0; r < w->R; r++) head_backward(job, z, &c, unit, r);
     if (!w->channels) { /* dq += M k, dk += M^T q */
-        mhla_gemm g = {.m = c.n,
-                       .n = w->pk,
-                       .f2_lower = 1,
-                       .f2_lead = 1,
-                       .store = MHLA_STORE_ADD,
-                       .c = z->dq,
-                       .c_row = w->ldk};
+        mhla_gemm g = {
+            .m = c.n, .n = w->pk, .f2_lower = 1, .f2_lead = 1, .store = MHLA_STORE_ADD, .c = z->dq, .c_row = w->ldk};
         g.f2 = (mhla_factor){.k = c.n, .a = z->M, .a_row = w->ldc, .a_k = 1, .b = z->k, .b_k = w->ldk};
         run->kernels->gemm(&g);
         mhla_gated_times_turned(w, z, z->dk, z->M, z->q, c.n, 1, 1);

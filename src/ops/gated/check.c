@@ -8,7 +8,8 @@ mhla_status mhla_gated_check_plan(mhla_plan *plan) {
     mhla_plan_desc *d = &plan->d;
     const char *name = plan->op->name;
     if (d->kv_heads != d->heads)
-        return mhla_fail(MHLA_EINVAL, "kv_heads is %d: %s has heads, %d, of values; key_heads says how many q and k have",
+        return mhla_fail(MHLA_EINVAL,
+                         "kv_heads is %d: %s has heads, %d, of values; key_heads says how many q and k have",
                          d->kv_heads, name, d->heads);
     if (d->chunks || d->max_tokens || d->causal || d->window || d->beyond || d->axes || d->n_blocks || d->n_tokens ||
         d->block_offsets || d->permutation || d->mix_per_head || d->order)
@@ -79,11 +80,13 @@ mhla_status mhla_gated_check_decay(const mhla_run *run) {
                 const float x = decay_at(run, row / T, row % T, h)[e];
                 if (!(x > 0.0f)) continue;
                 if (D == 1)
-                    return mhla_fail(MHLA_EINVAL, "decay is %g at batch %lld, token %lld, head %lld: a log-decay is 0 or less",
+                    return mhla_fail(MHLA_EINVAL,
+                                     "decay is %g at batch %lld, token %lld, head %lld: a log-decay is 0 or less",
                                      (double)x, (long long)(row / T), (long long)(row % T), (long long)h);
-                return mhla_fail(MHLA_EINVAL,
-                                 "decay is %g at batch %lld, token %lld, head %lld, channel %lld: a log-decay is 0 or less",
-                                 (double)x, (long long)(row / T), (long long)(row % T), (long long)h, (long long)e);
+                return mhla_fail(
+                    MHLA_EINVAL,
+                    "decay is %g at batch %lld, token %lld, head %lld, channel %lld: a log-decay is 0 or less",
+                    (double)x, (long long)(row / T), (long long)(row % T), (long long)h, (long long)e);
             }
     return MHLA_OK;
 }

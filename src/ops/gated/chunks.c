@@ -71,7 +71,8 @@ mhla_gated_scratch mhla_gated_carve(mhla_carver *c, const mhla_gated *w, int bac
 }
 
 mhla_gated_chunk mhla_gated_at(const mhla_gated *w, int64_t x) {
-    int64_t low = 0, high = w->N - 1; /* the last sequence that begins at x or before; empty ones begin where the next does */
+    int64_t low = 0,
+            high = w->N - 1; /* the last sequence that begins at x or before; empty ones begin where the next does */
     while (low < high) {
         const int64_t middle = (low + high + 1) / 2;
         if (w->first[middle] <= x)
@@ -119,8 +120,7 @@ static void decays_of_channels(const mhla_gated *w, mhla_gated_scratch *z, int n
     memcpy(z->eb, z->g, row);
     for (int t = 1; t < n; t++) add_rows(w, z->eb + t * w->ldk, z->eb + (t - 1) * w->ldk, z->g + t * w->ldk);
     memset(z->ek + (n - 1) * w->ldk, 0, row);
-    for (int t = n - 2; t >= 0; t--)
-        add_rows(w, z->ek + t * w->ldk, z->ek + (t + 1) * w->ldk, z->g + (t + 1) * w->ldk);
+    for (int t = n - 2; t >= 0; t--) add_rows(w, z->ek + t * w->ldk, z->ek + (t + 1) * w->ldk, z->g + (t + 1) * w->ldk);
     w->run->kernels->vexp(z->eb, z->eb, n * w->ldk);
     w->run->kernels->vexp(z->ek, z->ek, n * w->ldk);
     memcpy(z->total, z->eb + (n - 1) * w->ldk, row);
@@ -200,8 +200,8 @@ void mhla_gated_turn(float *out, const float *in, int64_t ld, int n) {
     }
 }
 
-void mhla_gated_times_turned(const mhla_gated *w, mhla_gated_scratch *z, float *C, const float *A, const float *B, int n,
-                             int lead, int add) {
+void mhla_gated_times_turned(const mhla_gated *w, mhla_gated_scratch *z, float *C, const float *A, const float *B,
+                             int n, int lead, int add) {
     mhla_gated_turn(z->turned, A, w->ldc, n);
     mhla_gemm g = {.m = n,
                    .n = w->pk,
@@ -210,8 +210,7 @@ void mhla_gated_times_turned(const mhla_gated *w, mhla_gated_scratch *z, float *
                    .store = add ? MHLA_STORE_ADD : MHLA_STORE_SET,
                    .c = C + (n - 1) * w->ldk,
                    .c_row = -w->ldk};
-    g.f2 = (mhla_factor){
-        .k = n, .a = z->turned, .a_row = w->ldc, .a_k = 1, .b = B + (n - 1) * w->ldk, .b_k = -w->ldk};
+    g.f2 = (mhla_factor){.k = n, .a = z->turned, .a_row = w->ldc, .a_k = 1, .b = B + (n - 1) * w->ldk, .b_k = -w->ldk};
     w->run->kernels->gemm(&g);
 }
 

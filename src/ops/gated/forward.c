@@ -40,6 +40,15 @@ static void store_state(const mhla_gated *w, float *to, const float *S, const co
     }
 }
 
+static void decay_state(const mhla_gated *w, float *S, const float *total, const mhla_panels *p) {
+    for (int i = 0; i < p->count; i++) {
+        const int begin = mhla_panel_begin(p, i), width = mhla_panel_begin(p, i + 1) - begin;
+        float *panel = S + (int64_t)w->K * begin;
+        for (int r = 0; r < w->K; r++)
+            for (int j = 0; j < width; j++) panel[r * width + j] *= total[r];
+    }
+}
+
 /* o = q' S + A v, S = total S + k'^T v */
 static void walk_chunk(const mhla_gated *w, mhla_gated_scratch *z, const mhla_gated_chunk *c, int64_t h,
                        const columns *cols, int fresh) {
@@ -60,8 +69,7 @@ static void walk_chunk(const mhla_gated *w, mhla_gated_scratch *z, const mhla_ga
     mhla_gated_decayed(w, z, z->kd, &k, n, z->ek, 1.0f);
     kernels->copy_panels(z->vp, &cols->p, &v, n, NULL);
     const float *scores = mhla_gated_scores_at(w, c->x, key_head);
-    mhla_blend scaled = {
-        .n = n, .cols = n, .y = z->A, .x = scores, .ldy = w->ldc, .ldx = w->ldc, .alpha = d->scale};
+    mhla_blend scaled = {.n = n, .cols = n, .y = z->A, .x = scores, .ldy = w->ldc, .ldx = w->ldc, .alpha = d->scale};
     if (!w->channels) {
         mhla_gated_mask(w, z, n);
         scaled.z = z->L;
@@ -88,16 +96,8 @@ static void walk_chunk(const mhla_gated *w, mhla_gated_scratch *z, const mhla_ga
                       .c_rows = w->K,
                       .row_decay = z->total};
     next.f = (mhla_factor){.k = n, .a = z->kd, .a_row = 1, .a_k = w->ldk, .b = z->vp, .b_rows = n};
-    if (run->pairs && !fresh) { /* products of bfloat16 add to what is there */
-        const int width = mhla_panels_width(&cols->p);
-        for (int i = 0; i < cols->p.count; i++) {
-            const int begin = mhla_panel_begin(&cols->p, i), wide = mhla_panel_begin(&cols->p, i + 1) - begin;
-            for (int r = 0; r < w->K; r++) {
-                float *row = z->S + (int64_t)w->K * begin + (int64_t)r * wide;
-                for (int j = 0; j < wide; j++) row[j] *= z->total[r];
-            }
-        }
-        (void)width;
+    if (run->pairs && !fresh) { /* products of bfloat16 only add to what is there */
+        decay_state(w, z->S, z->total, &cols->p);
         next.row_decay = NULL;
     }
     mhla_multiply(run, &next);
@@ -110,7 +110,8 @@ static void walk(void *arg, int64_t i, int worker) {
     mhla_gated_scratch *z = &job->scratch[worker];
     const int64_t piece = i % job->pieces, h = i / job->pieces % w->H, s = i / job->pieces / w->H;
     const int vectors = w->pv.vectors, unit = w->pv.unit;
-    const int first = (int)(piece * vectors / job->pieces) * unit, end = (int)((piece + 1) * vectors / job->pieces) * unit;
+    const int first = (int)(piece * vectors / job->pieces) * unit,
+              end = (int)((piece + 1) * vectors / job->pieces) * unit;
     columns cols = {.begin = first};
     w->run->kernels->panels(&cols.p, (end < w->V ? end : w->V) - first);
     const int64_t state = (s * w->H + h) * w->K * w->V;

@@ -64,8 +64,8 @@ void mhla_gated_lower(const mhla_gated *w, float *c, const float *a, int64_t lda
 /* out[n-1-u][n-1-t] = in[t][u] for t >= u: lower triangular again, rows back to front. */
 void mhla_gated_turn(float *out, const float *in, int64_t ld, int n);
 /* C[u] (=, +=) sum over t >= u (lead 0: t > u) of A[t][u] B[t], A [n][ldc], B and C [n][ldk]. */
-void mhla_gated_times_turned(const mhla_gated *w, mhla_gated_scratch *z, float *C, const float *A, const float *B, int n,
-                             int lead, int add);
+void mhla_gated_times_turned(const mhla_gated *w, mhla_gated_scratch *z, float *C, const float *A, const float *B,
+                             int n, int lead, int add);
 /* y [n][ldk] (=, +=) alpha x e, element by element; a row stride of 0 repeats e. */
 void mhla_gated_times(const mhla_gated *w, float *y, const float *x, const float *e, int64_t lde, int n, float alpha,
                       int add);

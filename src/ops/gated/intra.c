@@ -37,13 +37,8 @@ static void begin_parts(const mhla_gated *w, mhla_gated_scratch *z, int n, int s
         memcpy(row, z->g + t * w->ldk, (size_t)w->ldk * sizeof *row);
         if (t % size > 0) k->axpy(row, 1.0f, row - w->ldk, w->ldk);
     }
-    const mhla_blend turn = {.n = n,
-                             .cols = w->ldk,
-                             .y = z->minus,
-                             .x = z->ec,
-                             .ldy = w->ldk,
-                             .ldx = w->ldk,
-                             .alpha = -1.0f};
+    const mhla_blend turn = {
+        .n = n, .cols = w->ldk, .y = z->minus, .x = z->ec, .ldy = w->ldk, .ldx = w->ldk, .alpha = -1.0f};
     k->blend(&turn);
     k->vexp(z->ec, z->ec, n * w->ldk);
     mhla_gated_times(w, z->qs, z->q, z->ec, w->ldk, n, 1.0f, 0);
@@ -148,7 +143,7 @@ void mhla_gla_scores_backward(const mhla_gated *w, mhla_gated_scratch *z, const 
                        .n = w->pk,
                        .f2_lower = 1,
                        .store = MHLA_STORE_SET,
-                       .c = z->x,
+                       .c = z->qd,
                        .c_row = ld,
                        .f = {.k = p.begin, .a = d, .a_row = w->ldc, .a_k = 1, .b = z->X, .b_k = ld}};
         if (p.fast)
@@ -156,18 +151,18 @@ void mhla_gla_scores_backward(const mhla_gated *w, mhla_gated_scratch *z, const 
                 .k = rows, .a = d + p.begin, .a_row = w->ldc, .a_k = 1, .b = z->X + p.begin * ld, .b_k = ld};
         if (p.begin > 0 || p.fast) {
             w->run->kernels->gemm(&g);
-            mhla_gated_times(w, z->dq + p.begin * ld, z->x, z->ec + p.begin * ld, ld, rows, 1.0f, 1);
+            mhla_gated_times(w, z->dq + p.begin * ld, z->qd, z->ec + p.begin * ld, ld, rows, 1.0f, 1);
         }
         if (p.begin > 0) {
-            mhla_gemm before = {.m = p.begin, .n = w->pk, .store = MHLA_STORE_SET, .c = z->x, .c_row = ld};
+            mhla_gemm before = {.m = p.begin, .n = w->pk, .store = MHLA_STORE_SET, .c = z->qd, .c_row = ld};
             before.f =
                 (mhla_factor){.k = rows, .a = d, .a_row = 1, .a_k = w->ldc, .b = z->qs + p.begin * ld, .b_k = ld};
             w->run->kernels->gemm(&before);
-            mhla_gated_times(w, z->dk, z->x, z->F, ld, p.begin, 1.0f, 1);
+            mhla_gated_times(w, z->dk, z->qd, z->F, ld, p.begin, 1.0f, 1);
         }
         if (p.fast) {
-            mhla_gated_times_turned(w, z, z->x, d + p.begin, z->qs + p.begin * ld, rows, 0, 0);
-            mhla_gated_times(w, z->dk + p.begin * ld, z->x, z->F + p.begin * ld, ld, rows, 1.0f, 1);
+            mhla_gated_times_turned(w, z, z->qd, d + p.begin, z->qs + p.begin * ld, rows, 0, 0);
+            mhla_gated_times(w, z->dk + p.begin * ld, z->qd, z->F + p.begin * ld, ld, rows, 1.0f, 1);
         } else {
             exact_backward(w, z, dA, &p);
         }

@@ -42,8 +42,7 @@ static void load_token(ref_head *r, int64_t t) {
 
 static void load_state(double *S, const float *from, const ref_head *r) {
     const int64_t n = r->K * r->V;
-    for (int64_t i = 0; i < n; i++)
-        S[i] = from ? (double)from[(r->s * r->run->plan->d.heads + r->h) * n + i] : 0.0;
+    for (int64_t i = 0; i < n; i++) S[i] = from ? (double)from[(r->s * r->run->plan->d.heads + r->h) * n + i] : 0.0;
 }
 
 static void store_state(float *to, const double *S, const ref_head *r, int accumulate) {
@@ -135,10 +134,8 @@ static void store_keys(const ref_head *r) {
     for (int64_t t = 0; t < r->T; t++)
         for (int64_t i = 0; i < r->K; i++) {
             const int64_t h = key_head(r), at = t * r->K + i;
-            if (g->dq)
-                mhla_put(g->dq, MHLA_F32, &g->dq_strides, r->b, r->begin + t, h, i, r->dq[at], g->accumulate);
-            if (g->dk)
-                mhla_put(g->dk, MHLA_F32, &g->dk_strides, r->b, r->begin + t, h, i, r->dk[at], g->accumulate);
+            if (g->dq) mhla_put(g->dq, MHLA_F32, &g->dq_strides, r->b, r->begin + t, h, i, r->dq[at], g->accumulate);
+            if (g->dk) mhla_put(g->dk, MHLA_F32, &g->dk_strides, r->b, r->begin + t, h, i, r->dk[at], g->accumulate);
         }
 }
 

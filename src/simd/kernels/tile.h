@@ -181,13 +181,6 @@ INLINE void TILE(run)(const int mr, const int nv, const mhla_gemm *g, int row, i
 #pragma GCC unroll 4
             for (int j = 0; j < nv; j++) acc[i][j] += d * *(const TILE(tv) *)(c + i * step + j * TILE_LANES);
         }
-    } else if (g->store == MHLA_STORE_ADD && g->column_decay) {
-#pragma GCC unroll 4
-        for (int j = 0; j < nv; j++) {
-            const TILE(tv) d = *(const TILE(tv) *)(g->column_decay + column + j * TILE_LANES);
-#pragma GCC unroll 8
-            for (int i = 0; i < mr; i++) acc[i][j] += d * *(const TILE(tv) *)(c + i * step + j * TILE_LANES);
-        }
     } else if (g->store == MHLA_STORE_ADD) {
 #pragma GCC unroll 8
         for (int i = 0; i < mr; i++)
