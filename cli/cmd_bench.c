@@ -47,7 +47,7 @@ enum { GROUPS = sizeof groups / sizeof *groups };
 
 /* ---- The command line ---- */
 
-#define OPERATOR_LIST "mhla,linear,softmax,focused,inline,mala,rala"
+#define OPERATOR_LIST "mhla,linear,softmax,focused,inline,mala,rala,simple-gla,gla"
 
 static struct {
     int64_t batch, heads, kv_heads, tokens, key, value, chunk, chunks, threads;
@@ -65,7 +65,7 @@ static const cli_option options[] = {
      "some of float32,bfloat16,q8_0 (layers, models and lm-340m); default: float32"},
     {"batch", CLI_INT, &given.batch, "B", "a shape of your own, or a change to the one named;"},
     {"heads", CLI_INT, &given.heads, "H", "  batch and heads are 1 if not given"},
-    {"kv-heads", CLI_INT, &given.kv_heads, "G", "  causal: key/value heads"},
+    {"kv-heads", CLI_INT, &given.kv_heads, "G", "  causal: key/value heads; simple-gla: heads of q and k"},
     {"tokens", CLI_INT, &given.tokens, "T", "  tokens, or a grid of them"},
     {"key", CLI_INT, &given.key, "K", "  size of a key; default: 64"},
     {"value", CLI_INT, &given.value, "V", "  size of a value; default: 64"},
@@ -104,6 +104,7 @@ static const cli_usage usage = {
             "  mhla bench forward backward dit-xl --dtype float32,bfloat16\n"
             "  mhla bench --heads 8 --grid 24x24 --blocks 4x4 --key 96 --value 96\n"
             "  mhla bench causal --tokens 16384 --chunk 128 --heads 4\n"
+            "  mhla bench causal causal-backward T2048 --operator gla\n"
             "  mhla bench lm-340m decode-128 --operator mhla,softmax --dtype bfloat16,q8_0\n"
             "  mhla bench resolution --compare\n"
             "  mhla bench forward models --simulate-threads 8,32,64\n"
@@ -130,7 +131,8 @@ static int bits_of(const char *list, const char *const *names, int count) {
     }
 }
 
-static const char *const operator_names[OPERATORS] = {"mhla", "linear", "softmax", "focused", "inline", "mala", "rala"};
+static const char *const operator_names[OPERATORS] = {"mhla", "linear", "softmax",    "focused", "inline",
+                                                      "mala", "rala",   "simple-gla", "gla"};
 static const char *const denominator_names[] = {"eq4", "released", "none"};
 static const char *const feature_names[] = {"relu", "elu", "identity"};
 static const char *const backend_names[] = {"openmp", "pthreads"};
@@ -223,6 +225,9 @@ static double flops_of(const shape *s, bench_operator op, int causal) {
     case OPERATOR_MHLA: return causal ? flops_causal_mhla(T, K, V, C) : flops_mhla(T, K, V, (double)blocks_of(s));
     case OPERATOR_LINEAR: return causal ? flops_causal_linear(T, K, V, C) : flops_linear(T, K, V);
     case OPERATOR_SOFTMAX: break;
+    case OPERATOR_SIMPLE_GLA: /* q k^T is made once for the heads that share it */
+        return 4.0 * T * K * V + T * (C + 1.0) * (K * (s->G ? s->G : s->H) / s->H + V);
+    case OPERATOR_GLA: return flops_causal_linear(T, K, V, C);
     default: return flops_linear(T, K, V);
     }
     return causal ? flops_softmax(T, K, V) / 2.0 : flops_softmax(T, K, V);
@@ -235,7 +240,9 @@ static problem_desc describe(const shape *s, bench_operator op, const struct gro
                                          [OPERATOR_FOCUSED] = {MHLA_KIND_FOCUSED},
                                          [OPERATOR_INLINE] = {MHLA_KIND_INLINE},
                                          [OPERATOR_MALA] = {MHLA_KIND_MALA},
-                                         [OPERATOR_RALA] = {MHLA_KIND_RALA}};
+                                         [OPERATOR_RALA] = {MHLA_KIND_RALA},
+                                         [OPERATOR_SIMPLE_GLA] = {0, MHLA_KIND_SIMPLE_GLA},
+                                         [OPERATOR_GLA] = {0, MHLA_KIND_GLA}};
     problem_desc d = {.backward = g->backward, .seed = 1, .call = {.batch = s->B, .tokens = s->T, .precision = dtype}};
     d.plan = (mhla_plan_desc){.kind = kinds[op][g->causal],
                               .dtype = dtype,
@@ -245,6 +252,12 @@ static problem_desc describe(const shape *s, bench_operator op, const struct gro
                               .value_dim = s->V};
     if (op == OPERATOR_SOFTMAX) {
         d.plan.causal = g->causal;
+        return d;
+    }
+    if (op >= OPERATOR_SIMPLE_GLA) {
+        d.plan.kv_heads = 0;
+        d.plan.key_heads = op == OPERATOR_SIMPLE_GLA ? s->G : 0;
+        d.plan.chunk = s->chunk;
         return d;
     }
     if (op >= OPERATOR_FOCUSED) {
@@ -317,11 +330,16 @@ static mhla_status bench_attention(bench *b, const shape *s, const struct group 
     return status;
 }
 
+/* Operators of vision models are bidirectional, recurrences with decay causal, the others both. */
+static int has_operator(const struct group *g, int op) {
+    return g->causal ? op < OPERATOR_FOCUSED || op >= OPERATOR_SIMPLE_GLA : op < OPERATOR_SIMPLE_GLA;
+}
+
 static mhla_status bench_shape(bench *b, const shape *s, const struct group *g) {
     mhla_status status = MHLA_OK;
     for (int dtype = MHLA_F32; dtype <= MHLA_BF16; dtype++)
         for (int op = OPERATOR_MHLA; op < OPERATORS && status == MHLA_OK; op++)
-            if ((b->dtypes & 1 << dtype) && (b->operators & 1 << op) && !(g->causal && op >= OPERATOR_FOCUSED))
+            if ((b->dtypes & 1 << dtype) && (b->operators & 1 << op) && has_operator(g, op))
                 status = bench_attention(b, s, g, (bench_operator)op, (mhla_dtype)dtype);
     return status;
 }

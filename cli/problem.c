@@ -66,9 +66,11 @@ static void fill_mix(float *mix, int64_t rows, int64_t M, uint64_t *seed) {
     }
 }
 
+static int has_decay(mhla_kind kind) { return kind == MHLA_KIND_SIMPLE_GLA || kind == MHLA_KIND_GLA; }
+
 /* Summaries that a state of so many tokens has: N0 and N1 of mhla_call. */
 static int64_t state_chunks(const mhla_plan_desc *d, const mhla_plan *plan, int64_t tokens) {
-    if (d->kind == MHLA_KIND_LINEAR_CAUSAL) return 1;
+    if (d->kind == MHLA_KIND_LINEAR_CAUSAL || has_decay(d->kind)) return 1;
     const int64_t C = mhla_plan_chunk(plan);
     return (tokens + C - 1) / C;
 }
@@ -114,8 +116,9 @@ static int make_inputs(problem *p, const problem_desc *desc, uint64_t *seed) {
     const mhla_call *c = &p->call;
     const int64_t B = c->batch, T = c->tokens, Tk = c->kv_tokens ? c->kv_tokens : T, H = d->heads,
                   G = d->kv_heads ? d->kv_heads : H;
-    p->n_q = B * T * H * d->key_dim;
-    p->n_k = B * Tk * G * d->key_dim;
+    const int64_t shared = d->key_heads; /* heads that q and k have, if not the usual ones */
+    p->n_q = B * T * (shared ? shared : H) * d->key_dim;
+    p->n_k = B * Tk * (shared ? shared : G) * d->key_dim;
     p->n_v = B * Tk * G * d->value_dim;
     p->n_o = B * T * H * d->value_dim;
     p->q = own_random(p, d->dtype, p->n_q, seed);
@@ -133,6 +136,13 @@ static int make_inputs(problem *p, const problem_desc *desc, uint64_t *seed) {
         p->n_focus = H * d->key_dim;
         if (!(p->call.focus = own_random(p, MHLA_F32, p->n_focus, seed))) return 0;
     }
+    if (has_decay(d->kind)) { /* from 0 to -0.1 */
+        p->n_decay = B * T * H * (d->kind == MHLA_KIND_GLA ? d->key_dim : 1);
+        float *decay = own_f32(p, p->n_decay);
+        if (decay == NULL) return 0;
+        for (int64_t i = 0; i < p->n_decay; i++) decay[i] = (float)(0.05 * random_unit(seed) - 0.05);
+        p->call.decay = decay;
+    }
     if (desc->second_pair) {
         p->call.q2 = own_random(p, d->dtype, p->n_q, seed);
         p->call.k2 = own_random(p, d->dtype, p->n_k, seed);
@@ -149,6 +159,7 @@ static int make_gradients(problem *p, const problem_desc *desc, uint64_t *seed) 
     if (!p->dO || !p->grads.dq || !p->grads.dk || !p->grads.dv) return 0;
     if (p->mix && !(p->grads.dmix = own_f32(p, p->n_mix))) return 0;
     if (p->n_focus && !(p->grads.dfocus = own_f32(p, p->n_focus))) return 0;
+    if (p->n_decay && !(p->grads.ddecay = own_f32(p, p->n_decay))) return 0;
     if (!desc->second_pair) return 1;
     p->grads.dq2 = own_f32(p, p->n_q);
     p->grads.dk2 = own_f32(p, p->n_k);

@@ -28,6 +28,8 @@ typedef enum bench_operator {
     OPERATOR_INLINE,
     OPERATOR_MALA,
     OPERATOR_RALA,
+    OPERATOR_SIMPLE_GLA, /* from here on: causal only */
+    OPERATOR_GLA,
     OPERATORS
 } bench_operator;
 

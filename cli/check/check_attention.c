@@ -106,6 +106,22 @@ static const attention_case vision_cases[] = {
      .plan = {.kind = MHLA_KIND_RALA, HKV(1, 36, 64), .rope = MHLA_ROPE_INTERLEAVED, .rope_dim = 16}},
 };
 
+/* Recurrences with decay. */
+static const attention_case decay_cases[] = {
+    {"simple GLA, 130 tokens, 128x64, 4 heads share q and k", 1, 130,
+     .plan = {.kind = MHLA_KIND_SIMPLE_GLA, HKV(4, 128, 64), .key_heads = 1, .denominator = MHLA_DEN_NONE}},
+    {"GLA, 130 tokens, 128x256", 1, 130,
+     .plan = {.kind = MHLA_KIND_GLA, HKV(1, 128, 256), .denominator = MHLA_DEN_NONE}},
+    {"simple GLA, one token, 7x1", 2, 1,
+     .plan = {.kind = MHLA_KIND_SIMPLE_GLA, HKV(1, 7, 1), .denominator = MHLA_DEN_NONE}, .past = 1, .state = 1},
+    {"GLA, state in and out, chunks of 48", 2, 100,
+     .plan = {.kind = MHLA_KIND_GLA, HKV(2, 60, 33), .chunk = 48, .denominator = MHLA_DEN_NONE}, .past = 1, .state = 1},
+    {"simple GLA, packed", 1, 130, .plan = {.kind = MHLA_KIND_SIMPLE_GLA, HKV(2, 33, 20), .denominator = MHLA_DEN_NONE},
+     .cu_seqlens = packed, .sequences = 4},
+    {"GLA, packed, 1x20", 1, 130, .plan = {.kind = MHLA_KIND_GLA, HKV(2, 1, 20), .denominator = MHLA_DEN_NONE},
+     .cu_seqlens = packed, .sequences = 4},
+};
+
 #define COUNT(table) ((int)(sizeof(table) / sizeof *(table)))
 enum { BRIEF = 2 };
 
@@ -119,7 +135,7 @@ typedef struct compared {
     double *want;
 } compared;
 
-enum { MOST_COMPARED = 12 };
+enum { MOST_COMPARED = 13 };
 
 static int list_compared(compared *t, const problem *p) {
     const mhla_grads *g = &p->grads;
@@ -136,6 +152,7 @@ static int list_compared(compared *t, const problem *p) {
         {"dinitial_state", g->dinitial_state, p->n_state0, MHLA_F32, NULL},
         {"dinitial_z", g->dinitial_z, p->n_z0, MHLA_F32, NULL},
         {"dfocus", g->dfocus, p->n_focus, MHLA_F32, NULL},
+        {"ddecay", g->ddecay, p->n_decay, MHLA_F32, NULL},
     };
     int n = 0;
     for (int i = 0; i < COUNT(all); i++)
@@ -240,4 +257,8 @@ mhla_status check_softmax(check_row *row, const check_isas *isas, int brief) {
 mhla_status check_vision(check_row *row, const check_isas *isas, int brief) {
     enum { KINDS = 4 };
     return check_cases(row, isas, vision_cases, brief ? KINDS : COUNT(vision_cases), MHLA_KIND_FOCUSED);
+}
+
+mhla_status check_decay(check_row *row, const check_isas *isas, int brief) {
+    return check_cases(row, isas, decay_cases, brief ? BRIEF : COUNT(decay_cases), MHLA_KIND_SIMPLE_GLA);
 }

@@ -15,6 +15,7 @@ static const struct group {
     {"linear", check_linear},
     {"softmax", check_softmax},
     {"vision", check_vision},
+    {"decay", check_decay},
     {"streaming", check_streaming},
     {"linear layers", check_layers},
 };

@@ -16,8 +16,9 @@ typedef struct mhla_op mhla_op;
 struct mhla_plan {
     mhla_plan_desc d; /* as given, with defaults filled in: kv_heads, scale, rope_dim, chunk */
     const mhla_op *op;
-    int64_t M; /* blocks; causal: side of the mixing matrix; linear causal: 1; else 0 */
-    int64_t T; /* tokens of a bidirectional plan, else 0 */
+    int64_t M;                     /* blocks; causal: side of the mixing matrix; linear causal: 1; else 0 */
+    int64_t T;                     /* tokens of a bidirectional plan, else 0 */
+    int q_heads, k_heads, v_heads; /* heads of q, of k, of v and of a state */
     /* bidirectional only */
     int64_t *offsets;  /* [M+1] first token position of each block, in block order */
     int32_t *perm;     /* [T] token at each position of the block order; NULL = the same */
@@ -108,6 +109,16 @@ struct mhla_op {
 
 extern const mhla_op mhla_op_bidirectional, mhla_op_causal, mhla_op_softmax;
 extern const mhla_op mhla_op_focused, mhla_op_inline, mhla_op_mala, mhla_op_rala;
+extern const mhla_op mhla_op_simple_gla, mhla_op_gla;
+
+/* Linear recurrences with decay. */
+static inline int mhla_decays(mhla_kind kind) { return kind == MHLA_KIND_SIMPLE_GLA || kind == MHLA_KIND_GLA; }
+/* Numbers in the decay of one head and token. */
+static inline int mhla_decay_dim(const mhla_plan *plan) { return plan->d.kind == MHLA_KIND_GLA ? plan->d.key_dim : 1; }
+/* Kinds whose calls have states. */
+static inline int mhla_has_state(mhla_kind kind) {
+    return kind == MHLA_KIND_CAUSAL || kind == MHLA_KIND_LINEAR_CAUSAL || mhla_decays(kind);
+}
 
 /* A run for mhla_step and for tests: validates plan and call as mhla_forward does. */
 mhla_status mhla_run_check(mhla_run *run, const mhla_plan *plan, const mhla_call *call, void *o, const void *q,
@@ -115,7 +126,7 @@ mhla_status mhla_run_check(mhla_run *run, const mhla_plan *plan, const mhla_call
 
 /* Summaries that a state of so many tokens keeps (N0 and N1 of mhla_call). */
 static inline int64_t mhla_state_chunks(const mhla_plan *plan, int64_t tokens) {
-    if (plan->d.kind == MHLA_KIND_LINEAR_CAUSAL) return 1;
+    if (plan->d.kind == MHLA_KIND_LINEAR_CAUSAL || mhla_decays(plan->d.kind)) return 1;
     const int64_t n = (tokens + plan->d.chunk - 1) / plan->d.chunk;
     return plan->d.beyond == MHLA_BEYOND_CLAMP && n > plan->M ? plan->M : n;
 }

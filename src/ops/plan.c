@@ -12,6 +12,8 @@ static const mhla_op *const ops[] = {
     [MHLA_KIND_INLINE] = &mhla_op_inline,
     [MHLA_KIND_MALA] = &mhla_op_mala,
     [MHLA_KIND_RALA] = &mhla_op_rala,
+    [MHLA_KIND_SIMPLE_GLA] = &mhla_op_simple_gla,
+    [MHLA_KIND_GLA] = &mhla_op_gla,
 };
 
 /* ---- Plans ---- */
@@ -52,6 +54,11 @@ static mhla_status check_desc(mhla_plan_desc *d) {
           "denominator is MHLA_DEN_RELEASED: only bidirectional MHLA has it");
     CHECK(d->focus_power == 0 || d->kind == MHLA_KIND_FOCUSED, "focus_power is %d: only Focused LA has one",
           d->focus_power);
+    CHECK(d->key_heads == 0 || d->kind == MHLA_KIND_SIMPLE_GLA, "key_heads is %d: only simple GLA has fewer of them",
+          d->key_heads);
+    CHECK(d->key_heads >= 0, "key_heads is %d", d->key_heads);
+    if (d->key_heads == 0) d->key_heads = d->heads;
+    CHECK(d->heads % d->key_heads == 0, "heads is %d: not a multiple of key_heads %d", d->heads, d->key_heads);
     CHECK(d->mix_per_head == 0 || d->mix_per_head == 1, "mix_per_head is %d: expected 0 or 1", d->mix_per_head);
     return MHLA_OK;
 }
@@ -66,6 +73,9 @@ mhla_status mhla_plan_create(mhla_plan **plan, const mhla_plan_desc *desc) {
     if (p == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for a plan");
     p->d = d;
     p->op = ops[d.kind];
+    p->q_heads = d.kind == MHLA_KIND_SIMPLE_GLA ? d.key_heads : d.heads;
+    p->k_heads = d.kind == MHLA_KIND_SIMPLE_GLA ? d.key_heads : d.kv_heads;
+    p->v_heads = d.kv_heads;
     const mhla_status status = p->op->check_plan(p);
     p->d.block_offsets = NULL; /* the caller's; ours are copies */
     p->d.permutation = NULL;
@@ -205,8 +215,8 @@ static mhla_status check_sizes(mhla_run *run, const mhla_plan *plan, const mhla_
     MHLA_TRY(mhla_struct_in(&run->call, sizeof run->call, given, "mhla_call"));
     mhla_call *c = &run->call;
     const mhla_plan_desc *d = &plan->d;
-    const int H = d->heads, G = d->kv_heads, K = d->key_dim, V = d->value_dim;
-    const int causal = d->kind == MHLA_KIND_CAUSAL || d->kind == MHLA_KIND_LINEAR_CAUSAL;
+    const int H = d->heads, K = d->key_dim, V = d->value_dim;
+    const int causal = mhla_has_state(d->kind), decays = mhla_decays(d->kind);
     const int soft = d->kind == MHLA_KIND_SOFTMAX;
     CHECK(c->batch >= 1, "batch is %lld: expected 1 or more", (long long)c->batch);
     CHECK(c->tokens >= 1, "tokens is %lld: expected 1 or more", (long long)c->tokens);
@@ -221,15 +231,17 @@ static mhla_status check_sizes(mhla_run *run, const mhla_plan *plan, const mhla_
     CHECK(c->past >= 0 && c->past <= INT64_MAX / 4, "past is %lld", (long long)c->past);
     CHECK(causal || (c->past == 0 && !c->initial_state && !c->initial_z && !c->final_state && !c->final_z),
           "past or a state is given: only causal operators have one");
-    MHLA_TRY(fill_strides(&c->q, "q", c->batch, c->tokens, H, K));
-    MHLA_TRY(fill_strides(&c->k, "k", c->batch, c->kv_tokens, G, K));
-    MHLA_TRY(fill_strides(&c->v, "v", c->batch, c->kv_tokens, G, V));
+    MHLA_TRY(fill_strides(&c->q, "q", c->batch, c->tokens, plan->q_heads, K));
+    MHLA_TRY(fill_strides(&c->k, "k", c->batch, c->kv_tokens, plan->k_heads, K));
+    MHLA_TRY(fill_strides(&c->v, "v", c->batch, c->kv_tokens, plan->v_heads, V));
     MHLA_TRY(fill_strides(&c->o, "o", c->batch, c->tokens, H, V));
     CHECK((c->q2 == NULL) == (c->k2 == NULL), "one of q2 and k2 is NULL");
     CHECK(c->q2 == NULL || (!soft && d->denominator != MHLA_DEN_NONE),
           "q2 and k2 are given but there is no denominator");
-    MHLA_TRY(fill_strides(&c->q2_strides, "q2", c->batch, c->tokens, H, K));
-    MHLA_TRY(fill_strides(&c->k2_strides, "k2", c->batch, c->kv_tokens, G, K));
+    MHLA_TRY(fill_strides(&c->q2_strides, "q2", c->batch, c->tokens, plan->q_heads, K));
+    MHLA_TRY(fill_strides(&c->k2_strides, "k2", c->batch, c->kv_tokens, plan->k_heads, K));
+    CHECK(decays || c->decay == NULL, "decay is given: this operator has none");
+    if (decays) MHLA_TRY(fill_strides(&c->decay_strides, "decay", c->batch, c->tokens, H, mhla_decay_dim(plan)));
     if (d->rope != MHLA_ROPE_NONE) {
         CHECK(c->rope_cos && c->rope_sin, "rope_cos or rope_sin is NULL");
         int64_t longest = c->kv_tokens > c->tokens ? c->kv_tokens : c->tokens;
@@ -249,22 +261,26 @@ static mhla_status check_sizes(mhla_run *run, const mhla_plan *plan, const mhla_
     return plan->op->check_call ? plan->op->check_call(run) : MHLA_OK;
 }
 
-enum { MAX_TENSORS = 24 };
+enum { MAX_TENSORS = 28 };
 
 /* The inputs of a run, for overlap tests; returns how many. */
 static int list_inputs(const mhla_run *run, tensor *t) {
     const mhla_call *c = &run->call;
     const mhla_plan_desc *d = &run->plan->d;
-    const int64_t M = run->plan->M, N = mhla_seq_count(c), G = d->kv_heads, K = d->key_dim;
+    const mhla_plan *plan = run->plan;
+    const int64_t M = plan->M, N = mhla_seq_count(c), G = plan->v_heads, K = d->key_dim;
     int n = 0;
-    t[n++] = make_tensor("q", run->q, d->dtype, &c->q, c->batch, c->tokens, d->heads, K);
+    t[n++] = make_tensor("q", run->q, d->dtype, &c->q, c->batch, c->tokens, plan->q_heads, K);
     const mhla_dtype kv = d->kv_bfloat16 ? MHLA_BF16 : d->dtype;
-    t[n++] = make_tensor("k", run->k, kv, &c->k, c->batch, c->kv_tokens, G, K);
+    t[n++] = make_tensor("k", run->k, kv, &c->k, c->batch, c->kv_tokens, plan->k_heads, K);
     t[n++] = make_tensor("v", run->v, kv, &c->v, c->batch, c->kv_tokens, G, d->value_dim);
     if (run->mix) t[n++] = make_flat("mix", run->mix, M * M * (d->mix_per_head ? d->heads : 1));
     if (c->focus) t[n++] = make_flat("focus", c->focus, d->heads * K);
     if (c->q2) t[n++] = make_tensor("q2", c->q2, d->dtype, &c->q2_strides, c->batch, c->tokens, d->heads, K);
     if (c->k2) t[n++] = make_tensor("k2", c->k2, d->dtype, &c->k2_strides, c->batch, c->kv_tokens, G, K);
+    if (c->decay)
+        t[n++] = make_tensor("decay", c->decay, MHLA_F32, &c->decay_strides, c->batch, c->tokens, d->heads,
+                             mhla_decay_dim(plan));
     if (c->initial_state)
         t[n++] = make_flat("initial_state", c->initial_state,
                            N * mhla_state_chunks(run->plan, c->past) * G * K * d->value_dim);
@@ -283,6 +299,7 @@ static mhla_status check_inputs(mhla_run *run, const void *q, const void *k, con
     const int focused = kind == MHLA_KIND_FOCUSED;
     CHECK(focused || run->call.focus == NULL, "focus is given: only Focused LA has one");
     CHECK(!focused || run->call.focus != NULL, "focus is NULL");
+    CHECK(!mhla_decays((mhla_kind)kind) || run->call.decay != NULL, "decay is NULL");
     run->q = q;
     run->k = k;
     run->v = v;
@@ -326,17 +343,20 @@ static mhla_status check_backward(mhla_run *run, const mhla_plan *plan, const mh
     const mhla_call *c = &run->call;
     const mhla_plan_desc *d = &plan->d;
     mhla_grads *g = &run->grads;
-    const int64_t B = c->batch, T = c->tokens, Tk = c->kv_tokens, H = d->heads, G = d->kv_heads, K = d->key_dim,
-                  V = d->value_dim, N = mhla_seq_count(c), M = plan->M;
-    MHLA_TRY(fill_strides(&g->dq_strides, "dq", B, T, H, K));
-    MHLA_TRY(fill_strides(&g->dk_strides, "dk", B, Tk, G, K));
+    const int64_t B = c->batch, T = c->tokens, Tk = c->kv_tokens, H = d->heads, Hq = plan->q_heads, Hk = plan->k_heads,
+                  G = plan->v_heads, K = d->key_dim, V = d->value_dim, N = mhla_seq_count(c), M = plan->M;
+    const int64_t D = mhla_decay_dim(plan);
+    MHLA_TRY(fill_strides(&g->dq_strides, "dq", B, T, Hq, K));
+    MHLA_TRY(fill_strides(&g->dk_strides, "dk", B, Tk, Hk, K));
     MHLA_TRY(fill_strides(&g->dv_strides, "dv", B, Tk, G, V));
-    MHLA_TRY(fill_strides(&g->dq2_strides, "dq2", B, T, H, K));
-    MHLA_TRY(fill_strides(&g->dk2_strides, "dk2", B, Tk, G, K));
+    MHLA_TRY(fill_strides(&g->dq2_strides, "dq2", B, T, Hq, K));
+    MHLA_TRY(fill_strides(&g->dk2_strides, "dk2", B, Tk, Hk, K));
+    MHLA_TRY(fill_strides(&g->ddecay_strides, "ddecay", B, T, H, D));
     CHECK(c->q2 != NULL || (g->dq2 == NULL && g->dk2 == NULL), "dq2 or dk2 is given without q2 and k2");
     CHECK(mix != NULL || g->dmix == NULL, "dmix is given: this operator has no mix");
     CHECK(c->focus != NULL || g->dfocus == NULL, "dfocus is given: only Focused LA has one");
-    const int causal = d->kind == MHLA_KIND_CAUSAL || d->kind == MHLA_KIND_LINEAR_CAUSAL;
+    CHECK(c->decay != NULL || g->ddecay == NULL, "ddecay is given: this operator has no decay");
+    const int causal = mhla_has_state(d->kind);
     CHECK(causal || !(g->dinitial_state || g->dinitial_z || g->dfinal_state || g->dfinal_z),
           "a state's gradient is given: only causal operators have one");
     tensor t[MAX_TENSORS];
@@ -344,15 +364,16 @@ static mhla_status check_backward(mhla_run *run, const mhla_plan *plan, const mh
     t[n++] = make_tensor("dO", dO, d->dtype, &c->o, B, T, H, V);
     const int64_t n0 = N * (causal ? mhla_state_chunks(plan, c->past) : 0) * G * K;
     const tensor out[] = {
-        make_tensor("dq", g->dq, MHLA_F32, &g->dq_strides, B, T, H, K),
-        make_tensor("dk", g->dk, MHLA_F32, &g->dk_strides, B, Tk, G, K),
+        make_tensor("dq", g->dq, MHLA_F32, &g->dq_strides, B, T, Hq, K),
+        make_tensor("dk", g->dk, MHLA_F32, &g->dk_strides, B, Tk, Hk, K),
         make_tensor("dv", g->dv, MHLA_F32, &g->dv_strides, B, Tk, G, V),
-        make_tensor("dq2", g->dq2, MHLA_F32, &g->dq2_strides, B, T, H, K),
-        make_tensor("dk2", g->dk2, MHLA_F32, &g->dk2_strides, B, Tk, G, K),
+        make_tensor("dq2", g->dq2, MHLA_F32, &g->dq2_strides, B, T, Hq, K),
+        make_tensor("dk2", g->dk2, MHLA_F32, &g->dk2_strides, B, Tk, Hk, K),
         make_flat("dmix", g->dmix, M * M * (d->mix_per_head ? H : 1)),
         make_flat("dinitial_state", g->dinitial_state, n0 * V),
         make_flat("dinitial_z", g->dinitial_z, n0),
         make_flat("dfocus", g->dfocus, H * K),
+        make_tensor("ddecay", g->ddecay, MHLA_F32, &g->ddecay_strides, B, T, H, D),
     };
     for (size_t i = 0; i < sizeof out / sizeof *out; i++)
         if (out[i].data) {

@@ -68,6 +68,7 @@ typedef struct mhla_gemm {
     mhla_store store;
     float *c; /* SET, ADD: panelled with c_rows rows (c_row = 0) or row-major with row stride c_row */
     int64_t c_rows, c_row;
+    const float *row_decay; /* ADD: C = row_decay[i] C + A B; NULL = 1. mhla_gemm_narrowed does not know it */
     mhla_rows out;          /* ROWS */
     const float *row_scale; /* [m] or NULL */
     int accumulate;

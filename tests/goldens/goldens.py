@@ -7,8 +7,8 @@ line for each: its errors, each with the tolerance it is held to. Errors are max
 within 1e-5, gradients within 2e-5. Ends with `N passed, N failed, N skipped`; the exit status is 1 if one failed. `-v` shows
 every tensor.
 
-Here are operators and attentions, which the Python package runs, and single layers; golden_images.py has models of images and
-diffusion, golden_text.py has language models, tokenizers, sampling and evaluation.
+Here are operators and attentions, which the Python package runs, and single layers; golden_decay.py has recurrences with decay,
+golden_images.py models of images and diffusion, golden_text.py has language models, tokenizers, sampling and evaluation.
 """
 import argparse
 import math
@@ -20,6 +20,7 @@ import tempfile
 import torch
 
 import golden_case
+import golden_decay  # noqa: F401 its cases are known from now on
 import golden_images  # noqa: F401 its cases are known from now on
 import golden_text
 import mhla

@@ -24,6 +24,8 @@ mhla_status run_flow(char **arg);
 mhla_status run_layer(char **arg);
 mhla_status run_resize(char **arg);
 mhla_status run_dequantize(char **arg);
+/* run_operators.c: */
+mhla_status run_operator(char **arg);
 /* run_text.c: */
 mhla_status run_lm(char **arg);
 mhla_status run_tokens(char **arg);

@@ -174,7 +174,14 @@ INLINE void TILE(run)(const int mr, const int nv, const mhla_gemm *g, int row, i
         TILE(store_rows)(acc, mr, nv, g, row, column);
         return;
     }
-    if (g->store == MHLA_STORE_ADD) {
+    if (g->store == MHLA_STORE_ADD && g->row_decay) {
+#pragma GCC unroll 8
+        for (int i = 0; i < mr; i++) {
+            const float d = g->row_decay[row + i];
+#pragma GCC unroll 4
+            for (int j = 0; j < nv; j++) acc[i][j] += d * *(const TILE(tv) *)(c + i * step + j * TILE_LANES);
+        }
+    } else if (g->store == MHLA_STORE_ADD) {
 #pragma GCC unroll 8
         for (int i = 0; i < mr; i++)
 #pragma GCC unroll 4

@@ -1,0 +1,482 @@
+/* Simple GLA and GLA against their reference: awkward sizes, states, packed sequences, strides, every instruction set, numbers of
+ * threads; the reference's own gradients against finite differences; strong decays; what callers get wrong. */
+#include "support.h"
+
+enum { O, FINAL, DQ, DK, DV, DDECAY, DINITIAL, RESULTS };
+static const char *const result_names[RESULTS] = {"o", "final_state", "dq", "dk", "dv", "ddecay", "dinitial_state"};
+
+typedef struct gated_case {
+    mhla_plan *plan;
+    mhla_plan_desc d;
+    mhla_call call;
+    placed q, k, v, o, dO, decay;
+    float *initial, *dfinal;
+    int64_t state, sequences; /* floats of all states */
+    int64_t cu[5];
+    char text[160];
+} gated_case;
+
+typedef struct sizes {
+    mhla_kind kind;
+    int64_t B, T;
+    int H, G, K, V, chunk;
+    int layout, packed, start;
+    float strength; /* log-decays from 0 to -strength */
+} sizes;
+
+static void fill(rng *r, const placed *p, int64_t B, int64_t T, int64_t H, int64_t D, float low, float high) {
+    for (int64_t b = 0; b < B; b++)
+        for (int64_t t = 0; t < T; t++)
+            for (int64_t h = 0; h < H; h++)
+                for (int64_t j = 0; j < D; j++)
+                    placed_at(p, b, t, h)[j] = low + (high - low) * 0.5f * (rng_signed(r) + 1.0f);
+}
+
+static void make_case(gated_case *c, rng *r, const sizes *z) {
+    memset(c, 0, sizeof *c);
+    const int G = z->G ? z->G : z->H, D = z->kind == MHLA_KIND_GLA ? z->K : 1;
+    c->d = (mhla_plan_desc){.size = sizeof c->d,
+                            .kind = z->kind,
+                            .heads = z->H,
+                            .key_heads = z->G,
+                            .key_dim = z->K,
+                            .value_dim = z->V,
+                            .chunk = z->chunk};
+    ASSERT_OK(mhla_plan_create(&c->plan, &c->d));
+    c->q = place(z->layout, z->B, z->T, G, z->K);
+    c->k = place(z->layout, z->B, z->T, G, z->K);
+    c->v = place(z->layout, z->B, z->T, z->H, z->V);
+    c->o = place(z->layout, z->B, z->T, z->H, z->V);
+    c->dO = place(z->layout, z->B, z->T, z->H, z->V);
+    c->decay = place(z->layout, z->B, z->T, z->H, D);
+    fill(r, &c->q, z->B, z->T, G, z->K, -1.0f, 1.0f);
+    fill(r, &c->k, z->B, z->T, G, z->K, -1.0f, 1.0f);
+    fill(r, &c->v, z->B, z->T, z->H, z->V, -1.0f, 1.0f);
+    fill(r, &c->dO, z->B, z->T, z->H, z->V, -1.0f, 1.0f);
+    fill(r, &c->decay, z->B, z->T, z->H, D, -z->strength, 0.0f);
+    c->sequences = z->B;
+    c->call = (mhla_call){.size = sizeof c->call,
+                          .batch = z->B,
+                          .tokens = z->T,
+                          .q = c->q.s,
+                          .k = c->k.s,
+                          .v = c->v.s,
+                          .o = c->o.s,
+                          .decay = c->decay.data,
+                          .decay_strides = c->decay.s};
+    if (z->packed) { /* one of them empty */
+        const int64_t cuts[5] = {0, z->T / 5, z->T / 5, z->T / 5 + z->T / 2, z->T};
+        memcpy(c->cu, cuts, sizeof cuts);
+        c->call.cu_seqlens = c->cu;
+        c->call.sequences = c->sequences = 4;
+    }
+    c->state = c->sequences * z->H * z->K * z->V;
+    if (z->start) c->call.initial_state = c->initial = new_random(r, c->state);
+    if (z->start) c->dfinal = new_random(r, c->state);
+    snprintf(c->text, sizeof c->text, "kind %d B %lld T %lld H %d G %d K %d V %d chunk %d layout %d packed %d start %d",
+             (int)z->kind, (long long)z->B, (long long)z->T, z->H, G, z->K, z->V, z->chunk, z->layout, z->packed,
+             z->start);
+}
+
+static void drop_case(gated_case *c) {
+    mhla_plan_free(c->plan);
+    placed *all[] = {&c->q, &c->k, &c->v, &c->o, &c->dO, &c->decay};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]->memory);
+    free(c->initial);
+    free(c->dfinal);
+}
+
+typedef struct results {
+    float *x[RESULTS];
+    int64_t n[RESULTS];
+} results;
+
+/* What there is before the call: NaN, or a number that is added to. */
+static results new_results(const gated_case *c, float value) {
+    const int64_t n[RESULTS] = {c->o.count, c->state, c->q.count, c->k.count, c->v.count, c->decay.count, c->state};
+    results g;
+    for (int i = 0; i < RESULTS; i++) {
+        g.n[i] = n[i];
+        g.x[i] = new_poisoned(n[i]);
+        for (int64_t e = 0; e < n[i]; e++) g.x[i][e] = value;
+    }
+    return g;
+}
+
+static void free_results(results *g) {
+    for (int i = 0; i < RESULTS; i++) free(g->x[i]);
+}
+
+/* The place in another buffer that p's data has in its own. */
+static float *within(const placed *p, float *buffer) { return buffer + (p->data - p->memory); }
+
+static void run_case(const gated_case *c, const results *g, const mhla_context *context, int reference,
+                     int accumulate) {
+    mhla_call call = c->call;
+    call.context = context;
+    call.accumulate = accumulate;
+    call.final_state = g->x[FINAL];
+    float *o = within(&c->o, g->x[O]);
+    if (reference)
+        ASSERT_OK(mhla_forward_reference(c->plan, &call, o, c->q.data, c->k.data, c->v.data, NULL));
+    else
+        ASSERT_OK(mhla_forward(c->plan, &call, o, c->q.data, c->k.data, c->v.data, NULL, NULL));
+    mhla_grads grads = {.size = sizeof grads,
+                        .dq = within(&c->q, g->x[DQ]),
+                        .dk = within(&c->k, g->x[DK]),
+                        .dv = within(&c->v, g->x[DV]),
+                        .dq_strides = c->q.s,
+                        .dk_strides = c->k.s,
+                        .dv_strides = c->v.s,
+                        .ddecay = within(&c->decay, g->x[DDECAY]),
+                        .ddecay_strides = c->decay.s,
+                        .dinitial_state = g->x[DINITIAL],
+                        .dfinal_state = c->dfinal,
+                        .accumulate = accumulate};
+    call.final_state = NULL;
+    if (reference)
+        ASSERT_OK(mhla_backward_reference(c->plan, &call, &grads, c->dO.data, c->q.data, c->k.data, c->v.data, NULL));
+    else
+        ASSERT_OK(mhla_backward(c->plan, &call, &grads, c->dO.data, c->q.data, c->k.data, c->v.data, NULL, NULL));
+}
+
+static double largest(const float *x, int64_t n) {
+    double most = 0.0;
+    for (int64_t i = 0; i < n; i++)
+        if (fabs((double)x[i]) > most) most = fabs((double)x[i]);
+    return most;
+}
+
+/* float32 sums over sequences of up to 1000 tokens; gradients of decays are differences of sums over the rest of a chunk. Where they
+ * are 0 in truth (one token without a past), the reference's double has rounding of its own, 1e-16. */
+static void compare(const gated_case *c, const results *got, const results *want, const char *isa) {
+    for (int i = 0; i < RESULTS; i++) {
+        if (i == DDECAY && largest(want->x[i], want->n[i]) < 1e-12 && largest(got->x[i], got->n[i]) < 1e-12) continue;
+        ASSERT_CLOSE(got->x[i], want->x[i], got->n[i], 1e-5, "%s, %s, %s", result_names[i], isa,
+                     c->text);
+    }
+}
+
+static void check_sizes(const sizes *z, uint64_t seed) {
+    rng r = {seed};
+    gated_case c;
+    make_case(&c, &r, z);
+    const char *isas[8];
+    const int n = isa_names(isas, 8);
+    for (int add = 0; add < 2; add++) {
+        results want = new_results(&c, add ? 0.5f : NAN);
+        run_case(&c, &want, NULL, 1, add);
+        for (int i = 0; i < n; i++) {
+            if (add && i < n - 1) continue;
+            ASSERT_OK(mhla_set_isa(isas[i]));
+            results got = new_results(&c, add ? 0.5f : NAN);
+            run_case(&c, &got, NULL, 0, add);
+            compare(&c, &got, &want, isas[i]);
+            free_results(&got);
+        }
+        free_results(&want);
+    }
+    ASSERT_OK(mhla_set_isa(NULL));
+    drop_case(&c);
+}
+
+static const mhla_kind kinds[] = {MHLA_KIND_SIMPLE_GLA, MHLA_KIND_GLA};
+
+static void test_lengths(void **state) {
+    (void)state;
+    static const int lengths[] = {1, 2, 15, 16, 17, 63, 64, 65, 130, 1000};
+    for (size_t k = 0; k < 2; k++)
+        for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+            const sizes z = {kinds[k], lengths[i] > 500 ? 1 : 2, lengths[i],      2, 0, 24,
+                             20,       .start = i % 2 == 0,      .strength = 0.2f};
+            check_sizes(&z, 100 * k + i);
+        }
+}
+
+static void test_dims(void **state) {
+    (void)state;
+    static const int keys[] = {1, 60, 64, 128}, values[] = {1, 64, 256};
+    for (size_t k = 0; k < 2; k++)
+        for (int i = 0; i < 4; i++)
+            for (int j = 0; j < 3; j++) {
+                const sizes z = {kinds[k],        1, 70, 2, 0, keys[i], values[j], .layout = (i + j) % 3, .start = 1,
+                                 .strength = 0.3f};
+                check_sizes(&z, 1000 + (uint64_t)(i * 3 + j));
+            }
+}
+
+static void test_random(void **state) {
+    (void)state;
+    static const int dims[] = {1, 7, 16, 33, 72}, lengths[] = {1, 5, 63, 64, 66, 150, 200},
+                     chunks[] = {0, 1, 16, 48, 100, 100000};
+    static const float strengths[] = {0.0f, 0.05f, 1.0f, 5.0f, 60.0f};
+    const int cases = getenv("MHLA_TEST_QUICK") ? 20 : 80;
+    for (int i = 0; i < cases; i++) {
+        rng r = {(uint64_t)i * 77 + 5};
+        const int ratio = 1 + rng_below(&r, 3), G = 1 + rng_below(&r, 2), simple = i % 2 == 0;
+        const int packed = rng_below(&r, 3) == 0;
+        const sizes z = {kinds[i % 2],          packed ? 1 : 1 + rng_below(&r, 2),
+                         RNG_PICK(&r, lengths), G * (simple ? ratio : 1),
+                         simple ? G : 0,        RNG_PICK(&r, dims),
+                         RNG_PICK(&r, dims),    RNG_PICK(&r, chunks),
+                         rng_below(&r, 3),      packed,
+                         rng_below(&r, 2),      RNG_PICK(&r, strengths)};
+        check_sizes(&z, (uint64_t)i);
+    }
+}
+
+/* ---- The reference's gradients against differences of its outputs ---- */
+
+static double loss(const gated_case *c) {
+    results g = new_results(c, 0.0f);
+    mhla_call call = c->call;
+    call.final_state = g.x[FINAL];
+    ASSERT_OK(mhla_forward_reference(c->plan, &call, within(&c->o, g.x[O]), c->q.data, c->k.data, c->v.data, NULL));
+    double sum = 0.0;
+    for (int64_t i = 0; i < c->o.count; i++)
+        if (!isnan(c->dO.memory[i])) sum += (double)g.x[O][i] * (double)c->dO.memory[i];
+    for (int64_t i = 0; i < c->state; i++) sum += (double)g.x[FINAL][i] * (double)c->dfinal[i];
+    free_results(&g);
+    return sum;
+}
+
+static void test_differences(void **state) {
+    (void)state;
+    for (size_t k = 0; k < 2; k++) {
+        const sizes z = {kinds[k],
+                         1,
+                         9,
+                         kinds[k] == MHLA_KIND_GLA ? 2 : 4,
+                         kinds[k] == MHLA_KIND_GLA ? 0 : 2,
+                         3,
+                         2,
+                         .packed = k == 0,
+                         .start = 1,
+                         .strength = 0.8f};
+        rng r = {k + 9};
+        gated_case c;
+        make_case(&c, &r, &z);
+        results g = new_results(&c, NAN);
+        run_case(&c, &g, NULL, 1, 0);
+        const struct {
+            float *x, *dx;
+            int64_t n;
+        } inputs[] = {{c.q.memory, g.x[DQ], c.q.count},
+                      {c.k.memory, g.x[DK], c.k.count},
+                      {c.v.memory, g.x[DV], c.v.count},
+                      {c.decay.memory, g.x[DDECAY], c.decay.count},
+                      {c.initial, g.x[DINITIAL], c.state}};
+        for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++)
+            for (int64_t e = 0; e < inputs[i].n; e++) {
+                const float x = inputs[i].x[e], h = 1e-2f;
+                if (isnan(x)) continue;
+                float low = x - h, high = x + h;
+                if (inputs[i].x == c.decay.memory && high > 0.0f) high = 0.0f, low = -2 * h;
+                inputs[i].x[e] = high;
+                const double up = loss(&c);
+                inputs[i].x[e] = low;
+                const double down = loss(&c), slope = (up - down) / ((double)high - (double)low);
+                inputs[i].x[e] = x;
+                if (inputs[i].x == c.decay.memory && x > -h) continue; /* not the middle */
+                if (fabs(slope - (double)inputs[i].dx[e]) > 2e-3)
+                    fail_msg("input %zu, element %lld: %g, by differences %g: %s", i, (long long)e,
+                             (double)inputs[i].dx[e], slope, c.text);
+            }
+        free_results(&g);
+        drop_case(&c);
+    }
+}
+
+/* ---- Threads ---- */
+
+static void test_threads(void **state) {
+    (void)state;
+    static const int counts[] = {1, 2, 3, 64};
+    for (size_t k = 0; k < 2; k++) {
+        const sizes z = {
+            kinds[k], 2, 150, k == 0 ? 6 : 3, k == 0 ? 2 : 0, 40, 200, .start = 1, .strength = k == 0 ? 0.5f : 3.0f};
+        rng r = {4};
+        gated_case c;
+        make_case(&c, &r, &z);
+        results first = {0};
+        for (int i = 0; i < 4; i++) {
+            mhla_context *context = new_context(counts[i]);
+            results got = new_results(&c, NAN);
+            run_case(&c, &got, context, 0, 0);
+            mhla_context_free(context);
+            if (i == 0) {
+                first = got;
+                continue;
+            }
+            for (int e = 0; e < RESULTS; e++)
+                if (memcmp(first.x[e], got.x[e], (size_t)got.n[e] * sizeof(float)) != 0)
+                    fail_msg("%s differs with %d threads: %s", result_names[e], counts[i], c.text);
+            free_results(&got);
+        }
+        free_results(&first);
+        drop_case(&c);
+    }
+}
+
+/* ---- bfloat16: stored, and multiplied ---- */
+
+static void test_bf16(void **state) {
+    (void)state;
+    const char *isas[16];
+    int n = isa_names(isas, 8);
+    isas[n++] = "plain-bf16";
+    for (size_t k = 0; k < 2; k++)
+        for (int i = 0; i < n; i++) {
+            ASSERT_OK(mhla_set_isa(isas[i]));
+            const sizes z = {kinds[k], 1, 130, 2, 0, 32, 48, .start = 1, .strength = 0.3f};
+            rng r = {8};
+            gated_case c;
+            make_case(&c, &r, &z);
+            results want = new_results(&c, NAN), got = new_results(&c, NAN);
+            run_case(&c, &want, NULL, 1, 0);
+            c.call.precision = MHLA_BF16;
+            run_case(&c, &got, NULL, 0, 0);
+            for (int e = 0; e < RESULTS; e++)
+                ASSERT_CLOSE(got.x[e], want.x[e], got.n[e], 2e-2, "%s, %s, products of bfloat16", result_names[e],
+                             isas[i]);
+            c.d.dtype = MHLA_BF16;
+            mhla_plan *plan;
+            ASSERT_OK(mhla_plan_create(&plan, &c.d));
+            placed *in[] = {&c.q, &c.k, &c.v};
+            uint16_t *small[3], *o = new_bytes((size_t)c.o.count * 2), *o_ref = new_bytes((size_t)c.o.count * 2);
+            for (int e = 0; e < 3; e++) small[e] = new_bf16(in[e]->memory, in[e]->count);
+            c.call.precision = MHLA_F32;
+            ASSERT_OK(mhla_forward(plan, &c.call, o, small[0], small[1], small[2], NULL, NULL));
+            ASSERT_OK(mhla_forward_reference(plan, &c.call, o_ref, small[0], small[1], small[2], NULL));
+            for (int64_t e = 0; e < z.T * z.H * z.V; e++)
+                if (fabsf(from_bf16(o[e]) - from_bf16(o_ref[e])) > 0.01f * (1.0f + fabsf(from_bf16(o_ref[e]))))
+                    fail_msg("stored as bfloat16, %s: element %lld", isas[i], (long long)e);
+            uint16_t *dO = new_bf16(c.dO.memory, c.dO.count);
+            mhla_grads grads = {.size = sizeof grads, .dq = got.x[DQ], .dv = got.x[DV], .ddecay = got.x[DDECAY]};
+            ASSERT_OK(mhla_backward(plan, &c.call, &grads, dO, small[0], small[1], small[2], NULL, NULL));
+            grads.dq = want.x[DQ], grads.dv = want.x[DV], grads.ddecay = want.x[DDECAY];
+            ASSERT_OK(mhla_backward_reference(plan, &c.call, &grads, dO, small[0], small[1], small[2], NULL));
+            static const int stored[] = {DQ, DV, DDECAY};
+            for (int e = 0; e < 3; e++)
+                ASSERT_CLOSE(got.x[stored[e]], want.x[stored[e]],
+                             z.T * z.H *
+                                 (stored[e] == DQ   ? 32
+                                  : stored[e] == DV ? 48
+                                                    : 1),
+                             4e-5, "%s, %s, stored as bfloat16", result_names[stored[e]], isas[i]);
+            mhla_plan_free(plan);
+            for (int e = 0; e < 3; e++) free(small[e]);
+            free(o), free(o_ref), free(dO);
+            free_results(&want);
+            free_results(&got);
+            drop_case(&c);
+        }
+    ASSERT_OK(mhla_set_isa(NULL));
+}
+
+/* ---- Decays that are no ordinary numbers ---- */
+
+static void test_forgetting(void **state) {
+    (void)state;
+    for (size_t k = 0; k < 2; k++) {
+        const sizes z = {kinds[k], 1, 140, 1, 0, 20, 24, .start = 1, .strength = 0.2f};
+        rng r = {3};
+        gated_case c;
+        make_case(&c, &r, &z);
+        const int D = kinds[k] == MHLA_KIND_GLA ? 20 : 1;
+        static const int at[] = {0, 5, 63, 64, 65, 100};
+        for (int i = 0; i < 6; i++)
+            for (int j = 0; j < D; j++)
+                if (i < 5 || j % 2 == 0) c.decay.data[at[i] * D + j] = -INFINITY;
+        results want = new_results(&c, NAN), got = new_results(&c, NAN);
+        run_case(&c, &want, NULL, 1, 0);
+        run_case(&c, &got, NULL, 0, 0);
+        compare(&c, &got, &want, "-inf");
+        c.decay.data[30 * D] =
+            NAN; /* before the decay of token 63, which 0 * NaN does not survive: NaN from here on, in o */
+        run_case(&c, &got, NULL, 0, 0);
+        for (int t = 0; t < z.T; t++)
+            if (isnan(got.x[O][t * z.V]) != (t >= 30))
+                fail_msg("NaN at token 30: o of token %d is %g, %s", t, (double)got.x[O][t * z.V], c.text);
+        free_results(&want);
+        free_results(&got);
+        drop_case(&c);
+    }
+}
+
+/* ---- What callers get wrong ---- */
+
+static void test_errors(void **state) {
+    (void)state;
+    rng r = {2};
+    for (size_t k = 0; k < 2; k++) {
+        const sizes z = {kinds[k], 2, 70, 4, 0, 8, 8, .start = 1, .strength = 0.2f};
+        gated_case c;
+        make_case(&c, &r, &z);
+        results g = new_results(&c, NAN);
+        mhla_plan *plan;
+        mhla_plan_desc d = c.d;
+        d.key_heads = 3;
+        ASSERT_FAILS(mhla_plan_create(&plan, &d), MHLA_EINVAL,
+                     kinds[k] == MHLA_KIND_GLA ? "key_heads is 3" : "not a multiple of key_heads 3");
+        d = c.d, d.kv_heads = 2;
+        ASSERT_FAILS(mhla_plan_create(&plan, &d), MHLA_EINVAL, "kv_heads is 2");
+        d = c.d, d.rope = MHLA_ROPE_HALF;
+        ASSERT_FAILS(mhla_plan_create(&plan, &d), MHLA_EINVAL, "rope");
+        d = c.d, d.feature = MHLA_FEATURE_ELU;
+        ASSERT_FAILS(mhla_plan_create(&plan, &d), MHLA_EINVAL, "feature");
+        d = c.d, d.chunk = -1;
+        ASSERT_FAILS(mhla_plan_create(&plan, &d), MHLA_EINVAL, "chunk is -1");
+        d = c.d, d.key_dim = 0;
+        ASSERT_FAILS(mhla_plan_create(&plan, &d), MHLA_EINVAL, "key_dim");
+        d = c.d, d.kind = MHLA_KIND_SOFTMAX, d.chunk = 0, d.key_heads = 2;
+        ASSERT_FAILS(mhla_plan_create(&plan, &d), MHLA_EINVAL, "key_heads is 2");
+
+        float *o = g.x[O];
+        const float *q = c.q.data, *kk = c.k.data, *v = c.v.data;
+        mhla_call call = c.call;
+        call.decay = NULL;
+        ASSERT_FAILS(mhla_forward(c.plan, &call, o, q, kk, v, NULL, NULL), MHLA_EINVAL, "decay is NULL");
+        call = c.call, call.final_z = g.x[FINAL];
+        ASSERT_FAILS(mhla_forward(c.plan, &call, o, q, kk, v, NULL, NULL), MHLA_EINVAL, "final_z");
+        call = c.call;
+        ASSERT_FAILS(mhla_forward(c.plan, &call, c.decay.data, q, kk, v, NULL, NULL), MHLA_EINVAL, "o overlaps decay");
+        mhla_state *stream;
+        ASSERT_FAILS(mhla_state_create(&stream, c.plan, NULL), MHLA_EINVAL, "only causal operators stream");
+
+        *placed_at(&c.decay, 1, 65, 2) = 0.25f;
+        const char *place = kinds[k] == MHLA_KIND_GLA ? "decay is 0.25 at batch 1, token 65, head 2, channel 0"
+                                                      : "decay is 0.25 at batch 1, token 65, head 2";
+        const mhla_grads grads = {.size = sizeof grads, .dq = g.x[DQ]};
+        ASSERT_FAILS(mhla_forward(c.plan, &call, o, q, kk, v, NULL, NULL), MHLA_EINVAL, place);
+        ASSERT_FAILS(mhla_forward_reference(c.plan, &call, o, q, kk, v, NULL), MHLA_EINVAL, place);
+        ASSERT_FAILS(mhla_backward(c.plan, &call, &grads, c.dO.data, q, kk, v, NULL, NULL), MHLA_EINVAL, place);
+        for (int64_t i = 0; i < g.n[O]; i++) assert_true(isnan(o[i])); /* nothing was written */
+        for (int64_t i = 0; i < g.n[DQ]; i++) assert_true(isnan(g.x[DQ][i]));
+        *placed_at(&c.decay, 1, 65, 2) = -0.25f;
+        mhla_set_allocator(scarce_alloc, scarce_free);
+        scarce.allowed = 0, scarce.living = 0;
+        const mhla_status status = mhla_forward(c.plan, &call, o, q, kk, v, NULL, NULL);
+        mhla_set_allocator(NULL, NULL);
+        assert_int_equal(status, MHLA_ENOMEM);
+        free_results(&g);
+        drop_case(&c);
+    }
+    const mhla_plan_desc soft = {
+        .size = sizeof soft, .kind = MHLA_KIND_SOFTMAX, .heads = 1, .key_dim = 4, .value_dim = 4};
+    mhla_plan *plan;
+    ASSERT_OK(mhla_plan_create(&plan, &soft));
+    float x[4] = {0}, o[4];
+    const mhla_call call = {.size = sizeof call, .batch = 1, .tokens = 1, .decay = x};
+    ASSERT_FAILS(mhla_forward(plan, &call, o, x, x, x, NULL, NULL), MHLA_EINVAL, "decay is given");
+    mhla_plan_free(plan);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_lengths),     cmocka_unit_test(test_dims),    cmocka_unit_test(test_random),
+        cmocka_unit_test(test_differences), cmocka_unit_test(test_threads), cmocka_unit_test(test_bf16),
+        cmocka_unit_test(test_forgetting),  cmocka_unit_test(test_errors),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
