@@ -439,8 +439,8 @@ static void test_errors(void **state) {
         ASSERT_FAILS(mhla_forward(c.plan, &call, o, q, kk, v, NULL, NULL), MHLA_EINVAL, "decay is NULL");
         call = c.call, call.final_z = g.x[FINAL];
         ASSERT_FAILS(mhla_forward(c.plan, &call, o, q, kk, v, NULL, NULL), MHLA_EINVAL, "final_z");
-        call = c.call;
-        ASSERT_FAILS(mhla_forward(c.plan, &call, c.decay.data, q, kk, v, NULL, NULL), MHLA_EINVAL, "o overlaps decay");
+        call = c.call, call.decay = o;
+        ASSERT_FAILS(mhla_forward(c.plan, &call, o, q, kk, v, NULL, NULL), MHLA_EINVAL, "o overlaps decay");
         mhla_state *stream;
         ASSERT_FAILS(mhla_state_create(&stream, c.plan, NULL), MHLA_EINVAL, "only causal operators stream");
 
