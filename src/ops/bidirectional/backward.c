@@ -216,8 +216,8 @@ static void mix_gradient(const mhla_head *x, const head_memory *m, float *dmix, 
     const mhla_geometry *g = x->g;
     for (int64_t at = 0; at < g->used; at += SLAB) /* dm[i,b] = <dS'_i, S_b> + <dz'_i, z_b> */
         x->run->kernels->dots(dmix + i0 * g->M + b0, g->M, m->D + i0 * g->ld + at, g->ld, (int)(i1 - i0),
-                              m->S + b0 * g->ld + at, g->ld, (int)(b1 - b0),
-                              g->used - at < SLAB ? g->used - at : SLAB, at > 0);
+                              m->S + b0 * g->ld + at, g->ld, (int)(b1 - b0), g->used - at < SLAB ? g->used - at : SLAB,
+                              at > 0);
     if (g->released)
         x->run->kernels->dots(dmix + i0 * g->M + b0, g->M, m->dd + i0 * g->ldn, g->ldn, (int)(i1 - i0),
                               m->dens.dots + b0 * g->ldn, g->ldn, (int)(b1 - b0), g->ldn, 1);

@@ -396,8 +396,7 @@ static void split_mix(void *arg, int64_t task, int worker) {
         mhla_head_released_mix(&x, &buf);
     } else if (g->linear) {
         const int64_t at = slab * SLAB, n = g->used - at < SLAB ? g->used - at : SLAB;
-        for (int64_t b = 1; b < g->M; b++)
-            job->run->kernels->axpy(job->S[i] + at, 1.0f, job->S[i] + b * g->ld + at, n);
+        for (int64_t b = 1; b < g->M; b++) job->run->kernels->axpy(job->S[i] + at, 1.0f, job->S[i] + b * g->ld + at, n);
     } else {
         mhla_head_mix_slab(&x, job->P[i], job->S[i], slab, 0);
     }
