@@ -286,8 +286,9 @@ void mhla_head_mix_slab(const mhla_head *x, float *P, const float *S, int64_t sl
 
 /* The outputs of one group of query blocks, for the heads of a team: x, buf [team], S [team][M][ld]. Each head's mixtures
  * lie in its part of P. */
-static void output_group(const mhla_head *x, const mhla_buffers *buf, const float *S, int team, int64_t group) {
-    const mhla_geometry *g = x->g;
+static void output_group(const mhla_geometry *g, const mhla_head *x, const mhla_buffers *buf, const float *S,
+                         int64_t group) {
+    const int team = g->team;
     const int64_t i0 = group * g->rows / g->groups, i1 = (group + 1) * g->rows / g->groups;
     for (int j = 0; j < team; j++) mhla_head_mix(&x[j], &buf[j], S + j * g->M * g->ld, i0, i1);
     for (int64_t i = i0; i < i1; i++)
@@ -370,7 +371,7 @@ static void whole_team(void *arg, int64_t task, int worker) {
     for (int64_t b = 0; b < g->M; b++)
         for (int j = 0; j < team; j++) summarise(&x[j], &buf[j], b, S + (j * g->M + b) * g->ld);
     for (int j = 0; j < team && g->released; j++) mhla_head_released(&x[j], &buf[j], S + j * g->M * g->ld);
-    for (int64_t group = 0; group < g->groups; group++) output_group(x, buf, S, team, group);
+    for (int64_t group = 0; group < g->groups; group++) output_group(g, x, buf, S, group);
 }
 
 /* Heads that would leave threads idle (then there are no teams): task = (head, block), then (head, slab of the summaries), and a
