@@ -152,7 +152,7 @@ typedef struct problem {
     float *mix;
     void *ws, *ws_backward;
     size_t ws_bytes, ws_backward_bytes;
-    int64_t n_q, n_k, n_v, n_o, n_mix, n_focus, n_decay, n_state, n_z, n_state0,
+    int64_t n_q, n_k, n_v, n_o, n_mix, n_focus, n_decay, n_beta, n_state, n_z, n_state0,
         n_z0; /* elements; *0 of the initial state */
     void *owned[40];
     int owned_count;
