@@ -6,7 +6,8 @@
 enum {
     PIECE = 128,          /* tokens of a block that are packed at a time */
     LINEAR_BLOCK = 1024,  /* tokens of linear attention that are summed before they join the total */
-    GROUP_BYTES = 400000, /* mixtures made at a time: most of a small L2 */
+    GROUP_BYTES = 400000, /* mixtures made at a time: most of a small L2 ... */
+    LARGE_L2 = 1 << 20,   /* ... or of one that is larger than this */
     TEAM_BYTES = 2000000, /* summaries of the heads that go together */
     SLAB = 512            /* floats of a summary that are mixed at a time where threads share a head */
 };
@@ -48,7 +49,8 @@ mhla_geometry mhla_bidirectional_geometry(const mhla_run *run, int backward) {
     g.used = g.z + round_up(g.K, 16);
     g.ld = odd_lines(g.used);
     g.team = choose_team(run, &g);
-    g.group = GROUP_BYTES / 4 / (g.team * g.ld) / 6 * 6;
+    const int64_t bytes = mhla_l2_bytes > LARGE_L2 ? mhla_l2_bytes / 5 * 4 : GROUP_BYTES;
+    g.group = bytes / 4 / (g.team * g.ld) / 6 * 6;
     if (g.group < 6) g.group = 6;
     if (g.rows > 64 && g.group < 36) g.group = 36;
     if (g.group > g.rows) g.group = g.rows;
