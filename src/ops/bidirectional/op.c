@@ -22,8 +22,10 @@ static int64_t odd_lines(int64_t floats) { return ((floats + 15) / 16 | 1) * 16;
 static int choose_team(const mhla_run *run, const mhla_geometry *g) {
     const int H = run->plan->d.heads;
     const int64_t bytes = (g->linear ? 1 : g->M) * g->ld * 4, heads = run->call.batch * H;
+    /* with a large L2 comes a large table of pages, and looking up costs less than what a team's summaries drive out */
+    const int64_t most = mhla_l2_bytes > LARGE_L2 ? mhla_l2_bytes / 4 : TEAM_BYTES;
     for (int team = H < MHLA_MAX_TEAM ? H : MHLA_MAX_TEAM; team > 1; team--)
-        if (H % team == 0 && team * bytes <= TEAM_BYTES && heads / team % run->threads == 0) return team;
+        if (H % team == 0 && team * bytes <= most && heads / team % run->threads == 0) return team;
     return 1;
 }
 
