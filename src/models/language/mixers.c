@@ -7,7 +7,8 @@
     X(softmax)                                                                                                         \
     X(gla)                                                                                                             \
     X(retnet)                                                                                                          \
-    X(mamba2)
+    X(mamba2)                                                                                                          \
+    X(gated_deltanet)
 
 #define DECLARE(name) extern const mhla_mixer mhla_mixer_##name;
 MIXERS(DECLARE)
