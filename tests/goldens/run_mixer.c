@@ -61,7 +61,17 @@ static mhla_status stream(mhla_tape *t, mhla_lm *lm, const float *x, const int64
             memcpy(y + (b * T + at) * D, out->data, sizeof *y * (size_t)(n * D));
         }
         const mhla_carry *c = memory;
-        run_keep(c->state, 1, &c->size->state, "out.state.%d", (int)b);
+        if (c->stream) { /* its numbers stand before the sum at the end */
+            const size_t size = mhla_state_save_size(c->stream), head = 64, sum = 8;
+            const int64_t n = (int64_t)((size - head - sum) / sizeof(float));
+            unsigned char *bytes = malloc(size);
+            if (bytes == NULL || mhla_state_save(c->stream, bytes, size) != MHLA_OK) return MHLA_ENOMEM;
+            memmove(bytes, bytes + head, (size_t)n * sizeof(float));
+            run_keep((const float *)(const void *)bytes, 1, &n, "out.state.%d", (int)b);
+            free(bytes);
+        } else {
+            run_keep(c->state, 1, &c->size->state, "out.state.%d", (int)b);
+        }
         for (int i = 0; i < MHLA_CARRY_CONVS; i++)
             if (c->past[i].rows)
                 run_keep(c->past[i].rows, 2, (const int64_t[]){c->size->width - 1, c->size->convs[i]}, "out.past%d.%d",

@@ -87,7 +87,7 @@ mhla_status mhla_decayed_create(void **to, void *shared, mhla_params *ps, const 
     char name[128];
     if (l == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for a model");
     *l = (layer){.size = {.index = index,
-                          .state = (int64_t)s->num_heads * s->key_dim * s->value_dim,
+                          .plan = x->plan.plan,
                           .width = s->conv,
                           .convs = {(int64_t)s->num_heads * s->key_dim, keys, values}},
                  .shared = x};

@@ -174,10 +174,7 @@ static mhla_status create(void **to, void *of, mhla_params *ps, const char *pref
     layer *l = calloc(1, sizeof *l);
     char name[128];
     if (l == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for a model");
-    *l = (layer){.size = {.index = index,
-                          .state = values_of(s) * s->key_dim,
-                          .width = s->conv,
-                          .convs = {rows[Q], rows[K], rows[V]}},
+    *l = (layer){.size = {.index = index, .plan = x->plan.plan, .width = s->conv, .convs = {rows[Q], rows[K], rows[V]}},
                  .shared = x};
 #define NAME(suffix) (snprintf(name, sizeof name, "%s.%s", prefix, suffix), name)
     for (int i = 0; i < (s->use_gate ? PARTS : GATE); i++)

@@ -202,7 +202,7 @@ static mhla_status create(void **to, void *of, mhla_params *ps, const char *pref
     layer *l = calloc(1, sizeof *l);
     char name[128];
     if (l == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for a model");
-    *l = (layer){.size = {.index = index, .state = I * s->m.state_size, .width = W, .convs = {X}}, .shared = x};
+    *l = (layer){.size = {.index = index, .plan = x->plan.plan, .width = W, .convs = {X}}, .shared = x};
 #define NAME(suffix) (snprintf(name, sizeof name, "%s.%s", prefix, suffix), name)
     l->in = mhla_layer_matrix(ps, I + X + H, D, s->m.use_bias, usual, NAME("in_proj"));
     l->conv = mhla_params_add(ps, NAME("conv1d.weight"), MHLA_SHAPE(X, 1, W), MHLA_PARAM_DECAY, usual);
