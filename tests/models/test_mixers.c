@@ -172,7 +172,7 @@ static void files(void **state) {
             ASSERT_OK(mhla_model_open_as(&back, i < 3 ? folder : file, &desc));
             mhla_model_set_context(back, single_thread());
             float *got = parallel_logits(back, MHLA_BEYOND_ERROR, 0, ids, T);
-            const double tolerance = i == 0 ? 1e-7 : i < 3 ? 0.1 : 1e-5;
+            const double tolerance = i == 0 ? 1e-7 : i < 3 ? 0.3 : 1e-5; /* rounded weights */
             ASSERT_CLOSE(got, wanted, T * VOCABULARY, tolerance, "%s, %s", m->name, i < 3 ? storages[i] : "GGUF");
             free(got);
             mhla_model_free(back);
