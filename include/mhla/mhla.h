@@ -641,7 +641,7 @@ typedef struct mhla_short_conv_call {
     const mhla_context *context;
     int64_t batch, tokens; /* B, T */
     int64_t channels;      /* D */
-    int width;             /* W, 1..8 */
+    int width;             /* W, 1..64 */
     mhla_activation activation;
     mhla_strides x, y;         /* y also holds for the gradient that arrives, dy */
     const float *bias;         /* [D] or NULL */
@@ -678,6 +678,37 @@ MHLA_API mhla_status mhla_short_conv_forward_reference(const mhla_short_conv_cal
 MHLA_API mhla_status mhla_short_conv_backward_reference(const mhla_short_conv_call *call,
                                                         const mhla_short_conv_grads *grads, const float *dy,
                                                         const float *x, const float *w);
+
+/* Streaming. A stream holds what one sequence has left behind: the state of a scan, or the last inputs of a convolution. It is fed
+ * 1 or n tokens at a time, in any split; outputs have the bits of the one call. One thread at a time may use a stream. */
+typedef struct mhla_stream mhla_stream;
+
+/* An empty one: of a scan of I channels and N states, of a convolution of D channels and W taps. */
+MHLA_API mhla_status mhla_scan_stream_create(mhla_stream **stream, int64_t channels, int64_t states);
+MHLA_API mhla_status mhla_short_conv_stream_create(mhla_stream **stream, int64_t channels, int width);
+MHLA_API void mhla_stream_free(mhla_stream *stream); /* NULL is legal */
+
+/* Feeds streams[s] its next tokens, for each s in 0..n-1, all different. Without cu_seqlens call->batch is n and each gets
+ * call->tokens tokens; with it, stream s gets tokens cu_seqlens[s] .. cu_seqlens[s+1]-1. Initial and final state or cache of the
+ * call must be NULL. If it fails, no stream has changed. */
+MHLA_API mhla_status mhla_scan_step(const mhla_scan_call *call, mhla_stream *const *streams, int64_t n, float *y,
+                                    const float *u, const float *delta, const float *A, const float *B,
+                                    const float *C);
+MHLA_API mhla_status mhla_short_conv_step(const mhla_short_conv_call *call, mhla_stream *const *streams, int64_t n,
+                                          float *y, const float *x, const float *w);
+
+MHLA_API int64_t mhla_stream_tokens(const mhla_stream *stream); /* seen so far */
+MHLA_API size_t mhla_stream_bytes(const mhla_stream *stream);   /* of memory */
+MHLA_API mhla_status mhla_stream_fork(mhla_stream **copy, const mhla_stream *stream);
+
+/* Back to `tokens` tokens, 0 or the present number; MHLA_ERANGE otherwise, and the stream is unchanged. Fork to go back elsewhere. */
+MHLA_API mhla_status mhla_stream_rollback(mhla_stream *stream, int64_t tokens);
+
+/* Saving: mhla_stream_save_size bytes into `bytes`. Loading into a stream of the same operator and sizes; anything truncated,
+ * altered, of another version or other sizes is MHLA_EDATA, and the stream is unchanged. */
+MHLA_API size_t mhla_stream_save_size(const mhla_stream *stream);
+MHLA_API mhla_status mhla_stream_save(const mhla_stream *stream, void *bytes, size_t capacity);
+MHLA_API mhla_status mhla_stream_load(mhla_stream *stream, const void *bytes, size_t size);
 
 #ifdef __cplusplus
 }

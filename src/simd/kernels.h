@@ -300,7 +300,7 @@ typedef struct mhla_taps {
     int64_t lddy;
     float *dw, *dbias; /* or NULL */
 } mhla_taps;
-enum { MHLA_WIDEST_TAPS = 8 };
+enum { MHLA_WIDEST_TAPS = 64 };
 
 /* p = decay p - step m / (sqrt(v) inverse_sqrt_bias2 + eps) with the moments of grad_scale * g */
 typedef struct mhla_adamw {
