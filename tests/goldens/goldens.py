@@ -22,6 +22,7 @@ import torch
 import golden_case
 import golden_decay  # noqa: F401 its cases are known from now on
 import golden_images  # noqa: F401 its cases are known from now on
+import golden_mixers  # noqa: F401 its cases are known from now on
 import golden_text
 import mhla
 import mhla.nn

@@ -252,10 +252,7 @@ static void unknown_parts(void **state) {
     (void)state;
     static const struct {
         const char *model, *says;
-    } folders[] = {{"gla", "model_type \"gla\" with attn_extends \"gla\""},
-                   {"gla_hybrid", "model_type \"gla\""},
-                   {"mamba", "model_type \"mamba\""},
-                   {"mamba2", "model_type \"mamba2\""},
+    } folders[] = {{"mamba", "model_type \"mamba\""},
                    {"gated_deltanet", "model_type \"gated_deltanet\""}};
     int found = 0;
     for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {

@@ -4,7 +4,10 @@
 #define MIXERS(X)                                                                                                      \
     X(mhla)                                                                                                            \
     X(linear)                                                                                                          \
-    X(softmax)
+    X(softmax)                                                                                                         \
+    X(gla)                                                                                                             \
+    X(retnet)                                                                                                          \
+    X(mamba2)
 
 #define DECLARE(name) extern const mhla_mixer mhla_mixer_##name;
 MIXERS(DECLARE)
