@@ -679,36 +679,35 @@ MHLA_API mhla_status mhla_short_conv_backward_reference(const mhla_short_conv_ca
                                                         const mhla_short_conv_grads *grads, const float *dy,
                                                         const float *x, const float *w);
 
-/* Streaming. A stream holds what one sequence has left behind: the state of a scan, or the last inputs of a convolution. It is fed
- * 1 or n tokens at a time, in any split; outputs have the bits of the one call. One thread at a time may use a stream. */
-typedef struct mhla_stream mhla_stream;
+/* Streaming. A channel state holds what one sequence has left behind: the state of a scan, or the last inputs of a convolution. It is fed
+ * 1 or n tokens at a time, in any split; outputs have the bits of the one call. One thread at a time may use a state. */
+typedef struct mhla_channel_state mhla_channel_state;
 
 /* An empty one: of a scan of I channels and N states, of a convolution of D channels and W taps. */
-MHLA_API mhla_status mhla_scan_stream_create(mhla_stream **stream, int64_t channels, int64_t states);
-MHLA_API mhla_status mhla_short_conv_stream_create(mhla_stream **stream, int64_t channels, int width);
-MHLA_API void mhla_stream_free(mhla_stream *stream); /* NULL is legal */
+MHLA_API mhla_status mhla_scan_state_create(mhla_channel_state **state, int64_t channels, int64_t states);
+MHLA_API mhla_status mhla_short_conv_state_create(mhla_channel_state **state, int64_t channels, int width);
+MHLA_API void mhla_channel_state_free(mhla_channel_state *state); /* NULL is legal */
 
-/* Feeds streams[s] its next tokens, for each s in 0..n-1, all different. Without cu_seqlens call->batch is n and each gets
- * call->tokens tokens; with it, stream s gets tokens cu_seqlens[s] .. cu_seqlens[s+1]-1. Initial and final state or cache of the
- * call must be NULL. If it fails, no stream has changed. */
-MHLA_API mhla_status mhla_scan_step(const mhla_scan_call *call, mhla_stream *const *streams, int64_t n, float *y,
-                                    const float *u, const float *delta, const float *A, const float *B,
-                                    const float *C);
-MHLA_API mhla_status mhla_short_conv_step(const mhla_short_conv_call *call, mhla_stream *const *streams, int64_t n,
-                                          float *y, const float *x, const float *w);
+/* Feeds states[s] its next tokens, for each s in 0..n-1, all different. Without cu_seqlens call->batch is n and each gets
+ * call->tokens tokens; with it, state s gets tokens cu_seqlens[s] .. cu_seqlens[s+1]-1. Initial and final state or cache of the
+ * call must be NULL. If it fails, no state has changed. */
+MHLA_API mhla_status mhla_scan_step(const mhla_scan_call *call, mhla_channel_state *const *states, int64_t n, float *y,
+                                    const float *u, const float *delta, const float *A, const float *B, const float *C);
+MHLA_API mhla_status mhla_short_conv_step(const mhla_short_conv_call *call, mhla_channel_state *const *states,
+                                          int64_t n, float *y, const float *x, const float *w);
 
-MHLA_API int64_t mhla_stream_tokens(const mhla_stream *stream); /* seen so far */
-MHLA_API size_t mhla_stream_bytes(const mhla_stream *stream);   /* of memory */
-MHLA_API mhla_status mhla_stream_fork(mhla_stream **copy, const mhla_stream *stream);
+MHLA_API int64_t mhla_channel_state_tokens(const mhla_channel_state *state); /* seen so far */
+MHLA_API size_t mhla_channel_state_bytes(const mhla_channel_state *state);   /* of memory */
+MHLA_API mhla_status mhla_channel_state_fork(mhla_channel_state **copy, const mhla_channel_state *state);
 
-/* Back to `tokens` tokens, 0 or the present number; MHLA_ERANGE otherwise, and the stream is unchanged. Fork to go back elsewhere. */
-MHLA_API mhla_status mhla_stream_rollback(mhla_stream *stream, int64_t tokens);
+/* Back to `tokens` tokens, 0 or the present number; MHLA_ERANGE otherwise, and the state is unchanged. Fork to go back elsewhere. */
+MHLA_API mhla_status mhla_channel_state_rollback(mhla_channel_state *state, int64_t tokens);
 
-/* Saving: mhla_stream_save_size bytes into `bytes`. Loading into a stream of the same operator and sizes; anything truncated,
- * altered, of another version or other sizes is MHLA_EDATA, and the stream is unchanged. */
-MHLA_API size_t mhla_stream_save_size(const mhla_stream *stream);
-MHLA_API mhla_status mhla_stream_save(const mhla_stream *stream, void *bytes, size_t capacity);
-MHLA_API mhla_status mhla_stream_load(mhla_stream *stream, const void *bytes, size_t size);
+/* Saving: mhla_channel_state_save_size bytes into `bytes`. Loading into a state of the same operator and sizes; anything truncated,
+ * altered, of another version or other sizes is MHLA_EDATA, and the state is unchanged. */
+MHLA_API size_t mhla_channel_state_save_size(const mhla_channel_state *state);
+MHLA_API mhla_status mhla_channel_state_save(const mhla_channel_state *state, void *bytes, size_t capacity);
+MHLA_API mhla_status mhla_channel_state_load(mhla_channel_state *state, const void *bytes, size_t size);
 
 #ifdef __cplusplus
 }

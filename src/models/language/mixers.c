@@ -7,6 +7,7 @@
     X(softmax)                                                                                                         \
     X(gla)                                                                                                             \
     X(retnet)                                                                                                          \
+    X(mamba)                                                                                                           \
     X(mamba2)
 
 #define DECLARE(name) extern const mhla_mixer mhla_mixer_##name;

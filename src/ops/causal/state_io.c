@@ -87,9 +87,7 @@ mhla_status mhla_state_rollback(mhla_state *s, int64_t tokens, const mhla_plan *
 enum { VERSION = 1, HEADER = 64, SUM = 8 };
 static const char magic[8] = {'M', 'H', 'L', 'A', 's', 't', 'a', 't'};
 
-uint64_t mhla_state_checksum(const unsigned char *p, size_t size) {
-    return checksum_of(p, size);
-}
+uint64_t mhla_state_checksum(const unsigned char *p, size_t size) { return checksum_of(p, size); }
 
 /* Floats of one summary, and of everything after the header. */
 static int64_t summary_floats(const mhla_state *s) { return (int64_t)s->G * s->K * (s->V + (s->normed ? 1 : 0)); }

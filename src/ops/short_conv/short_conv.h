@@ -10,7 +10,8 @@ typedef struct mhla_short_conv_run {
     mhla_short_conv_grads grads;
     const float *x, *w, *dy;
     float *y;
-    float *const *pasts; /* streaming: [sequences] the last inputs [W-1,D], before and after, instead of caches of the call */
+    float *const
+        *pasts; /* streaming: [sequences] the last inputs [W-1,D], before and after, instead of caches of the call */
     const mhla_kernels *kernels;
     int threads, W;
     int64_t D, rows; /* channels; B*T */
