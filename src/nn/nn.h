@@ -383,10 +383,10 @@ mhla_tensor *mhla_nn_attention(mhla_tape *t, const mhla_plan *plan, const mhla_c
 mhla_tensor *mhla_nn_attention_onto(mhla_tape *t, const mhla_plan *plan, const mhla_call *call, mhla_param *mix,
                                     mhla_tensor *onto, mhla_tensor *q, mhla_tensor *k, mhla_tensor *v);
 
-/* Recurrences with decay (MHLA_KIND_GLA, SIMPLE_GLA): the same with log-decays [B,T,H*K] or [B,T,H], which have gradients. NULL: those
- * of `call`, which are constants and live until backward. */
+/* Recurrences with decay (MHLA_KIND_GLA, SIMPLE_GLA, GATED_DELTA): the same with log-decays [B,T,H*K] or [B,T,H], which have gradients.
+ * NULL: those of `call`, which are constants and live until backward. beta [B,T,H] of GATED_DELTA, else NULL. */
 mhla_tensor *mhla_nn_recurrence(mhla_tape *t, const mhla_plan *plan, const mhla_call *call, mhla_tensor *q,
-                                mhla_tensor *k, mhla_tensor *v, mhla_tensor *decay);
+                                mhla_tensor *k, mhla_tensor *v, mhla_tensor *decay, mhla_tensor *beta);
 
 /* Looking on: `fn` is told of every attention from now on (fn NULL: nobody is) what goes into it and what it makes of that, alone
  * even where it is added to something: a look costs a second computation there. Not in a dry run. */

@@ -252,8 +252,7 @@ static void unknown_parts(void **state) {
     (void)state;
     static const struct {
         const char *model, *says;
-    } folders[] = {{"mamba", "model_type \"mamba\""},
-                   {"gated_deltanet", "model_type \"gated_deltanet\""}};
+    } folders[] = {{"mamba", "model_type \"mamba\""}};
     int found = 0;
     for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
         char name[256], path[512];

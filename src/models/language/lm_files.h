@@ -9,7 +9,10 @@
 /* All tokens that end a text, where there are several: a key of our own beside those of eos, eot and eom. */
 #define MHLA_LM_GGUF_ENDS "mhla.eos_token_ids"
 
-/* A GGUF file of ours or of llama.cpp's llama: is it one; the network that its metadata describe, matrices kept as `storage`
+/* llama.cpp writes so many tokens of context where there is no limit. */
+enum { MHLA_LM_GGUF_ENDLESS = 1 << 20 };
+
+/* A GGUF file of ours or of llama.cpp's llama or mamba2: is it one; the network that its metadata describe, matrices kept as `storage`
  * (-1: as they are); its tensors. */
 int mhla_lm_gguf_fits(const mhla_gguf *file);
 mhla_status mhla_lm_gguf_read(mhla_lm **lm, const mhla_gguf *file, int storage);
@@ -17,7 +20,15 @@ mhla_status mhla_lm_gguf_load(mhla_model *model, const mhla_gguf *file, int stor
 
 /* "model.layers.3.mlp.up_proj.weight" -> "blk.3.ffn_up.weight", llama.cpp's name; as it is if that has none. */
 void mhla_lm_gguf_name(char *theirs, size_t size, const char *ours);
-/* Axes of a parameter in a GGUF: without the ones at the end of a mixing matrix [M,M,1,1,1,1]. */
-int mhla_lm_gguf_rank(const mhla_param *param);
+
+/* lm_gguf_mamba.c: the settings of a Mamba2 that llama.cpp's can be, NULL otherwise; the config of a file. */
+struct mhla_mamba2_settings;
+const struct mhla_mamba2_settings *mhla_lm_gguf_mamba2(const mhla_lm_config *c);
+mhla_status mhla_lm_gguf_mamba2_read(mhla_lm_config *c, const mhla_gguf *f);
+/* Axes of a parameter under its name in a GGUF; their number. */
+int mhla_lm_gguf_shape(int64_t shape[MHLA_GGUF_RANK], const mhla_param *param, const char *name);
+/* Is it -exp(A_log) there? Then what was read is made A_log. */
+int mhla_lm_gguf_rates(const char *name);
+mhla_status mhla_lm_gguf_rates_read(mhla_param *p, const mhla_gguf_tensor *s);
 
 #endif

@@ -8,7 +8,8 @@
     X(gla)                                                                                                             \
     X(retnet)                                                                                                          \
     X(mamba)                                                                                                           \
-    X(mamba2)
+    X(mamba2)                                                                                                          \
+    X(gated_deltanet)
 
 #define DECLARE(name) extern const mhla_mixer mhla_mixer_##name;
 MIXERS(DECLARE)

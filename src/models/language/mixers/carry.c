@@ -120,8 +120,7 @@ typedef struct recurrence {
     const mhla_pass *pass;
     const mhla_carry_plan *plan;
     const mhla_context *context;
-    const mhla_tensor *q, *k, *v, *decay;
-    const float *fixed;
+    mhla_carried in;
     mhla_tensor *o;
     float *states; /* what comes after, of each segment or of the one at hand */
     char *ws;
@@ -139,15 +138,19 @@ static mhla_call call_of(const recurrence *x, const mhla_segment *g) {
                       .context = x->context,
                       .batch = 1,
                       .tokens = g->n,
-                      .q = heads_of(x->q, g->n, d->key_dim),
-                      .k = heads_of(x->k, g->n, d->key_dim),
-                      .v = heads_of(x->v, g->n, d->value_dim),
+                      .q = heads_of(x->in.q, g->n, d->key_dim),
+                      .k = heads_of(x->in.k, g->n, d->key_dim),
+                      .v = heads_of(x->in.v, g->n, d->value_dim),
                       .o = heads_of(x->o, g->n, d->value_dim),
-                      .decay = x->fixed,
+                      .decay = x->in.fixed,
                       .decay_strides = {0, 0, 1}};
-    if (x->decay) {
-        call.decay = x->decay->data + g->row * x->decay->ld;
-        call.decay_strides = heads_of(x->decay, g->n, x->decay->cols / d->heads);
+    if (x->in.decay) {
+        call.decay = x->in.decay->data + g->row * x->in.decay->ld;
+        call.decay_strides = heads_of(x->in.decay, g->n, x->in.decay->cols / d->heads);
+    }
+    if (x->in.beta) {
+        call.beta = x->in.beta->data + g->row * x->in.beta->ld;
+        call.beta_strides = heads_of(x->in.beta, g->n, 1);
     }
     return call;
 }
@@ -161,9 +164,9 @@ static void recur_task(void *arg, int64_t i, int worker) {
     mhla_call call = call_of(x, g);
     call.initial_state = m->state;
     call.final_state = x->states + at * x->size->state;
-    x->wrong[i] = mhla_forward(x->plan->plan, &call, x->o->data + g->row * x->o->ld, x->q->data + g->row * x->q->ld,
-                               x->k->data + g->row * x->k->ld, x->v->data + g->row * x->v->ld, NULL,
-                               x->ws + x->ws_bytes * (size_t)at);
+    x->wrong[i] = mhla_forward(x->plan->plan, &call, x->o->data + g->row * x->o->ld,
+                               x->in.q->data + g->row * x->in.q->ld, x->in.k->data + g->row * x->in.k->ld,
+                               x->in.v->data + g->row * x->in.v->ld, NULL, x->ws + x->ws_bytes * (size_t)at);
     if (x->wrong[i] != MHLA_OK) return;
     memcpy(m->state, call.final_state, sizeof *m->state * (size_t)x->size->state);
     m->at += g->n;
@@ -198,19 +201,17 @@ static mhla_tensor *recur_memory(mhla_tape *t, recurrence *x) {
 }
 
 mhla_tensor *mhla_carry_recur(mhla_tape *t, const mhla_carry_size *size, const mhla_mixer_run *run,
-                              const mhla_carry_plan *plan, mhla_tensor *q, mhla_tensor *k, mhla_tensor *v,
-                              mhla_tensor *decay, const float *fixed) {
-    if (q == NULL || k == NULL || v == NULL || (decay == NULL && fixed == NULL)) return NULL;
+                              const mhla_carry_plan *plan, mhla_carried in) {
+    if (in.q == NULL || in.k == NULL || in.v == NULL || (in.decay == NULL && in.fixed == NULL)) return NULL;
     if (run->pass == NULL) {
         const mhla_call call = {.size = sizeof call,
                                 .cu_seqlens = run->cu_seqlens,
                                 .sequences = run->sequences,
-                                .decay = fixed,
+                                .decay = in.fixed,
                                 .decay_strides = {0, 0, 1}};
-        return mhla_nn_recurrence(t, plan->plan, &call, q, k, v, decay);
+        return mhla_nn_recurrence(t, plan->plan, &call, in.q, in.k, in.v, in.decay, in.beta);
     }
-    recurrence x = {
-        .size = size, .pass = run->pass, .plan = plan, .q = q, .k = k, .v = v, .decay = decay, .fixed = fixed};
+    recurrence x = {.size = size, .pass = run->pass, .plan = plan, .in = in};
     x.o = mhla_tape_tensor(t, MHLA_SHAPE(1, run->pass->rows, (int64_t)plan->desc.heads * plan->desc.value_dim));
     return x.o ? recur_memory(t, &x) : NULL;
 }

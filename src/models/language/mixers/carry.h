@@ -35,9 +35,13 @@ typedef struct mhla_carry_plan {
 
 /* A recurrence with decay (mhla_nn_recurrence): of whole texts, or with the memories of a pass, each of which has the state [H,K,V].
  * `fixed`: decays [H] that are the same for all tokens, where `decay` is NULL. */
+typedef struct mhla_carried {
+    mhla_tensor *q, *k, *v, *decay;
+    mhla_tensor *beta; /* MHLA_KIND_GATED_DELTA, else NULL */
+    const float *fixed;
+} mhla_carried;
 mhla_tensor *mhla_carry_recur(mhla_tape *t, const mhla_carry_size *size, const mhla_mixer_run *run,
-                              const mhla_carry_plan *plan, mhla_tensor *q, mhla_tensor *k, mhla_tensor *v,
-                              mhla_tensor *decay, const float *fixed);
+                              const mhla_carry_plan *plan, mhla_carried in);
 
 /* Rows of a mhla_mixer. Any number of tokens is the same to it: it has no policy. */
 mhla_status mhla_carry_policy(void **to, void *shared, const mhla_terms *terms, int64_t *limit);

@@ -154,7 +154,9 @@ mhla_tensor *mhla_decayed_forward(mhla_tape *t, void *of, const mhla_mixer_run *
     }
     y[K] = mhla_nn_repeat_heads(t, s->key_dim, copies, y[K]);
     y[V] = mhla_nn_repeat_heads(t, s->value_dim, copies, y[V]);
-    mhla_tensor *o = mhla_carry_recur(t, &l->size, run, &x->plan, y[Q], y[K], y[V], decay, x->rank ? NULL : x->fixed);
+    mhla_tensor *o = mhla_carry_recur(
+        t, &l->size, run, &x->plan,
+        (mhla_carried){.q = y[Q], .k = y[K], .v = y[V], .decay = decay, .fixed = x->rank ? NULL : x->fixed});
     return mhla_stream_finish(t, &l->parts, &x->x, residual, o, y[GATE]);
 }
 

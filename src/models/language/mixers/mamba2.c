@@ -231,8 +231,10 @@ static mhla_tensor *forward(mhla_tape *t, void *of, const mhla_mixer_run *run, m
     mhla_tensor *v = mhla_nn_slice(t, xbc, 0, I), *B = mhla_nn_slice(t, xbc, I, keys),
                 *C = mhla_nn_slice(t, xbc, I + keys, keys);
     mhla_tensor *delta = mhla_nn_time_steps(t, l->dt_bias, (float)s->limit[0], (float)s->limit[1], dt);
-    mhla_tensor *y = mhla_carry_recur(t, &l->size, run, &x->plan, C, B, mhla_nn_mul_heads(t, v, delta),
-                                      mhla_nn_rates(t, l->A_log, delta), NULL);
+    mhla_tensor *y = mhla_carry_recur(
+        t, &l->size, run, &x->plan,
+        (mhla_carried){
+            .q = C, .k = B, .v = mhla_nn_mul_heads(t, v, delta), .decay = mhla_nn_rates(t, l->A_log, delta)});
     y = mhla_nn_swiglu(t, z, mhla_nn_skip_heads(t, l->D, v, y));
     y = mhla_nn_rms_norm(t, l->norm, (float)x->norm_eps, 0, y);
     return mhla_nn_linear(t, l->out.w, l->out.b, MHLA_ACT_NONE, residual, y);

@@ -1,0 +1,110 @@
+/* Mamba2 in llama.cpp's layout: the keys of its metadata, and tensors whose axes or numbers differ from ours. */
+#include <math.h>
+#include <string.h>
+
+#include "core/status.h"
+#include "models/language/lm_files.h"
+#include "models/language/mixers/mamba2.h"
+
+const mhla_mamba2_settings *mhla_lm_gguf_mamba2(const mhla_lm_config *c) {
+    const mhla_lm_group *g = mhla_lm_group_of(c, 0);
+    for (int i = 0; i < c->layers; i++)
+        if (c->group_of[i] != c->group_of[0]) return NULL;
+    if (g->mixer != &mhla_mixer_mamba2 || c->naming != MHLA_LM_NAMES_MAMBA) return NULL;
+    const mhla_mamba2_settings *s = (const void *)&g->settings;
+    /* of several groups llama.cpp norms each alone */
+    return s->m.use_bias || !s->m.use_conv_bias || s->n_groups != 1 || s->limit[0] > 0.0 || !isinf(s->limit[1]) ? NULL
+                                                                                                                : s;
+}
+
+mhla_status mhla_lm_gguf_mamba2_read(mhla_lm_config *c, const mhla_gguf *f) {
+    int64_t layers = 0, width = 0, conv = 0, inner = 0, states = 0, heads = 0, groups = 1, positions = 0;
+    int64_t bos = -1, eos = -1;
+    double eps = 1e-5;
+    const struct {
+        int64_t *to;
+        const char *key;
+        int64_t least, most;
+    } keys[] = {{&layers, "mamba2.block_count", 1, MHLA_LM_LAYERS}, {&width, "mamba2.embedding_length", 1, 1 << 16},
+                {&conv, "mamba2.ssm.conv_kernel", 1, 64},           {&inner, "mamba2.ssm.inner_size", 1, 1 << 20},
+                {&states, "mamba2.ssm.state_size", 1, 1024},        {&heads, "mamba2.ssm.time_step_rank", 1, 1 << 16},
+                {&groups, "mamba2.ssm.group_count", 1, 1 << 16},    {&positions, "mamba2.context_length", 0, 1 << 30},
+                {&bos, "tokenizer.ggml.bos_token_id", -1, 1 << 24}, {&eos, "tokenizer.ggml.eos_token_id", -1, 1 << 24}};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        MHLA_TRY(mhla_gguf_get_int(keys[i].to, f, keys[i].key, keys[i].least, keys[i].most));
+        if (i < 6 && *keys[i].to == 0) return mhla_fail(MHLA_EDATA, "%s: no %s", mhla_gguf_path(f), keys[i].key);
+    }
+    MHLA_TRY(mhla_gguf_get_real(&eps, f, "mamba2.attention.layer_norm_rms_epsilon"));
+    const mhla_gguf_tensor *embedding;
+    MHLA_TRY(mhla_gguf_need_tensor(&embedding, f, "token_embd.weight"));
+    if (embedding->rank != 2 || embedding->shape[0] > 1 << 24)
+        return mhla_fail(MHLA_EDATA, "%s: tensor token_embd.weight is no matrix of tokens", mhla_gguf_path(f));
+    if (groups != 1)
+        return mhla_fail(MHLA_ENOTSUP, "%s: mamba2.ssm.group_count is %lld: known here is 1", mhla_gguf_path(f),
+                         (long long)groups);
+    if (inner % width != 0 || inner / width > 64 || !(eps >= 0.0 && eps <= 1.0))
+        return mhla_fail(
+            MHLA_EDATA,
+            "%s: mamba2.ssm.inner_size %lld, embedding_length %lld, layer_norm_rms_epsilon %g: not a Mamba2",
+            mhla_gguf_path(f), (long long)inner, (long long)width, eps);
+    *c = (mhla_lm_config){.model = "mamba2",
+                          .naming = MHLA_LM_NAMES_MAMBA,
+                          .layers = (int)layers,
+                          .vocabulary = (int)embedding->shape[0],
+                          .width = (int)width,
+                          .norm_eps = eps,
+                          .tied = mhla_gguf_find_tensor(f, "output.weight") == NULL,
+                          .positions = positions >= MHLA_LM_GGUF_ENDLESS ? 0 : (int)positions,
+                          .bos = (int)bos,
+                          .eos = (int)eos,
+                          .deviation = 0.02};
+    mhla_lm_group *g = mhla_lm_add_group(c, &mhla_mixer_mamba2, NULL);
+    if (g == NULL) return MHLA_EINVAL;
+    mhla_mamba2_settings *s = (void *)&g->settings;
+    s->m.expand = (int)(inner / width);
+    s->m.state_size = (int)states;
+    s->m.conv_kernel = (int)conv;
+    s->num_heads = (int)heads;
+    s->head_dim = 0;
+    while (mhla_mixer_at(c->attention) != &mhla_mixer_mamba2) c->attention++;
+    return mhla_blame(mhla_lm_settle(c), mhla_gguf_path(f));
+}
+
+/* "blk.3.ssm_a" is "ssm_a". */
+static int is(const char *name, const char *part) {
+    const size_t n = strlen(name), k = strlen(part);
+    return n > k && name[n - k - 1] == '.' && strcmp(name + n - k, part) == 0;
+}
+
+int mhla_lm_gguf_shape(int64_t shape[MHLA_GGUF_RANK], const mhla_param *p, const char *name) {
+    int rank = p->dims;
+    while (rank > 2 && p->shape[rank - 1] == 1) rank--; /* a mixing matrix [M,M,1,1,1,1] */
+    for (int i = 0; i < rank && i < MHLA_GGUF_RANK; i++) shape[i] = p->shape[i];
+    if (is(name, "ssm_conv1d.weight") && rank == 3) { /* [X,1,W] */
+        shape[1] = shape[2];
+        return 2;
+    }
+    if (p->dims == 1 && (is(name, "ssm_a") || is(name, "ssm_d"))) { /* of Mamba2, a number for each head */
+        shape[1] = 1;
+        return 2;
+    }
+    if (is(name, "ssm_norm.weight")) { /* [groups, channels] */
+        shape[1] = shape[0];
+        shape[0] = 1;
+        return 2;
+    }
+    return rank;
+}
+
+int mhla_lm_gguf_rates(const char *name) { return is(name, "ssm_a"); }
+
+mhla_status mhla_lm_gguf_rates_read(mhla_param *p, const mhla_gguf_tensor *s) {
+    for (int64_t i = 0; i < p->count; i++) {
+        if (!(p->data[i] < 0.0f))
+            return mhla_fail(MHLA_EDATA, "%s: tensor %s: number %lld is %g, not below 0", s->path, s->name,
+                             (long long)i, (double)p->data[i]);
+        p->data[i] = logf(-p->data[i]);
+    }
+    mhla_param_touch(p);
+    return MHLA_OK;
+}
