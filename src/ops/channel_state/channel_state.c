@@ -162,7 +162,8 @@ mhla_status mhla_channel_state_save(const mhla_channel_state *s, void *bytes, si
     const uint64_t fields[] = {
         VERSION, (uint64_t)s->kind, (uint64_t)s->channels, (uint64_t)s->depth, (uint64_t)s->tokens, size};
     for (int i = 0; i < 6; i++) put64(to + 8 + 8 * i, fields[i]);
-    put64(put_floats(to + HEADER, s->data, s->floats), checksum_of(bytes, size - SUM));
+    put_floats(to + HEADER, s->data, s->floats);
+    put64(to + size - SUM, checksum_of(bytes, size - SUM));
     return MHLA_OK;
 }
 
