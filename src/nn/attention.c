@@ -31,7 +31,7 @@ static void attention_backward(mhla_tape *t, void *p) {
     const int dry = mhla_tape_dry(t);
     mhla_tensor *const *in = op->in;
     mhla_slot s[INPUTS];
-    int written = 0, added = 0;
+    int wanted = 0;
     for (int i = 0; i < INPUTS; i++) {
         s[i] = mhla_tape_grad(t, in[i]);
         for (int j = 0; j < i; j++) /* the same tensor twice: what the first request will write is not there yet */
@@ -39,13 +39,9 @@ static void attention_backward(mhla_tape *t, void *p) {
                 mhla_tape_fail(t, MHLA_EINVAL, "q, k and v of an attention that is trained must differ");
                 return;
             }
-        written += s[i].wanted && !s[i].add;
-        added += s[i].wanted && s[i].add;
+        wanted |= s[i].wanted;
     }
-    for (int i = 0; i < INPUTS; i++)
-        if (added && s[i].wanted && !s[i].add && !dry)
-            for (int64_t r = 0; r < in[i]->rows; r++)
-                memset(s[i].data + r * s[i].ld, 0, sizeof(float) * (size_t)in[i]->cols);
+    const int added = mhla_tape_join(t, s, in, INPUTS);
     const mhla_slot dmix = mhla_tape_param_grad(t, op->mix);
     const size_t mix_bytes =
         dmix.wanted ? ((size_t)op->mix->count * sizeof(float) + MHLA_ALIGN - 1) / MHLA_ALIGN * MHLA_ALIGN : 0;
@@ -65,8 +61,8 @@ static void attention_backward(mhla_tape *t, void *p) {
                               .dbeta_strides = strides(T, s[BETA].ld, 1),
                               .dmix = mix_bytes && !op->call.focus ? (float *)ws : NULL,
                               .dfocus = mix_bytes && op->call.focus ? (float *)ws : NULL,
-                              .accumulate = added > 0};
-    if (!written && !added && !mix_bytes) return;
+                              .accumulate = added};
+    if (!wanted && !mix_bytes) return;
     const mhla_status status = mhla_backward(op->plan, &op->call, &grads, mhla_tape_arrived(op->o), in[Q]->data,
                                              in[K]->data, in[V]->data, mix_of(op), ws + mix_bytes);
     if (status != MHLA_OK) {

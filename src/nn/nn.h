@@ -315,6 +315,17 @@ mhla_tensor *mhla_nn_feature(mhla_tape *t, mhla_feature kind, int64_t K, int nor
 mhla_tensor *mhla_nn_short_conv(mhla_tape *t, mhla_param *w, mhla_param *b, const int64_t *cu_seqlens,
                                 int64_t sequences, mhla_tensor *x);
 
+/* Mamba's selective scan with softplus (mhla_scan_forward): u, delta and z [B,T,I], B and C [B,T,N]. A = -exp(A_log). With states, which
+ * sequence s leaves its state in and takes it from, the tape must not record. */
+typedef struct mhla_nn_scan {
+    mhla_param *A_log, *D, *bias; /* [I,N], [I], [I] */
+    const int64_t *cu_seqlens;    /* lives until backward; NULL: not packed */
+    int64_t sequences;
+    float *const *states; /* [sequences] of [I,N]; or NULL */
+} mhla_nn_scan;
+mhla_tensor *mhla_nn_selective_scan(mhla_tape *t, const mhla_nn_scan *p, mhla_tensor *u, mhla_tensor *delta,
+                                    mhla_tensor *B, mhla_tensor *C, mhla_tensor *z);
+
 /* Around recurrences with decay.
  *   log_sigmoid   max(logsigmoid(x) / divisor, least); least -INFINITY: no bound
  *   sigmoid       factor sigmoid(x)

@@ -7,6 +7,7 @@
     X(softmax)                                                                                                         \
     X(gla)                                                                                                             \
     X(retnet)                                                                                                          \
+    X(mamba)                                                                                                           \
     X(mamba2)                                                                                                          \
     X(gated_deltanet)
 
