@@ -4,7 +4,7 @@
  *   z, x B C, dt = in_proj h;   x, B, C = silu(conv(x B C));   delta = softplus(dt + dt_bias)
  *   S_t = exp(-delta_t exp(A_log)) S_{t-1} + B_t (delta_t x_t)^T,   y_t = C_t^T S_t + D x_t
  *   out_proj(rms(y * silu(z)))                                                  the gate comes before the norm */
-#include "models/language/mixers/mamba2.h"
+#include "models/language/mixers/mamba.h"
 
 #include <math.h>
 #include <stdio.h>
