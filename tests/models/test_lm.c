@@ -184,7 +184,7 @@ static void check_model(const char *name, mhla_lm *lm, const mhla_safetensors *g
             float *want = golden(g, gradient, p->name);
             const int rounding = cancels(mhla_lm_config_of(lm), p, T);
             /* the goldens grant long recurrences 5e-5; through the delta rule PyTorch in float32 needs it, too */
-            const double usual = strcmp(mixer_name(mhla_lm_config_of(lm), 0), "gated_deltanet") == 0 ? 5e-5 : 3e-5;
+            const double usual = strcmp(mhla_lm_attention_text(lm), "gated_deltanet") == 0 ? 5e-5 : 3e-5;
             assert_equal_numbers(name, p->name, p->grad, want, p->count, rounding ? 2e-2 : usual);
             free(want);
         }

@@ -26,12 +26,13 @@ void mhla_lm_gguf_name(char *theirs, size_t size, const char *ours);
 typedef struct mhla_lm_gguf_mamba {
     const char *architecture; /* NULL: it has none of them */
     const mhla_mamba_settings *m;
-    int rank; /* of time steps; Mamba2: heads */
+    int rank;   /* of time steps; Mamba2: heads */
+    int groups; /* of Mamba2; 0: it is Mamba */
 } mhla_lm_gguf_mamba;
 mhla_lm_gguf_mamba mhla_lm_gguf_as_mamba(const mhla_lm_config *c);
 mhla_status mhla_lm_gguf_mamba_read(mhla_lm_config *c, const mhla_gguf *f, const char *architecture);
 /* Axes of a parameter under its name in a GGUF; their number. */
-int mhla_lm_gguf_shape(int64_t shape[MHLA_GGUF_RANK], const mhla_param *param, const char *name, int mamba2);
+int mhla_lm_gguf_shape(int64_t shape[MHLA_GGUF_RANK], const mhla_param *param, const char *name, int groups);
 /* Is it -exp(A_log) there? Then what was read is made A_log. */
 int mhla_lm_gguf_rates(const char *name);
 mhla_status mhla_lm_gguf_rates_read(mhla_param *p, const mhla_gguf_tensor *s);

@@ -284,8 +284,7 @@ static mhla_status read_own(mhla_lm_config *c, json_t **tree, const mhla_gguf *f
 static mhla_status load(mhla_model *m, const mhla_gguf *f, int storage, int own) {
     const mhla_softmax_settings *a = mhla_softmax_alone(mhla_lm_config_of(m->net));
     const int dims = a && !own ? a->dim : 0;
-    const char *mamba = own ? NULL : mhla_lm_gguf_as_mamba(mhla_lm_config_of(m->net)).architecture;
-    const int mamba2 = mamba && strcmp(mamba, "mamba2") == 0;
+    const mhla_lm_gguf_mamba mamba = own ? (mhla_lm_gguf_mamba){0} : mhla_lm_gguf_as_mamba(mhla_lm_config_of(m->net));
     const int n = mhla_params_count(m->params);
     for (int i = 0; i < n; i++) {
         mhla_param *p = mhla_params_at(m->params, i);
@@ -295,7 +294,7 @@ static mhla_status load(mhla_model *m, const mhla_gguf *f, int storage, int own)
         if (!own) mhla_lm_gguf_name(name, sizeof name, p->name);
         MHLA_TRY(mhla_gguf_need_tensor(&s, f, name));
         int64_t shape[MHLA_GGUF_RANK];
-        const int rank = mhla_lm_gguf_shape(shape, p, name, mamba2);
+        const int rank = mhla_lm_gguf_shape(shape, p, name, mamba.groups);
         MHLA_TRY(mhla_gguf_check_shape(s, rank, shape));
         if (storage < 0 && (p->flags & MHLA_PARAM_MATRIX) && p->dtype != natural_storage(s))
             MHLA_TRY(mhla_param_store(p, natural_storage(s)));
@@ -313,7 +312,7 @@ static mhla_status load(mhla_model *m, const mhla_gguf *f, int storage, int own)
         }
         if (!known)
             return mhla_fail(MHLA_ENOTSUP, "%s: tensor %s is not part of a %s as it is known here", mhla_gguf_path(f),
-                             mhla_gguf_tensor_at(f, i)->name, mamba ? mamba : "llama");
+                             mhla_gguf_tensor_at(f, i)->name, mamba.architecture ? mamba.architecture : "llama");
     }
     return MHLA_OK;
 }

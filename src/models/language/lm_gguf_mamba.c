@@ -16,11 +16,11 @@ mhla_lm_gguf_mamba mhla_lm_gguf_as_mamba(const mhla_lm_config *c) {
     const mhla_mamba_settings *m = (const void *)&g->settings;
     if (m->use_bias || !m->use_conv_bias) return none;
     if (g->mixer == &mhla_mixer_mamba)
-        return (mhla_lm_gguf_mamba){"mamba", m, ((const mhla_mamba1_settings *)(const void *)m)->time_step_rank};
+        return (mhla_lm_gguf_mamba){"mamba", m, ((const mhla_mamba1_settings *)(const void *)m)->time_step_rank, 0};
     const mhla_mamba2_settings *s = (const void *)m;
-    if (s->n_groups != 1 || s->limit[0] > 0.0 || !isinf(s->limit[1]))
-        return none; /* it norms each of several groups alone */
-    return (mhla_lm_gguf_mamba){"mamba2", m, s->num_heads};
+    /* it norms each of several groups by itself */
+    if ((s->n_groups > 1 && s->norm_groups != s->n_groups) || s->limit[0] > 0.0 || !isinf(s->limit[1])) return none;
+    return (mhla_lm_gguf_mamba){"mamba2", m, s->num_heads, s->n_groups};
 }
 
 mhla_status mhla_lm_gguf_mamba_read(mhla_lm_config *c, const mhla_gguf *f, const char *architecture) {
@@ -49,9 +49,6 @@ mhla_status mhla_lm_gguf_mamba_read(mhla_lm_config *c, const mhla_gguf *f, const
     MHLA_TRY(mhla_gguf_need_tensor(&embedding, f, "token_embd.weight"));
     if (embedding->rank != 2 || embedding->shape[0] > 1 << 24)
         return mhla_fail(MHLA_EDATA, "%s: tensor token_embd.weight is no matrix of tokens", mhla_gguf_path(f));
-    if (groups > 1)
-        return mhla_fail(MHLA_ENOTSUP, "%s: %s.ssm.group_count is %lld: known here is 1", mhla_gguf_path(f),
-                         architecture, (long long)groups);
     if (inner % width != 0 || inner / width > 64 || !(eps >= 0.0 && eps <= 1.0))
         return mhla_fail(MHLA_EDATA, "%s: ssm.inner_size %lld, embedding_length %lld, layer_norm_rms_epsilon %g: no %s",
                          mhla_gguf_path(f), (long long)inner, (long long)width, eps, architecture);
@@ -76,8 +73,11 @@ mhla_status mhla_lm_gguf_mamba_read(mhla_lm_config *c, const mhla_gguf *f, const
     if (g->mixer == &mhla_mixer_mamba) {
         ((mhla_mamba1_settings *)(void *)m)->time_step_rank = (int)rank;
     } else {
-        ((mhla_mamba2_settings *)(void *)m)->num_heads = (int)rank;
-        ((mhla_mamba2_settings *)(void *)m)->head_dim = 0;
+        mhla_mamba2_settings *s = (void *)m;
+        s->num_heads = (int)rank;
+        s->head_dim = 0;
+        s->n_groups = groups > 1 ? (int)groups : 1;
+        s->norm_groups = groups > 1 ? (int)groups : 0;
     }
     return mhla_blame(mhla_lm_settle(c), mhla_gguf_path(f));
 }
@@ -88,7 +88,7 @@ static int is(const char *name, const char *part) {
     return n > k && name[n - k - 1] == '.' && strcmp(name + n - k, part) == 0;
 }
 
-int mhla_lm_gguf_shape(int64_t shape[MHLA_GGUF_RANK], const mhla_param *p, const char *name, int mamba2) {
+int mhla_lm_gguf_shape(int64_t shape[MHLA_GGUF_RANK], const mhla_param *p, const char *name, int groups) {
     int rank = p->dims;
     while (rank > 2 && p->shape[rank - 1] == 1) rank--; /* a mixing matrix [M,M,1,1,1,1] */
     for (int i = 0; i < rank && i < MHLA_GGUF_RANK; i++) shape[i] = p->shape[i];
@@ -96,13 +96,13 @@ int mhla_lm_gguf_shape(int64_t shape[MHLA_GGUF_RANK], const mhla_param *p, const
         shape[1] = shape[2];
         return 2;
     }
-    if (mamba2 && (is(name, "ssm_a") || is(name, "ssm_d"))) { /* a number for each head */
+    if (groups && (is(name, "ssm_a") || is(name, "ssm_d"))) { /* a number for each head */
         shape[1] = 1;
         return 2;
     }
-    if (is(name, "ssm_norm.weight")) { /* [groups, channels] */
-        shape[1] = shape[0];
-        shape[0] = 1;
+    if (groups && is(name, "ssm_norm.weight")) { /* [groups, channels] */
+        shape[1] = shape[0] / groups;
+        shape[0] = groups;
         return 2;
     }
     return rank;

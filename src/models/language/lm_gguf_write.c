@@ -130,7 +130,6 @@ static void put_ends(head *h, const mhla_lm_config *c) {
 }
 
 static void put_mamba(head *h, const mhla_lm_config *c, const mhla_lm_gguf_mamba *x) {
-    const int mamba2 = strcmp(x->architecture, "mamba2") == 0;
     const struct {
         const char *key;
         int64_t n;
@@ -144,8 +143,8 @@ static void put_mamba(head *h, const mhla_lm_config *c, const mhla_lm_gguf_mamba
                 {"ssm.inner_size", x->m->inner},
                 {"ssm.state_size", x->m->state_size},
                 {"ssm.time_step_rank", x->rank},
-                {"ssm.group_count", 1}};
-    const int n = sizeof keys / sizeof *keys - !mamba2;
+                {"ssm.group_count", x->groups}};
+    const int n = sizeof keys / sizeof *keys - (x->groups == 0);
     for (int i = 0; i < n; i++) {
         snprintf(h->keys[i], sizeof h->keys[i], "%s.%s", x->architecture, keys[i].key);
         put_int(h, h->keys[i], keys[i].n);
@@ -195,8 +194,8 @@ static mhla_status write_model(const char *out, const mhla_model *m, const char 
                                mhla_convert_result *result) {
     const mhla_lm_config *c = mhla_lm_config_of(m->net);
     const mhla_softmax_settings *llama = as_llama(c);
-    const char *mamba = mhla_lm_gguf_as_mamba(c).architecture;
-    const int theirs = llama || mamba, n = mhla_params_count(m->params);
+    const mhla_lm_gguf_mamba mamba = mhla_lm_gguf_as_mamba(c);
+    const int theirs = llama || mamba.architecture, n = mhla_params_count(m->params);
     piece *pieces = calloc((size_t)n, sizeof *pieces);
     mhla_gguf_storable *list = calloc((size_t)n + 1, sizeof *list);
     head *h = calloc(1, sizeof *h);
@@ -211,7 +210,7 @@ static mhla_status write_model(const char *out, const mhla_model *m, const char 
         snprintf(s->name, sizeof s->name, "%s", p->name);
         if (theirs) mhla_lm_gguf_name(s->name, sizeof s->name, p->name);
         s->rates = theirs && mhla_lm_gguf_rates(s->name);
-        const int rank = mhla_lm_gguf_shape(list[i].shape, p, s->name, mamba && strcmp(mamba, "mamba2") == 0);
+        const int rank = mhla_lm_gguf_shape(list[i].shape, p, s->name, mamba.groups);
         const int64_t cols = s->cols = list[i].shape[rank - 1];
         if (llama && (strstr(s->name, ".attn_q.") || strstr(s->name, ".attn_k."))) s->dims = llama->dim;
         list[i].name = s->name;

@@ -23,6 +23,7 @@ typedef struct mhla_mamba2_settings {
     mhla_mamba_settings m;
     int num_heads, head_dim; /* 0: what the other one leaves; settled: H, P */
     int n_groups;            /* G, of keys and queries */
+    int norm_groups;         /* parts of the channels that are normed by themselves; 0: all together */
     double limit[2];         /* of time steps */
 } mhla_mamba2_settings;
 
