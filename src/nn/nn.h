@@ -331,6 +331,7 @@ mhla_tensor *mhla_nn_selective_scan(mhla_tape *t, const mhla_nn_scan *p, mhla_te
  *   sigmoid       factor sigmoid(x)
  *   time_steps    softplus(x + b) from `least` to `most`, b [cols]
  *   rates         -exp(a) x, a [cols]: the log-decays of time steps x
+ *   channels      w x, w [cols]
  *   mul_heads     x [...,H*P] times z [...,H]
  *   skip_heads    z + w x, x and z [...,H*P], w [H]
  *   repeat_heads  each head of x [...,H*dims] so many times: [...,H*times*dims] */
@@ -338,6 +339,7 @@ mhla_tensor *mhla_nn_log_sigmoid(mhla_tape *t, float divisor, float least, mhla_
 mhla_tensor *mhla_nn_sigmoid(mhla_tape *t, float factor, mhla_tensor *x);
 mhla_tensor *mhla_nn_time_steps(mhla_tape *t, mhla_param *b, float least, float most, mhla_tensor *x);
 mhla_tensor *mhla_nn_rates(mhla_tape *t, mhla_param *a, mhla_tensor *x);
+mhla_tensor *mhla_nn_channels(mhla_tape *t, mhla_param *w, mhla_tensor *x);
 mhla_tensor *mhla_nn_mul_heads(mhla_tape *t, mhla_tensor *x, mhla_tensor *z);
 mhla_tensor *mhla_nn_skip_heads(mhla_tape *t, mhla_param *w, mhla_tensor *x, mhla_tensor *z);
 mhla_tensor *mhla_nn_repeat_heads(mhla_tape *t, int64_t dims, int times, mhla_tensor *x);

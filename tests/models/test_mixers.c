@@ -133,7 +133,8 @@ static void presets(void **state) {
         {"lm_340m", "mhla", 341130240, 373898240},           {"lm_340m", "gla", 341707776, 374475776},
         {"lm_340m", "softmax", 341099520, 373867520},        {"lm_340m", "linear", 347421696, 380189696},
         {"lm_340m", "gated_deltanet", 347120124, 379888124}, {"lm_480m", "gated_deltanet", 479504124, 512272124},
-        {"lm_340m", "mamba2", 349619712, 382387712},         {"lm_340m", "retnet", 441775104, 474543104}};
+        {"lm_340m", "mamba2", 349619712, 382387712},         {"lm_340m", "retnet", 441775104, 474543104},
+        {"lm_340m", "mamba", 365380608, 398148608}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         for (int tied = 0; tied < 2; tied++) {
             mhla_lm_config c;

@@ -12,7 +12,7 @@ static double softplus(double x) { return log1p(exp(x)); }
 
 /* ---- Functions of rows ---- */
 
-enum { LOG_SIGMOID, BOUNDED, SIGMOID, STEPS, LIMITED, RATES, MUL, SKIP, REPEAT, KINDS };
+enum { LOG_SIGMOID, BOUNDED, SIGMOID, STEPS, LIMITED, RATES, CHANNELS, MUL, SKIP, REPEAT, KINDS };
 
 static mhla_tensor *row_build(mhla_tape *t, const layer_case *c) {
     switch (*(const int *)c->arg) {
@@ -22,6 +22,7 @@ static mhla_tensor *row_build(mhla_tape *t, const layer_case *c) {
     case STEPS: return mhla_nn_time_steps(t, P(1), 0.0f, INFINITY, X(0));
     case LIMITED: return mhla_nn_time_steps(t, P(1), 0.5f, 1.0f, X(0));
     case RATES: return mhla_nn_rates(t, P(1), X(0));
+    case CHANNELS: return mhla_nn_channels(t, P(1), X(0));
     case MUL: return mhla_nn_mul_heads(t, X(0), X(1));
     case SKIP: return mhla_nn_skip_heads(t, P(1), X(0), X(2));
     default: return mhla_nn_repeat_heads(t, 2, 3, X(0));
@@ -41,6 +42,7 @@ static void row_reference(double *y, const layer_case *c) {
             if (kind == STEPS) *to = softplus(x + D(1)[j]);
             if (kind == LIMITED) *to = fmin(fmax(softplus(x + D(1)[j]), 0.5), 1.0);
             if (kind == RATES) *to = -exp(D(1)[j]) * x;
+            if (kind == CHANNELS) *to = D(1)[j] * x;
             if (kind == MUL) *to = x * D(1)[r * (cols / 2) + j / 2];
             if (kind == SKIP) *to = D(2)[r * cols + j] + D(1)[j / 2] * x;
             for (int k = 0; k < 3 && kind == REPEAT; k++) y[r * cols * 3 + j / 2 * 6 + k * 2 + j % 2] = x;
@@ -54,7 +56,7 @@ static void rows(void **state) {
         for (int64_t T = 1; T <= 40; T += 39) {
             layer_case c = {.name = "gate", .build = row_build, .reference = row_reference, .arg = &kind};
             VARIABLE(&c, &r, 2, T, 4);
-            if (kind == STEPS || kind == LIMITED || kind == RATES) PARAMETER(&c, &r, 4);
+            if (kind == STEPS || kind == LIMITED || kind == RATES || kind == CHANNELS) PARAMETER(&c, &r, 4);
             if (kind == MUL) VARIABLE(&c, &r, 2, T, 2);
             if (kind == SKIP) {
                 PARAMETER(&c, &r, 2);

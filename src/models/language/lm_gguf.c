@@ -1,5 +1,5 @@
 /* A GGUF file of the llama architecture as a language model: its metadata are the config, its tensors have other names, and
- * the rows of q and k lie in the order of interleaved rotary pairs, which is undone here. Mamba2: lm_gguf_mamba.c. */
+ * the rows of q and k lie in the order of interleaved rotary pairs, which is undone here. Mamba and Mamba2: lm_gguf_mamba.c. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -284,6 +284,7 @@ static mhla_status read_own(mhla_lm_config *c, json_t **tree, const mhla_gguf *f
 static mhla_status load(mhla_model *m, const mhla_gguf *f, int storage, int own) {
     const mhla_softmax_settings *a = mhla_softmax_alone(mhla_lm_config_of(m->net));
     const int dims = a && !own ? a->dim : 0;
+    const mhla_lm_gguf_mamba mamba = own ? (mhla_lm_gguf_mamba){0} : mhla_lm_gguf_as_mamba(mhla_lm_config_of(m->net));
     const int n = mhla_params_count(m->params);
     for (int i = 0; i < n; i++) {
         mhla_param *p = mhla_params_at(m->params, i);
@@ -293,7 +294,7 @@ static mhla_status load(mhla_model *m, const mhla_gguf *f, int storage, int own)
         if (!own) mhla_lm_gguf_name(name, sizeof name, p->name);
         MHLA_TRY(mhla_gguf_need_tensor(&s, f, name));
         int64_t shape[MHLA_GGUF_RANK];
-        const int rank = mhla_lm_gguf_shape(shape, p, name);
+        const int rank = mhla_lm_gguf_shape(shape, p, name, mamba.groups);
         MHLA_TRY(mhla_gguf_check_shape(s, rank, shape));
         if (storage < 0 && (p->flags & MHLA_PARAM_MATRIX) && p->dtype != natural_storage(s))
             MHLA_TRY(mhla_param_store(p, natural_storage(s)));
@@ -311,7 +312,7 @@ static mhla_status load(mhla_model *m, const mhla_gguf *f, int storage, int own)
         }
         if (!known)
             return mhla_fail(MHLA_ENOTSUP, "%s: tensor %s is not part of a %s as it is known here", mhla_gguf_path(f),
-                             mhla_gguf_tensor_at(f, i)->name, a ? "llama" : "mamba2");
+                             mhla_gguf_tensor_at(f, i)->name, mamba.architecture ? mamba.architecture : "llama");
     }
     return MHLA_OK;
 }
@@ -325,14 +326,17 @@ static int named(const mhla_gguf *f, const char *name) {
            memcmp(a->strings->data, name, strlen(name)) == 0;
 }
 
-int mhla_lm_gguf_fits(const mhla_gguf *f) { return named(f, "mhla") || named(f, "llama") || named(f, "mamba2"); }
+int mhla_lm_gguf_fits(const mhla_gguf *f) {
+    return named(f, "mhla") || named(f, "llama") || named(f, "mamba") || named(f, "mamba2");
+}
 
 mhla_status mhla_lm_gguf_read(mhla_lm **lm, const mhla_gguf *f, int storage) {
     mhla_lm_config config = {0};
     json_t *tree = NULL;
     const int own = named(f, "mhla");
     mhla_status status = own                  ? read_own(&config, &tree, f)
-                         : named(f, "mamba2") ? mhla_lm_gguf_mamba2_read(&config, f)
+                         : named(f, "mamba2") ? mhla_lm_gguf_mamba_read(&config, f, "mamba2")
+                         : named(f, "mamba")  ? mhla_lm_gguf_mamba_read(&config, f, "mamba")
                                               : read_config(&config, f);
     if (status == MHLA_OK && (!own || mhla_gguf_find_value(f, MHLA_LM_GGUF_ENDS))) status = read_ends(&config, f);
     if (status == MHLA_OK) status = check_size(&config, f);

@@ -1,5 +1,5 @@
 /* Language models as GGUF files. A Llama (softmax, rotary, no biases) has llama.cpp's names, its q and k with interleaved
- * rotary pairs; so does a Mamba2; every other decoder goes under the architecture "mhla": its own names, and config.json as one text. */
+ * rotary pairs; so do Mamba and Mamba2; every other decoder goes under the architecture "mhla": its own names, and config.json as one text. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,7 +8,6 @@
 #include "core/status.h"
 #include "file/text.h"
 #include "models/language/lm_files.h"
-#include "models/language/mixers/mamba2.h"
 #include "models/language/mixers/softmax.h"
 #include "text/gguf_tokens.h"
 
@@ -65,6 +64,7 @@ static const mhla_softmax_settings *as_llama(const mhla_lm_config *c) {
 typedef struct head {
     mhla_gguf_pair pairs[PAIRS + MHLA_GGUF_TOKEN_PAIRS];
     int64_t count;
+    char keys[PAIRS / 2][64]; /* made here */
     uint32_t numbers[PAIRS];
     float reals[8];
     mhla_gguf_string texts[3];
@@ -129,27 +129,36 @@ static void put_ends(head *h, const mhla_lm_config *c) {
         h->pairs[h->count++] = (mhla_gguf_pair){MHLA_LM_GGUF_ENDS, MHLA_GGUF_INT32, 1, count, h->ends, NULL};
 }
 
-static void put_mamba2(head *h, const mhla_lm_config *c, const mhla_mamba2_settings *s) {
-    put_int(h, "mamba2.block_count", c->layers);
-    put_int(h, "mamba2.context_length", c->positions ? c->positions : MHLA_LM_GGUF_ENDLESS);
-    put_int(h, "mamba2.embedding_length", c->width);
-    put_int(h, "mamba2.feed_forward_length", 0);
-    put_int(h, "mamba2.attention.head_count", 0);
-    put_int(h, "mamba2.ssm.conv_kernel", s->m.conv_kernel);
-    put_int(h, "mamba2.ssm.inner_size", s->m.inner);
-    put_int(h, "mamba2.ssm.state_size", s->m.state_size);
-    put_int(h, "mamba2.ssm.time_step_rank", s->num_heads);
-    put_int(h, "mamba2.ssm.group_count", s->n_groups);
-    put_int(h, "mamba2.vocab_size", c->vocabulary);
-    put_real(h, "mamba2.attention.layer_norm_rms_epsilon", c->norm_eps, 0);
+static void put_mamba(head *h, const mhla_lm_config *c, const mhla_lm_gguf_mamba *x) {
+    const struct {
+        const char *key;
+        int64_t n;
+    } keys[] = {{"block_count", c->layers},
+                {"context_length", c->positions ? c->positions : MHLA_LM_GGUF_ENDLESS},
+                {"embedding_length", c->width},
+                {"feed_forward_length", 0},
+                {"attention.head_count", 0},
+                {"vocab_size", c->vocabulary},
+                {"ssm.conv_kernel", x->m->conv_kernel},
+                {"ssm.inner_size", x->m->inner},
+                {"ssm.state_size", x->m->state_size},
+                {"ssm.time_step_rank", x->rank},
+                {"ssm.group_count", x->groups}};
+    const int n = sizeof keys / sizeof *keys - (x->groups == 0);
+    for (int i = 0; i < n; i++) {
+        snprintf(h->keys[i], sizeof h->keys[i], "%s.%s", x->architecture, keys[i].key);
+        put_int(h, h->keys[i], keys[i].n);
+    }
+    snprintf(h->keys[n], sizeof h->keys[n], "%s.attention.layer_norm_rms_epsilon", x->architecture);
+    put_real(h, h->keys[n], c->norm_eps, 0);
 }
 
 static mhla_status make_head(head *h, const mhla_model *m, const char *path, const mhla_softmax_settings *llama,
                              mhla_gguf_type type) {
     const mhla_lm_config *c = mhla_lm_config_of(m->net);
-    const mhla_mamba2_settings *mamba2 = mhla_lm_gguf_mamba2(c);
+    const mhla_lm_gguf_mamba mamba = mhla_lm_gguf_as_mamba(c);
     MHLA_TRY(mhla_gguf_tokens_make(&h->tokens, path, c->vocabulary));
-    put_text(h, "general.architecture", llama ? "llama" : mamba2 ? "mamba2" : "mhla", 0);
+    put_text(h, "general.architecture", llama ? "llama" : mamba.architecture ? mamba.architecture : "mhla", 0);
     put_int(h, "general.file_type", /* llama.cpp's numbers of what most tensors are */
             type == MHLA_GGUF_F32    ? 0
             : type == MHLA_GGUF_F16  ? 1
@@ -169,8 +178,8 @@ static mhla_status make_head(head *h, const mhla_model *m, const char *path, con
         put_real(h, "llama.rope.freq_base", llama->rope_theta, 0);
         put_real(h, "llama.attention.layer_norm_rms_epsilon", c->norm_eps, 1);
         put_scaling(h, &c->scaling);
-    } else if (mamba2) {
-        put_mamba2(h, c, mamba2);
+    } else if (mamba.architecture) {
+        put_mamba(h, c, &mamba);
     } else {
         put_text(h, "mhla.config", m->config, 1);
     }
@@ -185,7 +194,8 @@ static mhla_status write_model(const char *out, const mhla_model *m, const char 
                                mhla_convert_result *result) {
     const mhla_lm_config *c = mhla_lm_config_of(m->net);
     const mhla_softmax_settings *llama = as_llama(c);
-    const int theirs = llama || mhla_lm_gguf_mamba2(c), n = mhla_params_count(m->params);
+    const mhla_lm_gguf_mamba mamba = mhla_lm_gguf_as_mamba(c);
+    const int theirs = llama || mamba.architecture, n = mhla_params_count(m->params);
     piece *pieces = calloc((size_t)n, sizeof *pieces);
     mhla_gguf_storable *list = calloc((size_t)n + 1, sizeof *list);
     head *h = calloc(1, sizeof *h);
@@ -200,7 +210,7 @@ static mhla_status write_model(const char *out, const mhla_model *m, const char 
         snprintf(s->name, sizeof s->name, "%s", p->name);
         if (theirs) mhla_lm_gguf_name(s->name, sizeof s->name, p->name);
         s->rates = theirs && mhla_lm_gguf_rates(s->name);
-        const int rank = mhla_lm_gguf_shape(list[i].shape, p, s->name);
+        const int rank = mhla_lm_gguf_shape(list[i].shape, p, s->name, mamba.groups);
         const int64_t cols = s->cols = list[i].shape[rank - 1];
         if (llama && (strstr(s->name, ".attn_q.") || strstr(s->name, ".attn_k."))) s->dims = llama->dim;
         list[i].name = s->name;

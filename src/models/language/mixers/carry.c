@@ -178,15 +178,12 @@ static mhla_strides heads_of(const mhla_tensor *x, int64_t dim) { return (mhla_s
 /* One step of all sequences. */
 static mhla_tensor *recur_memory(mhla_tape *t, const mhla_carry_size *size, const mhla_pass *pass,
                                  const mhla_plan_desc *d, const mhla_carried *in) {
-    int64_t cu[MHLA_PASS + 1] = {0};
+    int64_t cu[MHLA_PASS + 1];
     mhla_state *states[MHLA_PASS];
     mhla_tensor *o = mhla_tape_tensor(t, MHLA_SHAPE(1, pass->rows, (int64_t)d->heads * d->value_dim));
     if (o == NULL) return NULL;
-    for (int i = 0; i < pass->n; i++) {
-        const mhla_segment *g = &pass->segments[i];
-        states[i] = ((const mhla_carry *)g->memory[size->index])->stream;
-        cu[i + 1] = cu[i] + g->n;
-    }
+    mhla_pass_sequences(pass, cu);
+    for (int i = 0; i < pass->n; i++) states[i] = ((const mhla_carry *)pass->segments[i].memory[size->index])->stream;
     mhla_call call = {.size = sizeof call,
                       .context = t->context,
                       .batch = 1,

@@ -19,7 +19,7 @@
 
 typedef struct settings {
     int num_heads, num_v_heads; /* of q and k; of v, 0: as many */
-    int head_dim;               /* K; 0: 3/4 of hidden_size in all */
+    int head_dim;               /* K; 0, before it is settled: 3/4 of hidden_size in all */
     double expand_v;            /* V / K */
     int use_gate, use_short_conv, conv_size;
     int allow_neg_eigval; /* beta up to 2 */
@@ -70,7 +70,8 @@ static mhla_status settle(void *to, const mhla_lm_config *c) {
     if (s->head_dim == 0 && (all < s->num_heads || all % s->num_heads != 0))
         return mhla_fail(MHLA_EINVAL, "3/4 of hidden_size is %d in all, no multiple of %d heads: give head_dim", all,
                          s->num_heads);
-    s->key_dim = s->head_dim ? s->head_dim : all / s->num_heads;
+    if (s->head_dim == 0) s->head_dim = all / s->num_heads; /* which config.json then says */
+    s->key_dim = s->head_dim;
     const double values = s->key_dim * s->expand_v;
     if (values < 1.0 || values > 512.0 || fabs(values - floor(values + 1e-6)) > 1e-6)
         return mhla_fail(MHLA_EINVAL,

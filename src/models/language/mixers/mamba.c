@@ -15,10 +15,7 @@
 #include "models/language/mixers/carry.h"
 #include "models/layers.h"
 
-typedef struct settings {
-    mhla_mamba_settings m;
-    int time_step_rank; /* R; 0: a sixteenth of hidden_size */
-} settings;
+typedef mhla_mamba1_settings settings;
 _Static_assert(sizeof(settings) <= MHLA_MIXER_BYTES, "settings of Mamba");
 
 /* ---- Settings ---- */

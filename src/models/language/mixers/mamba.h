@@ -1,4 +1,5 @@
-/* What the mixers of Mamba and Mamba2 share: keys of config.json, and what their decoders have otherwise. */
+/* What the mixers of Mamba and Mamba2 share: keys of config.json, and what their decoders have otherwise. And the settings of both, for those
+ * who read and write files of other programs (lm_gguf_mamba.c). */
 #ifndef MHLA_MODELS_MIXER_MAMBA_H
 #define MHLA_MODELS_MIXER_MAMBA_H
 
@@ -12,6 +13,21 @@ typedef struct mhla_mamba_settings {
     /* settled */
     int inner; /* I, inner channels */
 } mhla_mamba_settings;
+
+typedef struct mhla_mamba1_settings {
+    mhla_mamba_settings m;
+    int time_step_rank; /* R; 0: a sixteenth of hidden_size */
+} mhla_mamba1_settings;
+
+typedef struct mhla_mamba2_settings {
+    mhla_mamba_settings m;
+    int num_heads, head_dim; /* 0: what the other one leaves; settled: H, P */
+    int n_groups;            /* G, of keys and queries */
+    int norm_groups;         /* parts of the channels that are normed by themselves; 0: all together */
+    double limit[2];         /* of time steps */
+} mhla_mamba2_settings;
+
+extern const mhla_mixer mhla_mixer_mamba, mhla_mixer_mamba2;
 
 /* Its rows of a table of settings; F is the table's macro. */
 #define MHLA_MAMBA_FIELDS(F)                                                                                           \

@@ -4,7 +4,7 @@
  *   z, x B C, dt = in_proj h;   x, B, C = silu(conv(x B C));   delta = softplus(dt + dt_bias)
  *   S_t = exp(-delta_t exp(A_log)) S_{t-1} + B_t (delta_t x_t)^T,   y_t = C_t^T S_t + D x_t
  *   out_proj(rms(y * silu(z)))                                                  the gate comes before the norm */
-#include "models/language/mixers/mamba2.h"
+#include "models/language/mixers/mamba.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -44,6 +44,7 @@ static const mhla_setting fields[] = {
     F("num_heads", INT, INT, num_heads, 1, 256, NULL, "attention heads"),
     F("head_dim", INT, OPTIONAL, head_dim, 0, 1024, NULL, "dims of a head, 0: hidden_size / num_heads"),
     F("n_groups", INT, INT, n_groups, 1, 256, NULL, "groups of heads with the same keys and queries"),
+    F("norm_groups", INT, OPTIONAL, norm_groups, 0, 256, NULL, "parts of the channels with a norm each, 0: one of all"),
 };
 
 static void standard(void *to, const mhla_lm_size *size) {
@@ -71,12 +72,22 @@ static double real_of(const json_t *x) {
     return value > 1e300 ? INFINITY : value;
 }
 
+/* transformers norms each group of channels by itself since 5.23, as mamba_ssm and llama.cpp do; before, and in flash-linear-attention, all
+ * channels have one norm. */
+static int norms_groups(const json_t *tree) {
+    const char *version = json_string_value(json_object_get(tree, "transformers_version"));
+    int major = 0, minor = 0;
+    return version && sscanf(version, "%d.%d", &major, &minor) == 2 && (major > 5 || (major == 5 && minor >= 23));
+}
+
 static mhla_status read_rest(void *to, mhla_lm_config *c, const json_t *tree, const char *path) {
     settings *s = to;
     const json_t *limit = json_object_get(tree, "time_step_limit");
     MHLA_TRY(mhla_mamba_read(c, tree, path));
     if (json_is_false(json_object_get(tree, "rms_norm")))
         return mhla_fail(MHLA_ENOTSUP, "%s: \"rms_norm\" false: Mamba2 without its norm is not known here", path);
+    if (s->n_groups > 1 && json_object_get(tree, "norm_groups") == NULL && norms_groups(tree))
+        s->norm_groups = s->n_groups;
     if (limit == NULL || json_is_null(limit)) return MHLA_OK;
     for (size_t i = 0; i < 2; i++) s->limit[i] = real_of(json_array_get(limit, i));
     if (json_array_size(limit) != 2 || !(s->limit[0] >= 0.0 && s->limit[0] <= s->limit[1]))
@@ -108,6 +119,9 @@ static mhla_status settle(void *to, const mhla_lm_config *c) {
                          s->num_heads, s->head_dim, (long long)inner);
     if (s->n_groups < 1 || s->num_heads % s->n_groups != 0)
         return mhla_fail(MHLA_EINVAL, "num_heads %d is no multiple of n_groups %d", s->num_heads, s->n_groups);
+    if (s->norm_groups > 0 && inner % s->norm_groups != 0)
+        return mhla_fail(MHLA_EINVAL, "%lld inner channels are no multiple of norm_groups %d", (long long)inner,
+                         s->norm_groups);
     if (s->head_dim > 512 || s->num_heads > 65536)
         return mhla_fail(MHLA_EINVAL, "%d heads of %d dims are too large", s->num_heads, s->head_dim);
     s->m.inner = (int)inner;
@@ -120,8 +134,9 @@ static void describe(const void *of, mhla_mixer_facts *facts) {
 
 static uint64_t print(uint64_t h, const void *of, const mhla_lm_config *c) {
     const settings *s = of;
-    const double all[] = {0x6d616d626132,     s->m.inner,   s->m.state_size, s->m.conv_kernel, s->m.use_bias,
-                          s->m.use_conv_bias, s->num_heads, s->n_groups,     s->limit[0],      s->limit[1]};
+    const double all[] = {0x6d616d626132, s->m.inner,         s->m.state_size, s->m.conv_kernel,
+                          s->m.use_bias,  s->m.use_conv_bias, s->num_heads,    s->n_groups,
+                          s->norm_groups, s->limit[0],        s->limit[1]};
     (void)c;
     return mhla_hash_fold(h, all, sizeof all);
 }
@@ -236,7 +251,10 @@ static mhla_tensor *forward(mhla_tape *t, void *of, const mhla_mixer_run *run, m
         (mhla_carried){
             .q = C, .k = B, .v = mhla_nn_mul_heads(t, v, delta), .decay = mhla_nn_rates(t, l->A_log, delta)});
     y = mhla_nn_swiglu(t, z, mhla_nn_skip_heads(t, l->D, v, y));
-    y = mhla_nn_rms_norm(t, l->norm, (float)x->norm_eps, 0, y);
+    if (s->norm_groups > 1)
+        y = mhla_nn_channels(t, l->norm, mhla_nn_rms_norm(t, NULL, (float)x->norm_eps, I / s->norm_groups, y));
+    else
+        y = mhla_nn_rms_norm(t, l->norm, (float)x->norm_eps, 0, y);
     return mhla_nn_linear(t, l->out.w, l->out.b, MHLA_ACT_NONE, residual, y);
 }
 
