@@ -70,7 +70,8 @@ static mhla_tensor *compute(reading *r, const char *name, float eps, int32_t **l
     if (strcmp(name, "short_conv") == 0) {
         const mhla_stored *s = mhla_safetensors_find(r->in, "in.cu_seqlens");
         if (s && (*cu = malloc(s->bytes)) != NULL) memcpy(*cu, s->data, s->bytes);
-        return mhla_nn_short_conv(t, parameter(r, "weight"), *cu, s ? s->count - 1 : 0, variable(r, "x"));
+        return mhla_nn_short_conv(t, parameter(r, "weight"), parameter(r, "bias"), *cu, s ? s->count - 1 : 0,
+                                  variable(r, "x"));
     }
     if (strcmp(name, "cross_entropy") == 0) {
         *loss = 1;

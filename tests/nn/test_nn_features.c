@@ -88,7 +88,7 @@ typedef struct conv_arg {
 } conv_arg;
 static mhla_tensor *conv_build(mhla_tape *t, const layer_case *c) {
     const conv_arg *a = c->arg;
-    return mhla_nn_short_conv(t, P(1), a->cu, a->sequences, X(0));
+    return mhla_nn_short_conv(t, P(1), c->n > 2 ? P(2) : NULL, a->cu, a->sequences, X(0));
 }
 static void conv_reference(double *y, const layer_case *c) {
     const conv_arg *a = c->arg;
@@ -99,7 +99,7 @@ static void conv_reference(double *y, const layer_case *c) {
             for (int64_t s = 0; a->cu && s < a->sequences; s++)
                 if (a->cu[s] <= t) first = a->cu[s];
             for (int64_t d = 0; d < N; d++) {
-                double sum = 0.0;
+                double sum = c->n > 2 ? D(2)[d] : 0.0;
                 for (int64_t j = 0; j < W; j++)
                     if (t - W + 1 + j >= first) sum += D(1)[d * W + j] * D(0)[(b * T + t - W + 1 + j) * N + d];
                 y[(b * T + t) * N + d] = sum * logistic(sum);
@@ -117,6 +117,7 @@ static void short_conv(void **state) {
             layer_case c = {.name = "short conv", .build = conv_build, .reference = conv_reference, .arg = &plain};
             VARIABLE(&c, &r, 2, lengths[i], 5);
             PARAMETER(&c, &r, 5, 1, W);
+            if (i > 0) PARAMETER(&c, &r, 5);
             check_case(&c);
         }
     layer_case c = {.name = "packed short conv", .build = conv_build, .reference = conv_reference, .arg = &packed};

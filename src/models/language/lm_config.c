@@ -33,7 +33,8 @@ static const mhla_setting fields[] = {
     F("initializer_range", REAL, REAL, deviation, 0, 10, NULL, "deviation of fresh weights"),
     F("bos_token_id", INT, INT, bos, -1, 1 << 24, NULL, "token that begins a text, -1: none"),
     F("eos_token_id", INT, INT, eos, -1, 1 << 24, NULL, "token that ends a text, -1: none"),
-    F("parameter_names", TEXT, CHOICE, naming, 0, 0, "fla|llama", "names of the parameters in files"),
+    F("parameter_names", TEXT, CHOICE, naming, 0, 0, "fla|llama|mamba",
+      "names of the parameters in files; mamba: without MLPs"),
 };
 #undef F
 const mhla_settings mhla_lm_table = {fields, sizeof fields / sizeof *fields, 0};
@@ -201,6 +202,7 @@ mhla_status mhla_lm_preset(mhla_lm_config *c, const char *model, const char *mix
     take_size(c, size);
     for (int i = 0; (m = mhla_mixer_at(i)) != NULL && strcmp(m->name, mixer) != 0; i++) c->attention = i + 1;
     if (m == NULL) return mhla_fail(MHLA_EINVAL, "there is no attention \"%.40s\"", mixer);
+    if (m->decoder) m->decoder(c, size);
     return mhla_lm_add_group(c, m, size) ? mhla_lm_settle(c) : MHLA_EINVAL;
 }
 
@@ -216,6 +218,7 @@ mhla_status mhla_lm_from_recipe(mhla_lm_config *c, const mhla_recipe *given, con
     MHLA_TRY(find_size(&size, c->model));
     take_size(c, size);
     c->attention = attention;
+    if (mhla_mixer_at(attention)->decoder) mhla_mixer_at(attention)->decoder(c, size);
     MHLA_TRY(mhla_settings_take(c, &mhla_lm_table, MHLA_LM_CHOOSE, mhla_lm_table.count, given, prefix));
     mhla_lm_group *rule = mhla_lm_add_group(c, mhla_mixer_at(attention), size);
     if (rule == NULL) return MHLA_EINVAL;
@@ -243,8 +246,11 @@ mhla_status mhla_lm_from_recipe(mhla_lm_config *c, const mhla_recipe *given, con
 mhla_status mhla_lm_settle(mhla_lm_config *c) {
     if (c->layers < 1 || c->layers > MHLA_LM_LAYERS)
         return mhla_fail(MHLA_EINVAL, "%d layers: expected 1 to %d", c->layers, MHLA_LM_LAYERS);
-    if (c->hidden == 0) c->hidden = 256 * (int)(((int64_t)(c->width * c->hidden_ratio * 2.0 / 3.0) + 255) / 256);
-    if (c->vocabulary < 1 || c->width < 1 || c->hidden < 1)
+    if (mhla_lm_names_of[c->naming].mlp_norm == NULL)
+        c->hidden = 0;
+    else if (c->hidden == 0)
+        c->hidden = 256 * (int)(((int64_t)(c->width * c->hidden_ratio * 2.0 / 3.0) + 255) / 256);
+    if (c->vocabulary < 1 || c->width < 1 || (c->hidden < 1 && mhla_lm_names_of[c->naming].mlp_norm))
         return mhla_fail(MHLA_EINVAL, "vocab_size %d, hidden_size %d, intermediate_size %d: all are at least 1",
                          c->vocabulary, c->width, c->hidden);
     if (c->bos >= c->vocabulary || c->eos >= c->vocabulary)

@@ -324,7 +324,7 @@ mhla_status mhla_lm_gguf_read(mhla_lm **lm, const mhla_gguf *f, int storage) {
     if (status == MHLA_OK && (!own || mhla_gguf_find_value(f, MHLA_LM_GGUF_ENDS))) status = read_ends(&config, f);
     if (status == MHLA_OK) status = check_size(&config, f);
     const mhla_gguf_tensor *first =
-        mhla_gguf_find_tensor(f, own ? "model.layers.0.mlp.up_proj.weight" : "blk.0.ffn_up.weight");
+        mhla_gguf_find_tensor(f, own ? mhla_lm_names_of[config.naming].embeddings : "blk.0.ffn_up.weight");
     const mhla_dtype most = first ? natural_storage(first) : MHLA_F32;
     if (status == MHLA_OK) status = mhla_lm_create_as(lm, &config, storage < 0 ? most : (mhla_dtype)storage);
     json_decref(tree);

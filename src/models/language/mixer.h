@@ -99,6 +99,8 @@ typedef struct mhla_mixer {
     mhla_settings keys;
     /* What a preset says; what flash-linear-attention takes where config.json says nothing (size NULL). */
     void (*standard)(void *settings, const mhla_lm_size *size);
+    /* What a decoder has otherwise where this mixer is its rule: in a preset, and where config.json says nothing (size NULL).* */
+    void (*decoder)(struct mhla_lm_config *c, const mhla_lm_size *size);
     /* Is it the rule of this config.json? By model_type, then by tensors (file may be NULL). */
     int (*claims)(const json_t *tree, const mhla_safetensors *file);
     /* Keys of the rule with a form of their own.* */

@@ -25,7 +25,7 @@ typedef struct convolution {
     const mhla_pass *pass;
     int layer;
     size_t offset;
-    const mhla_param *w;
+    const mhla_param *w, *b;
     const mhla_tensor *x;
     mhla_tensor *y;
 } convolution;
@@ -39,7 +39,10 @@ static void convolve_task(void *arg, int64_t i, int worker) {
     const float *w = c->w->data;
     for (int64_t t = 0; t < g->n; t++) {
         float *y = c->y->data + (g->row + t) * c->y->ld;
-        memset(y, 0, sizeof *y * (size_t)D);
+        if (c->b)
+            memcpy(y, c->b->data, sizeof *y * (size_t)D);
+        else
+            memset(y, 0, sizeof *y * (size_t)D);
         for (int64_t j = 0; j < W; j++) {
             const int64_t u = t - before + j;
             const float *in = u < 0 ? past->rows + (u + before) * D : c->x->data + (g->row + u) * c->x->ld;
@@ -58,9 +61,9 @@ static void convolve_task(void *arg, int64_t i, int worker) {
 }
 
 mhla_tensor *mhla_past_convolve(mhla_tape *t, const mhla_pass *pass, int layer, size_t offset, const mhla_param *w,
-                                mhla_tensor *x) {
+                                const mhla_param *b, mhla_tensor *x) {
     MHLA_GIVEN(t, x);
-    convolution c = {pass, layer, offset, w, x, mhla_tape_tensor(t, x->shape, x->dims)};
+    convolution c = {pass, layer, offset, w, b, x, mhla_tape_tensor(t, x->shape, x->dims)};
     if (c.y == NULL) return NULL;
     mhla_parallel(t->context, pass->n, convolve_task, &c);
     return c.y;
