@@ -81,6 +81,7 @@ int binding_add_lm(PyObject *module);       /* likewise Tokenizer, Sequence, Gen
 int binding_add_samplers(PyObject *module); /* likewise Sampler */
 extern PyMethodDef binding_step[];          /* step(), and the end of the list */
 extern PyMethodDef binding_recurrent[];     /* recur(), recur_backward() */
+extern PyMethodDef binding_mamba[];         /* scan(), short_conv() and their backward */
 
 #define FAST(function) ((PyCFunction)(void (*)(void))(function))
 

@@ -171,21 +171,22 @@ static int read_axes(int *out, PyObject *axes, const char *name) {
 }
 
 static PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"kind",         "dtype",       "heads",       "kv_heads", "key_dim",       "value_dim",
-                            "feature",      "feature_eps", "denominator", "den_eps",  "scale",         "rope",
-                            "rope_dim",     "grid",        "blocks",      "order",    "block_offsets", "permutation",
-                            "mix_per_head", "chunk",       "chunks",      "beyond",   "max_tokens",    "causal",
-                            "window",       "focus_power", "key_heads",   NULL};
+    static char *names[] = {
+        "kind",        "dtype",       "heads",         "kv_heads",    "key_dim",      "value_dim", "feature",
+        "feature_eps", "denominator", "den_eps",       "scale",       "rope",         "rope_dim",  "grid",
+        "blocks",      "order",       "block_offsets", "permutation", "mix_per_head", "chunk",     "chunks",
+        "beyond",      "max_tokens",  "causal",        "window",      "focus_power",  "key_heads", "qk_l2norm",
+        NULL};
     mhla_plan_desc d = {.size = sizeof d};
     int kind, dtype, feature, denominator, rope, order, beyond;
     PyObject *grid, *blocks;
     long long chunks, max_tokens, window;
     Py_buffer offsets = {0}, permutation = {0};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iiiiiiififfiiOOiz*z*iiLiLiLii", names, &kind, &dtype, &d.heads,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iiiiiiififfiiOOiz*z*iiLiLiLiip", names, &kind, &dtype, &d.heads,
                                      &d.kv_heads, &d.key_dim, &d.value_dim, &feature, &d.feature_eps, &denominator,
                                      &d.den_eps, &d.scale, &rope, &d.rope_dim, &grid, &blocks, &order, &offsets,
                                      &permutation, &d.mix_per_head, &d.chunk, &chunks, &beyond, &max_tokens, &d.causal,
-                                     &window, &d.focus_power, &d.key_heads))
+                                     &window, &d.focus_power, &d.key_heads, &d.qk_l2norm))
         return NULL;
     plan_object *self = NULL;
     d.kind = (mhla_kind)kind;
@@ -441,7 +442,7 @@ PyMODINIT_FUNC PyInit__mhla(void) {
     if (add_errors(module) < 0 || PyModule_AddObjectRef(module, "Plan", (PyObject *)&binding_plan_type) < 0 ||
         PyModule_AddObjectRef(module, "State", (PyObject *)&binding_state_type) < 0 || add_names(module) < 0 ||
         PyModule_AddFunctions(module, binding_step) < 0 || PyModule_AddFunctions(module, binding_recurrent) < 0 ||
-        binding_add_models(module) < 0)
+        PyModule_AddFunctions(module, binding_mamba) < 0 || binding_add_models(module) < 0)
         return NULL;
     return module;
 }

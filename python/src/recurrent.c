@@ -11,11 +11,12 @@
     X(v) X(v_batch) X(v_token) X(v_head)                                                                             \
     X(o) X(o_batch) X(o_token) X(o_head)                                                                             \
     X(decay) X(decay_batch) X(decay_token) X(decay_head)                                                             \
+    X(beta) X(beta_batch) X(beta_token) X(beta_head)                                                                 \
     X(cu_seqlens) X(sequences) X(initial_state) X(final_state)
 /* clang-format on */
 
 /* After them, in a backward call: where the gradients go (contiguous), and the one that arrives at the final state. */
-#define RECUR_GRADS(X) X(dq) X(dk) X(dv) X(ddecay) X(dinitial_state) X(dfinal_state)
+#define RECUR_GRADS(X) X(dq) X(dk) X(dv) X(ddecay) X(dbeta) X(dinitial_state) X(dfinal_state)
 
 typedef struct recurrence {
 #define X(name) int64_t name;
@@ -51,6 +52,8 @@ static const plan_object *read_call(recurrence *r, mhla_call *call, PyObject *co
         .o = {r->o_batch, r->o_token, r->o_head},
         .decay = at(r->decay),
         .decay_strides = {r->decay_batch, r->decay_token, r->decay_head},
+        .beta = at(r->beta),
+        .beta_strides = {r->beta_batch, r->beta_token, r->beta_head},
         .cu_seqlens = at(r->cu_seqlens),
         .sequences = r->sequences,
         .initial_state = at(r->initial_state),
@@ -84,6 +87,7 @@ static PyObject *recur_backward(PyObject *module, PyObject *const *args, Py_ssiz
         .dk = at(r.dk),
         .dv = at(r.dv),
         .ddecay = at(r.ddecay),
+        .dbeta = at(r.dbeta),
         .dinitial_state = at(r.dinitial_state),
         .dfinal_state = at(r.dfinal_state),
     };

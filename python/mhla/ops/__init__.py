@@ -12,10 +12,14 @@ try:
 except ImportError as error:
     raise ImportError(f"mhla.ops needs PyTorch, the package torch ({error}): pip install torch") from error
 
+from .convolution import causal_conv1d, causal_conv1d_fn, causal_conv1d_update
+from .gated_delta_rule import chunk_gated_delta_rule, chunk_gdn, fused_recurrent_gated_delta_rule, fused_recurrent_gdn
 from .gla import chunk_gla, fused_recurrent_gla
-from .mamba import mamba_chunk_scan_combined
+from .mamba import mamba_chunk_scan_combined, selective_scan, selective_scan_fn, selective_state_update
 from .retention import chunk_retention, fused_recurrent_retention
 from .simple_gla import chunk_simple_gla, fused_recurrent_simple_gla
 
-__all__ = ["chunk_gla", "chunk_retention", "chunk_simple_gla", "fused_recurrent_gla", "fused_recurrent_retention",
-           "fused_recurrent_simple_gla", "mamba_chunk_scan_combined"]
+__all__ = ["causal_conv1d", "causal_conv1d_fn", "causal_conv1d_update", "chunk_gated_delta_rule", "chunk_gdn", "chunk_gla",
+           "chunk_retention", "chunk_simple_gla", "fused_recurrent_gated_delta_rule", "fused_recurrent_gdn", "fused_recurrent_gla",
+           "fused_recurrent_retention", "fused_recurrent_simple_gla", "mamba_chunk_scan_combined", "selective_scan", "selective_scan_fn",
+           "selective_state_update"]

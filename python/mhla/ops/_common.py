@@ -11,7 +11,7 @@ from .._plans import Error
 from .._torch import widest
 from ..functional import _long
 
-__all__ = ["Error", "floats", "keywords", "recur", "refuse"]
+__all__ = ["Error", "floats", "keywords", "recur", "refuse", "sequences_of"]
 
 
 def keywords(function: str, kwargs: Dict[str, Any], state_v_first: bool = False) -> bool:
@@ -37,6 +37,16 @@ def floats(*tensors: Optional[Tensor]) -> Tuple[Optional[Tensor], ...]:
     return tuple(None if x is None else x.float() for x in tensors)
 
 
+def sequences_of(seq_idx: Tensor, batch: int, tokens: int) -> Tensor:
+    """cu_seqlens of the batch laid out as one row: each row of seq_idx [B,T] begins a sequence, and so does each change in it."""
+    if tuple(seq_idx.shape) != (batch, tokens):
+        raise Error(f"seq_idx has shape {tuple(seq_idx.shape)}: expected {(batch, tokens)}")
+    begins = torch.ones_like(seq_idx, dtype=torch.bool)
+    begins[:, 1:] = seq_idx[:, 1:] != seq_idx[:, :-1]
+    first = begins.flatten().nonzero().flatten()
+    return torch.cat([first, first.new_tensor([seq_idx.numel()])])
+
+
 def _reversed(cu: Optional[Tensor], T: int, device: torch.device) -> Tensor:
     """The tokens of each sequence, last first."""
     t = torch.arange(T, device=device)
@@ -46,9 +56,10 @@ def _reversed(cu: Optional[Tensor], T: int, device: torch.device) -> Tensor:
     return cu[s - 1] + cu[s] - 1 - t
 
 
-def recur(op: str, q: Tensor, k: Tensor, v: Tensor, *more: Optional[Tensor], scale: Optional[float], initial_state: Optional[Tensor],
-          output_final_state: bool, cu_seqlens: Any, state_v_first: bool = False, reverse: bool = False) -> Tuple[Tensor, Optional[Tensor]]:
-    """The op on fla's arguments; more: log-decays, and betas where it has them."""
+def recur(op: str, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Optional[Tensor] = None, *, scale: Optional[float],
+          initial_state: Optional[Tensor], output_final_state: bool, cu_seqlens: Any, state_v_first: bool = False, reverse: bool = False,
+          qk_l2norm: bool = False) -> Tuple[Tensor, Optional[Tensor]]:
+    """The op on fla's arguments."""
     if not q.is_meta and torch.is_autocast_enabled(q.device.type):
         q, k, v = widest(q, k, v)
     dtype = q.dtype
@@ -63,11 +74,12 @@ def recur(op: str, q: Tensor, k: Tensor, v: Tensor, *more: Optional[Tensor], sca
     if initial_state is not None:
         initial_state = initial_state.float()
         initial_state = initial_state.transpose(-1, -2) if state_v_first else initial_state
-    tensors = (q, k, v, *floats(*more))
+    tensors = (q, k, v, *floats(g, beta))
     order = _reversed(cu, q.shape[1], q.device) if reverse else None
     if order is not None:
         tensors = tuple(None if x is None else x.index_select(1, order) for x in tensors)
-    o, final = _dispatch.call(op, (*tensors, initial_state, cu, q.shape[-1] ** -0.5 if scale is None else scale, bool(output_final_state)))
+    o, final = _dispatch.call(op, (*tensors, initial_state, cu, q.shape[-1] ** -0.5 if scale is None else scale, bool(qk_l2norm),
+                                   bool(output_final_state)))
     if order is not None:
         o = o.index_select(1, order)  # the way back is the same
     if not output_final_state:
