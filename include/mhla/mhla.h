@@ -157,7 +157,9 @@ typedef enum mhla_kind {
     /* Linear recurrences with decay, causal, S_t = decay_t S_{t-1} + k_t v_t^T, o_t = scale q_t^T S_t: no feature map, no
      * denominator, no rotary. Log-decays are in the call; a state is [B,H,K,V]. */
     MHLA_KIND_SIMPLE_GLA, /* one decay for each head and token: simple GLA, RetNet, Mamba2 */
-    MHLA_KIND_GLA         /* one decay for each key channel: gated linear attention */
+    MHLA_KIND_GLA,        /* one decay for each key channel: gated linear attention */
+    MHLA_KIND_GATED_DELTA /* one decay for each head and token, and what a key holds is replaced, not added to: with S the decayed
+                             state, S_t = S + k_t (beta_t (v_t - S^T k_t))^T. Gated DeltaNet */
 } mhla_kind;
 
 typedef enum mhla_dtype {
@@ -202,7 +204,7 @@ typedef struct mhla_plan_desc {
     mhla_kind kind;
     mhla_dtype dtype; /* storage of q, k, v, o (softmax: see kv_bfloat16); everything else is float32 */
     int heads;        /* H */
-    int kv_heads;     /* G; 0 = H. Fewer than H: causal, linear causal and softmax only (SIMPLE_GLA: see key_heads) */
+    int kv_heads;     /* G; 0 = H. Fewer than H: causal, linear causal and softmax only (see also key_heads) */
     int key_dim;      /* K, 1..1024 */
     int value_dim;    /* V, 1..512 (softmax: 1..1024) */
 
@@ -213,7 +215,7 @@ typedef struct mhla_plan_desc {
     mhla_denominator denominator;
     float den_eps; /* added to the denominator */
     float scale;   /* multiplies q~.k~; 0 = the default: K^-1/2 for causal, linear causal, softmax, INLINE, MALA,
-                              RALA (there of the softmax over keys), SIMPLE_GLA and GLA, 1 for the others. A denominator is scaled alike */
+                              RALA (there of the softmax over keys), SIMPLE_GLA, GLA and GATED_DELTA, 1 for the others. A denominator is scaled alike */
 
     /* Rotary embedding of q~ and k~ (softmax: of q and k), applied on the way in: no rotated copy is made. The
      * denominator uses the un-rotated ones. The table is in the call. Not for FOCUSED and INLINE. */
@@ -250,9 +252,12 @@ typedef struct mhla_plan_desc {
     /* Focused LA. */
     int focus_power; /* p of the focusing map, 1 to 16; 0 = 3 */
 
-    /* SIMPLE_GLA: heads of q and k, a divisor of H; 0 = H. Head h of v, o, decays and states reads head h / (H / key_heads) of
-     * q and k, as the groups of Mamba2 are read. `chunk` is a hint of how to work here, as for LINEAR_CAUSAL. */
+    /* SIMPLE_GLA and GATED_DELTA: heads of q and k, a divisor of H; 0 = H. Head h of v, o, decays, beta and states reads head
+     * h / (H / key_heads) of q and k, as the groups of Mamba2 are read. `chunk` is a hint of how to work here, as for LINEAR_CAUSAL. */
     int key_heads;
+
+    /* GATED_DELTA: 1 divides each head's q and k of a token by sqrt(sum of squares + 1e-6) on the way in. */
+    int qk_l2norm;
 } mhla_plan_desc;
 
 typedef struct mhla_plan mhla_plan;
@@ -296,7 +301,7 @@ typedef struct mhla_call {
      * MHLA: `past` tokens are summarised in N0 = ceil(past/C) chunks, the last of which may be open; the final state
      * holds N1 = ceil((past+T)/C) of them (a sequence that is shorter fills the rest with zeros). Under CLAMP with
      * past or past+T beyond M chunks only the summaries that can still be read are kept: see src/ops/causal.
-     * Linear, SIMPLE_GLA and GLA: N0 = N1 = 1, whatever `past` is, and G is H in the latter two. */
+     * Linear and the recurrences with decay: N0 = N1 = 1, whatever `past` is, and G is H in the latter. */
     int64_t past;               /* the same for all sequences of the call */
     const float *initial_state; /* [B,N0,G,K,V], or NULL where past = 0; all but MHLA: NULL = zeros */
     const float *initial_z;     /* [B,N0,G,K], needed only with a denominator */
@@ -313,10 +318,14 @@ typedef struct mhla_call {
      * softmax, masked triangles and everything that is read and written stay as they are. MHLA_F32: see mhla_forward. */
     mhla_dtype precision;
 
-    /* SIMPLE_GLA and GLA: the logarithms of the decays, float32, [B,T,H] or [B,T,H,K]; strides as those of q, zero = contiguous.
+    /* Recurrences: the logarithms of the decays, float32, [B,T,H], or [B,T,H,K] of GLA; strides as those of q, zero = contiguous.
      * One above 0 is MHLA_EINVAL, with its place in the message. -inf forgets everything before its token; NaN makes NaN. */
     const float *decay;
     mhla_strides decay_strides;
+
+    /* GATED_DELTA: how much of what a key holds is replaced, float32, [B,T,H]; usually 0 to 1, or to 2. Any number is taken. */
+    const float *beta;
+    mhla_strides beta_strides;
 } mhla_call;
 
 /* Bytes of scratch memory that forward and backward need for this call: the summaries, their mixtures and a block per
@@ -328,7 +337,7 @@ MHLA_API size_t mhla_backward_workspace(const mhla_plan *plan, const mhla_call *
  *
  *   o    [B,T,H,V]  written, or added to; may not overlap an input
  *   q    [B,T,H,K], k [B,T,G,K], v [B,T,G,V]; the feature map is applied on the way in
- *        SIMPLE_GLA: q and k have key_heads heads, v has H
+ *        SIMPLE_GLA and GATED_DELTA: q and k have key_heads heads, v has H
  *   mix  [M,M] or [H,M,M], row i = query block i; causal: the lower triangle is read. NULL for the baselines
  *   ws   the workspace above, 64-byte aligned; NULL lets the call allocate
  *
@@ -406,6 +415,8 @@ typedef struct mhla_grads {
     float *dfocus;                        /* [H*K], of call->focus */
     float *ddecay;                        /* like call->decay, of the logarithms */
     mhla_strides ddecay_strides;
+    float *dbeta; /* like call->beta */
+    mhla_strides dbeta_strides;
 } mhla_grads;
 
 /* dO [B,T,H,V] has o's dtype and strides (call->o). The other arguments are those of the forward call (call's

@@ -38,7 +38,8 @@ const char *mhla_matrix_name(const mhla_plan *plan) {
     case MHLA_KIND_MALA: return "mala";
     case MHLA_KIND_RALA: return "rala";
     case MHLA_KIND_SIMPLE_GLA:
-    case MHLA_KIND_GLA: break; /* no model has them yet */
+    case MHLA_KIND_GLA:
+    case MHLA_KIND_GATED_DELTA: break; /* no model has them yet */
     }
     return NULL;
 }
@@ -67,7 +68,8 @@ int64_t mhla_matrix_bound(const mhla_plan *plan, int64_t T, int64_t count) {
     case MHLA_KIND_INLINE:
     case MHLA_KIND_MALA: bound = K + 1; break; /* one constant column direction more */
     case MHLA_KIND_SIMPLE_GLA:
-    case MHLA_KIND_GLA: break;
+    case MHLA_KIND_GLA:
+    case MHLA_KIND_GATED_DELTA: break;
     }
     return least(least(bound, T), count);
 }
@@ -311,7 +313,8 @@ static void make_row(double *row, head *x, int64_t t, int masked) {
     case MHLA_KIND_MALA: row_mala(row, x, t); break;
     case MHLA_KIND_RALA: row_rala(row, x, t); break;
     case MHLA_KIND_SIMPLE_GLA:
-    case MHLA_KIND_GLA: break; /* mhla_matrix_check refuses them */
+    case MHLA_KIND_GLA:
+    case MHLA_KIND_GATED_DELTA: break; /* mhla_matrix_check refuses them */
     }
 }
 

@@ -15,6 +15,7 @@ static const mhla_op *const ops[] = {
     [MHLA_KIND_RALA] = &mhla_op_rala,
     [MHLA_KIND_SIMPLE_GLA] = &mhla_op_simple_gla,
     [MHLA_KIND_GLA] = &mhla_op_gla,
+    [MHLA_KIND_GATED_DELTA] = &mhla_op_gated_delta,
 };
 
 /* ---- Plans ---- */
@@ -50,11 +51,13 @@ static mhla_status check_desc(mhla_plan_desc *d) {
           "denominator is MHLA_DEN_RELEASED: only bidirectional MHLA has it");
     CHECK(d->focus_power == 0 || d->kind == MHLA_KIND_FOCUSED, "focus_power is %d: only Focused LA has one",
           d->focus_power);
-    CHECK(d->key_heads == 0 || d->kind == MHLA_KIND_SIMPLE_GLA, "key_heads is %d: only simple GLA has fewer of them",
-          d->key_heads);
+    CHECK(d->key_heads == 0 || mhla_shares_keys(d->kind),
+          "key_heads is %d: only simple GLA and the gated delta rule have fewer of them", d->key_heads);
     CHECK(d->key_heads >= 0, "key_heads is %d", d->key_heads);
     if (d->key_heads == 0) d->key_heads = d->heads;
     CHECK(d->heads % d->key_heads == 0, "heads is %d: not a multiple of key_heads %d", d->heads, d->key_heads);
+    CHECK(d->qk_l2norm == 0 || (d->qk_l2norm == 1 && d->kind == MHLA_KIND_GATED_DELTA),
+          "qk_l2norm is %d: expected 0, or 1 of the gated delta rule", d->qk_l2norm);
     CHECK(d->mix_per_head == 0 || d->mix_per_head == 1, "mix_per_head is %d: expected 0 or 1", d->mix_per_head);
     return MHLA_OK;
 }
@@ -69,8 +72,8 @@ mhla_status mhla_plan_create(mhla_plan **plan, const mhla_plan_desc *desc) {
     if (p == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for a plan");
     p->d = d;
     p->op = ops[d.kind];
-    p->q_heads = d.kind == MHLA_KIND_SIMPLE_GLA ? d.key_heads : d.heads;
-    p->k_heads = d.kind == MHLA_KIND_SIMPLE_GLA ? d.key_heads : d.kv_heads;
+    p->q_heads = mhla_shares_keys(d.kind) ? d.key_heads : d.heads;
+    p->k_heads = mhla_shares_keys(d.kind) ? d.key_heads : d.kv_heads;
     p->v_heads = d.kv_heads;
     const mhla_status status = p->op->check_plan(p);
     p->d.block_offsets = NULL; /* the caller's; ours are copies */
@@ -131,6 +134,9 @@ static mhla_status check_sizes(mhla_run *run, const mhla_plan *plan, const mhla_
     MHLA_TRY(fill_strides(&c->k2_strides, "k2", c->batch, c->kv_tokens, plan->k_heads, K));
     CHECK(decays || c->decay == NULL, "decay is given: this operator has none");
     if (decays) MHLA_TRY(fill_strides(&c->decay_strides, "decay", c->batch, c->tokens, H, mhla_decay_dim(plan)));
+    const int delta = d->kind == MHLA_KIND_GATED_DELTA;
+    CHECK(delta || c->beta == NULL, "beta is given: only the gated delta rule has one");
+    if (delta) MHLA_TRY(fill_strides(&c->beta_strides, "beta", c->batch, c->tokens, H, 1));
     if (d->rope != MHLA_ROPE_NONE) {
         CHECK(c->rope_cos && c->rope_sin, "rope_cos or rope_sin is NULL");
         int64_t longest = c->kv_tokens > c->tokens ? c->kv_tokens : c->tokens;
@@ -170,6 +176,7 @@ static int list_inputs(const mhla_run *run, tensor *t) {
     if (c->decay)
         t[n++] = make_tensor("decay", c->decay, MHLA_F32, &c->decay_strides, c->batch, c->tokens, d->heads,
                              mhla_decay_dim(plan));
+    if (c->beta) t[n++] = make_tensor("beta", c->beta, MHLA_F32, &c->beta_strides, c->batch, c->tokens, d->heads, 1);
     if (c->initial_state)
         t[n++] = make_flat("initial_state", c->initial_state,
                            N * mhla_state_chunks(run->plan, c->past) * G * K * d->value_dim);
@@ -189,6 +196,7 @@ static mhla_status check_inputs(mhla_run *run, const void *q, const void *k, con
     CHECK(focused || run->call.focus == NULL, "focus is given: only Focused LA has one");
     CHECK(!focused || run->call.focus != NULL, "focus is NULL");
     CHECK(!mhla_decays((mhla_kind)kind) || run->call.decay != NULL, "decay is NULL");
+    CHECK(kind != MHLA_KIND_GATED_DELTA || run->call.beta != NULL, "beta is NULL");
     run->q = q;
     run->k = k;
     run->v = v;
@@ -241,10 +249,12 @@ static mhla_status check_backward(mhla_run *run, const mhla_plan *plan, const mh
     MHLA_TRY(fill_strides(&g->dq2_strides, "dq2", B, T, Hq, K));
     MHLA_TRY(fill_strides(&g->dk2_strides, "dk2", B, Tk, Hk, K));
     MHLA_TRY(fill_strides(&g->ddecay_strides, "ddecay", B, T, H, D));
+    MHLA_TRY(fill_strides(&g->dbeta_strides, "dbeta", B, T, H, 1));
     CHECK(c->q2 != NULL || (g->dq2 == NULL && g->dk2 == NULL), "dq2 or dk2 is given without q2 and k2");
     CHECK(mix != NULL || g->dmix == NULL, "dmix is given: this operator has no mix");
     CHECK(c->focus != NULL || g->dfocus == NULL, "dfocus is given: only Focused LA has one");
     CHECK(c->decay != NULL || g->ddecay == NULL, "ddecay is given: this operator has no decay");
+    CHECK(c->beta != NULL || g->dbeta == NULL, "dbeta is given: only the gated delta rule has a beta");
     const int causal = mhla_has_state(d->kind);
     CHECK(causal || !(g->dinitial_state || g->dinitial_z || g->dfinal_state || g->dfinal_z),
           "a state's gradient is given: only causal operators have one");
@@ -263,6 +273,7 @@ static mhla_status check_backward(mhla_run *run, const mhla_plan *plan, const mh
         make_flat("dinitial_z", g->dinitial_z, n0),
         make_flat("dfocus", g->dfocus, H * K),
         make_tensor("ddecay", g->ddecay, MHLA_F32, &g->ddecay_strides, B, T, H, D),
+        make_tensor("dbeta", g->dbeta, MHLA_F32, &g->dbeta_strides, B, T, H, 1),
     };
     for (size_t i = 0; i < sizeof out / sizeof *out; i++)
         if (out[i].data) {
