@@ -75,7 +75,13 @@ def fused_recurrent_gated_delta_rule(q: Tensor, k: Tensor, v: Tensor, g: Optiona
                                      A_log: Optional[Tensor] = None, dt_bias: Optional[Tensor] = None,
                                      use_beta_sigmoid_in_kernel: bool = False, allow_neg_eigval: bool = False, state_v_first: bool = False,
                                      cu_seqlens: Optional[Tensor] = None, **kwargs: Any) -> Tuple[Tensor, Optional[Tensor]]:
-    """:func:`chunk_gated_delta_rule` under the name that decoders call. g None is no decay, beta None is 1."""
+    """:func:`chunk_gated_delta_rule` under the name that decoders call. g None is no decay, beta None is 1.
+
+    >>> import torch
+    >>> from mhla.ops import fused_recurrent_gated_delta_rule
+    >>> x = torch.randn(1, 1, 2, 8)
+    >>> o, state = fused_recurrent_gated_delta_rule(x, x, x, -torch.rand(1, 1, 2), output_final_state=True)
+    """
     refuse(gk, "gk", "decays of key channels are not supported by the delta rule")
     refuse(gv, "gv", "decays of value channels are not supported")
     g, beta = _gates(v, g, beta, use_gate_in_kernel, A_log, dt_bias, use_beta_sigmoid_in_kernel, allow_neg_eigval)

@@ -90,6 +90,12 @@ def selective_scan(u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D:
 
     Returns:
         (y like u, final state, or None).
+
+    >>> import torch
+    >>> from mhla.ops import selective_scan
+    >>> u, delta, B, C = torch.randn(2, 9, 6), torch.rand(2, 9, 6), torch.randn(2, 9, 1, 4), torch.randn(2, 9, 1, 4)
+    >>> selective_scan(u, delta, -torch.rand(6, 4), B, C)[0].shape
+    torch.Size([2, 9, 6])
     """
     y, final = _dispatch.call("selective_scan", (*floats(u, delta, A, B, C, D, z, delta_bias, initial_state),
                                                  _long(cu_seqlens, u.device), bool(delta_softplus), bool(output_final_state)))

@@ -33,6 +33,12 @@ def chunk_retention(q: Tensor, k: Tensor, v: Tensor, scale: Optional[float] = No
 def fused_recurrent_retention(q: Tensor, k: Tensor, v: Tensor, scale: Optional[float] = None, initial_state: Optional[Tensor] = None,
                               output_final_state: bool = False, reverse: bool = False, state_v_first: bool = False,
                               cu_seqlens: Optional[Tensor] = None, **kwargs: Any) -> Tuple[Tensor, Optional[Tensor]]:
-    """:func:`chunk_retention` under the name that decoders call."""
+    """:func:`chunk_retention` under the name that decoders call.
+
+    >>> import torch
+    >>> from mhla.ops import fused_recurrent_retention
+    >>> x = torch.randn(1, 1, 2, 8)
+    >>> o, state = fused_recurrent_retention(x, x, x, output_final_state=True)
+    """
     return fused_recurrent_simple_gla(q, k, v, None, _gamma(q), scale, initial_state, output_final_state, reverse, state_v_first,
                                       cu_seqlens, **kwargs)

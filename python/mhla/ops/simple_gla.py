@@ -51,7 +51,13 @@ def fused_recurrent_simple_gla(q: Tensor, k: Tensor, v: Tensor, g: Optional[Tens
                                scale: Optional[float] = None, initial_state: Optional[Tensor] = None, output_final_state: bool = False,
                                reverse: bool = False, state_v_first: bool = False, cu_seqlens: Optional[Tensor] = None,
                                **kwargs: Any) -> Tuple[Tensor, Optional[Tensor]]:
-    """:func:`chunk_simple_gla` under the name that decoders call; reverse: each sequence is read from its last token to its first."""
+    """:func:`chunk_simple_gla` under the name that decoders call; reverse: each sequence is read from its last token to its first.
+
+    >>> import torch
+    >>> from mhla.ops import fused_recurrent_simple_gla
+    >>> x = torch.randn(1, 1, 2, 8)
+    >>> o, state = fused_recurrent_simple_gla(x, x, x, -torch.rand(1, 1, 2), output_final_state=True)
+    """
     return recur("simple_gla", q, k, v, _decay(v, g, g_gamma), scale=scale, initial_state=initial_state,
                  output_final_state=output_final_state, cu_seqlens=cu_seqlens,
                  state_v_first=keywords("fused_recurrent_simple_gla", kwargs, state_v_first), reverse=reverse)
