@@ -92,7 +92,7 @@ def _make_forward(name: str) -> Any:
         plan, shape = _prepare(name, q, k, v, g, beta, state, cu, scale, qk_l2norm)
         q, k, v, g, beta, state, cu = rows(q), rows(k), rows(v), _strided(g), _strided(beta), flat(state), flat(cu)
         o = torch.empty((*v.shape[:3], shape[3]), dtype=q.dtype)
-        final = torch.empty(shape if output_final_state else 0)
+        final = torch.empty(shape if output_final_state else 0, dtype=torch.float32)
         _mhla.recur(plan, q.shape[0], q.shape[1], *place(q), *place(k), *place(v), *place(o), *place(g), *place(beta), address(cu),
                     0 if cu is None else shape[0], address(state), address(final) if output_final_state else 0)
         return o, final
@@ -104,7 +104,7 @@ def _make_backward(name: str) -> Any:
     def backward(do, dfinal, wanted: List[bool], q, k, v, g, beta, state, cu, scale, qk_l2norm, output_final_state):
         inputs = (q, k, v, g, beta, state)
         if q.numel() == 0:
-            grads = [torch.zeros(x.shape) for x, want in zip(inputs, wanted) if want]
+            grads = [torch.zeros(x.shape, dtype=torch.float32) for x, want in zip(inputs, wanted) if want]
             if wanted[-1] and dfinal is not None:
                 grads[-1] += dfinal  # no token: the final state is the initial one
             return grads
@@ -113,7 +113,7 @@ def _make_backward(name: str) -> Any:
         _expect("the gradient of the final state", dfinal, shape, torch.float32)
         do, q, k, v, g, beta = rows(do), rows(q), rows(k), rows(v), _strided(g), _strided(beta)
         state, cu, dfinal = flat(state), flat(cu), flat(dfinal)
-        grads = [torch.empty(x.shape) if want else None for x, want in zip(inputs, wanted)]
+        grads = [torch.empty(x.shape, dtype=torch.float32) if want else None for x, want in zip(inputs, wanted)]
         _mhla.recur_backward(plan, q.shape[0], q.shape[1], *place(q), *place(k), *place(v), *place(do), *place(g), *place(beta),
                              address(cu), 0 if cu is None else shape[0], address(state), 0, *map(address, grads), address(dfinal))
         return [x for x in grads if x is not None]
@@ -144,7 +144,7 @@ def _walk(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Optional[Tensor], S:
             u = beta[:, t, :, None] * (u - torch.einsum("bhk,bhkv->bhv", k[:, t], S))
         S = S + k[:, t, ..., None] * u[:, :, None]
         o.append(scale * torch.einsum("bhk,bhkv->bhv", q[:, t], S))
-    return torch.stack(o, 1) if o else v[:, :0], S
+    return torch.stack(o, 1) if o else v[:, :0].clone(), S
 
 
 def _plainly(name: str, args: tuple) -> tuple:

@@ -52,7 +52,17 @@ def _sequences(cu: Optional[Tensor]) -> int:
 
 
 def _grads(inputs: tuple, wanted: List[bool]) -> list:
-    return [torch.empty(x.shape) if want else None for x, want in zip(inputs, wanted)]
+    return [torch.empty(x.shape, dtype=torch.float32) if want else None for x, want in zip(inputs, wanted)]
+
+
+def _no_token(grads: list, dfinal: Optional[Tensor]) -> list:
+    """The gradients where the final state is the initial one, whose gradient is the last."""
+    for x in grads:
+        if x is not None:
+            x.zero_()
+    if grads[-1] is not None and dfinal is not None:
+        grads[-1].copy_(dfinal)
+    return [x for x in grads if x is not None]
 
 
 def _start(names: Tuple[str, ...], tensors: tuple, cu: Optional[Tensor], check: Any) -> Optional[list]:
@@ -111,8 +121,8 @@ def _scan(*args):
         return _scan_plainly("selective_scan", args)
     sizes = _scan_sizes(*tensors)
     tensors = _scan_tensors(*tensors)
-    y = torch.empty(sizes[:3])
-    final = torch.empty((sizes[5], *sizes[2:4]) if output_final_state else 0)
+    y = torch.empty(sizes[:3], dtype=torch.float32)
+    final = torch.empty((sizes[5], *sizes[2:4]) if output_final_state else 0, dtype=torch.float32)
     _mhla.scan(*_scan_ints(sizes, softplus, *tensors, y), address(final) if output_final_state else 0)
     return y, final
 
@@ -121,10 +131,7 @@ def _scan_backward(dy, dfinal, wanted: List[bool], *args):
     *tensors, softplus, _ = args
     grads = _grads(tensors, wanted)
     if args[0].numel() == 0:
-        for x, name in zip(grads, _SCAN):
-            if x is not None:
-                x.copy_(dfinal) if name == "initial_state" and dfinal is not None else x.zero_()
-        return [x for x in grads if x is not None]
+        return _no_token(grads, dfinal)
     sizes = _scan_sizes(*tensors)
     _expect("the gradient of y", dy, sizes[:3])
     _expect("the gradient of the final state", dfinal, (sizes[5], *sizes[2:4]))
@@ -152,7 +159,7 @@ def _scan_plainly(name: str, args: tuple) -> tuple:
         for t in range(u.shape[1]):
             h = (delta[:, t, :, None] * A).exp() * h + (delta[:, t] * u[:, t])[..., None] * B[:, t]
             y.append((h * C[:, t]).sum(-1))
-        return torch.stack(y, 1) if y else u[:, :0], h
+        return torch.stack(y, 1) if y else u[:, :0].clone(), h
 
     y, final = _apart(ends, (u, delta, B, C), state, walk)
     y = y if D is None else y + D * u
@@ -191,8 +198,8 @@ def _conv(*args):
         return _conv_plainly("short_conv", args)
     sizes = _conv_sizes(*tensors)
     tensors = (_strided(tensors[0]), *map(flat, tensors[1:]))
-    y = torch.empty(sizes[:3])
-    final = torch.empty((sizes[4], *sizes[2:4]) if output_final_state else 0)
+    y = torch.empty(sizes[:3], dtype=torch.float32)
+    final = torch.empty((sizes[4], *sizes[2:4]) if output_final_state else 0, dtype=torch.float32)
     _mhla.short_conv(*_conv_ints(sizes, silu, *tensors, y), address(final) if output_final_state else 0)
     return y, final
 
@@ -201,10 +208,7 @@ def _conv_backward(dy, dfinal, wanted: List[bool], *args):
     *tensors, silu, _ = args
     grads = _grads(tensors, wanted)
     if args[0].numel() == 0:
-        for x, name in zip(grads, _CONV):
-            if x is not None:
-                x.copy_(dfinal) if name == "initial_state" and dfinal is not None else x.zero_()
-        return [x for x in grads if x is not None]
+        return _no_token(grads, dfinal)
     sizes = _conv_sizes(*tensors)
     _expect("the gradient of y", dy, sizes[:3])
     _expect("the gradient of the final state", dfinal, (sizes[4], *sizes[2:4]))

@@ -59,9 +59,10 @@ def test_goldens(path, case):
     for n in names:
         close(got[n], tensors["out." + n], n)
     arriving = [n for n in names if "dout." + n in tensors]
-    leaves = {"in.x": x} | {"param." + n: p for n, p in module.named_parameters()}
+    leaves = {"x": x} | dict(module.named_parameters())
     wanted = [n for n in tensors if n.startswith("grad.")]
-    grads = torch.autograd.grad([got[n] for n in arriving], [leaves[n[5:]] for n in wanted], [tensors["dout." + n] for n in arriving])
+    grads = torch.autograd.grad([got[n] for n in arriving], [leaves[n[5:].removeprefix("in.")] for n in wanted],
+                                [tensors["dout." + n] for n in arriving])
     for n, g in zip(wanted, grads):
         close(g, tensors[n], n)
 

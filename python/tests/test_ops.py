@@ -18,6 +18,7 @@ CLOSE = 5e-5  # of the largest number: float32 over some hundred tokens
 
 
 def close(got, expected, what="", tolerance=CLOSE):
+    got, expected = got.detach(), expected.detach()
     assert got.shape == expected.shape, f"{what}: {tuple(got.shape)} instead of {tuple(expected.shape)}"
     off = (got.double() - expected.double()).abs().max() if expected.numel() else torch.tensor(0.0)
     assert off <= tolerance * max(1e-3, float(expected.double().abs().max()) if expected.numel() else 0), f"{what} is off by {off:.3g}"
@@ -319,7 +320,7 @@ def test_goldens(path, case):
     leaves = {n: x.requires_grad_(x.is_floating_point()) for n, x in tensors.items() if n.startswith(("in.", "param."))}
     got = run_golden(case, {n.split(".", 1)[1]: x for n, x in leaves.items()})
     wanted = [n for n in tensors if n.startswith("grad.")]
-    inputs = [leaves[n[5:] if n[5:] in leaves else "in." + n[5:]] for n in wanted]
+    inputs = [next(x for p in ("", "in.", "param.") if (x := leaves.get(p + n[5:])) is not None) for n in wanted]
     for n, y in got.items():
         close(y, tensors["out." + n], n)
     grads = torch.autograd.grad(list(got.values()), inputs, [tensors["dout." + n] for n in got])
