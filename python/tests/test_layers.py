@@ -2,6 +2,7 @@
 import json
 import os
 import pathlib
+import pickle
 
 import pytest
 import torch
@@ -130,6 +131,16 @@ def test_compile():
     for name in SMALL:
         module = layer(name)
         close(torch.compile(module, fullgraph=True, backend="aot_eager")(x)[0], module(x)[0], name)
+
+
+def test_pickles():
+    x = torch.randn(1, 5, 32)
+    for name in SMALL:
+        module = layer(name, layer_idx=0)
+        cache = nn.Cache()
+        module(x, past_key_values=cache, use_cache=True)
+        twin, cache2 = pickle.loads(pickle.dumps((module, cache)))
+        assert torch.equal(twin(x, past_key_values=cache2, use_cache=True)[0], module(x, past_key_values=cache, use_cache=True)[0])
 
 
 def test_options():

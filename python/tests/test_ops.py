@@ -476,6 +476,22 @@ def test_compile():
             close(a, b)
 
 
+def test_vmap_and_nothing():
+    torch.manual_seed(21)
+    x = tokens(1, 9, 2, 2, 4, 4, channels=True)
+    qs = torch.randn(3, 1, 9, 2, 4)
+    got = torch.func.vmap(lambda q: ops.chunk_gla(q, x["k"], x["v"], x["g"])[0])(qs)
+    close(got, torch.stack([ops.chunk_gla(q, x["k"], x["v"], x["g"])[0] for q in qs]))
+    o, final = ops.chunk_gla(*(x[n][:0] for n in "qkvg"), output_final_state=True)  # no sequence
+    assert o.shape == (0, 9, 2, 4) and final.shape == (0, 2, 4, 4)
+    state = torch.randn(1, 2, 4, 4, requires_grad=True)
+    o, final = ops.chunk_gla(*(x[n][:, :0] for n in "qkvg"), initial_state=state, output_final_state=True)  # no token
+    final.sum().backward()
+    assert o.shape == (1, 0, 2, 4) and torch.equal(final, state) and (state.grad == 1).all()
+    y, last = ops.causal_conv1d(torch.zeros(2, 0, 3), torch.ones(3, 4), initial_state=torch.ones(2, 3, 4), output_final_state=True)
+    assert y.shape == (2, 0, 3) and (last == 1).all()
+
+
 def test_autocast():
     torch.manual_seed(19)
     x = tokens(1, 20, 2, 2, 8, 6)

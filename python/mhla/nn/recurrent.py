@@ -13,9 +13,17 @@ from ..ops import (causal_conv1d, chunk_gated_delta_rule, chunk_gla, chunk_reten
 from ._parts import heads_of
 from .lm import _Rotary
 
-_ACTIVATIONS: Dict[str, Callable[[Tensor], Tensor]] = {
-    "relu": F.relu, "sigmoid": torch.sigmoid, "logsigmoid": F.logsigmoid, "silu": F.silu, "swish": F.silu,
-    "sqrelu": lambda x: F.relu(x).square(), "gelu": lambda x: F.gelu(x, approximate="tanh")}
+
+def _sqrelu(x: Tensor) -> Tensor:
+    return F.relu(x).square()
+
+
+def _gelu(x: Tensor) -> Tensor:
+    return F.gelu(x, approximate="tanh")
+
+
+_ACTIVATIONS: Dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "sigmoid": torch.sigmoid, "logsigmoid": F.logsigmoid,
+                                                       "silu": F.silu, "swish": F.silu, "sqrelu": _sqrelu, "gelu": _gelu}
 
 
 def _activation(name: str, what: str, known: Tuple[str, ...] = tuple(_ACTIVATIONS)) -> Callable[[Tensor], Tensor]:
