@@ -98,6 +98,14 @@ def _below(name: str, ops: dict, kernels: dict, args: tuple):
         return ops[name](*args)  # the dispatcher resolves negated views
 
 
+def expect(name: str, x: Optional[Tensor], shape: tuple, dtype: torch.dtype = torch.float32) -> None:
+    """Refuses a tensor of another shape or dtype."""
+    if x is not None and x.dtype != dtype:
+        raise Error(f"{name} has dtype {x.dtype}: expected {dtype}")
+    if x is not None and tuple(x.shape) != tuple(shape):
+        raise Error(f"{name} has shape {tuple(x.shape)}: expected {tuple(shape)}")
+
+
 def check_storage(names: Tuple[str, ...], tensors: tuple) -> None:
     """Refuses what has no kernel, in a sentence."""
     first = tensors[0]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from . import _mhla, _plain
 from ._carry import ends_of
-from ._dispatch import Signature, address, check_storage, define, flat, place, rows, transformed, unwrapped
+from ._dispatch import Signature, address, check_storage, define, expect, flat, place, rows, transformed, unwrapped
 from ._plans import Error, Options, make_plan
 
 _ARGUMENTS = ("Tensor q, Tensor k, Tensor v, Tensor g, Tensor? beta, Tensor? initial_state, Tensor? cu_seqlens, float scale, "
@@ -25,11 +25,6 @@ _CODES = {torch.float32: 0, torch.bfloat16: 1}
 
 # ---- Shapes ------------------------------------------------------------------------------------------------------------
 
-def _expect(name: str, x: Optional[Tensor], shape: tuple, dtype: torch.dtype) -> None:
-    if x is not None and (tuple(x.shape) != shape or x.dtype != dtype):
-        raise Error(f"{name} is {x.dtype} {tuple(x.shape)}: expected {dtype} {shape}")
-
-
 def _sizes(name: str, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Optional[Tensor], state: Optional[Tensor],
            cu: Optional[Tensor]) -> tuple:
     """(sequences, H, K, V) of a call whose shapes fit."""
@@ -39,14 +34,14 @@ def _sizes(name: str, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Optional
     if q.dtype not in _CODES:
         raise Error(f"q has dtype {q.dtype}: expected torch.float32 or torch.bfloat16")
     (B, T, G, K), (H, V) = q.shape, v.shape[2:]
-    _expect("k", k, (B, T, G, K), q.dtype)
-    _expect("v", v, (B, T, H, V), q.dtype)
+    expect("k", k, (B, T, G, K), q.dtype)
+    expect("v", v, (B, T, H, V), q.dtype)
     if min(G, H, K, V) < 1:
         raise Error(f"q has shape {tuple(q.shape)}, v {tuple(v.shape)}: heads and channels may not be empty")
     if H % G or (name == "gla" and H != G):
         raise Error(f"v has {H} heads, q and k have {G}: expected {'as many' if name == 'gla' else 'a multiple'}")
-    _expect("the log-decay", g, (B, T, H, K) if name == "gla" else (B, T, H), torch.float32)
-    _expect("beta", beta, (B, T, H), torch.float32)
+    expect("the log-decay", g, (B, T, H, K) if name == "gla" else (B, T, H), torch.float32)
+    expect("beta", beta, (B, T, H), torch.float32)
     N = B
     if cu is not None:
         if cu.dim() != 1 or cu.shape[0] < 2 or cu.dtype != torch.int64:
@@ -54,7 +49,7 @@ def _sizes(name: str, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Optional
         if B != 1:
             raise Error(f"q has a batch of {B}: with cu_seqlens it must be 1")
         N = cu.shape[0] - 1
-    _expect("initial_state", state, (N, H, K, V), torch.float32)
+    expect("initial_state", state, (N, H, K, V), torch.float32)
     return N, H, K, V
 
 
@@ -109,8 +104,8 @@ def _make_backward(name: str) -> Any:
                 grads[-1] += dfinal  # no token: the final state is the initial one
             return grads
         plan, shape = _prepare(name, q, k, v, g, beta, state, cu, scale, qk_l2norm)
-        _expect("the gradient of o", do, (*v.shape[:3], shape[3]), q.dtype)
-        _expect("the gradient of the final state", dfinal, shape, torch.float32)
+        expect("the gradient of o", do, (*v.shape[:3], shape[3]), q.dtype)
+        expect("the gradient of the final state", dfinal, shape, torch.float32)
         do, q, k, v, g, beta = rows(do), rows(q), rows(k), rows(v), _strided(g), _strided(beta)
         state, cu, dfinal = flat(state), flat(cu), flat(dfinal)
         grads = [torch.empty(x.shape, dtype=torch.float32) if want else None for x, want in zip(inputs, wanted)]

@@ -12,13 +12,8 @@ from torch.nn import functional as F
 
 from . import _mhla, _plain
 from ._carry import ends_of
-from ._dispatch import Signature, address, check_storage, define, flat, place, transformed, unwrapped
+from ._dispatch import Signature, address, check_storage, define, expect, flat, place, transformed, unwrapped
 from ._plans import Error
-
-
-def _expect(name: str, x: Optional[Tensor], shape: tuple) -> None:
-    if x is not None and (tuple(x.shape) != tuple(shape) or x.dtype != torch.float32):
-        raise Error(f"{name} is {x.dtype} {tuple(x.shape)}: expected torch.float32 {tuple(shape)}")
 
 
 def _tokens(name: str, x: Tensor, cu: Optional[Tensor]) -> tuple:
@@ -102,7 +97,7 @@ def _scan_sizes(u, delta, A, B, C, D, z, bias, state, cu) -> tuple:
         raise Error(f"u has {I} channels, B and C have {G} groups: expected a divisor")
     for name, x, shape in (("u", u, (b, T, I)), ("delta", delta, (b, T, I)), ("A", A, (I, N)), ("B", B, (b, T, G, N)), ("C", C, (b, T, G, N)),
                            ("D", D, (I,)), ("z", z, (b, T, I)), ("delta_bias", bias, (I,)), ("initial_state", state, (sequences, I, N))):
-        _expect(name, x, shape)
+        expect(name, x, shape)
     return b, T, I, N, G, sequences
 
 
@@ -133,8 +128,8 @@ def _scan_backward(dy, dfinal, wanted: List[bool], *args):
     if args[0].numel() == 0:
         return _no_token(grads, dfinal)
     sizes = _scan_sizes(*tensors)
-    _expect("the gradient of y", dy, sizes[:3])
-    _expect("the gradient of the final state", dfinal, (sizes[5], *sizes[2:4]))
+    expect("the gradient of y", dy, sizes[:3])
+    expect("the gradient of the final state", dfinal, (sizes[5], *sizes[2:4]))
     tensors, dy, dfinal = _scan_tensors(*tensors), _strided(dy), flat(dfinal)
     _mhla.scan_backward(*_scan_ints(sizes, softplus, *tensors, dy), 0, *map(address, grads), address(dfinal))
     return [x for x in grads if x is not None]
@@ -184,7 +179,7 @@ def _conv_sizes(x, weight, bias, cache, cu) -> tuple:
     if D < 1 or W < 1:
         raise Error(f"x has shape {tuple(x.shape)}, weight {tuple(weight.shape)}: expected [B,T,D] and [D,W]")
     for name, t, shape in (("x", x, (B, T, D)), ("weight", weight, (D, W)), ("bias", bias, (D,)), ("initial_state", cache, (sequences, D, W))):
-        _expect(name, t, shape)
+        expect(name, t, shape)
     return B, T, D, W, sequences
 
 
@@ -210,8 +205,8 @@ def _conv_backward(dy, dfinal, wanted: List[bool], *args):
     if args[0].numel() == 0:
         return _no_token(grads, dfinal)
     sizes = _conv_sizes(*tensors)
-    _expect("the gradient of y", dy, sizes[:3])
-    _expect("the gradient of the final state", dfinal, (sizes[4], *sizes[2:4]))
+    expect("the gradient of y", dy, sizes[:3])
+    expect("the gradient of the final state", dfinal, (sizes[4], *sizes[2:4]))
     tensors, dy, dfinal = (_strided(tensors[0]), *map(flat, tensors[1:])), _strided(dy), flat(dfinal)
     _mhla.short_conv_backward(*_conv_ints(sizes, silu, *tensors, dy), 0, *map(address, grads), address(dfinal))
     return [x for x in grads if x is not None]

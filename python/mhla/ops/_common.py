@@ -60,6 +60,8 @@ def recur(op: str, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Optional[Te
           initial_state: Optional[Tensor], output_final_state: bool, cu_seqlens: Any, state_v_first: bool = False, reverse: bool = False,
           qk_l2norm: bool = False) -> Tuple[Tensor, Optional[Tensor]]:
     """The op on fla's arguments."""
+    if not torch.compiler.is_compiling():
+        _dispatch.check_storage(("q", "k", "v", "the log-decay", "beta", "initial_state"), (q, k, v, g, beta, initial_state))
     if not q.is_meta and torch.is_autocast_enabled(q.device.type):
         q, k, v = widest(q, k, v)
     dtype = q.dtype
