@@ -177,7 +177,8 @@ typedef struct mhla_sequence_desc {
         beyond; /* past the trained length (mhla_lm_info.context): an error, or it goes on, where MHLA layers weigh
                             by distance (clamp) or have longer chunks; softmax and linear layers go on as they are */
     int64_t max_tokens; /* MHLA_BEYOND_CHUNK: the longest sequence to come. Others: 0, or a limit of one's own */
-    const char *cache;  /* keys and values of softmax layers as "float32" or "bfloat16", which takes half the memory and is read
+    const char
+        *cache; /* keys and values of softmax layers as "float32" or "bfloat16", which takes half the memory and is read
                            twice as fast; NULL: bfloat16 where the matrices are kept as bfloat16 or q8_0 */
 } mhla_sequence_desc;
 
@@ -367,6 +368,9 @@ typedef struct mhla_choices {
     size_t size;
     int64_t questions, right, right_norm; /* by summed log-likelihood (acc), and divided by characters (acc_norm) */
     double seconds;
+    int64_t greedy;       /* questions whose right choice is what the model itself would write */
+    double loglikelihood; /* of the right choices: the sum, */
+    double deviation;     /* and their standard deviation, over questions - 1 */
 } mhla_choices;
 
 /* What is told about each question, if the caller wants to know. */
@@ -389,6 +393,33 @@ typedef void (*mhla_choice_fn)(void *user, const mhla_choice_event *event);
  * follows: {"contexts": ["...", ...], "ending": "...", "gold": 0}, WinoGrande's sentences with a gap. limit: 0 = all. */
 MHLA_API mhla_status mhla_lm_choices(mhla_model *model, mhla_choices *result, const char *path, int64_t limit,
                                      mhla_choice_fn report, void *user);
+
+/* Tasks by their names in lm-evaluation-harness, from files as the Hugging Face hub publishes them, JSON lines (docs/evaluation.md
+ * lists them): piqa, arc_easy, arc_challenge, openbookqa, boolq, winogrande, mmlu, lambada_openai, wikitext. */
+typedef enum mhla_task_kind {
+    MHLA_TASK_CHOICES = 0, /* questions with choices: acc, for some tasks acc_norm */
+    MHLA_TASK_WORD, /* the last word of a text, the only choice: perplexity is exp(-loglikelihood / questions), acc is
+                              greedy / questions */
+    MHLA_TASK_PAGES /* perplexity of whole pages */
+} mhla_task_kind;
+
+typedef struct mhla_task_info {
+    size_t size;
+    const char *name, *source; /* source: the dataset on the hub */
+    mhla_task_kind kind;
+    int normalised; /* acc_norm is one of its measures */
+} mhla_task_info;
+/* MHLA_EINVAL with the names of all tasks for one that is not known. */
+MHLA_API mhla_status mhla_task_query(const char *task, mhla_task_info *info);
+
+/* A task with questions: files [count], the first `limit` questions of all (0 = every one). Every row is checked before the first
+ * question is asked: MHLA_EDATA names file, line and key. */
+MHLA_API mhla_status mhla_lm_task(mhla_model *model, mhla_choices *result, const char *task, const char *const *paths,
+                                  int count, int64_t limit, mhla_choice_fn report, void *user);
+/* A task with pages. desc->limit counts pages. Words and bytes are those of the file's text; the model reads it detokenised. */
+MHLA_API mhla_status mhla_lm_task_pages(mhla_model *model, mhla_perplexity *result, const char *task,
+                                        const char *const *paths, int count, const mhla_perplexity_desc *desc,
+                                        mhla_progress_fn progress, void *user);
 
 /* Multi-query associative recall (MQAR) by the recipe of zoology, at one width: a small decoder learns to say the value
  * that followed a key earlier in the same sequence, all data made from the seed (docs/mqar.md). Zero is the default of
