@@ -421,6 +421,86 @@ MHLA_API mhla_status mhla_lm_task_pages(mhla_model *model, mhla_perplexity *resu
                                         const char *const *paths, int count, const mhla_perplexity_desc *desc,
                                         mhla_progress_fn progress, void *user);
 
+/* LongBench: a folder with its data (TASK.jsonl, or data/TASK.jsonl) and its dataset2prompt.json and dataset2maxlen.json. A prompt that
+ * is too long loses its middle; answers are greedy, of the length that the task has; scores are LongBench's (docs/evaluation.md
+ * says where they differ). */
+enum { MHLA_LONGBENCH_TASKS = 42 };
+
+typedef struct mhla_longbench_row {
+    const char *task, *group, *metric; /* "qasper", "single-document QA", "F1": static texts */
+    int paper;                         /* one of the 14 tasks that the paper averages */
+    int64_t questions, cut;            /* cut: prompts that lost their middle */
+    double score;                      /* mean, 0 to 100 */
+    double error;                      /* its standard error */
+} mhla_longbench_row;
+
+typedef struct mhla_longbench_result {
+    size_t size;
+    mhla_longbench_row rows[MHLA_LONGBENCH_TASKS]; /* [count] in the order of LongBench's table */
+    int count;
+    double seconds;
+} mhla_longbench_result;
+
+typedef struct mhla_longbench_desc {
+    size_t size;
+    int64_t context;    /* tokens of a prompt and its answer; 0 = the model's context */
+    mhla_beyond beyond; /* where that is past the trained length */
+    int64_t limit;      /* questions of each task; 0 = all */
+} mhla_longbench_desc;
+
+typedef struct mhla_longbench_event {
+    size_t size;
+    const char *task;
+    int64_t question, questions; /* from 0; of this task */
+    const char *prompt;          /* as the model reads it */
+    const char *answer;          /* the model's, as it is scored */
+    const char *const *wanted;   /* [wanteds] right answers */
+    int wanteds;
+    double score; /* 0 to 1 */
+} mhla_longbench_event;
+typedef void (*mhla_longbench_fn)(void *user, const mhla_longbench_event *event);
+
+/* Every row of every file is checked before the first prompt is read: MHLA_EDATA names file, line and key. */
+MHLA_API mhla_status mhla_lm_longbench(mhla_model *model, mhla_longbench_result *result, const char *folder,
+                                       const mhla_longbench_desc *desc, mhla_longbench_fn report, void *user);
+
+/* Needle in a haystack: a sentence with a number stands at some depth of a long text, made from the seed, and is begun again at the
+ * end. The right number is found where its log-likelihood is the largest of ten; chance is 10 %. A model without a tokenizer
+ * is asked the same in token ids: two ids and a third that follows them. Zero is the default of every field. */
+typedef struct mhla_needle_desc {
+    size_t size;
+    const int64_t
+        *lengths;         /* [length_count] tokens of a text with its question; NULL: a quarter, half and all of the */
+    int length_count;     /* model's context, or 512, 1024 and 2048 where it has none */
+    const double *depths; /* [depth_count] percent of the text before the needle; NULL: 0, 25, 50, 75, 100 */
+    int depth_count;
+    int samples; /* texts of each length and depth: 10. All depths of a length have the same texts and numbers */
+    uint64_t seed;
+    mhla_beyond beyond; /* for lengths past the trained one */
+} mhla_needle_desc;
+
+typedef struct mhla_needle_cell {
+    int64_t length;
+    double depth;
+    int64_t asked, right;
+    double probability; /* mean share of the right number among the ten, as their log-likelihoods have it */
+} mhla_needle_cell;
+
+typedef struct mhla_needle_result {
+    size_t size;
+    mhla_needle_cell *cells; /* [length_count, depth_count]; free with mhla_needle_free */
+    int length_count, depth_count;
+    int ids; /* the model has no tokenizer: token ids instead of text */
+    double seconds;
+} mhla_needle_result;
+
+/* MHLA_ERANGE names a length that is too short for the needle and its question, or too long for the model. */
+MHLA_API mhla_status mhla_lm_needle(mhla_model *model, mhla_needle_result *result, const mhla_needle_desc *desc,
+                                    mhla_progress_fn progress, void *user);
+MHLA_API void mhla_needle_free(mhla_needle_result *result);
+/* Writes a page of HTML with the heat map and its numbers; `title` names the model. */
+MHLA_API mhla_status mhla_needle_page(const char *path, const mhla_needle_result *result, const char *title);
+
 /* Multi-query associative recall (MQAR) by the recipe of zoology, at one width: a small decoder learns to say the value
  * that followed a key earlier in the same sequence, all data made from the seed (docs/mqar.md). Zero is the default of
  * every field; training goes through all lengths in turn. */

@@ -4,6 +4,8 @@
 
 #include "core/status.h"
 
+enum { ALIVE = 8192 };
+
 /* A continuation while it is read. */
 typedef struct reading {
     mhla_continuation *of;
@@ -82,11 +84,29 @@ static mhla_status read_contexts(readings *r, const mhla_scoring *scorings, int 
     return n ? mhla_lm_feed(r->model, r->feeds, n) : MHLA_OK;
 }
 
+/* Reads those that wait, and forgets their sequences. */
+static mhla_status flush(readings *r, int from, int to) {
+    const mhla_status status = to > from ? mhla_lm_feed(r->model, r->feeds + from, to - from) : MHLA_OK;
+    for (int i = from; i < to; i++) {
+        mhla_sequence_free(r->list[i].sequence);
+        r->list[i].sequence = NULL;
+    }
+    return status;
+}
+
+/* A fork may hold as much memory as its context: no more of them at once than ALIVE tokens allow. */
 static mhla_status read_continuations(readings *r, const mhla_scoring *scorings, int count) {
-    int n = 0;
+    int n = 0, from = 0;
+    int64_t alive = 0;
     for (int i = 0; i < count; i++)
         for (int j = 0; j < scorings[i].count; j++) {
             reading *x = &r->list[n];
+            alive += scorings[i].context.count + x->of->ids.count;
+            if (alive > ALIVE) {
+                MHLA_TRY(flush(r, from, n));
+                from = n;
+                alive = scorings[i].context.count + x->of->ids.count;
+            }
             if (r->bases[i] && j == scorings[i].count - 1) { /* the last one needs no copy */
                 x->sequence = r->bases[i];
                 r->bases[i] = NULL;
@@ -101,7 +121,7 @@ static mhla_status read_continuations(readings *r, const mhla_scoring *scorings,
                                         .logprobs = x->logprobs,
                                         .best = x->best};
         }
-    return n ? mhla_lm_feed(r->model, r->feeds, n) : MHLA_OK;
+    return flush(r, from, n);
 }
 
 static void sum_up(const reading *x) {
