@@ -424,7 +424,7 @@ MHLA_API mhla_status mhla_lm_task_pages(mhla_model *model, mhla_perplexity *resu
 /* LongBench: a folder with its data (TASK.jsonl, or data/TASK.jsonl) and its dataset2prompt.json and dataset2maxlen.json. A prompt that
  * is too long loses its middle; answers are greedy, of the length that the task has; scores are LongBench's (docs/evaluation.md
  * says where they differ). */
-enum { MHLA_LONGBENCH_TASKS = 42 };
+enum { MHLA_LONGBENCH_TASKS = 21 };
 
 typedef struct mhla_longbench_row {
     const char *task, *group, *metric; /* "qasper", "single-document QA", "F1": static texts */
