@@ -45,7 +45,9 @@ static void draw_words(words *w, mhla_rng *rng) {
         }
     }
     snprintf(w->question, sizeof w->question, "The magic number of the %s %s is", adjective, noun);
-    snprintf(w->needle, sizeof w->needle, "The magic number of the %s %s is%s. ", adjective, noun, w->values[w->gold]);
+    char right[sizeof *w->values];
+    memcpy(right, w->values[w->gold], sizeof right);
+    snprintf(w->needle, sizeof w->needle, "The magic number of the %s %s is%s. ", adjective, noun, right);
 }
 
 static mhla_status add_sentence(mhla_chars *text, mhla_rng *rng) {
@@ -232,10 +234,23 @@ static mhla_status check(const mhla_needle_desc *d) {
     return MHLA_OK;
 }
 
+/* Of the standard lengths those that are too short for a needle go; the last one stays. */
+static void drop_short(const search *x, mhla_needle_desc *d) {
+    for (; d->length_count > 1; d->lengths++, d->length_count--) {
+        mhla_scoring s;
+        int gold;
+        if (mhla_needle_make(&s, &gold, &x->haystack, d->lengths[0], 0.0, 0) == MHLA_OK) {
+            mhla_scoring_release(&s);
+            return;
+        }
+    }
+}
+
 static mhla_status prepare(search *x, mhla_needle_desc *d, const mhla_lm_info *info, int64_t lengths[3]) {
     static const double depths[] = {0.0, 25.0, 50.0, 75.0, 100.0};
     for (int i = 0; i < 3; i++) lengths[i] = (info->context ? info->context : STANDARD) >> (2 - i);
-    if (d->lengths == NULL) d->lengths = lengths, d->length_count = 3;
+    const int standard = d->lengths == NULL;
+    if (standard) d->lengths = lengths, d->length_count = 3;
     if (d->depths == NULL) d->depths = depths, d->depth_count = 5;
     if (d->samples == 0) d->samples = 10;
     MHLA_TRY(check(d));
@@ -253,6 +268,7 @@ static mhla_status prepare(search *x, mhla_needle_desc *d, const mhla_lm_info *i
                                   .bos = info->bos,
                                   .eos = info->eos,
                                   .seed = d->seed};
+    if (standard) drop_short(x, d);
     return MHLA_OK;
 }
 
