@@ -244,9 +244,9 @@ static int measures_of(measure m[2], const mhla_choices *c, const char *task) {
     mhla_task_info info = {.size = sizeof info, .normalised = 1};
     if (task) (void)mhla_task_query(task, &info); /* it is known */
     if (info.kind == MHLA_TASK_WORD) {
-        const double perplexity = exp(-c->loglikelihood / n), greedy = (double)c->greedy / n;
+        const double perplexity = exp(-c->loglikelihood / n);
         m[0] = (measure){"perplexity", perplexity, perplexity * c->deviation / sqrt(n)};
-        m[1] = (measure){"acc", greedy, share_error(greedy, n)};
+        m[1] = (measure){"acc", right, share_error(right, n)};
         return 2;
     }
     m[0] = (measure){"acc", right, share_error(right, n)};

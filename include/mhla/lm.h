@@ -381,7 +381,7 @@ typedef struct mhla_choice_event {
     const double *loglikelihood; /* [choices] */
     const double *normalised;    /* [choices] divided by the characters of the choice */
     const int *greedy;           /* [choices] every token the likeliest */
-    int best, best_normalised;   /* the model's answers, by acc and by acc_norm */
+    int best, best_normalised;   /* the model's answers, by acc and by acc_norm; -1: another word (MHLA_TASK_WORD) */
     const char *context;         /* the question; NULL where each choice is a context and `ending` follows it */
     const char *const *texts;    /* [choices] */
     const char *ending;          /* NULL but there */

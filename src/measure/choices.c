@@ -135,7 +135,9 @@ static void judge(examiner *e, const asked *a) {
         greedy[j] = x->greedy;
         normalised[j] = sum[j] / (double)mhla_text_characters(q->choices[j], strlen(q->choices[j]));
     }
-    const int best = most(sum, q->count), best_normalised = most(normalised, q->count);
+    const int word = e->task && e->task->kind == MHLA_TASK_WORD; /* there are other words than the one choice */
+    const int best = word && !greedy[0] ? -1 : most(sum, q->count);
+    const int best_normalised = word ? best : most(normalised, q->count);
     if (q->gold >= 0) {
         count_right(e, sum[q->gold], greedy[q->gold]);
         e->result->right += best == q->gold;

@@ -132,11 +132,11 @@ static mhla_status read_texts(texts *t, const json_t *row, const char *key, int 
     const json_t *array = json_object_get(row, key);
     const size_t n = json_array_size(array);
     if (!needed && (array == NULL || json_is_null(array))) return MHLA_OK;
-    if (!json_is_array(array) || n == 0 || n > 4096)
+    if (array == NULL) return mhla_fail(MHLA_EDATA, "%s: there is no \"%s\"", name, key);
+    if (!json_is_array(array))
         return mhla_fail(MHLA_EDATA, "%s: \"%s\" is %s where an array of texts was expected", name, key,
-                         array == NULL          ? "not there"
-                         : json_is_array(array) ? "of no use"
-                                                : mhla_json_type_text(array));
+                         mhla_json_type_text(array));
+    if (n == 0) return mhla_fail(MHLA_EDATA, "%s: \"%s\" is empty: expected one text or more", name, key);
     t->list = malloc(n * sizeof *t->list);
     if (t->list == NULL) return mhla_fail(MHLA_ENOMEM, "%s: no memory for its texts", name);
     for (size_t i = 0; i < n; i++, t->count++) {
