@@ -19,10 +19,7 @@ static const cli_option options[] = {
     {"split", CLI_TEXT, &split, "SPLIT", "images: test (default) or train"},
     {"classes", CLI_FLAG, &classes, NULL, "images: a line for each class, too"},
     {"choices", CLI_TEXT, &language.choices, "FILE", "text: questions with choices, JSON lines"},
-    {"task", CLI_TEXT, &language.task, "TASK",
-     "text: DATA are files of this task, JSON lines: piqa, arc_easy, arc_challenge, openbookqa, boolq, winogrande, "
-     "mmlu, "
-     "lambada_openai, wikitext"},
+    {"task", CLI_TEXT, &language.task, "TASK", "text: DATA are files of this task, JSON lines"},
     {"longbench", CLI_TEXT, &language.longbench, "DIR",
      "text: the tasks of LongBench in DIR, with its dataset2prompt.json and dataset2maxlen.json"},
     {"needle", CLI_FLAG, &language.needle, NULL, "text: find a number that was told far back, by length and depth"},
@@ -65,8 +62,8 @@ static const cli_usage usage = {
         "both as lm-evaluation-harness computes them. DATA are files and folders of UTF-8 text; a .jsonl file\n"
         "has a document per line, its key \"text\", in any other file a line with a form feed alone ends a document.\n"
         "\n"
-        "Tasks: --task reads the files of one task as the Hugging Face hub has them, --longbench a folder of "
-        "LongBench, and\n"
+        "Tasks: --task reads the files of one task as the Hugging Face hub has them: piqa, arc_easy, arc_challenge,\n"
+        "openbookqa, boolq, winogrande, mmlu, lambada_openai, wikitext. --longbench reads a folder of LongBench, and\n"
         "--needle needs no files at all. docs/evaluation.md describes them.\n",
 };
 

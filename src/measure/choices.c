@@ -127,7 +127,7 @@ static void count_right(examiner *e, double loglikelihood, int greedy) {
 
 static void judge(examiner *e, const asked *a) {
     double sum[MHLA_CHOICES_MOST], normalised[MHLA_CHOICES_MOST];
-    int greedy[MHLA_CHOICES_MOST];
+    int greedy[MHLA_CHOICES_MOST] = {0};
     const mhla_question *q = &a->question;
     for (int j = 0; j < q->count; j++) {
         const mhla_continuation *x = &a->scorings[q->ending ? j : 0].continuations[q->ending ? 0 : j];

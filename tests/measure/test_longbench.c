@@ -172,7 +172,8 @@ static void folder_of_tasks(void **state) {
                  "dataset2maxlen.json: there is no number");
     put("dataset2maxlen.json", "{\"qasper\": 8, \"trec\": 8}");
     x = (seen){0};
-    ASSERT_FAILS(mhla_lm_longbench(model, &r, folder, &d, take, &x), MHLA_EDATA, "trec.jsonl: line 1: \"answers\"");
+    ASSERT_FAILS(mhla_lm_longbench(model, &r, folder, &d, take, &x), MHLA_EDATA,
+                 "trec.jsonl: line 1: there is no \"answers\"");
     assert_int_equal(x.count, 0); /* nothing is asked before all is read */
     put("trec.jsonl", "{\"answers\": [\"a\"], \"context\": \"c\"}");
     ASSERT_FAILS(mhla_lm_longbench(model, &r, folder, &d, NULL, NULL), MHLA_EDATA, "\"all_classes\"");
