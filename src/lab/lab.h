@@ -12,10 +12,10 @@
 enum {
     MHLA_LAB_ARMS = 16,
     MHLA_LAB_SEEDS = 100,
-    MHLA_LAB_COLUMNS = 12,
+    MHLA_LAB_COLUMNS = 16,
     MHLA_LAB_CLAIMS = 16,
     MHLA_LAB_LINES = 12,
-    MHLA_LAB_FIGURES = 6,
+    MHLA_LAB_FIGURES = 8,
     MHLA_LAB_PATH = 4096 - 256,
     MHLA_LAB_KEY = 17 /* 16 hexadecimal digits */
 };
@@ -146,16 +146,19 @@ void mhla_part_tell(const mhla_lab_part *part, int64_t done, int64_t all);
 int mhla_part_setting(const mhla_lab_part *part, const char *key, char *value, size_t size);
 int64_t mhla_part_number(const mhla_lab_part *part, const char *key); /* the same of a whole number; 0 without */
 
-/* Ways of making one. trained.c: */
-mhla_status mhla_part_train(mhla_lab_part *part,
-                            char run[MHLA_LAB_PATH]); /* to the end; MHLA_OK with run "" if stopped */
+/* search.c: before a part is made. Where its settings have `lab.rates`, the arm's learning rate is searched, put among the measures
+ * ("rate") and added to the settings, behind the key: it follows from what is in there. */
+mhla_status mhla_part_search(mhla_lab_part *part);
+
+/* Ways of making one. trained.c: to the end, and "parameters" is put; MHLA_OK with run "" if stopped */
+mhla_status mhla_part_train(mhla_lab_part *part, char run[MHLA_LAB_PATH]);
 /* accuracy and loss of its last evaluation; `early`, the accuracy of its first one if there are several */
 mhla_status mhla_part_accuracy(mhla_lab_part *part, const char *run);
 mhla_status mhla_part_images(mhla_lab_part *part);    /* accuracy */
 mhla_status mhla_part_diffusion(mhla_lab_part *part); /* test loss */
 /* collapse.c: rank and entropy of a trained classifier, besides */
 mhla_status mhla_part_collapse(mhla_lab_part *part);
-/* length.c: the same at each number of tokens of lab.tokens, as accuracy_64 and so on */
+/* length.c: the same at each number of tokens of lab.tokens, as accuracy_64 and so on; at those of lab.once by one seed alone, lab.once_seed */
 mhla_status mhla_part_length(mhla_lab_part *part);
 /* scaling.c: */
 mhla_status mhla_part_scaling(mhla_lab_part *part);

@@ -208,7 +208,8 @@ static mhla_status make_part(mhla_lab *lab, int arm, int seed) {
     const double begin = mhla_seconds();
     mhla_status status = mhla_part_begin(&part, lab, arm, seed);
     if (status == MHLA_OK) tell(lab, MHLA_LAB_PART, arm, seed, 0, 0, "");
-    if (status == MHLA_OK) status = lab->experiment->make(&part);
+    if (status == MHLA_OK) status = mhla_part_search(&part);
+    if (status == MHLA_OK && !lab->stop) status = lab->experiment->make(&part);
     if (status == MHLA_OK && !lab->stop) status = mhla_results_add(lab, &part, mhla_seconds() - begin);
     if (status == MHLA_OK && !lab->stop) {
         say_measures(&part, text, sizeof text);
