@@ -41,7 +41,8 @@ mhla_status mhla_lab_text(mhla_lab *lab, char **text) {
     if (out == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for the table");
     fprintf(out, "%s (", e->info.title);
     put_seeds(out, lab);
-    fprintf(out, "%s%s)\n\n", lab->quick ? ", quick" : "", lab->shuffle ? ", labels shuffled" : "");
+    fprintf(out, "%s%s%s)\n\n", lab->quick ? ", quick" : "", lab->longer ? ", long" : "",
+            lab->shuffle ? ", labels shuffled" : "");
     mhla_table_text(out, lab);
     fputc('\n', out);
     if (e->paper_titles[0])
@@ -97,9 +98,9 @@ static void put_making(FILE *out, const mhla_lab *lab) {
     const mhla_experiment *e = lab->experiment;
     double seconds = 0.0;
     for (int i = 0; i < lab->count; i++) seconds += lab->rows[i].seconds;
-    fprintf(out, "## How it was made\n\n    mhla reproduce %s%s%s", e->info.name, lab->quick ? " --quick" : "",
-            lab->shuffle ? " --shuffle-labels" : "");
-    if (lab->seeds != (lab->quick ? 1 : 3)) fprintf(out, " --seeds %d", lab->seeds);
+    fprintf(out, "## How it was made\n\n    mhla reproduce %s%s%s%s", e->info.name, lab->quick ? " --quick" : "",
+            lab->longer ? " --long" : "", lab->shuffle ? " --shuffle-labels" : "");
+    if (lab->seeds != mhla_experiment_seeds(e, lab->quick)) fprintf(out, " --seeds %d", lab->seeds);
     if (e->info.data && strcmp(lab->data_name, e->info.data) != 0) fprintf(out, " --data %s", lab->data_name);
     fputs(" --out docs/results\n\n", out);
     fprintf(out, "* seed%s 1%s%.0d; %d parts in %.1f minutes\n* program: ", lab->seeds > 1 ? "s" : "",
@@ -113,13 +114,15 @@ static void put_making(FILE *out, const mhla_lab *lab) {
         fprintf(out, "\n* data: %s, SHA-256 of all its files ", lab->data_name);
         put_distinct(out, lab, offsetof(mhla_lab_row, data));
     }
-    fputs("\n\nSettings of all arms, as `mhla train` takes them (those that begin with `lab.` are the experiment's "
-          "own), then "
-          "what each arm has besides:\n\n```\nall:",
-          out);
+    fputs(
+        "\n\nSettings of all arms, as `mhla train` takes them (those that begin with `lab.` are the experiment's own; "
+        "those with `search.` hold for the search of the learning rate), then what each arm has besides:\n\n"
+        "```\nall:",
+        out);
     char all[2048];
-    snprintf(all, sizeof all, "%s%s%s%s", e->settings, lab->quick && e->quick_settings ? " " : "",
-             lab->quick && e->quick_settings ? e->quick_settings : "", lab->shuffle ? " data.shuffle_labels=true" : "");
+    const char *form = mhla_lab_form(lab);
+    snprintf(all, sizeof all, "%s%s%s%s", e->settings, *form ? " " : "", form,
+             lab->shuffle ? " data.shuffle_labels=true" : "");
     put_settings(out, all);
     fputc('\n', out);
     for (int i = 0; i < MHLA_LAB_ARMS && e->arms[i].name; i++) {
@@ -155,6 +158,7 @@ static void put_page(FILE *out, const mhla_lab *lab, int figures) {
     fprintf(out, "\n%s\n", mhla_judge_rule);
     if (e->gate_text) fprintf(out, "%s\n", e->gate_text);
     if (e->info.known) fprintf(out, "\nKnown beforehand: %s\n", e->info.known);
+    mhla_fair_markdown(out, lab);
     fputc('\n', out);
     put_making(out, lab);
 }

@@ -108,11 +108,12 @@ static mhla_status from_results(mhla_lab_part *part, int *found) {
 }
 
 mhla_status mhla_part_search(mhla_lab_part *part) {
-    char rates[160], *rest = NULL;
+    char list[160], rates[160], *rest = NULL;
     int found, n = 0, best = -1;
     double values[RATES], least = INFINITY;
     const double begin = mhla_seconds();
-    if (!mhla_part_setting(part, "lab.rates", rates, sizeof rates) || *rates == '\0') return MHLA_OK;
+    if (!mhla_part_setting(part, "lab.rates", list, sizeof list) || *list == '\0') return MHLA_OK;
+    snprintf(rates, sizeof rates, "%s", list); /* is cut into pieces */
     MHLA_TRY(from_results(part, &found));
     if (found) return MHLA_OK;
     for (char *rate = strtok_r(rates, ",", &rest); rate && n < RATES; rate = strtok_r(NULL, ",", &rest)) {
@@ -123,7 +124,7 @@ mhla_status mhla_part_search(mhla_lab_part *part) {
         if (loss < least) least = loss, best = n;
         n++;
     }
-    if (best < 0) return mhla_fail(MHLA_ERANGE, "no learning rate of %s trains this arm", rates);
+    if (best < 0) return mhla_fail(MHLA_ERANGE, "no learning rate of %s trains this arm", list);
     MHLA_TRY(mhla_part_put(part, "rate", values[best], NAN));
     MHLA_TRY(mhla_part_put(part, "search_runs", n, NAN));
     MHLA_TRY(mhla_part_put(part, "search_seconds", mhla_seconds() - begin, NAN));
