@@ -134,7 +134,13 @@ static void put_making(FILE *out, const mhla_lab *lab) {
     fputs("```\n", out);
 }
 
-static void put_page(FILE *out, const mhla_lab *lab, int figures) {
+/* The figures of a page, by what they show: the text in their place for who cannot see them. */
+typedef struct drawn {
+    const char *titles[MHLA_LAB_FIGURES + MHLA_LAB_COLUMNS];
+    int count;
+} drawn;
+
+static void put_page(FILE *out, const mhla_lab *lab, const drawn *figures) {
     const mhla_experiment *e = lab->experiment;
     fprintf(out, "# %s\n\n", e->info.title);
     fprintf(out, "**Verdict: %s.**", mhla_verdict_text(verdict_of(lab)));
@@ -148,7 +154,8 @@ static void put_page(FILE *out, const mhla_lab *lab, int figures) {
         fprintf(out, "\nThe paper's figures are of another scale: %s.\n", e->info.paper);
     else if (e->paper_note)
         fprintf(out, "\n%s\n", e->paper_note);
-    for (int i = 1; i <= figures; i++) fprintf(out, "\n![%s, figure %d](%s-%d.svg)\n", lab->name, i, lab->name, i);
+    for (int i = 0; i < figures->count; i++)
+        fprintf(out, "\n![%s: %s](%s-%d.svg)\n", lab->name, figures->titles[i], lab->name, i + 1);
     if (e->remark) {
         fputc('\n', out);
         e->remark(out, lab);
@@ -172,7 +179,7 @@ static int draw_dots(FILE *out, const mhla_lab *lab, const void *what) {
 }
 static int draw_lines(FILE *out, const mhla_lab *lab, const void *what) { return mhla_figure_lines(out, lab, what); }
 static int draw_page(FILE *out, const mhla_lab *lab, const void *what) {
-    put_page(out, lab, *(const int *)what);
+    put_page(out, lab, what);
     return 1;
 }
 
@@ -190,20 +197,25 @@ static mhla_status write_file(const mhla_lab *lab, const char *folder, const cha
     return MHLA_OK;
 }
 
+/* The next figure, NAME-<count>.svg, unless there is nothing to draw. */
+static mhla_status add_figure(const mhla_lab *lab, const char *folder, drawn *figures, draw_fn draw, const void *what,
+                              const char *title) {
+    char ending[24];
+    int made = 0;
+    snprintf(ending, sizeof ending, "-%d.svg", figures->count + 1);
+    MHLA_TRY(write_file(lab, folder, ending, draw, what, &made));
+    if (made) figures->titles[figures->count++] = title;
+    return MHLA_OK;
+}
+
 mhla_status mhla_lab_write(mhla_lab *lab, const char *folder) {
     const mhla_experiment *e = lab->experiment;
-    int figures = 0, made = 0;
-    char ending[24];
+    drawn figures = {0};
+    int made = 0;
     MHLA_TRY(mhla_folder_make(folder));
-    for (int i = 0; i < MHLA_LAB_FIGURES && e->lines[i].prefix; i++) {
-        snprintf(ending, sizeof ending, "-%d.svg", figures + 1);
-        MHLA_TRY(write_file(lab, folder, ending, draw_lines, &e->lines[i], &made));
-        figures += made;
-    }
-    for (int i = 0; i < MHLA_LAB_COLUMNS && e->columns[i].measure && i < e->dots; i++) {
-        snprintf(ending, sizeof ending, "-%d.svg", figures + 1);
-        MHLA_TRY(write_file(lab, folder, ending, draw_dots, &e->columns[i], &made));
-        figures += made;
-    }
+    for (int i = 0; i < MHLA_LAB_FIGURES && e->lines[i].prefix; i++)
+        MHLA_TRY(add_figure(lab, folder, &figures, draw_lines, &e->lines[i], e->lines[i].title));
+    for (int i = 0; i < MHLA_LAB_COLUMNS && e->columns[i].measure && i < e->dots; i++)
+        MHLA_TRY(add_figure(lab, folder, &figures, draw_dots, &e->columns[i], e->columns[i].title));
     return write_file(lab, folder, ".md", draw_page, &figures, &made);
 }
