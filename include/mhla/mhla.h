@@ -2,10 +2,11 @@
  *
  * This header is the manual. It goes from the simplest use to the most demanding one:
  *
- *   1. statuses, messages, structs       5. streaming: one token, or n, at a time
- *   2. one-shot calls                    6. training: gradients, the mixing matrix
- *   3. contexts: threads and memory      7. the matrix product of linear layers
- *   4. plans and calls                   8. what this machine has
+ *   1. statuses, messages, structs       6. training: gradients, the mixing matrix
+ *   2. one-shot calls                    7. the matrix product of linear layers
+ *   3. contexts: threads and memory      8. what this machine has
+ *   4. plans and calls                   9. Mamba: selective scan and short convolution
+ *   5. streaming: one token, or n, at a time
  *
  * Symbols, as in the paper: B batch, T tokens, H heads, G key/value heads (H is a multiple of G), K key size of a
  * head, V value size of a head, M blocks ("token-level heads"), C tokens of a causal chunk.
@@ -574,6 +575,150 @@ MHLA_API double mhla_measure_peak(mhla_dtype dtype, const mhla_context *context,
 
 /* Measures the rate of reading memory that is in no cache, GB/s. 0 without memory. */
 MHLA_API double mhla_measure_bandwidth(const mhla_context *context, double seconds);
+
+/* ---- 9. Mamba: selective scan and short convolution ---------------------------------------------------------
+ *
+ * The two operators around which Mamba is built; the short convolution also stands before q, k and v in many linear
+ * attentions. Tensors are float32 and token-major [B,T,I], I channels; strides are those of section 4, whose `head` is the
+ * stride of groups in B and C and is not used elsewhere. All zero = contiguous. States and gradients of parameters are
+ * contiguous. Results are bit-identical for any number of threads and for any split of a sequence into calls. */
+
+/* Selective scan, as mamba_ssm's selective_scan_fn (README.md in src/ops/scan):
+ *
+ *   d_t = delta_t + delta_bias, then softplus of it if delta_softplus is set
+ *   h_t = exp(d_t A) h_{t-1} + (d_t u_t) B_t^T          h [I,N]
+ *   y_t = h_t C_t + D u_t,  times silu(z_t) if there is a z */
+typedef struct mhla_scan_call {
+    size_t size;
+    const mhla_context *context; /* NULL = default */
+    int64_t batch, tokens;       /* B, T */
+    int64_t channels;            /* I */
+    int64_t states;              /* N, 1..1024 */
+    int64_t groups;              /* G of B and C, a divisor of I; 0 = 1. Channel i reads group i / (I / G) */
+    int delta_softplus;
+    mhla_strides u, delta, B, C, y; /* y also holds for the gradient that arrives, dy */
+    const float *D;                 /* [I] or NULL */
+    const float *delta_bias;        /* [I] or NULL */
+    const float *z;                 /* [B,T,I] or NULL */
+    mhla_strides z_strides;
+    /* Packed sequences: batch is 1, sequence s is tokens cu_seqlens[s] .. cu_seqlens[s+1]-1; none sees another. */
+    const int64_t *cu_seqlens; /* [sequences + 1] or NULL */
+    int64_t sequences;
+    /* With sequences, B counts them. */
+    const float *initial_state; /* [B,I,N]; NULL = zeros */
+    float *final_state;         /* [B,I,N] or NULL; may be initial_state */
+    int accumulate;             /* y += instead of y = */
+} mhla_scan_call;
+
+typedef struct mhla_scan_grads {
+    size_t size;
+    /* Where each gradient goes; NULL = not wanted. */
+    float *du, *ddelta, *dz; /* [B,T,I] */
+    float *dB, *dC;          /* [B,T,G,N] */
+    mhla_strides du_strides, ddelta_strides, dz_strides, dB_strides, dC_strides;
+    float *dA;                 /* [I,N] */
+    float *dD, *ddelta_bias;   /* [I] */
+    float *dinitial_state;     /* [B,I,N] */
+    const float *dfinal_state; /* what arrives at final_state; NULL = 0 */
+    int accumulate;            /* gradients are added to what is there */
+} mhla_scan_grads;
+
+/* Bytes of scratch memory; 0 if the call is invalid (mhla_message says why). Nothing of size T*I*N. */
+MHLA_API size_t mhla_scan_forward_workspace(const mhla_scan_call *call);
+MHLA_API size_t mhla_scan_backward_workspace(const mhla_scan_call *call);
+
+/* y [B,T,I] is written, or added to; u, delta [B,T,I]; A [I,N] contiguous; B, C [B,T,G,N]. y may not overlap an input.
+ * ws as above, 64-byte aligned; NULL lets the call allocate. */
+MHLA_API mhla_status mhla_scan_forward(const mhla_scan_call *call, float *y, const float *u, const float *delta,
+                                       const float *A, const float *B, const float *C, void *ws);
+
+/* From the inputs alone: states are recomputed. The call's final_state is not used. */
+MHLA_API mhla_status mhla_scan_backward(const mhla_scan_call *call, const mhla_scan_grads *grads, const float *dy,
+                                        const float *u, const float *delta, const float *A, const float *B,
+                                        const float *C, void *ws);
+
+/* The same by definition: in double, one thread. */
+MHLA_API mhla_status mhla_scan_forward_reference(const mhla_scan_call *call, float *y, const float *u,
+                                                 const float *delta, const float *A, const float *B, const float *C);
+MHLA_API mhla_status mhla_scan_backward_reference(const mhla_scan_call *call, const mhla_scan_grads *grads,
+                                                  const float *dy, const float *u, const float *delta, const float *A,
+                                                  const float *B, const float *C);
+
+/* Short convolution: causal, depthwise, W taps (README.md in src/ops/short_conv):
+ *
+ *   y_t = activation( bias + sum_j w[:,j] x_{t-W+1+j} ),  j = 0..W-1 */
+typedef struct mhla_short_conv_call {
+    size_t size;
+    const mhla_context *context;
+    int64_t batch, tokens; /* B, T */
+    int64_t channels;      /* D */
+    int width;             /* W, 1..64 */
+    mhla_activation activation;
+    mhla_strides x, y;         /* y also holds for the gradient that arrives, dy */
+    const float *bias;         /* [D] or NULL */
+    const int64_t *cu_seqlens; /* [sequences + 1] or NULL: as above */
+    int64_t sequences;
+    /* The last W inputs of a sequence, oldest first, [B,D,W]; with sequences, B counts them. The first of the W is not
+     * read. NULL = zeros. final_cache may be initial_cache. */
+    const float *initial_cache;
+    float *final_cache; /* or NULL */
+    int accumulate;     /* y += instead of y = */
+} mhla_short_conv_call;
+
+typedef struct mhla_short_conv_grads {
+    size_t size;
+    float *dx; /* [B,T,D]; NULL = not wanted, here and below */
+    mhla_strides dx_strides;
+    float *dw;                 /* [D,W] */
+    float *dbias;              /* [D] */
+    float *dinitial_cache;     /* [B,D,W] */
+    const float *dfinal_cache; /* what arrives at final_cache; NULL = 0 */
+    int accumulate;            /* gradients are added to what is there */
+} mhla_short_conv_grads;
+
+MHLA_API size_t mhla_short_conv_forward_workspace(const mhla_short_conv_call *call);
+MHLA_API size_t mhla_short_conv_backward_workspace(const mhla_short_conv_call *call);
+
+/* y [B,T,D]; x [B,T,D]; w [D,W] contiguous, as a checkpoint's [D,1,W]. ws as above. */
+MHLA_API mhla_status mhla_short_conv_forward(const mhla_short_conv_call *call, float *y, const float *x, const float *w,
+                                             void *ws);
+MHLA_API mhla_status mhla_short_conv_backward(const mhla_short_conv_call *call, const mhla_short_conv_grads *grads,
+                                              const float *dy, const float *x, const float *w, void *ws);
+MHLA_API mhla_status mhla_short_conv_forward_reference(const mhla_short_conv_call *call, float *y, const float *x,
+                                                       const float *w);
+MHLA_API mhla_status mhla_short_conv_backward_reference(const mhla_short_conv_call *call,
+                                                        const mhla_short_conv_grads *grads, const float *dy,
+                                                        const float *x, const float *w);
+
+/* Streaming. A channel state holds what one sequence has left behind: the state of a scan, or the last inputs of a convolution. It is fed
+ * 1 or n tokens at a time, in any split; outputs have the bits of the one call. One thread at a time may use a state. */
+typedef struct mhla_channel_state mhla_channel_state;
+
+/* An empty one: of a scan of I channels and N states, of a convolution of D channels and W taps. */
+MHLA_API mhla_status mhla_scan_state_create(mhla_channel_state **state, int64_t channels, int64_t states);
+MHLA_API mhla_status mhla_short_conv_state_create(mhla_channel_state **state, int64_t channels, int width);
+MHLA_API void mhla_channel_state_free(mhla_channel_state *state); /* NULL is legal */
+
+/* Feeds states[s] its next tokens, for each s in 0..n-1, all different. Without cu_seqlens call->batch is n and each gets
+ * call->tokens tokens; with it, state s gets tokens cu_seqlens[s] .. cu_seqlens[s+1]-1. Initial and final state or cache of the
+ * call must be NULL. If it fails, no state has changed. */
+MHLA_API mhla_status mhla_scan_step(const mhla_scan_call *call, mhla_channel_state *const *states, int64_t n, float *y,
+                                    const float *u, const float *delta, const float *A, const float *B, const float *C);
+MHLA_API mhla_status mhla_short_conv_step(const mhla_short_conv_call *call, mhla_channel_state *const *states,
+                                          int64_t n, float *y, const float *x, const float *w);
+
+MHLA_API int64_t mhla_channel_state_tokens(const mhla_channel_state *state); /* seen so far */
+MHLA_API size_t mhla_channel_state_bytes(const mhla_channel_state *state);   /* of memory */
+MHLA_API mhla_status mhla_channel_state_fork(mhla_channel_state **copy, const mhla_channel_state *state);
+
+/* Back to `tokens` tokens, 0 or the present number; MHLA_ERANGE otherwise, and the state is unchanged. Fork to go back elsewhere. */
+MHLA_API mhla_status mhla_channel_state_rollback(mhla_channel_state *state, int64_t tokens);
+
+/* Saving: mhla_channel_state_save_size bytes into `bytes`. Loading into a state of the same operator and sizes; anything truncated,
+ * altered, of another version or other sizes is MHLA_EDATA, and the state is unchanged. */
+MHLA_API size_t mhla_channel_state_save_size(const mhla_channel_state *state);
+MHLA_API mhla_status mhla_channel_state_save(const mhla_channel_state *state, void *bytes, size_t capacity);
+MHLA_API mhla_status mhla_channel_state_load(mhla_channel_state *state, const void *bytes, size_t size);
 
 #ifdef __cplusplus
 }

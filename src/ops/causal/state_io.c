@@ -1,7 +1,7 @@
 /* Streaming states: forking, rolling back, and the way to bytes and back. The bytes are the same on every machine:
  * little-endian, float32 in the caller's layout. What is loaded is trusted in nothing but its checksum, and every size
  * follows from the plan and three numbers that are checked first. */
-#include "core/hash.h"
+#include "ops/bytes.h"
 #include "ops/causal/state.h"
 
 /* ---- Fork and rollback ---- */
@@ -91,33 +91,7 @@ mhla_status mhla_state_rollback(mhla_state *s, int64_t tokens, const mhla_plan *
 enum { VERSION = 1, HEADER = 64, SUM = 8 };
 static const char magic[8] = {'M', 'H', 'L', 'A', 's', 't', 'a', 't'};
 
-static void put64(unsigned char *to, uint64_t x) {
-    for (int i = 0; i < 8; i++) to[i] = (unsigned char)(x >> (8 * i));
-}
-static uint64_t get64(const unsigned char *from) {
-    uint64_t x = 0;
-    for (int i = 0; i < 8; i++) x |= (uint64_t)from[i] << (8 * i);
-    return x;
-}
-static unsigned char *put_floats(unsigned char *to, const float *x, int64_t n) {
-    for (int64_t i = 0; i < n; i++, to += 4) {
-        uint32_t u;
-        memcpy(&u, x + i, sizeof u);
-        for (int b = 0; b < 4; b++) to[b] = (unsigned char)(u >> (8 * b));
-    }
-    return to;
-}
-static const unsigned char *get_floats(float *x, const unsigned char *from, int64_t n) {
-    for (int64_t i = 0; i < n; i++, from += 4) {
-        const uint32_t u = from[0] | (uint32_t)from[1] << 8 | (uint32_t)from[2] << 16 | (uint32_t)from[3] << 24;
-        memcpy(x + i, &u, sizeof u);
-    }
-    return from;
-}
-
-uint64_t mhla_state_checksum(const unsigned char *p, size_t size) {
-    return mhla_hash_end(mhla_hash_fold(0x6d686c61u, p, size));
-}
+uint64_t mhla_state_checksum(const unsigned char *p, size_t size) { return checksum_of(p, size); }
 
 /* Floats of one summary, and of everything after the header. */
 static int64_t summary_floats(const mhla_state *s) { return (int64_t)s->G * s->K * (s->V + (s->normed ? 1 : 0)); }
