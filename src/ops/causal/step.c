@@ -511,7 +511,7 @@ static mhla_status provide(step *p, void **memory, void **ws) {
 mhla_status mhla_step(const mhla_plan *plan, const mhla_call *call, mhla_state *const *states, int64_t n, void *o,
                       const void *q, const void *k, const void *v, const float *mix) {
     enum { FEW = 64 };
-    seat few[FEW];
+    seat few[FEW] = {{0}};
     step p = {.count = n};
     if (plan != NULL && !mhla_has_state(plan->d.kind))
         return mhla_fail(MHLA_EINVAL, "kind of the plan is %d: only causal operators stream", (int)plan->d.kind);
