@@ -20,6 +20,10 @@ typedef struct mhla_panels {
     int base, extra; /* a panel has `base` vectors, the first `extra` ones one more */
 } mhla_panels;
 
+/* AVX-512: the CPU takes a vector of 512 bits in two steps, as Zen 4 does, so that half a vector costs half. dispatch.c
+ * finds out. */
+extern int mhla_half_vectors;
+
 static inline int mhla_panel_begin(const mhla_panels *p, int i) {
     return (i * p->base + (i < p->extra ? i : p->extra)) * p->unit;
 }

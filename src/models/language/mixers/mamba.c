@@ -49,9 +49,8 @@ static mhla_status read_rest(void *to, mhla_lm_config *c, const json_t *tree, co
 }
 
 static void write_rest(json_t *tree, const void *of, const mhla_lm_config *c) {
-    const settings *s = of;
+    (void)of;
     mhla_mamba_write(tree, c);
-    mhla_json_put(tree, "intermediate_size", json_integer(s->m.inner));
     mhla_json_put(tree, "hidden_act", json_string("silu"));
 }
 
