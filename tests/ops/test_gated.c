@@ -233,9 +233,19 @@ static void test_differences(void **state) {
 static void test_threads(void **state) {
     (void)state;
     static const int counts[] = {1, 2, 3, 64};
-    for (size_t k = 0; k < KINDS; k++) {
-        const sizes z = {
-            kinds[k], 2, 150, k != 1 ? 6 : 3, k != 1 ? 2 : 0, 40, 200, .start = 1, .strength = k == 0 ? 0.5f : 3.0f};
+    for (int n = 0; n < 4 * KINDS;
+         n++) { /* strong decays or not; heads that share q and k, or walks that make the scores */
+        const int k = n % KINDS, shared = n / KINDS % 2 && k != 1;
+        const sizes z = {kinds[k],
+                         2,
+                         150,
+                         shared ? 6 : 3,
+                         shared ? 2 : 0,
+                         40,
+                         200,
+                         .start = 1,
+                         .strength = n / KINDS / 2 ? 3.0f : 0.1f,
+                         .norm = k == 2};
         rng r = {4};
         gated_case c;
         make_case(&c, &r, &z);

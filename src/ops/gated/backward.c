@@ -225,7 +225,7 @@ static void head_backward(const mhla_gated_back *job, mhla_gated_scratch *z, con
     const int64_t key_head = unit % w->G, h = key_head * w->R + r, chunk = c->x - w->first[c->s];
     const int n = c->n;
     const float *S = state_at(job, job->S, unit, r, chunk), *D = state_at(job, job->D, unit, r, chunk + 1);
-    const float *A = mhla_gated_scores_at(w, c->x, key_head);
+    const float *A = mhla_gated_scores_at(w, z, c->x, key_head);
     mhla_gated_decays(w, z, c, h);
     for (int t = 0; t < n; t++) z->scale[t] = run->plan->d.scale;
     const mhla_rows dO = mhla_gated_rows(c, run->dO, dtype, &run->call.o, h);
