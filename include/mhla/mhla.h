@@ -155,7 +155,7 @@ typedef enum mhla_kind {
     MHLA_KIND_MALA,    /* MALA: scaled and shifted by the query's own magnitude */
     MHLA_KIND_RALA,    /* RALA: keys weighed by a softmax against the mean query */
     /* Linear recurrences with decay, causal, S_t = decay_t S_{t-1} + k_t v_t^T, o_t = scale q_t^T S_t: no feature map, no
-     * denominator, no rotary. Log-decays are in the call; a state is [B,H,K,V]. */
+     * denominator, no rotary. Log-decays are in the call; a state is [B,H,K,V]. They stream, too. */
     MHLA_KIND_SIMPLE_GLA, /* one decay for each head and token: simple GLA, RetNet, Mamba2 */
     MHLA_KIND_GLA,        /* one decay for each key channel: gated linear attention */
     MHLA_KIND_GATED_DELTA /* one decay for each head and token, and what a key holds is replaced, not added to: with S the decayed
@@ -355,21 +355,21 @@ MHLA_API mhla_status mhla_forward_reference(const mhla_plan *plan, const mhla_ca
 /* ---- 5. Streaming -------------------------------------------------------------------------------------------
  *
  * A state holds one sequence of a causal or linear-causal plan, all heads: the finished summaries, the open chunk, and the
- * mixture of the past that the open chunk's row has. It is fed 1 or n tokens at a time, in any split; outputs equal
+ * mixture of the past that the open chunk's row has. Of a recurrence with decay it holds the [H,K,V] numbers of that. It is fed 1 or n tokens at a time, in any split; outputs equal
  * mhla_forward's to rounding. Finished summaries are immutable and shared between forks. A state keeps a reference to
  * neither plan nor mix; both must be the same at each step (a fingerprint of mix is checked). One thread at a time
  * may use a state. */
 
 typedef struct mhla_state mhla_state;
 
-/* An empty state. mix as in mhla_forward; NULL for linear. */
+/* An empty state. mix as in mhla_forward; NULL for all but MHLA. */
 MHLA_API mhla_status mhla_state_create(mhla_state **state, const mhla_plan *plan, const float *mix);
 MHLA_API void mhla_state_free(mhla_state *state); /* NULL is legal */
 
 /* Feeds states[s] its next tokens, for each s in 0..n-1 (the decode batch of a server: different sequences, all
  * different states). Without cu_seqlens call->batch is n and each state gets call->tokens tokens; with it, state s
  * gets tokens cu_seqlens[s] .. cu_seqlens[s+1]-1. `past`, initial and final state of the call must be zero. The
- * rotary row is the state's own position. On MHLA_ERANGE or MHLA_EINVAL no state has changed. */
+ * rotary row is the state's own position; decays and beta are those of the tokens. On MHLA_ERANGE or MHLA_EINVAL no state has changed. */
 MHLA_API mhla_status mhla_step(const mhla_plan *plan, const mhla_call *call, mhla_state *const *states, int64_t n,
                                void *o, const void *q, const void *k, const void *v, const float *mix);
 
@@ -383,8 +383,8 @@ MHLA_API size_t mhla_state_bytes(const mhla_state *state);
 MHLA_API mhla_status mhla_state_fork(mhla_state **copy, const mhla_state *state);
 
 /* Back to `tokens` tokens, exactly as if the later ones had never been fed. MHLA: tokens is a chunk boundary that is
- * still kept (all of them; under CLAMP, beyond M chunks, the last M-1), or the present position. Linear: 0 or the
- * present position. MHLA_ERANGE otherwise, and the state is unchanged. */
+ * still kept (all of them; under CLAMP, beyond M chunks, the last M-1), or the present position. Linear and the recurrences:
+ * 0 or the present position. MHLA_ERANGE otherwise, and the state is unchanged. */
 MHLA_API mhla_status mhla_state_rollback(mhla_state *state, int64_t tokens, const mhla_plan *plan, const float *mix);
 
 /* The most tokens, `tokens` at most, that mhla_state_rollback can go back to; 0 always can be. */
@@ -652,7 +652,7 @@ typedef struct mhla_short_conv_call {
     const mhla_context *context;
     int64_t batch, tokens; /* B, T */
     int64_t channels;      /* D */
-    int width;             /* W, 1..8 */
+    int width;             /* W, 1..64 */
     mhla_activation activation;
     mhla_strides x, y;         /* y also holds for the gradient that arrives, dy */
     const float *bias;         /* [D] or NULL */
@@ -689,6 +689,36 @@ MHLA_API mhla_status mhla_short_conv_forward_reference(const mhla_short_conv_cal
 MHLA_API mhla_status mhla_short_conv_backward_reference(const mhla_short_conv_call *call,
                                                         const mhla_short_conv_grads *grads, const float *dy,
                                                         const float *x, const float *w);
+
+/* Streaming. A channel state holds what one sequence has left behind: the state of a scan, or the last inputs of a convolution. It is fed
+ * 1 or n tokens at a time, in any split; outputs have the bits of the one call. One thread at a time may use a state. */
+typedef struct mhla_channel_state mhla_channel_state;
+
+/* An empty one: of a scan of I channels and N states, of a convolution of D channels and W taps. */
+MHLA_API mhla_status mhla_scan_state_create(mhla_channel_state **state, int64_t channels, int64_t states);
+MHLA_API mhla_status mhla_short_conv_state_create(mhla_channel_state **state, int64_t channels, int width);
+MHLA_API void mhla_channel_state_free(mhla_channel_state *state); /* NULL is legal */
+
+/* Feeds states[s] its next tokens, for each s in 0..n-1, all different. Without cu_seqlens call->batch is n and each gets
+ * call->tokens tokens; with it, state s gets tokens cu_seqlens[s] .. cu_seqlens[s+1]-1. Initial and final state or cache of the
+ * call must be NULL. If it fails, no state has changed. */
+MHLA_API mhla_status mhla_scan_step(const mhla_scan_call *call, mhla_channel_state *const *states, int64_t n, float *y,
+                                    const float *u, const float *delta, const float *A, const float *B, const float *C);
+MHLA_API mhla_status mhla_short_conv_step(const mhla_short_conv_call *call, mhla_channel_state *const *states,
+                                          int64_t n, float *y, const float *x, const float *w);
+
+MHLA_API int64_t mhla_channel_state_tokens(const mhla_channel_state *state); /* seen so far */
+MHLA_API size_t mhla_channel_state_bytes(const mhla_channel_state *state);   /* of memory */
+MHLA_API mhla_status mhla_channel_state_fork(mhla_channel_state **copy, const mhla_channel_state *state);
+
+/* Back to `tokens` tokens, 0 or the present number; MHLA_ERANGE otherwise, and the state is unchanged. Fork to go back elsewhere. */
+MHLA_API mhla_status mhla_channel_state_rollback(mhla_channel_state *state, int64_t tokens);
+
+/* Saving: mhla_channel_state_save_size bytes into `bytes`. Loading into a state of the same operator and sizes; anything truncated,
+ * altered, of another version or other sizes is MHLA_EDATA, and the state is unchanged. */
+MHLA_API size_t mhla_channel_state_save_size(const mhla_channel_state *state);
+MHLA_API mhla_status mhla_channel_state_save(const mhla_channel_state *state, void *bytes, size_t capacity);
+MHLA_API mhla_status mhla_channel_state_load(mhla_channel_state *state, const void *bytes, size_t size);
 
 #ifdef __cplusplus
 }

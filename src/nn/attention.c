@@ -6,14 +6,14 @@
 #include "ops/op.h"
 
 /* What has gradients, besides the mixing matrix. */
-enum { Q, K, V, DECAY, INPUTS };
+enum { Q, K, V, DECAY, BETA, INPUTS };
 
 typedef struct attention {
     mhla_record r;
     const mhla_plan *plan;
     mhla_call call;
     mhla_param *mix;
-    mhla_tensor *in[INPUTS], *o; /* no decay: NULL */
+    mhla_tensor *in[INPUTS], *o; /* no decay, no beta: NULL */
 } attention;
 
 static mhla_strides strides(int64_t tokens, int64_t ld, int dim) { return (mhla_strides){tokens * ld, ld, dim}; }
@@ -31,7 +31,7 @@ static void attention_backward(mhla_tape *t, void *p) {
     const int dry = mhla_tape_dry(t);
     mhla_tensor *const *in = op->in;
     mhla_slot s[INPUTS];
-    int written = 0, added = 0;
+    int wanted = 0;
     for (int i = 0; i < INPUTS; i++) {
         s[i] = mhla_tape_grad(t, in[i]);
         for (int j = 0; j < i; j++) /* the same tensor twice: what the first request will write is not there yet */
@@ -39,13 +39,9 @@ static void attention_backward(mhla_tape *t, void *p) {
                 mhla_tape_fail(t, MHLA_EINVAL, "q, k and v of an attention that is trained must differ");
                 return;
             }
-        written += s[i].wanted && !s[i].add;
-        added += s[i].wanted && s[i].add;
+        wanted |= s[i].wanted;
     }
-    for (int i = 0; i < INPUTS; i++)
-        if (added && s[i].wanted && !s[i].add && !dry)
-            for (int64_t r = 0; r < in[i]->rows; r++)
-                memset(s[i].data + r * s[i].ld, 0, sizeof(float) * (size_t)in[i]->cols);
+    const int added = mhla_tape_join(t, s, in, INPUTS);
     const mhla_slot dmix = mhla_tape_param_grad(t, op->mix);
     const size_t mix_bytes =
         dmix.wanted ? ((size_t)op->mix->count * sizeof(float) + MHLA_ALIGN - 1) / MHLA_ALIGN * MHLA_ALIGN : 0;
@@ -57,14 +53,16 @@ static void attention_backward(mhla_tape *t, void *p) {
                               .dk = s[K].data,
                               .dv = s[V].data,
                               .ddecay = s[DECAY].data,
+                              .dbeta = s[BETA].data,
                               .dq_strides = strides(T, s[Q].ld, d->key_dim),
                               .dk_strides = strides(Tk, s[K].ld, d->key_dim),
                               .dv_strides = strides(Tk, s[V].ld, d->value_dim),
                               .ddecay_strides = strides(T, s[DECAY].ld, decay_dim(op->plan)),
+                              .dbeta_strides = strides(T, s[BETA].ld, 1),
                               .dmix = mix_bytes && !op->call.focus ? (float *)ws : NULL,
                               .dfocus = mix_bytes && op->call.focus ? (float *)ws : NULL,
-                              .accumulate = added > 0};
-    if (!written && !added && !mix_bytes) return;
+                              .accumulate = added};
+    if (!wanted && !mix_bytes) return;
     const mhla_status status = mhla_backward(op->plan, &op->call, &grads, mhla_tape_arrived(op->o), in[Q]->data,
                                              in[K]->data, in[V]->data, mix_of(op), ws + mix_bytes);
     if (status != MHLA_OK) {
@@ -106,7 +104,7 @@ static void show(mhla_tape *t, attention *op, void *ws) {
 
 static mhla_tensor *attend(mhla_tape *t, const mhla_plan *plan, const mhla_call *call, mhla_param *mix,
                            mhla_tensor *onto, mhla_tensor *const in[INPUTS]) {
-    mhla_tensor *q = in[Q], *k = in[K], *v = in[V], *decay = in[DECAY];
+    mhla_tensor *q = in[Q], *k = in[K], *v = in[V], *decay = in[DECAY], *beta = in[BETA];
     const mhla_plan_desc *d = &plan->d;
     const int64_t H = d->heads, keys = (int64_t)plan->k_heads * d->key_dim,
                   values = (int64_t)plan->v_heads * d->value_dim, outputs = H * d->value_dim;
@@ -122,6 +120,9 @@ static mhla_tensor *attend(mhla_tape *t, const mhla_plan *plan, const mhla_call 
     MHLA_NEED(t, decay == NULL || (decay->dims == 3 && decay->cols == H * decay_dim(plan) && decay->rows == q->rows),
               "the decay is %s: expected [%lld, %lld, %lld]", mhla_shape_text(text, decay->shape, decay->dims),
               (long long)q->shape[0], (long long)q->shape[1], (long long)H * decay_dim(plan));
+    MHLA_NEED(t, beta == NULL || (beta->dims == 3 && beta->cols == H && beta->rows == q->rows),
+              "beta is %s: expected [%lld, %lld, %lld]", mhla_shape_text(text, beta->shape, beta->dims),
+              (long long)q->shape[0], (long long)q->shape[1], (long long)H);
     const int focused = d->kind == MHLA_KIND_FOCUSED;
     const int64_t entries = focused ? H * d->key_dim : plan->M * plan->M * (d->mix_per_head ? H : 1);
     MHLA_NEED(t, mix == NULL || mix->count == entries, "%s has %lld elements: expected %lld", mix->name,
@@ -136,7 +137,7 @@ static mhla_tensor *attend(mhla_tape *t, const mhla_plan *plan, const mhla_call 
     mhla_tensor *o = onto ? mhla_nn_reshape(t, onto, onto->shape, onto->dims)
                           : mhla_tape_tensor(t, MHLA_SHAPE(q->shape[0], q->shape[1], outputs));
     if (o == NULL) return NULL;
-    *op = (attention){.plan = plan, .mix = mix, .in = {q, k, v, decay}, .o = o};
+    *op = (attention){.plan = plan, .mix = mix, .in = {q, k, v, decay, beta}, .o = o};
     op->call = (mhla_call){.size = sizeof op->call,
                            .context = t->context,
                            .batch = q->shape[0],
@@ -162,6 +163,10 @@ static mhla_tensor *attend(mhla_tape *t, const mhla_plan *plan, const mhla_call 
         op->call.decay = decay->data;
         op->call.decay_strides = strides(q->shape[1], decay->ld, decay_dim(plan));
     }
+    if (beta) {
+        op->call.beta = beta->data;
+        op->call.beta_strides = strides(q->shape[1], beta->ld, 1);
+    }
     const size_t bytes = mhla_forward_workspace(plan, &op->call);
     if (bytes == 0) return mhla_tape_fail(t, MHLA_EINVAL, "attention: %s", mhla_message());
     void *ws = mhla_tape_scratch(t, bytes);
@@ -172,7 +177,8 @@ static mhla_tensor *attend(mhla_tape *t, const mhla_plan *plan, const mhla_call 
     }
     op->call.accumulate = 0;
     const int needs = q->needs_grad || k->needs_grad || v->needs_grad || mhla_param_trains(mix) ||
-                      (decay != NULL && decay->needs_grad) || (onto != NULL && onto->needs_grad);
+                      (decay != NULL && decay->needs_grad) || (beta != NULL && beta->needs_grad) ||
+                      (onto != NULL && onto->needs_grad);
     if (onto && needs) (onto->base ? onto->base : onto)->needs_grad = 1; /* they share it */
     return mhla_tape_record(t, &op->r, attention_backward, o, needs);
 }
@@ -187,12 +193,12 @@ mhla_tensor *mhla_nn_attention_onto(mhla_tape *t, const mhla_plan *plan, const m
 }
 
 mhla_tensor *mhla_nn_recurrence(mhla_tape *t, const mhla_plan *plan, const mhla_call *call, mhla_tensor *q,
-                                mhla_tensor *k, mhla_tensor *v, mhla_tensor *decay) {
+                                mhla_tensor *k, mhla_tensor *v, mhla_tensor *decay, mhla_tensor *beta) {
     MHLA_GIVEN(t, plan);
     MHLA_GIVEN(t, q);
     MHLA_GIVEN(t, k);
     MHLA_GIVEN(t, v);
-    return attend(t, plan, call, NULL, NULL, (mhla_tensor *const[INPUTS]){q, k, v, decay});
+    return attend(t, plan, call, NULL, NULL, (mhla_tensor *const[INPUTS]){q, k, v, decay, beta});
 }
 
 mhla_tensor *mhla_nn_attention(mhla_tape *t, const mhla_plan *plan, const mhla_call *call, mhla_param *mix,

@@ -178,6 +178,27 @@ mhla_tensor *mhla_nn_rates(mhla_tape *t, mhla_param *a, mhla_tensor *x) {
     return make(t, &(gate){.x = x, .w = a, .forward = rates, .backward = rates_backward}, x->cols);
 }
 
+/* ---- y = w x ---- */
+
+static void channels(const gate *op, float *y, const float *x, const float *z) {
+    (void)z;
+    for (int64_t j = 0; j < op->x->cols; j++) y[j] = op->w->data[j] * x[j];
+}
+
+/* dx = w dy, dw += dy x */
+static void channels_backward(const gate *op, int which, float *d, const float *dy, const float *x, const float *z) {
+    (void)z;
+    for (int64_t j = 0; j < op->x->cols; j++) d[j] = which == W ? d[j] + dy[j] * x[j] : op->w->data[j] * dy[j];
+}
+
+mhla_tensor *mhla_nn_channels(mhla_tape *t, mhla_param *w, mhla_tensor *x) {
+    MHLA_GIVEN(t, x);
+    MHLA_GIVEN(t, w);
+    MHLA_NEED(t, w->count == x->cols, "%s has %lld elements: expected %lld", w->name, (long long)w->count,
+              (long long)x->cols);
+    return make(t, &(gate){.x = x, .w = w, .forward = channels, .backward = channels_backward}, x->cols);
+}
+
 /* ---- y = z x, z one number for P columns of x ---- */
 
 static void mul_heads(const gate *op, float *y, const float *x, const float *z) {

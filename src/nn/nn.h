@@ -315,11 +315,23 @@ mhla_tensor *mhla_nn_feature(mhla_tape *t, mhla_feature kind, int64_t K, int nor
 mhla_tensor *mhla_nn_short_conv(mhla_tape *t, mhla_param *w, mhla_param *b, const int64_t *cu_seqlens,
                                 int64_t sequences, mhla_tensor *x);
 
+/* Mamba's selective scan with softplus (mhla_scan_forward): u, delta and z [B,T,I], B and C [B,T,N]. A = -exp(A_log). With states, which
+ * sequence s leaves its state in and takes it from, the tape must not record. */
+typedef struct mhla_nn_scan {
+    mhla_param *A_log, *D, *bias; /* [I,N], [I], [I] */
+    const int64_t *cu_seqlens;    /* lives until backward; NULL: not packed */
+    int64_t sequences;
+    float *const *states; /* [sequences] of [I,N]; or NULL */
+} mhla_nn_scan;
+mhla_tensor *mhla_nn_selective_scan(mhla_tape *t, const mhla_nn_scan *p, mhla_tensor *u, mhla_tensor *delta,
+                                    mhla_tensor *B, mhla_tensor *C, mhla_tensor *z);
+
 /* Around recurrences with decay.
  *   log_sigmoid   max(logsigmoid(x) / divisor, least); least -INFINITY: no bound
  *   sigmoid       factor sigmoid(x)
  *   time_steps    softplus(x + b) from `least` to `most`, b [cols]
  *   rates         -exp(a) x, a [cols]: the log-decays of time steps x
+ *   channels      w x, w [cols]
  *   mul_heads     x [...,H*P] times z [...,H]
  *   skip_heads    z + w x, x and z [...,H*P], w [H]
  *   repeat_heads  each head of x [...,H*dims] so many times: [...,H*times*dims] */
@@ -327,6 +339,7 @@ mhla_tensor *mhla_nn_log_sigmoid(mhla_tape *t, float divisor, float least, mhla_
 mhla_tensor *mhla_nn_sigmoid(mhla_tape *t, float factor, mhla_tensor *x);
 mhla_tensor *mhla_nn_time_steps(mhla_tape *t, mhla_param *b, float least, float most, mhla_tensor *x);
 mhla_tensor *mhla_nn_rates(mhla_tape *t, mhla_param *a, mhla_tensor *x);
+mhla_tensor *mhla_nn_channels(mhla_tape *t, mhla_param *w, mhla_tensor *x);
 mhla_tensor *mhla_nn_mul_heads(mhla_tape *t, mhla_tensor *x, mhla_tensor *z);
 mhla_tensor *mhla_nn_skip_heads(mhla_tape *t, mhla_param *w, mhla_tensor *x, mhla_tensor *z);
 mhla_tensor *mhla_nn_repeat_heads(mhla_tape *t, int64_t dims, int times, mhla_tensor *x);
@@ -372,10 +385,10 @@ mhla_tensor *mhla_nn_attention(mhla_tape *t, const mhla_plan *plan, const mhla_c
 mhla_tensor *mhla_nn_attention_onto(mhla_tape *t, const mhla_plan *plan, const mhla_call *call, mhla_param *mix,
                                     mhla_tensor *onto, mhla_tensor *q, mhla_tensor *k, mhla_tensor *v);
 
-/* Recurrences with decay (MHLA_KIND_GLA, SIMPLE_GLA): the same with log-decays [B,T,H*K] or [B,T,H], which have gradients. NULL: those
- * of `call`, which are constants and live until backward. */
+/* Recurrences with decay (MHLA_KIND_GLA, SIMPLE_GLA, GATED_DELTA): the same with log-decays [B,T,H*K] or [B,T,H], which have gradients.
+ * NULL: those of `call`, which are constants and live until backward. beta [B,T,H] of GATED_DELTA, else NULL. */
 mhla_tensor *mhla_nn_recurrence(mhla_tape *t, const mhla_plan *plan, const mhla_call *call, mhla_tensor *q,
-                                mhla_tensor *k, mhla_tensor *v, mhla_tensor *decay);
+                                mhla_tensor *k, mhla_tensor *v, mhla_tensor *decay, mhla_tensor *beta);
 
 /* Looking on: `fn` is told of every attention from now on (fn NULL: nobody is) what goes into it and what it makes of that, alone
  * even where it is added to something: a look costs a second computation there. Not in a dry run. */

@@ -20,6 +20,10 @@ typedef struct mhla_panels {
     int base, extra; /* a panel has `base` vectors, the first `extra` ones one more */
 } mhla_panels;
 
+/* AVX-512: the CPU takes a vector of 512 bits in two steps, as Zen 4 does, so that half a vector costs half. dispatch.c
+ * finds out. */
+extern int mhla_half_vectors;
+
 static inline int mhla_panel_begin(const mhla_panels *p, int i) {
     return (i * p->base + (i < p->extra ? i : p->extra)) * p->unit;
 }
@@ -300,7 +304,20 @@ typedef struct mhla_taps {
     int64_t lddy;
     float *dw, *dbias; /* or NULL */
 } mhla_taps;
-enum { MHLA_WIDEST_TAPS = 8 };
+enum { MHLA_WIDEST_TAPS = 64 };
+
+/* A token of a linear recurrence, some columns of a head: S [K][lds] = decay S + k u^T and o = scale S^T q, with u = v or, in the
+ * delta rule, u = beta (v - (decay S)^T k). */
+typedef struct mhla_recur {
+    int K, cols;
+    float *S;
+    int64_t lds;
+    const float *q, *k, *decay; /* [K] */
+    const float *v;             /* [cols] */
+    int delta;
+    float beta, scale;
+    float *o; /* [cols] */
+} mhla_recur;
 
 /* p = decay p - step m / (sqrt(v) inverse_sqrt_bias2 + eps) with the moments of grad_scale * g */
 typedef struct mhla_adamw {
@@ -387,6 +404,7 @@ struct mhla_rng;
     X(narrow_rows, (uint16_t * dst, int64_t ld, const float *src, int64_t lds, int n, int cols))                           \
     /* rows of either type into panels of bfloat16 pairs of rows: dst panel [ceil(n/2)][width][2]; what is missing is 0 */ \
     X(zip_rows, (uint16_t * dst, const mhla_panels *p, const mhla_rows *src, int n))                                       \
+    X(recur, (const mhla_recur *p))                                                                                        \
     /* element-wise, in place is allowed */                                                                                \
     X(vexp, (float *y, const float *x, int64_t n))
 

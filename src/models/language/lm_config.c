@@ -12,7 +12,7 @@
 
 /* ---- Keys of the decoder ---- */
 
-#define PRESETS "lm_micro|lm_nano|lm_340m"
+#define PRESETS "lm_micro|lm_nano|lm_340m|lm_480m"
 
 #define F(name, type, kind, member, least, most, choices, help)                                                        \
     {                                                                                                                  \
@@ -133,16 +133,25 @@ const mhla_recipe_row *mhla_lm_rows(void) {
 /* ---- Presets ---- */
 
 static const mhla_lm_size sizes[] = {
-    {"lm_micro", 512, 64, 2, 2, 4, 16, 16, 0, 0},
-    {"lm_nano", 8192, 384, 6, 4, 6, 32, 32, 0, 0},
-    {"lm_340m", 32000, 1024, 24, 4, 16, 64, 32, 1, 2}, /* the released one */
+    {"lm_micro", 512, 64, 2, 2, 4, 16, 16, 0, 0, NULL, 0},
+    {"lm_nano", 8192, 384, 6, 4, 6, 32, 32, 0, 0, NULL, 0},
+    {"lm_340m", 32000, 1024, 24, 4, 16, 64, 32, 1, 2, NULL, 0}, /* the released one */
+    /* flash-linear-attention's gated_deltanet_340M, which is larger than its name says */
+    {"lm_480m", 32000, 1024, 24, 4, 16, 64, 32, 1, 2, "gated_deltanet", 256},
 };
 enum { SIZES = sizeof sizes / sizeof *sizes };
 
 static mhla_status find_size(const mhla_lm_size **size, const char *model) {
     for (int i = 0; i < SIZES; i++)
         if (strcmp(model, (*size = &sizes[i])->name) == 0) return MHLA_OK;
-    return mhla_fail(MHLA_EINVAL, "\"%.40s\" is no language model: there are lm_micro, lm_nano, lm_340m", model);
+    return mhla_fail(MHLA_EINVAL, "\"%.40s\" is no language model: there are lm_micro, lm_nano, lm_340m, lm_480m",
+                     model);
+}
+
+/* A preset of one mixer has no sizes for others. */
+static mhla_status check_attention(const mhla_lm_size *size, const mhla_mixer *m) {
+    if (size->attention == NULL || strcmp(size->attention, m->name) == 0) return MHLA_OK;
+    return mhla_fail(MHLA_EINVAL, "attention is %s: %s is a preset of %s", m->name, size->name, size->attention);
 }
 
 static void take_size(mhla_lm_config *c, const mhla_lm_size *size) {
@@ -202,6 +211,7 @@ mhla_status mhla_lm_preset(mhla_lm_config *c, const char *model, const char *mix
     take_size(c, size);
     for (int i = 0; (m = mhla_mixer_at(i)) != NULL && strcmp(m->name, mixer) != 0; i++) c->attention = i + 1;
     if (m == NULL) return mhla_fail(MHLA_EINVAL, "there is no attention \"%.40s\"", mixer);
+    MHLA_TRY(check_attention(size, m));
     if (m->decoder) m->decoder(c, size);
     return mhla_lm_add_group(c, m, size) ? mhla_lm_settle(c) : MHLA_EINVAL;
 }
@@ -214,8 +224,12 @@ mhla_status mhla_lm_from_recipe(mhla_lm_config *c, const mhla_recipe *given, con
     const mhla_mixer *m;
     *c = (mhla_lm_config){.model = "lm_nano"};
     MHLA_TRY(mhla_settings_take(c, &mhla_lm_table, 0, MHLA_LM_CHOOSE, given, prefix));
-    const int attention = c->attention;
+    int attention = c->attention;
     MHLA_TRY(find_size(&size, c->model));
+    snprintf(key, sizeof key, "%sattention", prefix);
+    if (size->attention && !mhla_recipe_has(given, key))
+        for (attention = 0; strcmp(mhla_mixer_at(attention)->name, size->attention) != 0;) attention++;
+    MHLA_TRY(check_attention(size, mhla_mixer_at(attention)));
     take_size(c, size);
     c->attention = attention;
     if (mhla_mixer_at(attention)->decoder) mhla_mixer_at(attention)->decoder(c, size);

@@ -127,30 +127,38 @@ static mhla_scan_scratch *carve_forward(mhla_carver *c, const mhla_scan_run *run
     return z;
 }
 
-size_t mhla_scan_workspace(const mhla_scan_run *run) {
+static size_t forward_bytes(const mhla_scan_run *run) {
     mhla_carver c = {0};
     carve_forward(&c, run);
     return c.used;
 }
 
-void mhla_scan_run_forward(const mhla_scan_run *run) {
+static mhla_status forward(mhla_scan_run *run, void *ws) {
+    void *own;
+    MHLA_TRY(take_workspace(&run->ws, &own, ws, forward_bytes(run)));
     mhla_carver c = {.base = run->ws};
     forward_job job = {run, carve_forward(&c, run)};
     mhla_parallel(run->call.context, mhla_scan_sequences(&run->call) * run->slabs, forward_task, &job);
+    mhla_free(own);
+    return MHLA_OK;
 }
 
 size_t mhla_scan_forward_workspace(const mhla_scan_call *call) {
     mhla_scan_run run;
-    return mhla_scan_check(&run, call) == MHLA_OK ? mhla_scan_workspace(&run) : 0;
+    return mhla_scan_check(&run, call) == MHLA_OK ? forward_bytes(&run) : 0;
 }
 
 mhla_status mhla_scan_forward(const mhla_scan_call *call, float *y, const float *u, const float *delta, const float *A,
                               const float *B, const float *C, void *ws) {
     mhla_scan_run run;
     MHLA_TRY(mhla_scan_check_forward(&run, call, y, u, delta, A, B, C));
-    void *own;
-    MHLA_TRY(take_workspace(&run.ws, &own, ws, mhla_scan_workspace(&run)));
-    mhla_scan_run_forward(&run);
-    mhla_free(own);
-    return MHLA_OK;
+    return forward(&run, ws);
+}
+
+mhla_status mhla_scan_continue(const mhla_scan_call *call, float *const *states, float *y, const float *u,
+                               const float *delta, const float *A, const float *B, const float *C, void *ws) {
+    mhla_scan_run run;
+    MHLA_TRY(mhla_scan_check_forward(&run, call, y, u, delta, A, B, C));
+    run.states = states;
+    return forward(&run, ws);
 }

@@ -77,7 +77,7 @@ mhla_status mhla_scan_forward_reference(const mhla_scan_call *call, float *y, co
     mhla_scan_run run;
     MHLA_TRY(mhla_scan_check_forward(&run, call, y, u, delta, A, B, C));
     const mhla_scan_call *c = &run.call;
-    memory m;
+    memory m = {0};
     MHLA_TRY(allocate(&m, &run));
     for (int64_t s = 0; s < mhla_scan_sequences(c); s++)
         for (int64_t i = 0; i < c->channels; i++) {
@@ -161,7 +161,7 @@ mhla_status mhla_scan_backward_reference(const mhla_scan_call *call, const mhla_
     MHLA_TRY(mhla_scan_check_backward(&run, call, grads, dy, u, delta, A, B, C));
     const mhla_scan_call *c = &run.call;
     const int64_t I = c->channels, N = run.N, rows = c->batch * c->tokens * run.G * N;
-    memory m;
+    memory m = {0};
     MHLA_TRY(allocate(&m, &run));
     double *all = mhla_alloc_zero(sizeof(double) * (size_t)(I * N + 2 * I + 2 * rows));
     if (all == NULL) {

@@ -68,7 +68,8 @@ mhla_status mhla_scan_check_backward(mhla_scan_run *run, const mhla_scan_call *c
                                      const float *dy, const float *u, const float *delta, const float *A,
                                      const float *B, const float *C);
 
-size_t mhla_scan_workspace(const mhla_scan_run *run);
-void mhla_scan_run_forward(const mhla_scan_run *run);
+/* mhla_scan_forward of sequences that go on: states[s] is the state of sequence s, [I,N], before and after. */
+mhla_status mhla_scan_continue(const mhla_scan_call *call, float *const *states, float *y, const float *u,
+                               const float *delta, const float *A, const float *B, const float *C, void *ws);
 
 #endif

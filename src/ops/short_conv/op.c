@@ -76,10 +76,13 @@ static void list_rows(const mhla_short_conv_run *run, scratch *z, const piece *p
     const int W = run->W;
     const int64_t begin = mhla_short_conv_begin(&run->call, p->s);
     const float *cache = p->a - (W - 1) < begin ? mhla_short_conv_before(run, p->s) : NULL;
+    const float *past = run->pasts ? run->pasts[p->s] : NULL;
     for (int64_t i = 0; i < n + W - 1; i++) {
         const int64_t r = p->a - (W - 1) + i;
         if (r >= begin) {
             list[i] = run->x + mhla_row_offset(&run->call, &run->call.x, r) + p->c;
+        } else if (past) {
+            list[i] = past + (W - 1 + r - begin) * run->D + p->c;
         } else if (cache == NULL) {
             list[i] = z->zeros;
         } else {
@@ -129,7 +132,7 @@ static void cache_task(void *arg, int64_t s, int worker) {
     const int W = run->W;
     const int64_t begin = mhla_short_conv_begin(c, s), T = mhla_short_conv_end(c, s) - begin;
     const float *before = mhla_short_conv_before(run, s);
-    float *after = run->caches ? run->caches[s] : c->final_cache + s * run->D * W;
+    float *after = c->final_cache + s * run->D * W;
     for (int j = 0; j < W; j++) {
         const int64_t t = T - W + j;
         const float *x = t >= 0 ? run->x + mhla_row_offset(c, &c->x, begin + t) : NULL;
@@ -137,34 +140,61 @@ static void cache_task(void *arg, int64_t s, int worker) {
     }
 }
 
-size_t mhla_short_conv_workspace(const mhla_short_conv_run *run) {
+/* The same of a stream, whose W - 1 inputs are rows. */
+static void past_task(void *arg, int64_t s, int worker) {
+    (void)worker;
+    const mhla_short_conv_run *run = ((const job *)arg)->run;
+    const mhla_short_conv_call *c = &run->call;
+    const int64_t begin = mhla_short_conv_begin(c, s), T = mhla_short_conv_end(c, s) - begin, n = run->W - 1;
+    const size_t row = sizeof(float) * (size_t)run->D;
+    for (int64_t j = 0; j < n; j++) {
+        const int64_t t = T - n + j;
+        if (t >= 0)
+            memcpy(run->pasts[s] + j * run->D, run->x + mhla_row_offset(c, &c->x, begin + t), row);
+        else
+            memmove(run->pasts[s] + j * run->D, run->pasts[s] + (T + j) * run->D, row);
+    }
+}
+
+static size_t forward_bytes(const mhla_short_conv_run *run) {
     mhla_carver c = {0};
     carve_job(&c, run, 0);
     return c.used;
 }
 
-void mhla_short_conv_run_forward(const mhla_short_conv_run *run) {
+static mhla_status forward(mhla_short_conv_run *run, void *ws) {
+    void *own;
+    MHLA_TRY(take_workspace(&run->ws, &own, ws, forward_bytes(run)));
     mhla_carver c = {.base = run->ws};
     job j = carve_job(&c, run, 0);
+    const int64_t sequences = mhla_short_conv_sequences(&run->call);
     mhla_parallel(run->call.context, j.blocks * j.stretches, forward_task, &j);
-    if (run->call.final_cache || run->caches)
-        mhla_parallel(run->call.context, mhla_short_conv_sequences(&run->call), cache_task, &j);
+    if (run->pasts)
+        mhla_parallel(run->call.context, sequences, past_task, &j);
+    else if (run->call.final_cache)
+        mhla_parallel(run->call.context, sequences, cache_task, &j);
+    mhla_free(own);
+    return MHLA_OK;
 }
 
 size_t mhla_short_conv_forward_workspace(const mhla_short_conv_call *call) {
     mhla_short_conv_run run;
-    return mhla_short_conv_check(&run, call) == MHLA_OK ? mhla_short_conv_workspace(&run) : 0;
+    return mhla_short_conv_check(&run, call) == MHLA_OK ? forward_bytes(&run) : 0;
 }
 
 mhla_status mhla_short_conv_forward(const mhla_short_conv_call *call, float *y, const float *x, const float *w,
                                     void *ws) {
     mhla_short_conv_run run;
     MHLA_TRY(mhla_short_conv_check_forward(&run, call, y, x, w));
-    void *own;
-    MHLA_TRY(take_workspace(&run.ws, &own, ws, mhla_short_conv_workspace(&run)));
-    mhla_short_conv_run_forward(&run);
-    mhla_free(own);
-    return MHLA_OK;
+    return forward(&run, ws);
+}
+
+mhla_status mhla_short_conv_continue(const mhla_short_conv_call *call, float *const *pasts, float *y, const float *x,
+                                     const float *w, void *ws) {
+    mhla_short_conv_run run;
+    MHLA_TRY(mhla_short_conv_check_forward(&run, call, y, x, w));
+    run.pasts = pasts;
+    return forward(&run, ws);
 }
 
 /* ---- Backward ----

@@ -10,7 +10,8 @@ typedef struct mhla_short_conv_run {
     mhla_short_conv_grads grads;
     const float *x, *w, *dy;
     float *y;
-    float *const *caches; /* streaming: [sequences] caches [D,W], before and after, instead of those of the call */
+    float *const
+        *pasts; /* streaming: [sequences] the last inputs [W-1,D], before and after, instead of caches of the call */
     const mhla_kernels *kernels;
     int threads, W;
     int64_t D, rows; /* channels; B*T */
@@ -32,7 +33,6 @@ int64_t mhla_short_conv_sequence(const mhla_short_conv_call *c, int64_t row);
 
 /* The cache of a sequence before the call, [D,W]; NULL = zeros. */
 static inline const float *mhla_short_conv_before(const mhla_short_conv_run *run, int64_t s) {
-    if (run->caches) return run->caches[s];
     return run->call.initial_cache ? run->call.initial_cache + s * run->D * run->W : NULL;
 }
 
@@ -48,7 +48,8 @@ mhla_status mhla_short_conv_check_backward(mhla_short_conv_run *run, const mhla_
                                            const mhla_short_conv_grads *grads, const float *dy, const float *x,
                                            const float *w);
 
-size_t mhla_short_conv_workspace(const mhla_short_conv_run *run);
-void mhla_short_conv_run_forward(const mhla_short_conv_run *run);
+/* mhla_short_conv_forward of sequences that go on: pasts[s] are the last W-1 inputs of sequence s, [W-1,D], the newest last. */
+mhla_status mhla_short_conv_continue(const mhla_short_conv_call *call, float *const *pasts, float *y, const float *x,
+                                     const float *w, void *ws);
 
 #endif

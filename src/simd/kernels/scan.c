@@ -1,7 +1,11 @@
 /* A tile of a selective scan: channels in lanes, states in registers a few at a time, tokens one after the other. */
 #include "simd/kernels/activations.h"
 
-enum { TILE = MHLA_SCAN_TILE, STATES = REGISTERS == 32 ? 4 : 2 }; /* STATES: states that are walked at once */
+enum {
+    TILE = MHLA_SCAN_TILE,
+    STATES = REGISTERS == 32 ? 4 : 2,
+    AHEAD = 32
+}; /* STATES: states that are walked at once; AHEAD: tokens of a chunk */
 
 #define LOG2_E 1.44269504088896341f
 
@@ -34,6 +38,11 @@ INLINE vf softplus(vf x) {
 }
 INLINE vf logistic(vf x) { return 1.0f / (1.0f + vexp2_flush(-LOG2_E * x)); }
 
+/* The tile's line of row t of x comes near. There need be no such row: fetching ahead never faults. */
+INLINE void fetch(const float *x, int64_t ld, int t) {
+    if (x) __builtin_prefetch((const void *)((uintptr_t)x + (uintptr_t)(4 * t * ld)));
+}
+
 /* ---- Forward ---- */
 
 /* `count` states from state k on: h = exp(d A) h + x B, sum += h C */
@@ -49,6 +58,11 @@ INLINE void walk_states(const mhla_scan *p, int j, int k, const int count, const
         const int64_t at = ((int64_t)t * p->N + k) * TILE + j;
         const vf d = vload(p->step + t * TILE + j), x = vload(p->x + t * TILE + j);
         vf sum = vload(p->sum + t * TILE + j);
+        if (k == 0 && !keep) {
+            fetch(p->u, p->ldu, t + AHEAD);
+            fetch(p->delta, p->lddelta, t + AHEAD);
+            fetch(p->z, p->ldz, t + AHEAD);
+        }
 #pragma GCC unroll 4
         for (int i = 0; i < count; i++) {
             const vf e = vexp2_flush(d * A[i]);
@@ -130,6 +144,12 @@ INLINE void walk_back(const mhla_scan *p, int j, int k, const int count) {
         const int64_t at = ((int64_t)t * p->N + k) * TILE + j;
         const vf d = vload(p->step + t * TILE + j), x = vload(p->x + t * TILE + j), s = vload(p->dsum + t * TILE + j);
         vf dx = vload(p->dx + t * TILE + j), dd = vload(p->dstep + t * TILE + j);
+        if (k == 0) {
+            fetch(p->u, p->ldu, t - AHEAD);
+            fetch(p->delta, p->lddelta, t - AHEAD);
+            fetch(p->z, p->ldz, t - AHEAD);
+            fetch(p->dy, p->ldy, t - AHEAD);
+        }
 #pragma GCC unroll 4
         for (int i = 0; i < count; i++) {
             const int64_t a = at + i * TILE;

@@ -34,28 +34,30 @@ void KERNEL(taps)(const mhla_taps *p) {
         taps_body(p, p->W, p->activation);
 }
 
-INLINE void taps_weight_body(const mhla_taps *given, const int W) {
+enum { AT_ONCE = 4 }; /* taps whose sums stay in registers */
+
+/* Taps first .. first+count-1, and the bias with the first of all. */
+INLINE void taps_weight_body(const mhla_taps *given, const int first, const int count) {
     const mhla_taps p = *given;
     for (int64_t c = 0; c < p.cols; c += LANES) {
         const int n = p.cols - c < LANES ? (int)(p.cols - c) : LANES;
-        vf dw[MHLA_WIDEST_TAPS], db = part_load(p.dbias + c, n);
+        vf dw[AT_ONCE], db = vset(0.0f);
 #pragma GCC unroll 4
-        for (int j = 0; j < W; j++) dw[j] = part_load(p.dw + j * p.ld + c, n);
+        for (int j = 0; j < count; j++) dw[j] = part_load(p.dw + (first + j) * p.ld + c, n);
         for (int t = 0; t < p.n; t++) {
             const vf d = part_load(p.y + t * p.ldy + c, n);
             db += d;
 #pragma GCC unroll 4
-            for (int j = 0; j < W; j++) dw[j] += d * part_load(p.rows[t + j] + c, n);
+            for (int j = 0; j < count; j++) dw[j] += d * part_load(p.rows[t + first + j] + c, n);
         }
 #pragma GCC unroll 4
-        for (int j = 0; j < W; j++) part_store(p.dw + j * p.ld + c, dw[j], n);
-        part_store(p.dbias + c, db, n);
+        for (int j = 0; j < count; j++) part_store(p.dw + (first + j) * p.ld + c, dw[j], n);
+        if (first == 0) part_store(p.dbias + c, part_load(p.dbias + c, n) + db, n);
     }
 }
 
 void KERNEL(taps_weight)(const mhla_taps *p) {
-    if (p->W == 4)
-        taps_weight_body(p, 4);
-    else
-        taps_weight_body(p, p->W);
+    int j = 0;
+    for (; j + AT_ONCE <= p->W; j += AT_ONCE) taps_weight_body(p, j, AT_ONCE);
+    for (; j < p->W; j++) taps_weight_body(p, j, 1);
 }

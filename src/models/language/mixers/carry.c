@@ -5,11 +5,8 @@
 #include <string.h>
 
 #include "core/memory.h"
-#include "core/parallel.h"
 #include "core/status.h"
 #include "nn/op.h"
-
-enum { FEW = 16 }; /* tokens of a sequence, at most, where sequences are shared out among threads */
 
 /* ---- Memory ---- */
 
@@ -21,23 +18,26 @@ mhla_status mhla_carry_policy(void **to, void *shared, const mhla_terms *terms, 
 void mhla_carry_policy_free(void *of) { (void)of; }
 
 static size_t bytes_of(const mhla_carry *m) { return sizeof(float) * (size_t)m->numbers; }
+static size_t stream_bytes(const mhla_carry *m) {
+    return m->stream ? mhla_saved_size(mhla_state_save_size(m->stream)) : 0;
+}
 
 void mhla_carry_forget(void *of) {
     mhla_carry *m = of;
+    if (m) mhla_state_free(m->stream);
     if (m) mhla_free(m->state);
     mhla_free(m);
 }
 
-mhla_status mhla_carry_remember(void **to, void *layer, const void *policy) {
-    const mhla_carry_size *size = layer;
+/* Without a stream. */
+static mhla_status make(mhla_carry **to, const mhla_carry_size *size) {
     mhla_carry *m = mhla_alloc_zero(sizeof *m);
-    (void)policy;
     if (m == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for a sequence");
     m->size = size;
     m->numbers = size->state;
     for (int i = 0; i < MHLA_CARRY_CONVS; i++)
         m->numbers += m->past[i].floats = size->width > 1 ? (size->width - 1) * size->convs[i] : 0;
-    m->state = mhla_alloc_zero(bytes_of(m));
+    m->state = mhla_alloc_zero(bytes_of(m) + 1);
     if (m->state == NULL) {
         mhla_carry_forget(m);
         return mhla_fail(MHLA_ENOMEM, "no memory for a sequence");
@@ -49,6 +49,21 @@ mhla_status mhla_carry_remember(void **to, void *layer, const void *policy) {
     return MHLA_OK;
 }
 
+mhla_status mhla_carry_remember(void **to, void *layer, const void *policy) {
+    const mhla_carry_size *size = layer;
+    mhla_carry *m;
+    (void)policy;
+    MHLA_TRY(make(&m, size));
+    const mhla_status status = size->plan ? mhla_state_create(&m->stream, size->plan, NULL) : MHLA_OK;
+    if (status != MHLA_OK) {
+        mhla_carry_forget(m);
+        return status;
+    }
+    *to = m;
+    return MHLA_OK;
+}
+
+/* The numbers after so many tokens; NULL: zeros. */
 static void set(mhla_carry *m, const void *bytes, int64_t tokens) {
     if (bytes)
         memcpy(m->state, bytes, bytes_of(m));
@@ -60,14 +75,23 @@ static void set(mhla_carry *m, const void *bytes, int64_t tokens) {
 
 mhla_status mhla_carry_fork(void **to, const void *of) {
     const mhla_carry *m = of;
-    MHLA_TRY(mhla_carry_remember(to, (void *)(uintptr_t)m->size, NULL));
-    mhla_carry *copy = *to;
+    mhla_carry *copy;
+    MHLA_TRY(make(&copy, m->size));
+    const mhla_status status = m->stream ? mhla_state_fork(&copy->stream, m->stream) : MHLA_OK;
+    if (status != MHLA_OK) {
+        mhla_carry_forget(copy);
+        return status;
+    }
     set(copy, m->state, m->at);
     for (int i = 0; i < MHLA_CARRY_CONVS; i++) copy->past[i].at = m->past[i].at;
+    *to = copy;
     return MHLA_OK;
 }
 
-size_t mhla_carry_memory_bytes(const void *of) { return sizeof(mhla_carry) + bytes_of(of); }
+size_t mhla_carry_memory_bytes(const void *of) {
+    const mhla_carry *m = of;
+    return sizeof *m + bytes_of(m) + (m->stream ? mhla_state_bytes(m->stream) : 0);
+}
 
 /* The place where state and convolutions are; -1: they differ, because a pass failed between them. */
 static int64_t place_of(const mhla_carry *m) {
@@ -81,25 +105,59 @@ int64_t mhla_carry_nearest(const void *of, int64_t tokens, int64_t mark) {
     return at >= 0 && at <= tokens ? at : mark;
 }
 
-mhla_status mhla_carry_back(void *of, int64_t place, const unsigned char *mark) {
-    if (place_of(of) != place) set(of, place > 0 ? mark : NULL, place);
+/* ---- Bytes: those of the stream, if there is one, then the numbers ---- */
+
+size_t mhla_carry_bytes(const void *of) { return stream_bytes(of) + mhla_saved_size(bytes_of(of)); }
+
+void mhla_carry_mark(const void *of, unsigned char *to) {
+    const mhla_carry *m = of;
+    if (m->stream) mhla_state_save(m->stream, to, stream_bytes(m));
+    memcpy(to + stream_bytes(m), m->state, bytes_of(m));
+}
+
+/* NULL: to the beginning. */
+static mhla_status load_stream(mhla_carry *m, const unsigned char *bytes) {
+    mhla_state *other;
+    if (m->stream == NULL) return MHLA_OK;
+    if (bytes == NULL) return mhla_state_rollback(m->stream, 0, m->size->plan, NULL);
+    MHLA_TRY(mhla_state_load(&other, bytes, mhla_state_save_size(m->stream), m->size->plan, NULL));
+    mhla_state_free(m->stream);
+    m->stream = other;
     return MHLA_OK;
 }
 
-size_t mhla_carry_bytes(const void *of) { return mhla_saved_size(bytes_of(of)); }
-
-void mhla_carry_mark(const void *of, unsigned char *to) { memcpy(to, ((const mhla_carry *)of)->state, bytes_of(of)); }
+mhla_status mhla_carry_back(void *of, int64_t place, const unsigned char *mark) {
+    mhla_carry *m = of;
+    if (place_of(m) == place) return MHLA_OK;
+    if (place == 0) mark = NULL;
+    MHLA_TRY(load_stream(m, mark));
+    set(m, mark ? mark + stream_bytes(m) : NULL, place);
+    return MHLA_OK;
+}
 
 mhla_status mhla_carry_save(const void *of, mhla_sink *sink) {
-    mhla_sink_put(sink, ((const mhla_carry *)of)->state, bytes_of(of));
-    return MHLA_OK;
+    const mhla_carry *m = of;
+    const size_t size = m->stream ? mhla_state_save_size(m->stream) : 0;
+    void *bytes = size ? mhla_alloc(size) : NULL;
+    if (size && bytes == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for %zu bytes of a layer", size);
+    const mhla_status status = size ? mhla_state_save(m->stream, bytes, size) : MHLA_OK;
+    if (status == MHLA_OK && size) mhla_sink_put(sink, bytes, size);
+    mhla_free(bytes);
+    if (status == MHLA_OK) mhla_sink_put(sink, m->state, bytes_of(m));
+    return status;
 }
 
 mhla_status mhla_carry_load(void *of, mhla_saved *in, int64_t tokens) {
-    const size_t size = bytes_of(of);
-    const unsigned char *bytes = mhla_saved_take(in, size);
-    if (bytes == NULL) return mhla_fail(MHLA_EDATA, "fewer than the %zu bytes of its state", size);
-    set(of, bytes, tokens);
+    mhla_carry *m = of;
+    const size_t size = m->stream ? mhla_state_save_size(m->stream) : 0;
+    const unsigned char *stream = mhla_saved_take(in, size), *bytes = stream ? mhla_saved_take(in, bytes_of(m)) : NULL;
+    if (bytes == NULL) return mhla_fail(MHLA_EDATA, "fewer than the %zu bytes of its state", mhla_carry_bytes(m));
+    const mhla_status status = size ? load_stream(m, stream) : MHLA_OK;
+    if (status != MHLA_OK) return status == MHLA_ENOMEM ? status : mhla_fail(MHLA_EDATA, "%s", mhla_message());
+    if (m->stream && mhla_state_tokens(m->stream) != tokens)
+        return mhla_fail(MHLA_EDATA, "it has read %lld tokens: expected %lld", (long long)mhla_state_tokens(m->stream),
+                         (long long)tokens);
+    set(m, bytes, tokens);
     return MHLA_OK;
 }
 
@@ -115,102 +173,55 @@ mhla_tensor *mhla_carry_convolve(mhla_tape *t, const mhla_carry_size *size, cons
 
 /* ---- Recurrences ---- */
 
-typedef struct recurrence {
-    const mhla_carry_size *size;
-    const mhla_pass *pass;
-    const mhla_carry_plan *plan;
-    const mhla_context *context;
-    const mhla_tensor *q, *k, *v, *decay;
-    const float *fixed;
-    mhla_tensor *o;
-    float *states; /* what comes after, of each segment or of the one at hand */
-    char *ws;
-    size_t ws_bytes;    /* of a segment; 0: one for all */
-    mhla_status *wrong; /* [segments] */
-} recurrence;
+static mhla_strides heads_of(const mhla_tensor *x, int64_t dim) { return (mhla_strides){x->rows * x->ld, x->ld, dim}; }
 
-static mhla_strides heads_of(const mhla_tensor *x, int64_t n, int64_t dim) {
-    return (mhla_strides){n * x->ld, x->ld, dim};
-}
-
-static mhla_call call_of(const recurrence *x, const mhla_segment *g) {
-    const mhla_plan_desc *d = &x->plan->desc;
+/* One step of all sequences. */
+static mhla_tensor *recur_memory(mhla_tape *t, const mhla_carry_size *size, const mhla_pass *pass,
+                                 const mhla_plan_desc *d, const mhla_carried *in) {
+    int64_t cu[MHLA_PASS + 1];
+    mhla_state *states[MHLA_PASS];
+    mhla_tensor *o = mhla_tape_tensor(t, MHLA_SHAPE(1, pass->rows, (int64_t)d->heads * d->value_dim));
+    if (o == NULL) return NULL;
+    mhla_pass_sequences(pass, cu);
+    for (int i = 0; i < pass->n; i++) states[i] = ((const mhla_carry *)pass->segments[i].memory[size->index])->stream;
     mhla_call call = {.size = sizeof call,
-                      .context = x->context,
+                      .context = t->context,
                       .batch = 1,
-                      .tokens = g->n,
-                      .q = heads_of(x->q, g->n, d->key_dim),
-                      .k = heads_of(x->k, g->n, d->key_dim),
-                      .v = heads_of(x->v, g->n, d->value_dim),
-                      .o = heads_of(x->o, g->n, d->value_dim),
-                      .decay = x->fixed,
-                      .decay_strides = {0, 0, 1}};
-    if (x->decay) {
-        call.decay = x->decay->data + g->row * x->decay->ld;
-        call.decay_strides = heads_of(x->decay, g->n, x->decay->cols / d->heads);
+                      .tokens = pass->rows,
+                      .q = heads_of(in->q, d->key_dim),
+                      .k = heads_of(in->k, d->key_dim),
+                      .v = heads_of(in->v, d->value_dim),
+                      .o = heads_of(o, d->value_dim),
+                      .decay = in->fixed,
+                      .decay_strides = {0, 0, 1},
+                      .cu_seqlens = cu,
+                      .sequences = pass->n};
+    if (in->decay) {
+        call.decay = in->decay->data;
+        call.decay_strides = heads_of(in->decay, in->decay->cols / d->heads);
     }
-    return call;
-}
-
-static void recur_task(void *arg, int64_t i, int worker) {
-    const recurrence *x = arg;
-    (void)worker;
-    const mhla_segment *g = &x->pass->segments[i];
-    mhla_carry *m = g->memory[x->size->index];
-    const int64_t at = x->ws_bytes ? i : 0;
-    mhla_call call = call_of(x, g);
-    call.initial_state = m->state;
-    call.final_state = x->states + at * x->size->state;
-    x->wrong[i] = mhla_forward(x->plan->plan, &call, x->o->data + g->row * x->o->ld, x->q->data + g->row * x->q->ld,
-                               x->k->data + g->row * x->k->ld, x->v->data + g->row * x->v->ld, NULL,
-                               x->ws + x->ws_bytes * (size_t)at);
-    if (x->wrong[i] != MHLA_OK) return;
-    memcpy(m->state, call.final_state, sizeof *m->state * (size_t)x->size->state);
-    m->at += g->n;
-}
-
-static mhla_tensor *recur_memory(mhla_tape *t, recurrence *x) {
-    const mhla_pass *pass = x->pass;
-    mhla_status wrong[MHLA_PASS] = {MHLA_OK};
-    size_t most = 0;
-    int side = pass->n > 1; /* sequences side by side, or one after the other, each by all threads */
-    for (int i = 0; i < pass->n; i++) side &= pass->segments[i].n <= FEW;
-    x->context = side ? pass->alone : t->context;
+    if (in->beta) {
+        call.beta = in->beta->data;
+        call.beta_strides = heads_of(in->beta, 1);
+    }
+    const mhla_status status =
+        mhla_step(size->plan, &call, states, pass->n, o->data, in->q->data, in->k->data, in->v->data, NULL);
+    if (status != MHLA_OK) return mhla_tape_fail(t, status, "layer %d: %s", size->index, mhla_message());
     for (int i = 0; i < pass->n; i++) {
-        const mhla_call call = call_of(x, &pass->segments[i]);
-        const size_t bytes = mhla_forward_workspace(x->plan->plan, &call);
-        if (bytes == 0) return mhla_tape_fail(t, MHLA_EINVAL, "layer %d: %s", x->size->index, mhla_message());
-        if (bytes > most) most = (bytes + MHLA_ALIGN - 1) / MHLA_ALIGN * MHLA_ALIGN;
+        mhla_carry *m = pass->segments[i].memory[size->index];
+        m->at = mhla_state_tokens(m->stream);
     }
-    const int64_t copies = side ? pass->n : 1;
-    x->wrong = wrong;
-    x->ws_bytes = side ? most : 0;
-    x->states = mhla_tape_floats(t, copies * x->size->state);
-    x->ws = mhla_tape_scratch(t, most * (size_t)copies);
-    if (t->status != MHLA_OK) return NULL;
-    if (side)
-        mhla_parallel(t->context, pass->n, recur_task, x);
-    else
-        for (int i = 0; i < pass->n; i++) recur_task(x, i, 0);
-    for (int i = 0; i < pass->n; i++)
-        if (wrong[i] != MHLA_OK) return mhla_tape_fail(t, wrong[i], "layer %d: %s", x->size->index, mhla_message());
-    return x->o;
+    return o;
 }
 
 mhla_tensor *mhla_carry_recur(mhla_tape *t, const mhla_carry_size *size, const mhla_mixer_run *run,
-                              const mhla_carry_plan *plan, mhla_tensor *q, mhla_tensor *k, mhla_tensor *v,
-                              mhla_tensor *decay, const float *fixed) {
-    if (q == NULL || k == NULL || v == NULL || (decay == NULL && fixed == NULL)) return NULL;
-    if (run->pass == NULL) {
-        const mhla_call call = {.size = sizeof call,
-                                .cu_seqlens = run->cu_seqlens,
-                                .sequences = run->sequences,
-                                .decay = fixed,
-                                .decay_strides = {0, 0, 1}};
-        return mhla_nn_recurrence(t, plan->plan, &call, q, k, v, decay);
-    }
-    recurrence x = {
-        .size = size, .pass = run->pass, .plan = plan, .q = q, .k = k, .v = v, .decay = decay, .fixed = fixed};
-    x.o = mhla_tape_tensor(t, MHLA_SHAPE(1, run->pass->rows, (int64_t)plan->desc.heads * plan->desc.value_dim));
-    return x.o ? recur_memory(t, &x) : NULL;
+                              const mhla_carry_plan *plan, mhla_carried in) {
+    if (in.q == NULL || in.k == NULL || in.v == NULL || (in.decay == NULL && in.fixed == NULL)) return NULL;
+    if (run->pass) return recur_memory(t, size, run->pass, &plan->desc, &in);
+    const mhla_call call = {.size = sizeof call,
+                            .cu_seqlens = run->cu_seqlens,
+                            .sequences = run->sequences,
+                            .decay = in.fixed,
+                            .decay_strides = {0, 0, 1}};
+    return mhla_nn_recurrence(t, plan->plan, &call, in.q, in.k, in.v, in.decay, in.beta);
 }

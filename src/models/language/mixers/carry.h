@@ -1,5 +1,6 @@
-/* What a recurrent layer remembers of a sequence, however long: a state, and the last inputs of its convolutions. All of it is numbers, so
- * that forking, marking, going back, saving and loading are copies. The layer of a mixer that uses it begins with a mhla_carry_size. */
+/* What a recurrent layer remembers of a sequence, however long: a state, and the last inputs of its convolutions. The state is an operator's
+ * own (mhla_state), or plain numbers. All of it has one size, so that forking, marking, going back, saving and loading are copies. The
+ * layer of a mixer that uses it begins with a mhla_carry_size. */
 #ifndef MHLA_MODELS_CARRY_H
 #define MHLA_MODELS_CARRY_H
 
@@ -9,7 +10,8 @@ enum { MHLA_CARRY_CONVS = 3 };
 
 typedef struct mhla_carry_size {
     int index;                       /* of the layer */
-    int64_t state;                   /* numbers of the state */
+    const mhla_plan *plan;           /* whose state it is; NULL: numbers */
+    int64_t state;                   /* how many */
     int64_t width;                   /* of the convolutions; 0: none */
     int64_t convs[MHLA_CARRY_CONVS]; /* their channels; 0: none */
 } mhla_carry_size;
@@ -17,6 +19,7 @@ typedef struct mhla_carry_size {
 /* The memory of such a layer. */
 typedef struct mhla_carry {
     const mhla_carry_size *size;
+    mhla_state *stream;               /* of size->plan, or NULL */
     int64_t at;                       /* tokens that the state has seen */
     float *state;                     /* [size->state] */
     mhla_past past[MHLA_CARRY_CONVS]; /* whose rows are behind the state */
@@ -33,11 +36,15 @@ typedef struct mhla_carry_plan {
     mhla_plan *plan;
 } mhla_carry_plan;
 
-/* A recurrence with decay (mhla_nn_recurrence): of whole texts, or with the memories of a pass, each of which has the state [H,K,V].
+/* A recurrence with decay (mhla_nn_recurrence): of whole texts, or with the memories of a pass.
  * `fixed`: decays [H] that are the same for all tokens, where `decay` is NULL. */
+typedef struct mhla_carried {
+    mhla_tensor *q, *k, *v, *decay;
+    mhla_tensor *beta; /* MHLA_KIND_GATED_DELTA, else NULL */
+    const float *fixed;
+} mhla_carried;
 mhla_tensor *mhla_carry_recur(mhla_tape *t, const mhla_carry_size *size, const mhla_mixer_run *run,
-                              const mhla_carry_plan *plan, mhla_tensor *q, mhla_tensor *k, mhla_tensor *v,
-                              mhla_tensor *decay, const float *fixed);
+                              const mhla_carry_plan *plan, mhla_carried in);
 
 /* Rows of a mhla_mixer. Any number of tokens is the same to it: it has no policy. */
 mhla_status mhla_carry_policy(void **to, void *shared, const mhla_terms *terms, int64_t *limit);

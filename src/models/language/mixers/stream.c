@@ -15,6 +15,20 @@ enum { Q, K, V, GATE, PARTS };
 
 /* ---- Settings ---- */
 
+const char *mhla_stream_kind(const json_t *tree, const mhla_safetensors *file) {
+    const char *type = json_string_value(json_object_get(tree, "model_type")),
+               *extends = json_string_value(json_object_get(tree, "attn_extends"));
+    if (type == NULL || strcmp(type, "gla") != 0) return NULL;
+    for (int i = 0; i < MHLA_LM_LAYERS && file; i++) {
+        char name[96];
+        snprintf(name, sizeof name, "model.layers.%d.attn.mixing_matrix", i);
+        if (mhla_safetensors_find(file, name)) return "mhla";
+        snprintf(name, sizeof name, "model.layers.%d.attn.gk_proj.0.weight", i);
+        if (mhla_safetensors_find(file, name)) return "gla";
+    }
+    return extends ? extends : "mhla";
+}
+
 static mhla_status divide(int *each, double all, int heads, const char *what) {
     const double whole = floor(all + 1e-6); /* expand_k of 1/3 is not exact */
     if (heads < 1 || whole < heads || fmod(whole, heads) != 0.0)

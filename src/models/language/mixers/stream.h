@@ -33,6 +33,10 @@ typedef struct mhla_stream_settings {
         F("use_short_conv", BOOL, BOOL, s.use_short_conv, 0, 0, NULL, "a short convolution of q, k, v"),               \
         F("conv_size", INT, INT, s.conv_size, 1, 64, NULL, "its width")
 
+/* What fla's model_type "gla" stands for, MHLA, GLA or something else: by the tensors, then by attn_extends, which is "mhla" if absent. NULL:
+ * it is another model_type. */
+const char *mhla_stream_kind(const json_t *tree, const mhla_safetensors *file);
+
 mhla_status mhla_stream_settle(mhla_stream_settings *s, const mhla_lm_config *c);
 
 /* What the layers of a group share. */
