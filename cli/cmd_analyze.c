@@ -92,7 +92,7 @@ static mhla_status make_preset(mhla_model **model, const char *spec) {
 }
 
 static mhla_status open_model(looked *x) {
-    return cli_is_preset(x->spec) ? make_preset(&x->model, x->spec) : mhla_model_open(&x->model, x->spec);
+    return cli_is_preset(x->spec) ? make_preset(&x->model, x->spec) : mhla_model_open(&x->model, model_path(x->spec));
 }
 
 /* The last part of a path, or a preset and its attention; all of it where two would be called the same. */

@@ -134,8 +134,9 @@ int cmd_classify(int argc, char **argv) {
     mhla_model_info info = {.size = sizeof info};
     if (weights && strcmp(weights, "raw") != 0 && strcmp(weights, "ema") != 0)
         return cli_wrong(usage.verb, "--weights is \"%s\": expected raw or ema", weights);
-    mhla_status status = mhla_model_open_as(
-        &model, path, &(mhla_open_desc){.size = sizeof(mhla_open_desc), .storage = dtype, .weights = weights});
+    mhla_status status =
+        mhla_model_open_as(&model, model_path(path),
+                           &(mhla_open_desc){.size = sizeof(mhla_open_desc), .storage = dtype, .weights = weights});
     if (status == MHLA_OK) status = mhla_model_query(model, &info);
     if (status != MHLA_OK) return cli_failed(usage.verb, status);
     classes = info.classes;

@@ -140,7 +140,7 @@ static int info_model(char **argv, int given) {
     const int preset = cli_is_preset(argv[0]);
     if (!preset && given > 1) return cli_wrong(usage.verb, "\"%s\" is not expected: only presets are changed", argv[1]);
     mhla_status status = preset ? mhla_model_outline(&model, argv[0], (const char *const *)argv + 1, given - 1)
-                                : mhla_model_open(&model, argv[0]);
+                                : mhla_model_open(&model, model_path(argv[0]));
     if (status == MHLA_OK) status = mhla_model_query(model, &info);
     const int text = mhla_model_has(model, MHLA_ROLE_DECODER);
     if (status == MHLA_OK && text) status = mhla_lm_query(model, &lm);

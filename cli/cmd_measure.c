@@ -110,7 +110,7 @@ int cmd_measure(int argc, char **argv) {
                                     .real = argv[0],
                                     .generated = argv[1],
                                     .split = split,
-                                    .features = features,
+                                    .features = model_path(features),
                                     .limit = limit,
                                     .neighbours = (int)neighbours,
                                     .progress = isatty(STDERR_FILENO) ? show : NULL,

@@ -188,7 +188,7 @@ static int open_model(sample_work *w, mhla_context **context) {
     struct stat info;
     mhla_cpu_info machine = {.size = sizeof machine};
     w->info.size = sizeof w->info;
-    mhla_status status = mhla_model_open_as(&w->model, r->model,
+    mhla_status status = mhla_model_open_as(&w->model, model_path(r->model),
                                             &(mhla_open_desc){.size = sizeof(mhla_open_desc),
                                                               .storage = *r->dtype ? r->dtype : NULL,
                                                               .weights = *r->choice ? r->choice : NULL});
@@ -225,7 +225,7 @@ static int open_model(sample_work *w, mhla_context **context) {
     snprintf(r->isa, sizeof r->isa, "%s", machine.isa);
     /* which weights were taken is part of how an image was made */
     const char *file = w->info.weights ? strrchr(w->info.weights, '/') : NULL;
-    if (stat(r->model, &info) == 0 && S_ISDIR(info.st_mode) && file)
+    if (stat(model_path(r->model), &info) == 0 && S_ISDIR(info.st_mode) && file)
         snprintf(r->choice, sizeof r->choice, "%s", strcmp(file, "/ema.safetensors") == 0 ? "ema" : "raw");
     return -1;
 }
@@ -237,7 +237,7 @@ static int read_like(sample_work *w, mhla_picture *original) {
     if (status == MHLA_OK) status = mhla_sample_record_read(&w->record, original->text, like);
     if (status != MHLA_OK) return cli_failed(usage.verb, status);
     struct stat info;
-    if (model == NULL && stat(w->record.model ? w->record.model : "", &info) != 0) {
+    if (model == NULL && stat(w->record.model ? model_path(w->record.model) : "", &info) != 0) {
         fprintf(stderr, "mhla %s: %s was made with the model %s, which is not there: name it with --model\n",
                 usage.verb, like, w->record.model ? w->record.model : "");
         return CLI_FAILED;
