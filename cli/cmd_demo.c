@@ -11,11 +11,11 @@
 const char *const demo_attention[DEMO_ARMS] = {"mhla", "linear", "softmax"};
 const char *const demo_name[DEMO_ARMS] = {"MHLA", "linear", "softmax"};
 
-static demo d = {.data = "fashion-mnist", .steps = 150};
+static demo d = {.data = "fashion-mnist"};
 
 static const cli_option options[] = {
-    {"quick", CLI_FLAG, &d.quick, NULL, "models and cost up to 4,096 tokens only, no training"},
-    {"steps", CLI_INT, &d.steps, "N", "train for N updates instead of 150"},
+    {"quick", CLI_FLAG, &d.quick, NULL, "cost up to 4,096 tokens only, 20 updates: about a minute"},
+    {"steps", CLI_INT, &d.steps, "N", "train for N updates; default 150"},
     {"data", CLI_TEXT, &d.data, "FOLDER", "the folder of Fashion-MNIST; default: it is downloaded"},
     {0},
 };
@@ -56,8 +56,8 @@ static int run(void) {
     int code = demo_models(&d);
     if (code == CLI_OK) code = demo_cost(&d);
     if (code != CLI_OK) return code;
-    if (!d.quick) code = demo_learn(&d);
-    if (!d.quick && code == CLI_OK) code = demo_look(&d);
+    code = demo_learn(&d);
+    if (code == CLI_OK) code = demo_look(&d);
     if (code > 128) return code; /* interrupted */
     demo_judge(&d);
     snprintf(path, sizeof path, "%s/demo.html", d.folder);
@@ -71,6 +71,7 @@ int cmd_demo(int argc, char **argv) {
     int code = cli_parse(&usage, argc, argv, NULL);
     if (code >= 0) return code;
     if (d.steps > 1000000) return cli_wrong(usage.verb, "--steps is %lld: at most 1000000", (long long)d.steps);
+    if (d.steps == 0) d.steps = d.quick ? 20 : 150;
     mhla_cpu_info info = {.size = sizeof info};
     const mhla_status status = mhla_cpu_query(&info);
     if (status != MHLA_OK) return cli_failed(usage.verb, status);

@@ -17,22 +17,27 @@ static void say(demo *d, const char *format, ...) {
     va_end(args);
 }
 
+/* "240", "8.1", "0.56": how many times. */
+static const char *times(char text[24], double x) {
+    snprintf(text, 24, "%.*f", x < 1.0 ? 2 : x < 10.0 ? 1 : 0, x);
+    return text;
+}
+
 static void judge_cost(demo *d) {
     const int last = d->lengths - 1;
     if (last < 1) return;
-    char from[32], to[32];
+    char from[32], to[32], a[24], b[24], c[24], e[24];
     const double *mhla = d->seconds[0], *linear = d->seconds[1], *softmax = d->seconds[2];
-    text_count(from, sizeof from, (int64_t)d->tokens[last - 1]);
-    text_count(to, sizeof to, (int64_t)d->tokens[last]);
     const double ratio = softmax[last] / mhla[last];
-    say(d, "Cost: at %s tokens softmax takes %.2g times as long as MHLA%s, and linear attention %.2g times.", to, ratio,
-        ratio > 1.0 ? "" : ", so MHLA is not faster here", linear[last] / mhla[last]);
+    text_count(from, sizeof from, (int64_t)d->tokens[0]);
+    text_count(to, sizeof to, (int64_t)d->tokens[last]);
+    say(d, "Cost: at %s tokens softmax takes %s times as long as MHLA%s, and linear attention %s times.", to,
+        times(a, ratio), ratio > 1.0 ? "" : ", so MHLA is not faster here", times(b, linear[last] / mhla[last]));
     say(d,
-        "Growth: from %s to %s tokens, %.1f times as many, the time grows %.1f times (MHLA), %.1f times (linear) and "
-        "%.1f times "
-        "(softmax).",
-        from, to, d->tokens[last] / d->tokens[last - 1], mhla[last] / mhla[last - 1], linear[last] / linear[last - 1],
-        softmax[last] / softmax[last - 1]);
+        "Growth: from %s to %s tokens, %s times as many, the time grows %s times (MHLA), %s times (linear) and %s "
+        "times (softmax).",
+        from, to, times(a, d->tokens[last] / d->tokens[0]), times(b, mhla[last] / mhla[0]),
+        times(c, linear[last] / linear[0]), times(e, softmax[last] / softmax[0]));
 }
 
 /* Twice the standard error of the difference of two shares of n. */
@@ -47,12 +52,13 @@ static void judge_learning(demo *d) {
         (long long)d->steps, 100.0 * p[0], 100.0 * p[1], 100.0 * p[2], (long long)d->test_images);
     for (int arm = 1; arm < DEMO_ARMS; arm++) {
         const double difference = 100.0 * (p[0] - p[arm]), error = 100.0 * twice_error(p[0], p[arm], n);
+        const char *which = fabs(difference) < 0.05 ? "apart" : difference > 0.0 ? "better" : "worse";
         if (fabs(difference) > error)
             say(d, "MHLA beside %s: %.1f points %s. That is more than the error of counting, %.1f points.",
-                demo_name[arm], fabs(difference), difference > 0.0 ? "better" : "worse", error);
+                demo_name[arm], fabs(difference), which, error);
         else
             say(d, "MHLA beside %s: %.1f points %s, which is noise: the error of counting is %.1f points.",
-                demo_name[arm], fabs(difference), difference >= 0.0 ? "better" : "worse", error);
+                demo_name[arm], fabs(difference), which, error);
     }
     say(d,
         "This is one seed and %lld images, early in training. `mhla reproduce length` repeats it over seeds and "
@@ -69,14 +75,16 @@ static void judge_attention(demo *d) {
 static void judge_machine(demo *d) {
     if (!(d->wall_seconds > 0.0) || d->threads < 1) return;
     const double share = d->cpu_seconds / (d->wall_seconds * d->threads);
+    const char *plural = d->threads == 1 ? "" : "s";
     if (share < 0.7)
         say(d,
-            "The machine was busy: training got %.0f %% of the time of %d CPUs. Times are too long; accuracies and "
-            "ranks do not "
+            "The machine was busy: training got %.0f %% of the time of its %d thread%s. Times are too long; accuracies "
+            "and ranks do not "
             "depend on that.",
-            100.0 * share, d->threads);
+            100.0 * share, d->threads, plural);
     else
-        say(d, "The machine was quiet: training got %.0f %% of the time of %d CPUs.", 100.0 * share, d->threads);
+        say(d, "The machine was quiet: training got %.0f %% of the time of its %d thread%s.", 100.0 * share, d->threads,
+            plural);
 }
 
 void demo_judge(demo *d) {
@@ -209,8 +217,8 @@ mhla_status demo_page(const demo *d, const char *path) {
     if (status != MHLA_OK) return status;
     status = mhla_cpu_query(&info);
     if (status == MHLA_OK) {
-        snprintf(text, sizeof text, "Measured by mhla %s on %s with %d threads and %s kernels.", mhla_version(),
-                 info.model, info.threads, info.isa);
+        snprintf(text, sizeof text, "Measured by mhla %s on %s with %d thread%s and %s kernels.", mhla_version(),
+                 info.model, info.threads, info.threads == 1 ? "" : "s", info.isa);
         mhla_page_text(page, text);
     }
     mhla_page_section(page, "Verdict");
