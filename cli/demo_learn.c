@@ -160,7 +160,7 @@ static mhla_status take(demo *d, int arm, const mhla_analysis *a) {
 }
 
 static mhla_status look(demo *d, int arm) {
-    const mhla_analysis_desc desc = {.size = sizeof desc, .data = d->data, .samples = 1, .rank_samples = 1, .maps = 1};
+    const mhla_analysis_desc desc = {.size = sizeof desc, .data = d->seen, .samples = 1, .rank_samples = 1, .maps = 1};
     char run[DEMO_PATH];
     mhla_model *model = NULL;
     mhla_analysis *analysis = NULL;
@@ -180,7 +180,7 @@ int demo_look(demo *d) {
     fflush(stdout);
     int label;
     snprintf(d->seen, sizeof d->seen, "%s/test-image.png", d->folder);
-    mhla_status status = mhla_data_export(d->data, "test", 0, d->seen, &label);
+    mhla_status status = mhla_data_export(d->data, "test", 9, d->seen, &label);
     for (int arm = 0; arm < d->learned && status == MHLA_OK; arm++) {
         status = look(d, arm);
         if (status != MHLA_OK) break;

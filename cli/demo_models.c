@@ -8,10 +8,11 @@
 
 enum { TOKENS = 40, CLASSES = 10, INNER = 28 }; /* INNER: pixels of a side that the classifier was trained on */
 
-static const char prompt[] = "The";
+static const char prompt[] = "In the beginning";
 
 static mhla_status generate(mhla_model *model, mhla_chars *text) {
-    const mhla_sampling sampling = {.size = sizeof sampling, .temperature = 0.8, .top_k = 40, .top_p = 0.95, .seed = 0};
+    const mhla_sampling sampling = {
+        .size = sizeof sampling, .temperature = 0.8, .top_k = 40, .top_p = 0.95, .min_p = 0.05, .seed = 0};
     const mhla_generation_desc desc = {.size = sizeof desc, .sampling = &sampling, .max_tokens = TOKENS};
     const mhla_sequence_desc plain = {.size = sizeof plain};
     mhla_sequence *sequence = NULL;
