@@ -231,7 +231,7 @@ static void write_axes(FILE *out, const axes *a, const mhla_chart *c) {
     /* Counted, not added up: with a step too small to move a double the loop would not end. */
     const double first_x = ceil(a->x0 / dx - 1e-9), first_y = ceil(y0 / dy - 1e-9);
     if (c->log_x)
-        for (double power = 2.0 * ceil(a->x0 / 2.0); power <= a->x1; power += 2.0) tick_x(out, a, exp2(power), 0.0);
+        for (int power = 2 * (int)ceil(a->x0 / 2.0); power <= a->x1; power += 2) tick_x(out, a, exp2(power), 0.0);
     else
         for (int i = 0; i < 20 && (first_x + i) * dx <= a->x1 + 1e-9 * dx; i++) tick_x(out, a, (first_x + i) * dx, dx);
     if (!isnan(a->only))
