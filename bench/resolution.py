@@ -16,7 +16,7 @@ import subprocess
 
 TOKENS = [256, 1024, 4096, 16384, 65536]
 WIDTH, HEIGHT, LEFT, TOP = 360, 250, 64, 40
-COLOURS = {"mhla": "#0072b2", "softmax": "#d55e00"}
+COLOURS = {"mhla": "#0b63b0", "softmax": "#c8500a"}  # those of src/report/palette.css
 
 
 def measure(program, operator, tokens, seconds):

@@ -37,10 +37,9 @@ static const struct group {
     int causal, backward;
     mhla_status (*own)(bench *b); /* groups with rows of their own kind */
 } groups[] = {
-    {"forward", 0, 0, NULL},        {"backward", 0, 1, NULL},
-    {"causal", 1, 0, NULL},         {"causal-backward", 1, 1, NULL},
-    {"layers", 0, 0, bench_layers}, {"decode", 0, 0, bench_decode},
-    {"models", 0, 0, bench_models}, {"resolution", 0, 0, bench_resolution},
+    {"forward", 0, 0, NULL},         {"backward", 0, 1, NULL},       {"causal", 1, 0, NULL},
+    {"causal-backward", 1, 1, NULL}, {"layers", 0, 0, bench_layers}, {"decode", 0, 0, bench_decode},
+    {"mamba", 0, 0, bench_mamba},    {"models", 0, 0, bench_models}, {"resolution", 0, 0, bench_resolution},
     {"lm-340m", 0, 0, bench_lm},
 };
 enum { GROUPS = sizeof groups / sizeof *groups };
@@ -92,12 +91,12 @@ static const cli_usage usage = {
     .text = "Times the operators and prints how much of this machine's peak they reach. A NAME\n"
             "selects a group, a shape, or with both a shape in a group; none means everything.\n"
             "\n"
-            "Groups: forward, backward, causal, causal-backward, layers, decode, models; only where they are named:\n"
-            "resolution, DiT-S/2 from 256 to 65,536 tokens, and lm-340m, a language model, which needs gigabytes\n"
-            "and minutes.\n"
+            "Groups: forward, backward, causal, causal-backward, layers, decode, mamba, models; only where they are\n"
+            "named: resolution, DiT-S/2 from 256 to 65,536 tokens, and lm-340m, a language model, which needs\n"
+            "gigabytes and minutes.\n"
             "Shapes: deit-t, dit-s-512, wan-480p, lm, dit-xl; causal T2048, T8192, T65536;\n"
-            "rows of layers, decode, models, resolution and lm-340m (also train-2048, decode-8192, decode-65536) by\n"
-            "their names.\n"
+            "rows of layers, decode, mamba, models, resolution and lm-340m (also train-2048, decode-8192,\n"
+            "decode-65536) by their names.\n"
             "\n"
             "  mhla bench forward --compare\n"
             "  mhla bench forward backward deit-t --operator focused,mala,rala\n"
@@ -105,6 +104,7 @@ static const cli_usage usage = {
             "  mhla bench --heads 8 --grid 24x24 --blocks 4x4 --key 96 --value 96\n"
             "  mhla bench causal --tokens 16384 --chunk 128 --heads 4\n"
             "  mhla bench causal causal-backward T2048 --operator gla\n"
+            "  mhla bench mamba scan-2048 scan-2048-both\n"
             "  mhla bench lm-340m decode-128 --operator mhla,softmax --dtype bfloat16,q8_0\n"
             "  mhla bench resolution --compare\n"
             "  mhla bench forward models --simulate-threads 8,32,64\n"
@@ -375,7 +375,8 @@ static mhla_status bench_custom(bench *b, const shape *s) {
 static int check_names(const bench *b) {
     for (int i = 0; i < b->names; i++) {
         int known = is_group(b->name[i]) || bench_layers_has(b->name[i]) || bench_decode_has(b->name[i]) ||
-                    bench_models_has(b->name[i]) || bench_resolution_has(b->name[i]) || bench_lm_has(b->name[i]);
+                    bench_mamba_has(b->name[i]) || bench_models_has(b->name[i]) || bench_resolution_has(b->name[i]) ||
+                    bench_lm_has(b->name[i]);
         for (int j = 0; j < SHAPES; j++) known |= strcmp(b->name[i], shapes[j].name) == 0;
         if (!known) return cli_wrong(usage.verb, "\"%s\" is neither a group nor a shape", b->name[i]);
     }

@@ -19,18 +19,29 @@ static const cli_option options[] = {
     {"split", CLI_TEXT, &split, "SPLIT", "images: test (default) or train"},
     {"classes", CLI_FLAG, &classes, NULL, "images: a line for each class, too"},
     {"choices", CLI_TEXT, &language.choices, "FILE", "text: questions with choices, JSON lines"},
+    {"task", CLI_TEXT, &language.task, "TASK", "text: DATA are files of this task, JSON lines"},
+    {"longbench", CLI_TEXT, &language.longbench, "DIR",
+     "text: the tasks of LongBench in DIR, with its dataset2prompt.json and dataset2maxlen.json"},
+    {"needle", CLI_FLAG, &language.needle, NULL, "text: find a number that was told far back, by length and depth"},
+    {"lengths", CLI_TEXT, &language.lengths, "LIST",
+     "--needle: tokens; default: a quarter, half and all of the model's context"},
+    {"depths", CLI_TEXT, &language.depths, "LIST", "--needle: percent of the text; default: 0,25,50,75,100"},
+    {"samples", CLI_INT, &language.repeats, "N", "--needle: texts of each length and depth; default: 10"},
+    {"seed", CLI_COUNT, &language.seed, "N", "--needle: of the texts; default: 0"},
+    {"out", CLI_TEXT, &language.out, "PAGE", "--needle: a page of HTML with the heat map"},
     {"log-samples", CLI_TEXT, &language.samples, "FILE",
-     "--choices: a line of JSON for each question, with what the model chose"},
+     "--choices, --task, --longbench: a line of JSON for each question, with what the model answered"},
+    {"context", CLI_INT, &language.max_tokens, "N",
+     "--longbench: tokens of prompt and answer; default: the model's context"},
     {"window", CLI_INT, &language.window, "N", "text: tokens of a rolling window; default: the model's context"},
     {"by-position", CLI_FLAG, &language.by_position, NULL, "text: bits per token by position in the window, too"},
     {"bucket", CLI_INT, &language.bucket, "N", "text: positions of a line of that; default: a sixteenth of the window"},
-    {"beyond", CLI_TEXT, &language.beyond, "POLICY",
-     "text: windows past the trained length: error (default), clamp, chunk"},
+    {"beyond", CLI_TEXT, &language.beyond, "POLICY", "text: past the trained length: error (default), clamp, chunk"},
     {"dtype", CLI_TEXT, &language.storage, "TYPE",
      "weights and products as float32, bfloat16, q8_0; or all, one after the other"},
     {"storage", CLI_TEXT, &language.storage, "TYPE", NULL},
     {"batch", CLI_INT, &language.batch, "N", "text: windows read at once"},
-    {"limit", CLI_INT, &limit, "N", "the first N images, tokens or questions only"},
+    {"limit", CLI_INT, &limit, "N", "the first N images, tokens, pages or questions (of each task) only"},
     {"weights", CLI_TEXT, &weights, "WHICH", "raw, or ema (their average); default: which did better in training"},
     {"threads", CLI_INT, &threads, "N", "default: what OpenMP would use"},
     {"json", CLI_FLAG, &json, NULL, "one JSON document instead of text"},
@@ -49,7 +60,11 @@ static const cli_usage usage = {
         "\n"
         "A language model: perplexity and bits per byte of texts, and its accuracy at questions with choices,\n"
         "both as lm-evaluation-harness computes them. DATA are files and folders of UTF-8 text; a .jsonl file\n"
-        "has a document per line, its key \"text\", in any other file a line with a form feed alone ends a document.\n",
+        "has a document per line, its key \"text\", in any other file a line with a form feed alone ends a document.\n"
+        "\n"
+        "Tasks: --task reads the files of one task as the Hugging Face hub has them: piqa, arc_easy, arc_challenge,\n"
+        "openbookqa, boolq, winogrande, mmlu, lambada_openai, wikitext. --longbench reads a folder of LongBench, and\n"
+        "--needle needs no files at all. docs/evaluation.md describes them.\n",
 };
 
 void eval_progress(void *user, int64_t done, int64_t all) {
@@ -166,6 +181,15 @@ static int eval_images(mhla_model *model) {
     image_row rows[EVAL_STORAGES] = {{.dtype = "float32"}};
     int n = 0;
     const char *wrong = language.choices       ? "choices"
+                        : language.task        ? "task"
+                        : language.longbench   ? "longbench"
+                        : language.needle      ? "needle"
+                        : language.lengths     ? "lengths"
+                        : language.depths      ? "depths"
+                        : language.repeats     ? "samples"
+                        : language.seed        ? "seed"
+                        : language.out         ? "out"
+                        : language.max_tokens  ? "context"
                         : language.samples     ? "log-samples"
                         : language.window      ? "window"
                         : language.by_position ? "by-position"

@@ -15,14 +15,18 @@ static void usage(FILE *out) {
         "usage: mhla reproduce EXPERIMENT [OPTIONS]\n\n"
         "Fetches the data, trains, measures, and ends with a table, the paper's own figures beside it, and a verdict:\n"
         "holds, does not hold, undecided at this size. What was interrupted goes on when it is called again.\n\n");
-    fprintf(out, "  %-9s %5s %9s %10s  %s\n", "", "arms", "minutes", "--quick", "");
+    fprintf(out, "  %-10s %5s %6s %9s %8s %7s\n", "", "arms", "seeds", "minutes", "--quick", "--long");
     for (int i = 0; mhla_lab_query(i, &info) == MHLA_OK; i++) {
-        fprintf(out, "  %-9s %5d %9.0f %10.0f  %s\n", info.name, info.arms, info.minutes, info.quick, info.title);
-        if (info.known) fprintf(out, "            known: %s\n", info.known);
+        char hours[16] = "-";
+        if (info.hours > 0.0) snprintf(hours, sizeof hours, "%.0f h", info.hours);
+        fprintf(out, "  %-10s %5d %6d %9.0f %8.0f %7s  %s\n", info.name, info.arms, info.seeds, info.minutes,
+                info.quick, hours, info.title);
+        if (info.known) fprintf(out, "             known: %s\n", info.known);
     }
-    fprintf(out, "  %-9s %5d %9d %10s  %s\n", "mqar", 3, 15, "-",
+    fprintf(out, "  %-10s %5d %6d %9d %8s %7s  %s\n", "mqar", 3, 1, 15, "-", "-",
             "recall of values by their keys (zoology), with options of its own");
-    fprintf(out, "\nMinutes are of three seeds, on two idle cores. Results so far: docs/results.\n\n"
+    fprintf(out, "\nMinutes and hours are of all seeds, on two idle cores, the search of learning rates included. "
+                 "Results so far: docs/results.\n\n"
                  "  mhla reproduce EXPERIMENT --help   its options\n");
 }
 

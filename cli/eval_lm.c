@@ -33,14 +33,23 @@ const char *eval_storage(const char *storage, int i) {
     return i == 0 ? storage : NULL;
 }
 
-static mhla_beyond beyond_of(const char *text) {
+mhla_beyond eval_beyond(const eval_options *o) {
+    const char *text = o->beyond;
     return text == NULL || strcmp(text, "error") == 0 ? MHLA_BEYOND_ERROR
            : strcmp(text, "clamp") == 0               ? MHLA_BEYOND_CLAMP
                                                       : MHLA_BEYOND_CHUNK;
 }
 
+/* What a task is made of; without one, what else was asked. */
+static int has_texts(const eval_options *o) {
+    mhla_task_info info = {.size = sizeof info};
+    return o->task ? mhla_task_query(o->task, &info) == MHLA_OK && info.kind == MHLA_TASK_PAGES : o->files > 0;
+}
+static int has_questions(const eval_options *o) { return o->task ? !has_texts(o) : o->choices != NULL; }
+
 static mhla_status read_texts(mhla_model *model, row *r, const mhla_documents *documents, const eval_options *o) {
-    const int64_t n = mhla_documents_count(documents);
+    const int64_t n = documents ? mhla_documents_count(documents) : 0;
+    const mhla_progress_fn progress = isatty(STDERR_FILENO) ? eval_progress : NULL;
     const char **texts = malloc((size_t)n * sizeof *texts + 1);
     size_t *bytes = malloc((size_t)n * sizeof *bytes + 1);
     mhla_status status = texts && bytes ? MHLA_OK : MHLA_ENOMEM;
@@ -48,13 +57,14 @@ static mhla_status read_texts(mhla_model *model, row *r, const mhla_documents *d
     const mhla_perplexity_desc desc = {.size = sizeof desc,
                                        .window = o->window,
                                        .bucket = o->bucket,
-                                       .beyond = beyond_of(o->beyond),
+                                       .beyond = eval_beyond(o),
                                        .limit = o->limit,
                                        .batch = (int)o->batch};
     r->perplexity.size = sizeof r->perplexity;
     if (status == MHLA_OK)
-        status = mhla_lm_perplexity(model, &r->perplexity, texts, bytes, n, &desc,
-                                    isatty(STDERR_FILENO) ? eval_progress : NULL, NULL);
+        status = documents
+                     ? mhla_lm_perplexity(model, &r->perplexity, texts, bytes, n, &desc, progress, NULL)
+                     : mhla_lm_task_pages(model, &r->perplexity, o->task, o->data, o->files, &desc, progress, NULL);
     free(texts);
     free(bytes);
     return status;
@@ -75,9 +85,7 @@ static void put_numbers(const char *key, const double *x, int n) {
 
 /* One line of --log-samples. A question without the right answer has no "gold", "acc" and "acc_norm". */
 static void log_question(const questions_log *log, const mhla_choice_event *e) {
-    json_put_to(log->file);
-    json_put_flat(1);
-    json_put_open(NULL, '{');
+    eval_samples_begin(log->file);
     json_put_int("question", e->question);
     json_put_text("storage", log->storage);
     if (e->context) json_put_text("context", e->context);
@@ -102,24 +110,32 @@ static void log_question(const questions_log *log, const mhla_choice_event *e) {
     json_put_to(NULL);
 }
 
-/* Opens the file of --log-samples before anything is computed. A FIFO that nobody reads is refused instead of waited for. What
- * is in the file stays until there is a line to write. */
-static FILE *open_samples(const char *path) {
+/* A FIFO that nobody reads is refused instead of waited for. */
+FILE *eval_samples_open(const char *path) {
     const int fd = open(path, O_WRONLY | O_CREAT | O_NONBLOCK | O_CLOEXEC, 0666);
     FILE *file = fd >= 0 && fcntl(fd, F_SETFL, 0) == 0 ? fdopen(fd, "w") : NULL;
     if (file == NULL && fd >= 0) close(fd);
     return file;
 }
 
+void eval_samples_begin(FILE *file) {
+    static int emptied;
+    if (!emptied) (void)!ftruncate(fileno(file), 0); /* a pipe has nothing to lose */
+    emptied = 1;
+    json_put_to(file);
+    json_put_flat(1);
+    json_put_open(NULL, '{');
+}
+
+int eval_samples_end(FILE *file) {
+    const int bad = ferror(file);
+    return fclose(file) != 0 || bad ? (errno ? errno : EIO) : 0;
+}
+
 static void take_question(void *user, const mhla_choice_event *event) {
     static double shown;
-    static int emptied;
     const questions_log *log = user;
-    if (log->file) {
-        if (!emptied) (void)!ftruncate(fileno(log->file), 0); /* a pipe has nothing to lose */
-        emptied = 1;
-        log_question(log, event);
-    }
+    if (log->file) log_question(log, event);
     if (!log->bar || now_seconds() - shown < 0.2) return;
     shown = now_seconds();
     fprintf(stderr, "\r%lld questions\033[K", (long long)event->question + 1);
@@ -179,12 +195,13 @@ static mhla_status evaluate(mhla_model *model, row *r, const char *wanted, const
     const int mixed = wanted && strcmp(info.storage, "mixed") == 0; /* some rows do not fit */
     snprintf(r->storage, sizeof r->storage, "%s", mixed ? wanted : info.storage);
     r->weight_bytes = info.weight_bytes;
-    if (documents) status = read_texts(model, r, documents, o);
+    if (has_texts(o)) status = read_texts(model, r, documents, o);
     if (status == MHLA_OK && documents && first) status = compare_logits(model, r, documents, &info, first);
-    if (status == MHLA_OK && o->choices) {
+    if (status == MHLA_OK && has_questions(o)) {
         questions_log log = {.file = samples, .storage = r->storage, .bar = isatty(STDERR_FILENO)};
         r->choices.size = sizeof r->choices;
-        status = mhla_lm_choices(model, &r->choices, o->choices, o->limit, take_question, &log);
+        status = o->task ? mhla_lm_task(model, &r->choices, o->task, o->data, o->files, o->limit, take_question, &log)
+                         : mhla_lm_choices(model, &r->choices, o->choices, o->limit, take_question, &log);
         if (log.bar) fprintf(stderr, "\r\033[K");
     }
     return status;
@@ -213,29 +230,57 @@ static void print_positions(const mhla_perplexity *p) {
     }
 }
 
-static void print_choices(const mhla_choices *c) {
+/* The harness's standard error of a share: of a sample. */
+static double share_error(double share, double n) { return sqrt(share * (1.0 - share) / (n > 1.0 ? n - 1.0 : 1.0)); }
+
+/* The measures of questions, which differ by task. */
+typedef struct measure {
+    const char *name;
+    double value, error;
+} measure;
+
+static int measures_of(measure m[2], const mhla_choices *c, const char *task) {
     const double n = (double)c->questions, right = (double)c->right / n, norm = (double)c->right_norm / n;
+    mhla_task_info info = {.size = sizeof info, .normalised = 1};
+    if (task) (void)mhla_task_query(task, &info); /* it is known */
+    if (info.kind == MHLA_TASK_WORD) {
+        const double perplexity = exp(-c->loglikelihood / n);
+        m[0] = (measure){"perplexity", perplexity, perplexity * c->deviation / sqrt(n)};
+        m[1] = (measure){"acc", right, share_error(right, n)};
+        return 2;
+    }
+    m[0] = (measure){"acc", right, share_error(right, n)};
+    m[1] = (measure){"acc_norm", norm, share_error(norm, n)};
+    return 1 + info.normalised;
+}
+
+static void print_choices(const mhla_choices *c, const char *task) {
+    measure m[2];
     char a[32];
     printf("questions       %s\n", text_count(a, sizeof a, c->questions));
-    if (c->questions == 0) return;
-    const double others = n > 1.0 ? n - 1.0 : 1.0; /* the harness's standard error: of a sample */
-    printf("acc             %.2f %%  (+- %.2f)\n", 100.0 * right, 100.0 * sqrt(right * (1.0 - right) / others));
-    printf("acc_norm        %.2f %%  (+- %.2f)\n", 100.0 * norm, 100.0 * sqrt(norm * (1.0 - norm) / others));
+    const int n = c->questions ? measures_of(m, c, task) : 0;
+    for (int i = 0; i < n; i++)
+        if (strcmp(m[i].name, "perplexity") == 0)
+            printf("%-15s %.4g  (+- %.2g)\n", m[i].name, m[i].value, m[i].error);
+        else
+            printf("%-15s %.2f %%  (+- %.2f)\n", m[i].name, 100.0 * m[i].value, 100.0 * m[i].error);
 }
 
 /* What each storage type costs, beside the first. */
 static void print_storages(const row *rows, int n, const eval_options *o) {
     printf("\n%-9s %9s", "dtype", "weights");
-    if (o->files)
+    if (has_texts(o))
         printf(" %9s %10s %9s %12s %9s %9s", "bits/byte", "ppl/token", "cost", "logits, max", "rms", "tokens/s");
-    if (o->choices) printf(" %8s %8s", "acc", "acc_norm");
+    measure m[2] = {{NULL, 0.0, 0.0}};
+    const int measures = has_questions(o) && rows[0].choices.questions ? measures_of(m, &rows[0].choices, o->task) : 0;
+    for (int i = 0; i < measures; i++) printf(" %10s", m[i].name);
     printf("\n");
     for (int i = 0; i < n; i++) {
         char a[32], b[32];
         const mhla_perplexity *p = &rows[i].perplexity;
         const mhla_choices *c = &rows[i].choices;
         printf("%-9s %9s", rows[i].storage, text_bytes(a, sizeof a, (double)rows[i].weight_bytes));
-        if (o->files) {
+        if (has_texts(o)) {
             printf(" %9.4f %10.3f ", p->bits_per_byte, p->token_perplexity);
             if (i)
                 printf("%+7.3f %%", 100.0 * (p->token_perplexity / rows[0].perplexity.token_perplexity - 1.0));
@@ -247,23 +292,29 @@ static void print_storages(const row *rows, int n, const eval_options *o) {
                 printf(" %12s %9s", "-", "-");
             printf(" %9s", text_count(b, sizeof b, (int64_t)llround((double)p->tokens / p->seconds)));
         }
-        if (o->choices && c->questions)
-            printf(" %6.2f %% %6.2f %%", 100.0 * (double)c->right / (double)c->questions,
-                   100.0 * (double)c->right_norm / (double)c->questions);
+        if (measures) measures_of(m, c, o->task);
+        for (int k = 0; k < measures; k++)
+            if (strcmp(m[k].name, "perplexity") == 0)
+                printf(" %10.4g", m[k].value);
+            else
+                printf(" %8.2f %%", 100.0 * m[k].value);
         printf("\n");
     }
-    if (!o->files) return;
-    printf("\ncost: more perplexity per token than %s; ", rows[0].storage);
-    printf("logits: differences from its logits after the first %lld tokens\n", (long long)rows[n - 1].compared);
+    if (!has_texts(o)) return;
+    printf("\ncost: more perplexity per token than %s", rows[0].storage);
+    if (rows[n - 1].compared)
+        printf("; logits: differences from its logits after the first %lld tokens", (long long)rows[n - 1].compared);
+    printf("\n");
 }
 
 static void print_text(const mhla_lm_info *info, const char *name, const row *rows, int n, const eval_options *o) {
     char a[32];
     printf("model           %s: %s, %s parameters, %s\n", name, info->attention,
            text_count(a, sizeof a, info->parameters), n == 1 ? rows[0].storage : "type by type");
-    if (o->files) print_perplexity(&rows[0].perplexity);
-    if (o->choices) print_choices(&rows[0].choices);
-    if (o->files && o->by_position) print_positions(&rows[0].perplexity);
+    if (o->task) printf("task            %s\n", o->task);
+    if (has_texts(o)) print_perplexity(&rows[0].perplexity);
+    if (has_questions(o)) print_choices(&rows[0].choices, o->task);
+    if (has_texts(o) && o->by_position) print_positions(&rows[0].perplexity);
     if (n > 1) print_storages(rows, n, o);
 }
 
@@ -292,11 +343,16 @@ static void put_perplexity(const mhla_perplexity *p) {
     json_put_close(']');
 }
 
-static void put_choices(const mhla_choices *c) {
-    const double n = (double)c->questions;
+static void put_choices(const mhla_choices *c, const char *task) {
+    measure m[2];
+    const int n = measures_of(m, c, task);
     json_put_int("questions", c->questions);
-    json_put_real("acc", (double)c->right / n);
-    json_put_real("acc_norm", (double)c->right_norm / n);
+    for (int i = 0; i < n; i++) {
+        char key[32];
+        json_put_real(m[i].name, m[i].value);
+        snprintf(key, sizeof key, "%s_stderr", m[i].name);
+        json_put_real(key, m[i].error);
+    }
 }
 
 static void print_json(const mhla_lm_info *info, const char *name, const row *rows, int n, const eval_options *o) {
@@ -304,13 +360,14 @@ static void print_json(const mhla_lm_info *info, const char *name, const row *ro
     json_put_text("model", name);
     json_put_text("attention", info->attention);
     json_put_int("parameters", info->parameters);
+    if (o->task) json_put_text("task", o->task);
     json_put_open("results", '[');
     for (int i = 0; i < n; i++) {
         json_put_open(NULL, '{');
         json_put_text("storage", rows[i].storage);
         json_put_int("weight_bytes", (int64_t)rows[i].weight_bytes);
-        if (o->files) put_perplexity(&rows[i].perplexity);
-        if (o->choices) put_choices(&rows[i].choices);
+        if (has_texts(o)) put_perplexity(&rows[i].perplexity);
+        if (has_questions(o)) put_choices(&rows[i].choices, o->task);
         if (rows[i].compared) {
             json_put_int("logits_tokens", rows[i].compared);
             json_put_real("logits_max", rows[i].logits_max);
@@ -324,14 +381,42 @@ static void print_json(const mhla_lm_info *info, const char *name, const row *ro
 
 /* ---- The verb ---- */
 
-static mhla_status check_asked(const eval_options *o, const char **wrong) {
-    *wrong = o->samples && o->choices == NULL      ? "--log-samples is for --choices"
-             : o->files == 0 && o->choices == NULL ? "a language model needs --data or --choices"
-                                                   : NULL;
+/* What does not go together; NULL if all does. */
+static const char *what_is_wrong(const eval_options *o) {
+    const int asked = (o->choices != NULL) + (o->task != NULL) + (o->longbench != NULL) + o->needle;
+    if (asked > 1) return "--choices, --task, --longbench and --needle: one of them";
+    if (o->samples && !o->choices && !o->task && !o->longbench)
+        return "--log-samples is for --choices, --task and --longbench";
+    if (!o->needle && (o->lengths || o->depths || o->repeats || o->seed || o->out))
+        return "--lengths, --depths, --samples, --seed and --out are for --needle";
+    if (!o->longbench && o->max_tokens) return "--context is for --longbench";
+    if ((o->needle || o->longbench) && o->files) return "--needle and --longbench take no DATA";
+    if ((o->needle || o->longbench) && eval_storage(o->storage, 1)) return "--dtype all is for texts and questions";
+    if (o->task && o->files == 0) return "--task needs its files behind MODEL";
+    if (o->files == 0 && asked == 0) return "a language model needs --data, --choices, --task, --longbench or --needle";
     if (o->beyond && strcmp(o->beyond, "error") != 0 && strcmp(o->beyond, "clamp") != 0 &&
         strcmp(o->beyond, "chunk") != 0)
-        *wrong = "--beyond: expected error, clamp or chunk";
-    return *wrong ? MHLA_EINVAL : MHLA_OK;
+        return "--beyond: expected error, clamp or chunk";
+    return NULL;
+}
+
+mhla_status eval_print_model(const mhla_model *model, int json) {
+    mhla_lm_info info = {.size = sizeof info};
+    mhla_model_info about = {.size = sizeof about};
+    char a[32];
+    mhla_status status = mhla_lm_query(model, &info);
+    if (status == MHLA_OK) status = mhla_model_query(model, &about);
+    if (status != MHLA_OK) return status;
+    if (json) {
+        json_put_open(NULL, '{');
+        json_put_text("model", about.name);
+        json_put_text("attention", info.attention);
+        json_put_int("parameters", info.parameters);
+        json_put_text("storage", info.storage);
+    } else
+        printf("model           %s: %s, %s parameters, %s\n", about.name, info.attention,
+               text_count(a, sizeof a, info.parameters), info.storage);
+    return MHLA_OK;
 }
 
 int eval_language(mhla_model *model, const eval_options *o) {
@@ -340,13 +425,20 @@ int eval_language(mhla_model *model, const eval_options *o) {
     mhla_lm_info info = {.size = sizeof info};
     mhla_model_info about = {.size = sizeof about};
     char name[64] = "", attention[64] = "";
-    const char *wrong;
+    const char *wrong = what_is_wrong(o);
+    mhla_task_info task = {.size = sizeof task};
     answers first = {.logits = NULL};
     const int several = eval_storage(o->storage, 1) != NULL;
     int n = 0;
-    if (check_asked(o, &wrong) != MHLA_OK) {
+    if (wrong == NULL && o->task && mhla_task_query(o->task, &task) != MHLA_OK) wrong = mhla_message();
+    if (wrong) {
         mhla_model_free(model);
         return cli_wrong("eval", "%s", wrong);
+    }
+    if (o->longbench || o->needle) {
+        n = o->needle ? eval_needle(model, o) : eval_longbench(model, o);
+        mhla_model_free(model);
+        return n;
     }
     mhla_status status = mhla_lm_query(model, &info);
     if (status == MHLA_OK) status = mhla_model_query(model, &about);
@@ -355,14 +447,14 @@ int eval_language(mhla_model *model, const eval_options *o) {
         snprintf(attention, sizeof attention, "%s", info.attention);
         info.attention = attention;
     }
-    if (status == MHLA_OK && o->files) status = mhla_documents_open(&documents, o->data, o->files);
+    if (status == MHLA_OK && o->files && !o->task) status = mhla_documents_open(&documents, o->data, o->files);
     if (documents && mhla_documents_count(documents) == 0) {
         fprintf(stderr, "mhla eval: %s: there is no text in it\n", o->files == 1 ? o->data[0] : "all of --data");
         mhla_documents_free(documents);
         mhla_model_free(model);
         return CLI_FAILED;
     }
-    FILE *samples = o->samples && status == MHLA_OK ? open_samples(o->samples) : NULL;
+    FILE *samples = o->samples && status == MHLA_OK ? eval_samples_open(o->samples) : NULL;
     int unwritten = o->samples && status == MHLA_OK && samples == NULL ? errno : 0;
     while (status == MHLA_OK && !unwritten) {
         status = evaluate(model, &rows[n], eval_storage(o->storage, n), documents, o, samples, several ? &first : NULL);
@@ -376,10 +468,7 @@ int eval_language(mhla_model *model, const eval_options *o) {
             &(mhla_open_desc){.size = sizeof(mhla_open_desc), .storage = next, .weights = o->weights});
         if (status == MHLA_OK) mhla_model_set_context(model, o->context);
     }
-    if (samples) {
-        const int bad = ferror(samples);
-        if (fclose(samples) != 0 || bad) unwritten = errno ? errno : EIO;
-    }
+    if (samples) unwritten = eval_samples_end(samples);
     if (unwritten) fprintf(stderr, "mhla eval: %s: cannot be written: %s\n", o->samples, strerror(unwritten));
     if (status == MHLA_OK && !unwritten) (o->json ? print_json : print_text)(&info, name, rows, n, o);
     for (int i = 0; i < n; i++) mhla_perplexity_free(&rows[i].perplexity);

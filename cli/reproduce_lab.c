@@ -10,12 +10,13 @@
 #include "reproduce.h"
 
 static int64_t seeds, threads;
-static int quick, shuffle, json;
+static int quick, longer, shuffle, json;
 static const char *work, *out, *data;
 
 static const cli_option options[] = {
     {"quick", CLI_FLAG, &quick, NULL, "smaller, shorter, one seed: minutes, to see that everything works"},
-    {"seeds", CLI_INT, &seeds, "N", "how many, from 1 on; default 3, with --quick 1"},
+    {"long", CLI_FLAG, &longer, NULL, "more tokens or more updates: a night; not every experiment has it"},
+    {"seeds", CLI_INT, &seeds, "N", "how many, from 1 on; default 3 or 5, with --quick 1"},
     {"shuffle-labels", CLI_FLAG, &shuffle, NULL, "the control: labels change places, and nothing may be decided"},
     {"out", CLI_TEXT, &out, "FOLDER", "where the page and its figures go; default: beside the results"},
     {"work", CLI_TEXT, &work, "FOLDER", "runs and results, gone on with when called again; default runs/reproduce"},
@@ -123,20 +124,27 @@ int reproduce_lab(const char *name, int argc, char **argv) {
     mhla_context *context = NULL;
     mhla_lab_info info = {.size = sizeof info};
     int finished = 0;
-    char verb[64], program[128], text[1024];
+    char verb[64], program[128], text[2048];
     for (int i = 0; mhla_lab_query(i, &info) == MHLA_OK; i++)
         if (strcmp(info.name, name) == 0) break;
     snprintf(verb, sizeof verb, "reproduce %s", name);
-    snprintf(
-        text, sizeof text,
-        "%s\n\nThe paper says: %s (%s)\nKnown: %s\n%d arms; about %.0f minutes on two idle cores, %.0f with --quick.\n",
-        info.title, info.claim, info.paper, info.known, info.arms, info.minutes, info.quick);
+    snprintf(text, sizeof text,
+             "%s\n\nThe paper says: %s (%s)\nKnown: %s\n%d arms, %d seeds; about %.0f minutes on two idle cores, %.0f "
+             "with --quick",
+             info.title, info.claim, info.paper, info.known, info.arms, info.seeds, info.minutes, info.quick);
+    const size_t used = strlen(text);
+    if (info.hours > 0.0)
+        snprintf(text + used, sizeof text - used, ", %.0f hours with --long.\n", info.hours);
+    else
+        snprintf(text + used, sizeof text - used, ".\n");
     const cli_usage usage = {.verb = verb, .arguments = "", .text = text, .options = options};
     const int code = cli_parse(&usage, argc, argv, NULL);
     if (code >= 0) return code;
     if (seeds > 100) return cli_wrong(verb, "--seeds is %lld: expected 1 to 100", (long long)seeds);
     if (threads > 1024) return cli_wrong(verb, "--threads is %lld: expected 1 to 1024", (long long)threads);
     if (shuffle && !info.labels) return cli_wrong(verb, "%s has no labels that could be shuffled", name);
+    if (longer && quick) return cli_wrong(verb, "--quick and --long exclude each other");
+    if (longer && info.hours == 0.0) return cli_wrong(verb, "%s has no long form", name);
     if (data && info.data == NULL) return cli_wrong(verb, "%s takes no data", name);
     if (out && !can_write(out)) {
         fprintf(stderr, "mhla %s: %s cannot be written\n", verb, out);
@@ -160,7 +168,8 @@ int reproduce_lab(const char *name, int argc, char **argv) {
                                                       .quick = quick,
                                                       .shuffle = shuffle,
                                                       .program = program,
-                                                      .context = context});
+                                                      .context = context,
+                                                      .longer = longer});
     if (status == MHLA_OK) status = run(lab, &finished);
     if (status == MHLA_OK && finished) status = print_result(lab, name);
     mhla_lab_free(lab);

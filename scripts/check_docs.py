@@ -4,7 +4,7 @@
 Of every Markdown file: relative links, anchors and pictures lead somewhere; whole programs in C compile; Python, JSON and TOML
 parse; commands `mhla VERB --flag` have verbs and flags that PROGRAM knows (it is asked: VERB --help), those of scripts in Python have
 flags that the script knows, `make X` has a target; scripts, recipes, source files and names of functions that are mentioned exist.
-The table of models in docs/models.md is what PROGRAM says today. A line for each fault; exit code 1 if there is one. First it convinces itself, by a page full of faults, that
+The table of models in docs/models.md is what PROGRAM says today, the front page of the results what its pages say. A line for each fault; exit code 1 if there is one. First it convinces itself, by a page full of faults, that
 each kind is found.
 """
 import argparse
@@ -41,7 +41,7 @@ class Program:
         return subprocess.run([self.path, *arguments], capture_output=True, text=True, timeout=120).stdout
 
     def experiments(self) -> list:
-        return re.findall(r"^  ([a-z]+) ", self.say("reproduce", "--help"), re.M)
+        return re.findall(r"^  ([a-z-]+) ", self.say("reproduce", "--help"), re.M)
 
     def flags(self, verb: str, sub: str = "") -> set:
         """Those that its help lists; a key of a recipe is a flag by its last part, too."""
@@ -246,6 +246,9 @@ def main() -> int:
     table = subprocess.run([sys.executable, str(ROOT / "scripts" / "models_table.py"), program.path, "--check"], capture_output=True, text=True)
     if table.returncode:
         checker.faults += (table.stdout + table.stderr).strip().splitlines()[-20:]
+    front = subprocess.run([sys.executable, str(ROOT / "scripts" / "results_page.py"), "--check"], capture_output=True, text=True)
+    if front.returncode:
+        checker.faults += (front.stdout + front.stderr).strip().splitlines()[-20:]
     for fault in checker.faults:
         print(fault)
     print("docs:", ", ".join(f"{n} {what}" for what, n in checker.counts.items()) + f"; {len(checker.faults)} faults")

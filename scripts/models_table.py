@@ -20,8 +20,11 @@ PAGE = ROOT / "docs" / "models.md"
 IMAGES = ["deit_nano", "deit_tiny", "deit_small", "deit_base"]
 DIFFUSION = ["dit_micro", "dit_nano"] + [f"dit_{size}_{patch}" for size in ("s", "b", "l", "xl") for patch in (2, 4, 8)]
 LANGUAGE = ["lm_micro", "lm_nano", "lm_340m"]
+MIXERS = {"mhla": "MHLA", "softmax": "Transformer++", "linear": "linear attention", "gla": "GLA", "retnet": "RetNet", "mamba": "Mamba",
+          "mamba": "Mamba", "mamba2": "Mamba2",
+          "gated_deltanet": "Gated DeltaNet", "gated_deltanet, lm_480m": "Gated DeltaNet, larger"}
 ATTENTIONS = ["mhla", "linear", "softmax", "focused", "inline", "mala", "rala"]
-MARKS = {"images": IMAGES, "attentions": ATTENTIONS, "diffusion": DIFFUSION, "language": LANGUAGE}
+MARKS = {"images": IMAGES, "attentions": ATTENTIONS, "diffusion": DIFFUSION, "language": LANGUAGE, "mixers": list(MIXERS)}
 
 
 def size(bytes_: float) -> str:
@@ -44,6 +47,12 @@ def row(program: str, name: str, kind: str) -> str:
     if kind == "attentions":
         counts = [info(program, preset, "structure=released", f"attention={name}")["parameters"] for preset in IMAGES[1:]]
         return f"| `{name}` | " + " | ".join(f"{n:,}" for n in counts) + " |"
+    if kind == "mixers":
+        attention, _, preset = name.partition(", ")
+        model = [preset or "lm_340m", f"attention={attention}"]
+        x, untied = info(program, *model), info(program, *model, "tie_word_embeddings=false")
+        return (f"| `{name}` | {MIXERS[name]} | {x['layers']} | {x['parameters']:,} | {untied['parameters']:,} | {operations(x['multiply_adds'])} | "
+                f"{size(x['state_bytes'])} |")
     x = info(program, name)
     p = x["parameters"]
     cells = [f"`{name}`"]

@@ -23,7 +23,7 @@ import sys
 import zlib
 
 OUT = pathlib.Path(__file__).resolve().parent.parent / "docs"
-NAMES = {"softmax": "#8a5a00", "linear": "#b3261e", "mhla": "#0b5cad"}
+NAMES = {"softmax": "#c8500a", "linear": "#b8245e", "mhla": "#0b63b0"}  # those of src/report/palette.css
 LABELS = {"softmax": "softmax", "linear": "linear", "mhla": "MHLA"}
 
 

@@ -78,10 +78,12 @@ double bench_estimate(const bench *b, double flops, mhla_dtype dtype);
 /* Groups with rows of their own kind. */
 mhla_status bench_layers(bench *b);
 mhla_status bench_decode(bench *b);
+mhla_status bench_mamba(bench *b);
 mhla_status bench_models(bench *b);
 mhla_status bench_resolution(bench *b);
 mhla_status bench_lm(bench *b);
 int bench_layers_has(const char *shape);
+int bench_mamba_has(const char *shape);
 int bench_decode_has(const char *shape);
 int bench_models_has(const char *shape);
 int bench_resolution_has(const char *shape);

@@ -50,6 +50,7 @@ static void print_head(const char *group) {
         {"causal", "causal forward"},
         {"causal-backward", "causal forward and backward"},
         {"layers", "linear layers: rows x outputs x inputs"},
+        {"mamba", "operators of Mamba: batch x tokens x channels; an exponential counts as two operations"},
         {"models", "whole models, every product counted; a training step as three times inference"},
         {"resolution", "DiT-S/2 on ever larger images, every product counted"},
     };

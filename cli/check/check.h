@@ -36,6 +36,7 @@ mhla_status check_softmax(check_row *row, const check_isas *isas, int brief);
 mhla_status check_decay(check_row *row, const check_isas *isas, int brief);
 mhla_status check_vision(check_row *row, const check_isas *isas, int brief);
 mhla_status check_streaming(check_row *row, const check_isas *isas, int brief);
+mhla_status check_mamba(check_row *row, const check_isas *isas, int brief);
 mhla_status check_layers(check_row *row, const check_isas *isas, int brief);
 
 #endif

@@ -28,8 +28,10 @@ typedef struct mhla_lab_info {
     const char *known; /* what is known of it at our size */
     const char *data;  /* what it needs of mhla_data_query, or NULL */
     int arms;
-    double minutes, quick; /* on two idle cores: three seeds; --quick */
+    double minutes, quick; /* on two idle cores: all seeds; --quick */
     int labels;            /* it has labels that can be shuffled */
+    int seeds;             /* of the whole experiment, unless another number is asked for */
+    double hours;          /* on two idle cores: the long form; 0: it has none */
 } mhla_lab_info;
 
 /* Experiment i, or MHLA_ERANGE past the last. */
@@ -44,11 +46,12 @@ typedef struct mhla_lab_desc {
     const char *experiment;
     const char *work;    /* where runs and results lie; NULL: runs/reproduce. Experiments share what they train alike */
     const char *data;    /* folder of the data; NULL: where mhla data puts it */
-    int seeds;           /* 0 = 3, or 1 if quick; the seeds are 1, 2, .. */
+    int seeds;           /* 0 = the experiment's own number, or 1 if quick; the seeds are 1, 2, .. */
     int quick;           /* smaller and shorter; kept apart from the whole experiment */
     int shuffle;         /* the control: labels change places, so that nothing can be learned; kept apart, too */
     const char *program; /* what stands in the results as the maker: "mhla 0.5.0, commit abc"; NULL: the version */
     const mhla_context *context;
+    int longer; /* the long form: more tokens or more updates, a night; kept apart */
 } mhla_lab_desc;
 
 /* Finds the experiment and what there is of its results. MHLA_EINVAL names the nearest experiment where there is none of that
@@ -100,7 +103,7 @@ MHLA_API mhla_status mhla_lab_result_query(mhla_lab *lab, mhla_lab_result *resul
 MHLA_API mhla_status mhla_lab_text(mhla_lab *lab, char **text);
 
 /* The page NAME.md with its figures NAME-1.svg, .. into `folder`, which is made if it is not there. Those of a quick run are
- * called NAME-quick, those of the control NAME-shuffled. */
+ * called NAME-quick, of a long one NAME-long, of the control NAME-shuffled. */
 MHLA_API mhla_status mhla_lab_write(mhla_lab *lab, const char *folder);
 
 #ifdef __cplusplus

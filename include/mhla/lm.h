@@ -177,7 +177,8 @@ typedef struct mhla_sequence_desc {
         beyond; /* past the trained length (mhla_lm_info.context): an error, or it goes on, where MHLA layers weigh
                             by distance (clamp) or have longer chunks; softmax and linear layers go on as they are */
     int64_t max_tokens; /* MHLA_BEYOND_CHUNK: the longest sequence to come. Others: 0, or a limit of one's own */
-    const char *cache;  /* keys and values of softmax layers as "float32" or "bfloat16", which takes half the memory and is read
+    const char
+        *cache; /* keys and values of softmax layers as "float32" or "bfloat16", which takes half the memory and is read
                            twice as fast; NULL: bfloat16 where the matrices are kept as bfloat16 or q8_0 */
 } mhla_sequence_desc;
 
@@ -367,6 +368,9 @@ typedef struct mhla_choices {
     size_t size;
     int64_t questions, right, right_norm; /* by summed log-likelihood (acc), and divided by characters (acc_norm) */
     double seconds;
+    int64_t greedy;       /* questions whose right choice is what the model itself would write */
+    double loglikelihood; /* of the right choices: the sum, */
+    double deviation;     /* and their standard deviation, over questions - 1 */
 } mhla_choices;
 
 /* What is told about each question, if the caller wants to know. */
@@ -377,7 +381,7 @@ typedef struct mhla_choice_event {
     const double *loglikelihood; /* [choices] */
     const double *normalised;    /* [choices] divided by the characters of the choice */
     const int *greedy;           /* [choices] every token the likeliest */
-    int best, best_normalised;   /* the model's answers, by acc and by acc_norm */
+    int best, best_normalised;   /* the model's answers, by acc and by acc_norm; -1: another word (MHLA_TASK_WORD) */
     const char *context;         /* the question; NULL where each choice is a context and `ending` follows it */
     const char *const *texts;    /* [choices] */
     const char *ending;          /* NULL but there */
@@ -389,6 +393,113 @@ typedef void (*mhla_choice_fn)(void *user, const mhla_choice_event *event);
  * follows: {"contexts": ["...", ...], "ending": "...", "gold": 0}, WinoGrande's sentences with a gap. limit: 0 = all. */
 MHLA_API mhla_status mhla_lm_choices(mhla_model *model, mhla_choices *result, const char *path, int64_t limit,
                                      mhla_choice_fn report, void *user);
+
+/* Tasks by their names in lm-evaluation-harness, from files as the Hugging Face hub publishes them, JSON lines (docs/evaluation.md
+ * lists them): piqa, arc_easy, arc_challenge, openbookqa, boolq, winogrande, mmlu, lambada_openai, wikitext. */
+typedef enum mhla_task_kind {
+    MHLA_TASK_CHOICES = 0, /* questions with choices: acc, for some tasks acc_norm */
+    MHLA_TASK_WORD, /* the last word of a text, the only choice: perplexity is exp(-loglikelihood / questions), acc is
+                              greedy / questions */
+    MHLA_TASK_PAGES /* perplexity of whole pages */
+} mhla_task_kind;
+
+typedef struct mhla_task_info {
+    size_t size;
+    const char *name, *source; /* source: the dataset on the hub */
+    mhla_task_kind kind;
+    int normalised; /* acc_norm is one of its measures */
+} mhla_task_info;
+/* MHLA_EINVAL with the names of all tasks for one that is not known. */
+MHLA_API mhla_status mhla_task_query(const char *task, mhla_task_info *info);
+
+/* A task with questions: files [count], the first `limit` questions of all (0 = every one). Every row is checked before the first
+ * question is asked: MHLA_EDATA names file, line and key. */
+MHLA_API mhla_status mhla_lm_task(mhla_model *model, mhla_choices *result, const char *task, const char *const *paths,
+                                  int count, int64_t limit, mhla_choice_fn report, void *user);
+/* A task with pages. desc->limit counts pages. Words and bytes are those of the file's text; the model reads it detokenised. */
+MHLA_API mhla_status mhla_lm_task_pages(mhla_model *model, mhla_perplexity *result, const char *task,
+                                        const char *const *paths, int count, const mhla_perplexity_desc *desc,
+                                        mhla_progress_fn progress, void *user);
+
+/* LongBench: a folder with its data (TASK.jsonl, or data/TASK.jsonl) and its dataset2prompt.json and dataset2maxlen.json. A prompt that
+ * is too long loses its middle; answers are greedy, of the length that the task has; scores are LongBench's (docs/evaluation.md
+ * says where they differ). */
+enum { MHLA_LONGBENCH_TASKS = 21 };
+
+typedef struct mhla_longbench_row {
+    const char *task, *group, *metric; /* "qasper", "single-document QA", "F1": static texts */
+    int paper;                         /* one of the 14 tasks that the paper averages */
+    int64_t questions, cut;            /* cut: prompts that lost their middle */
+    double score;                      /* mean, 0 to 100 */
+    double error;                      /* its standard error */
+} mhla_longbench_row;
+
+typedef struct mhla_longbench_result {
+    size_t size;
+    mhla_longbench_row rows[MHLA_LONGBENCH_TASKS]; /* [count] in the order of LongBench's table */
+    int count;
+    double seconds;
+} mhla_longbench_result;
+
+typedef struct mhla_longbench_desc {
+    size_t size;
+    int64_t context;    /* tokens of a prompt and its answer; 0 = the model's context */
+    mhla_beyond beyond; /* where that is past the trained length */
+    int64_t limit;      /* questions of each task; 0 = all */
+} mhla_longbench_desc;
+
+typedef struct mhla_longbench_event {
+    size_t size;
+    const char *task;
+    int64_t question, questions; /* from 0; of this task */
+    const char *prompt;          /* as the model reads it */
+    const char *answer;          /* the model's, as it is scored */
+    const char *const *wanted;   /* [wanteds] right answers */
+    int wanteds;
+    double score; /* 0 to 1 */
+} mhla_longbench_event;
+typedef void (*mhla_longbench_fn)(void *user, const mhla_longbench_event *event);
+
+/* Every row of every file is checked before the first prompt is read: MHLA_EDATA names file, line and key. */
+MHLA_API mhla_status mhla_lm_longbench(mhla_model *model, mhla_longbench_result *result, const char *folder,
+                                       const mhla_longbench_desc *desc, mhla_longbench_fn report, void *user);
+
+/* Needle in a haystack: a sentence with a number stands at some depth of a long text, made from the seed, and is begun again at the
+ * end. The right number is found where its log-likelihood is the largest of ten; chance is 10 %. A model without a tokenizer
+ * is asked the same in token ids: two ids and a third that follows them. Zero is the default of every field. */
+typedef struct mhla_needle_desc {
+    size_t size;
+    const int64_t
+        *lengths;         /* [length_count] tokens of a text with its question; NULL: a quarter, half and all of the */
+    int length_count;     /* model's context, or 512, 1024 and 2048 where it has none */
+    const double *depths; /* [depth_count] percent of the text before the needle; NULL: 0, 25, 50, 75, 100 */
+    int depth_count;
+    int samples; /* texts of each length and depth: 10. All depths of a length have the same texts and numbers */
+    uint64_t seed;
+    mhla_beyond beyond; /* for lengths past the trained one */
+} mhla_needle_desc;
+
+typedef struct mhla_needle_cell {
+    int64_t length;
+    double depth;
+    int64_t asked, right;
+    double probability; /* mean share of the right number among the ten, as their log-likelihoods have it */
+} mhla_needle_cell;
+
+typedef struct mhla_needle_result {
+    size_t size;
+    mhla_needle_cell *cells; /* [length_count, depth_count]; free with mhla_needle_free */
+    int length_count, depth_count;
+    int ids; /* the model has no tokenizer: token ids instead of text */
+    double seconds;
+} mhla_needle_result;
+
+/* MHLA_ERANGE names a length that is too short for the needle and its question, or too long for the model. */
+MHLA_API mhla_status mhla_lm_needle(mhla_model *model, mhla_needle_result *result, const mhla_needle_desc *desc,
+                                    mhla_progress_fn progress, void *user);
+MHLA_API void mhla_needle_free(mhla_needle_result *result);
+/* Writes a page of HTML with the heat map and its numbers; `title` names the model. */
+MHLA_API mhla_status mhla_needle_page(const char *path, const mhla_needle_result *result, const char *title);
 
 /* Multi-query associative recall (MQAR) by the recipe of zoology, at one width: a small decoder learns to say the value
  * that followed a key earlier in the same sequence, all data made from the seed (docs/mqar.md). Zero is the default of

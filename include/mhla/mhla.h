@@ -2,10 +2,11 @@
  *
  * This header is the manual. It goes from the simplest use to the most demanding one:
  *
- *   1. statuses, messages, structs       5. streaming: one token, or n, at a time
- *   2. one-shot calls                    6. training: gradients, the mixing matrix
- *   3. contexts: threads and memory      7. the matrix product of linear layers
- *   4. plans and calls                   8. what this machine has
+ *   1. statuses, messages, structs       6. training: gradients, the mixing matrix
+ *   2. one-shot calls                    7. the matrix product of linear layers
+ *   3. contexts: threads and memory      8. what this machine has
+ *   4. plans and calls                   9. Mamba: selective scan and short convolution
+ *   5. streaming: one token, or n, at a time
  *
  * Symbols, as in the paper: B batch, T tokens, H heads, G key/value heads (H is a multiple of G), K key size of a
  * head, V value size of a head, M blocks ("token-level heads"), C tokens of a causal chunk.
@@ -154,9 +155,11 @@ typedef enum mhla_kind {
     MHLA_KIND_MALA,    /* MALA: scaled and shifted by the query's own magnitude */
     MHLA_KIND_RALA,    /* RALA: keys weighed by a softmax against the mean query */
     /* Linear recurrences with decay, causal, S_t = decay_t S_{t-1} + k_t v_t^T, o_t = scale q_t^T S_t: no feature map, no
-     * denominator, no rotary. Log-decays are in the call; a state is [B,H,K,V]. */
+     * denominator, no rotary. Log-decays are in the call; a state is [B,H,K,V]. They stream, too. */
     MHLA_KIND_SIMPLE_GLA, /* one decay for each head and token: simple GLA, RetNet, Mamba2 */
-    MHLA_KIND_GLA         /* one decay for each key channel: gated linear attention */
+    MHLA_KIND_GLA,        /* one decay for each key channel: gated linear attention */
+    MHLA_KIND_GATED_DELTA /* one decay for each head and token, and what a key holds is replaced, not added to: with S the decayed
+                             state, S_t = S + k_t (beta_t (v_t - S^T k_t))^T. Gated DeltaNet */
 } mhla_kind;
 
 typedef enum mhla_dtype {
@@ -201,7 +204,7 @@ typedef struct mhla_plan_desc {
     mhla_kind kind;
     mhla_dtype dtype; /* storage of q, k, v, o (softmax: see kv_bfloat16); everything else is float32 */
     int heads;        /* H */
-    int kv_heads;     /* G; 0 = H. Fewer than H: causal, linear causal and softmax only (SIMPLE_GLA: see key_heads) */
+    int kv_heads;     /* G; 0 = H. Fewer than H: causal, linear causal and softmax only (see also key_heads) */
     int key_dim;      /* K, 1..1024 */
     int value_dim;    /* V, 1..512 (softmax: 1..1024) */
 
@@ -212,7 +215,7 @@ typedef struct mhla_plan_desc {
     mhla_denominator denominator;
     float den_eps; /* added to the denominator */
     float scale;   /* multiplies q~.k~; 0 = the default: K^-1/2 for causal, linear causal, softmax, INLINE, MALA,
-                              RALA (there of the softmax over keys), SIMPLE_GLA and GLA, 1 for the others. A denominator is scaled alike */
+                              RALA (there of the softmax over keys), SIMPLE_GLA, GLA and GATED_DELTA, 1 for the others. A denominator is scaled alike */
 
     /* Rotary embedding of q~ and k~ (softmax: of q and k), applied on the way in: no rotated copy is made. The
      * denominator uses the un-rotated ones. The table is in the call. Not for FOCUSED and INLINE. */
@@ -249,9 +252,12 @@ typedef struct mhla_plan_desc {
     /* Focused LA. */
     int focus_power; /* p of the focusing map, 1 to 16; 0 = 3 */
 
-    /* SIMPLE_GLA: heads of q and k, a divisor of H; 0 = H. Head h of v, o, decays and states reads head h / (H / key_heads) of
-     * q and k, as the groups of Mamba2 are read. `chunk` is a hint of how to work here, as for LINEAR_CAUSAL. */
+    /* SIMPLE_GLA and GATED_DELTA: heads of q and k, a divisor of H; 0 = H. Head h of v, o, decays, beta and states reads head
+     * h / (H / key_heads) of q and k, as the groups of Mamba2 are read. `chunk` is a hint of how to work here, as for LINEAR_CAUSAL. */
     int key_heads;
+
+    /* GATED_DELTA: 1 divides each head's q and k of a token by sqrt(sum of squares + 1e-6) on the way in. */
+    int qk_l2norm;
 } mhla_plan_desc;
 
 typedef struct mhla_plan mhla_plan;
@@ -295,7 +301,7 @@ typedef struct mhla_call {
      * MHLA: `past` tokens are summarised in N0 = ceil(past/C) chunks, the last of which may be open; the final state
      * holds N1 = ceil((past+T)/C) of them (a sequence that is shorter fills the rest with zeros). Under CLAMP with
      * past or past+T beyond M chunks only the summaries that can still be read are kept: see src/ops/causal.
-     * Linear, SIMPLE_GLA and GLA: N0 = N1 = 1, whatever `past` is, and G is H in the latter two. */
+     * Linear and the recurrences with decay: N0 = N1 = 1, whatever `past` is, and G is H in the latter. */
     int64_t past;               /* the same for all sequences of the call */
     const float *initial_state; /* [B,N0,G,K,V], or NULL where past = 0; all but MHLA: NULL = zeros */
     const float *initial_z;     /* [B,N0,G,K], needed only with a denominator */
@@ -312,10 +318,14 @@ typedef struct mhla_call {
      * softmax, masked triangles and everything that is read and written stay as they are. MHLA_F32: see mhla_forward. */
     mhla_dtype precision;
 
-    /* SIMPLE_GLA and GLA: the logarithms of the decays, float32, [B,T,H] or [B,T,H,K]; strides as those of q, zero = contiguous.
+    /* Recurrences: the logarithms of the decays, float32, [B,T,H], or [B,T,H,K] of GLA; strides as those of q, zero = contiguous.
      * One above 0 is MHLA_EINVAL, with its place in the message. -inf forgets everything before its token; NaN makes NaN. */
     const float *decay;
     mhla_strides decay_strides;
+
+    /* GATED_DELTA: how much of what a key holds is replaced, float32, [B,T,H]; usually 0 to 1, or to 2. Any number is taken. */
+    const float *beta;
+    mhla_strides beta_strides;
 } mhla_call;
 
 /* Bytes of scratch memory that forward and backward need for this call: the summaries, their mixtures and a block per
@@ -327,7 +337,7 @@ MHLA_API size_t mhla_backward_workspace(const mhla_plan *plan, const mhla_call *
  *
  *   o    [B,T,H,V]  written, or added to; may not overlap an input
  *   q    [B,T,H,K], k [B,T,G,K], v [B,T,G,V]; the feature map is applied on the way in
- *        SIMPLE_GLA: q and k have key_heads heads, v has H
+ *        SIMPLE_GLA and GATED_DELTA: q and k have key_heads heads, v has H
  *   mix  [M,M] or [H,M,M], row i = query block i; causal: the lower triangle is read. NULL for the baselines
  *   ws   the workspace above, 64-byte aligned; NULL lets the call allocate
  *
@@ -345,21 +355,21 @@ MHLA_API mhla_status mhla_forward_reference(const mhla_plan *plan, const mhla_ca
 /* ---- 5. Streaming -------------------------------------------------------------------------------------------
  *
  * A state holds one sequence of a causal or linear-causal plan, all heads: the finished summaries, the open chunk, and the
- * mixture of the past that the open chunk's row has. It is fed 1 or n tokens at a time, in any split; outputs equal
+ * mixture of the past that the open chunk's row has. Of a recurrence with decay it holds the [H,K,V] numbers of that. It is fed 1 or n tokens at a time, in any split; outputs equal
  * mhla_forward's to rounding. Finished summaries are immutable and shared between forks. A state keeps a reference to
  * neither plan nor mix; both must be the same at each step (a fingerprint of mix is checked). One thread at a time
  * may use a state. */
 
 typedef struct mhla_state mhla_state;
 
-/* An empty state. mix as in mhla_forward; NULL for linear. */
+/* An empty state. mix as in mhla_forward; NULL for all but MHLA. */
 MHLA_API mhla_status mhla_state_create(mhla_state **state, const mhla_plan *plan, const float *mix);
 MHLA_API void mhla_state_free(mhla_state *state); /* NULL is legal */
 
 /* Feeds states[s] its next tokens, for each s in 0..n-1 (the decode batch of a server: different sequences, all
  * different states). Without cu_seqlens call->batch is n and each state gets call->tokens tokens; with it, state s
  * gets tokens cu_seqlens[s] .. cu_seqlens[s+1]-1. `past`, initial and final state of the call must be zero. The
- * rotary row is the state's own position. On MHLA_ERANGE or MHLA_EINVAL no state has changed. */
+ * rotary row is the state's own position; decays and beta are those of the tokens. On MHLA_ERANGE or MHLA_EINVAL no state has changed. */
 MHLA_API mhla_status mhla_step(const mhla_plan *plan, const mhla_call *call, mhla_state *const *states, int64_t n,
                                void *o, const void *q, const void *k, const void *v, const float *mix);
 
@@ -373,8 +383,8 @@ MHLA_API size_t mhla_state_bytes(const mhla_state *state);
 MHLA_API mhla_status mhla_state_fork(mhla_state **copy, const mhla_state *state);
 
 /* Back to `tokens` tokens, exactly as if the later ones had never been fed. MHLA: tokens is a chunk boundary that is
- * still kept (all of them; under CLAMP, beyond M chunks, the last M-1), or the present position. Linear: 0 or the
- * present position. MHLA_ERANGE otherwise, and the state is unchanged. */
+ * still kept (all of them; under CLAMP, beyond M chunks, the last M-1), or the present position. Linear and the recurrences:
+ * 0 or the present position. MHLA_ERANGE otherwise, and the state is unchanged. */
 MHLA_API mhla_status mhla_state_rollback(mhla_state *state, int64_t tokens, const mhla_plan *plan, const float *mix);
 
 /* The most tokens, `tokens` at most, that mhla_state_rollback can go back to; 0 always can be. */
@@ -405,6 +415,8 @@ typedef struct mhla_grads {
     float *dfocus;                        /* [H*K], of call->focus */
     float *ddecay;                        /* like call->decay, of the logarithms */
     mhla_strides ddecay_strides;
+    float *dbeta; /* like call->beta */
+    mhla_strides dbeta_strides;
 } mhla_grads;
 
 /* dO [B,T,H,V] has o's dtype and strides (call->o). The other arguments are those of the forward call (call's
@@ -563,6 +575,150 @@ MHLA_API double mhla_measure_peak(mhla_dtype dtype, const mhla_context *context,
 
 /* Measures the rate of reading memory that is in no cache, GB/s. 0 without memory. */
 MHLA_API double mhla_measure_bandwidth(const mhla_context *context, double seconds);
+
+/* ---- 9. Mamba: selective scan and short convolution ---------------------------------------------------------
+ *
+ * The two operators around which Mamba is built; the short convolution also stands before q, k and v in many linear
+ * attentions. Tensors are float32 and token-major [B,T,I], I channels; strides are those of section 4, whose `head` is the
+ * stride of groups in B and C and is not used elsewhere. All zero = contiguous. States and gradients of parameters are
+ * contiguous. Results are bit-identical for any number of threads and for any split of a sequence into calls. */
+
+/* Selective scan, as mamba_ssm's selective_scan_fn (README.md in src/ops/scan):
+ *
+ *   d_t = delta_t + delta_bias, then softplus of it if delta_softplus is set
+ *   h_t = exp(d_t A) h_{t-1} + (d_t u_t) B_t^T          h [I,N]
+ *   y_t = h_t C_t + D u_t,  times silu(z_t) if there is a z */
+typedef struct mhla_scan_call {
+    size_t size;
+    const mhla_context *context; /* NULL = default */
+    int64_t batch, tokens;       /* B, T */
+    int64_t channels;            /* I */
+    int64_t states;              /* N, 1..1024 */
+    int64_t groups;              /* G of B and C, a divisor of I; 0 = 1. Channel i reads group i / (I / G) */
+    int delta_softplus;
+    mhla_strides u, delta, B, C, y; /* y also holds for the gradient that arrives, dy */
+    const float *D;                 /* [I] or NULL */
+    const float *delta_bias;        /* [I] or NULL */
+    const float *z;                 /* [B,T,I] or NULL */
+    mhla_strides z_strides;
+    /* Packed sequences: batch is 1, sequence s is tokens cu_seqlens[s] .. cu_seqlens[s+1]-1; none sees another. */
+    const int64_t *cu_seqlens; /* [sequences + 1] or NULL */
+    int64_t sequences;
+    /* With sequences, B counts them. */
+    const float *initial_state; /* [B,I,N]; NULL = zeros */
+    float *final_state;         /* [B,I,N] or NULL; may be initial_state */
+    int accumulate;             /* y += instead of y = */
+} mhla_scan_call;
+
+typedef struct mhla_scan_grads {
+    size_t size;
+    /* Where each gradient goes; NULL = not wanted. */
+    float *du, *ddelta, *dz; /* [B,T,I] */
+    float *dB, *dC;          /* [B,T,G,N] */
+    mhla_strides du_strides, ddelta_strides, dz_strides, dB_strides, dC_strides;
+    float *dA;                 /* [I,N] */
+    float *dD, *ddelta_bias;   /* [I] */
+    float *dinitial_state;     /* [B,I,N] */
+    const float *dfinal_state; /* what arrives at final_state; NULL = 0 */
+    int accumulate;            /* gradients are added to what is there */
+} mhla_scan_grads;
+
+/* Bytes of scratch memory; 0 if the call is invalid (mhla_message says why). Nothing of size T*I*N. */
+MHLA_API size_t mhla_scan_forward_workspace(const mhla_scan_call *call);
+MHLA_API size_t mhla_scan_backward_workspace(const mhla_scan_call *call);
+
+/* y [B,T,I] is written, or added to; u, delta [B,T,I]; A [I,N] contiguous; B, C [B,T,G,N]. y may not overlap an input.
+ * ws as above, 64-byte aligned; NULL lets the call allocate. */
+MHLA_API mhla_status mhla_scan_forward(const mhla_scan_call *call, float *y, const float *u, const float *delta,
+                                       const float *A, const float *B, const float *C, void *ws);
+
+/* From the inputs alone: states are recomputed. The call's final_state is not used. */
+MHLA_API mhla_status mhla_scan_backward(const mhla_scan_call *call, const mhla_scan_grads *grads, const float *dy,
+                                        const float *u, const float *delta, const float *A, const float *B,
+                                        const float *C, void *ws);
+
+/* The same by definition: in double, one thread. */
+MHLA_API mhla_status mhla_scan_forward_reference(const mhla_scan_call *call, float *y, const float *u,
+                                                 const float *delta, const float *A, const float *B, const float *C);
+MHLA_API mhla_status mhla_scan_backward_reference(const mhla_scan_call *call, const mhla_scan_grads *grads,
+                                                  const float *dy, const float *u, const float *delta, const float *A,
+                                                  const float *B, const float *C);
+
+/* Short convolution: causal, depthwise, W taps (README.md in src/ops/short_conv):
+ *
+ *   y_t = activation( bias + sum_j w[:,j] x_{t-W+1+j} ),  j = 0..W-1 */
+typedef struct mhla_short_conv_call {
+    size_t size;
+    const mhla_context *context;
+    int64_t batch, tokens; /* B, T */
+    int64_t channels;      /* D */
+    int width;             /* W, 1..64 */
+    mhla_activation activation;
+    mhla_strides x, y;         /* y also holds for the gradient that arrives, dy */
+    const float *bias;         /* [D] or NULL */
+    const int64_t *cu_seqlens; /* [sequences + 1] or NULL: as above */
+    int64_t sequences;
+    /* The last W inputs of a sequence, oldest first, [B,D,W]; with sequences, B counts them. The first of the W is not
+     * read. NULL = zeros. final_cache may be initial_cache. */
+    const float *initial_cache;
+    float *final_cache; /* or NULL */
+    int accumulate;     /* y += instead of y = */
+} mhla_short_conv_call;
+
+typedef struct mhla_short_conv_grads {
+    size_t size;
+    float *dx; /* [B,T,D]; NULL = not wanted, here and below */
+    mhla_strides dx_strides;
+    float *dw;                 /* [D,W] */
+    float *dbias;              /* [D] */
+    float *dinitial_cache;     /* [B,D,W] */
+    const float *dfinal_cache; /* what arrives at final_cache; NULL = 0 */
+    int accumulate;            /* gradients are added to what is there */
+} mhla_short_conv_grads;
+
+MHLA_API size_t mhla_short_conv_forward_workspace(const mhla_short_conv_call *call);
+MHLA_API size_t mhla_short_conv_backward_workspace(const mhla_short_conv_call *call);
+
+/* y [B,T,D]; x [B,T,D]; w [D,W] contiguous, as a checkpoint's [D,1,W]. ws as above. */
+MHLA_API mhla_status mhla_short_conv_forward(const mhla_short_conv_call *call, float *y, const float *x, const float *w,
+                                             void *ws);
+MHLA_API mhla_status mhla_short_conv_backward(const mhla_short_conv_call *call, const mhla_short_conv_grads *grads,
+                                              const float *dy, const float *x, const float *w, void *ws);
+MHLA_API mhla_status mhla_short_conv_forward_reference(const mhla_short_conv_call *call, float *y, const float *x,
+                                                       const float *w);
+MHLA_API mhla_status mhla_short_conv_backward_reference(const mhla_short_conv_call *call,
+                                                        const mhla_short_conv_grads *grads, const float *dy,
+                                                        const float *x, const float *w);
+
+/* Streaming. A channel state holds what one sequence has left behind: the state of a scan, or the last inputs of a convolution. It is fed
+ * 1 or n tokens at a time, in any split; outputs have the bits of the one call. One thread at a time may use a state. */
+typedef struct mhla_channel_state mhla_channel_state;
+
+/* An empty one: of a scan of I channels and N states, of a convolution of D channels and W taps. */
+MHLA_API mhla_status mhla_scan_state_create(mhla_channel_state **state, int64_t channels, int64_t states);
+MHLA_API mhla_status mhla_short_conv_state_create(mhla_channel_state **state, int64_t channels, int width);
+MHLA_API void mhla_channel_state_free(mhla_channel_state *state); /* NULL is legal */
+
+/* Feeds states[s] its next tokens, for each s in 0..n-1, all different. Without cu_seqlens call->batch is n and each gets
+ * call->tokens tokens; with it, state s gets tokens cu_seqlens[s] .. cu_seqlens[s+1]-1. Initial and final state or cache of the
+ * call must be NULL. If it fails, no state has changed. */
+MHLA_API mhla_status mhla_scan_step(const mhla_scan_call *call, mhla_channel_state *const *states, int64_t n, float *y,
+                                    const float *u, const float *delta, const float *A, const float *B, const float *C);
+MHLA_API mhla_status mhla_short_conv_step(const mhla_short_conv_call *call, mhla_channel_state *const *states,
+                                          int64_t n, float *y, const float *x, const float *w);
+
+MHLA_API int64_t mhla_channel_state_tokens(const mhla_channel_state *state); /* seen so far */
+MHLA_API size_t mhla_channel_state_bytes(const mhla_channel_state *state);   /* of memory */
+MHLA_API mhla_status mhla_channel_state_fork(mhla_channel_state **copy, const mhla_channel_state *state);
+
+/* Back to `tokens` tokens, 0 or the present number; MHLA_ERANGE otherwise, and the state is unchanged. Fork to go back elsewhere. */
+MHLA_API mhla_status mhla_channel_state_rollback(mhla_channel_state *state, int64_t tokens);
+
+/* Saving: mhla_channel_state_save_size bytes into `bytes`. Loading into a state of the same operator and sizes; anything truncated,
+ * altered, of another version or other sizes is MHLA_EDATA, and the state is unchanged. */
+MHLA_API size_t mhla_channel_state_save_size(const mhla_channel_state *state);
+MHLA_API mhla_status mhla_channel_state_save(const mhla_channel_state *state, void *bytes, size_t capacity);
+MHLA_API mhla_status mhla_channel_state_load(mhla_channel_state *state, const void *bytes, size_t size);
 
 #ifdef __cplusplus
 }

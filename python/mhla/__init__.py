@@ -6,7 +6,8 @@ with torch they are custom ops with gradients that torch.compile does not break 
 call to call, ``State`` and ``step`` stream.
 ``load`` opens a model that the program has trained or that others have published, ``create`` makes one: classifiers,
 diffusion models, and language models with tokenizer, sequences and generation. ``mhla.diffusion`` has samplers.
-``mhla.nn`` has modules that load the released checkpoints, and ours.
+``mhla.nn`` has modules that load the released checkpoints, and ours. ``mhla.ops`` has the operators of language models under the
+names of flash-linear-attention, mamba_ssm and causal_conv1d.
 """
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ from .streaming import State, step
 
 
 if TYPE_CHECKING:
-    from . import nn as nn
+    from . import nn as nn, ops as ops
 
 
 def _openmp_runtimes() -> list[str]:
@@ -85,9 +86,9 @@ def set_isa(name: str | None) -> None:
 
 
 def __getattr__(name: str) -> Any:
-    """mhla.nn without an import of its own; it needs torch, which mhla does not."""
-    if name == "nn":
-        return importlib.import_module(".nn", __name__)
+    """mhla.nn and mhla.ops without an import of their own; they need torch, which mhla does not."""
+    if name in ("nn", "ops"):
+        return importlib.import_module("." + name, __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -12,7 +12,8 @@ from . import _mhla
 Error = _mhla.Error
 
 # names of the header's enumerations, in their order
-KINDS = ("bidirectional", "causal", "linear", "linear_causal", "softmax", "focused", "inline", "mala", "rala")
+KINDS = ("bidirectional", "causal", "linear", "linear_causal", "softmax", "focused", "inline", "mala", "rala",
+         "simple_gla", "gla", "gated_delta")
 FEATURES = ("relu", "elu", "identity")
 DENOMINATORS = ("eq4", "released", "none")
 ORDERS = ("raster", "blocks")
@@ -40,6 +41,8 @@ class Options(NamedTuple):
     block_offsets: Optional[bytes] = None
     permutation: Optional[bytes] = None
     focus_power: int = 0
+    key_heads: int = 0
+    qk_l2norm: bool = False
 
 
 class Shapes(NamedTuple):
@@ -113,7 +116,7 @@ def make_plan(kind: str, dtype: int, heads: int, kv_heads: int, key_dim: int, va
         mix_per_head=int(mix is not None and len(mix) == 3), chunk=o.chunk,
         chunks=mix[-1] if kind == "causal" and mix is not None else 0, beyond=_index(BEYONDS, o.beyond, "beyond"),
         max_tokens=o.max_tokens, causal=int(o.causal and kind == "softmax"), window=o.window,
-        focus_power=o.focus_power)
+        focus_power=o.focus_power, key_heads=o.key_heads, qk_l2norm=o.qk_l2norm)
     if kind == "bidirectional" and mix is not None:
         _expect(plan.blocks == mix[-1], f"mix has shape {tuple(mix)}: there are {plan.blocks} blocks")
     if len(_plans) >= _LIMIT:

@@ -50,7 +50,10 @@ enum {
 /* Address 0 is NULL. */
 static inline void *at(int64_t address) { return (void *)(uintptr_t)address; }
 
-/* Reads `n` ints from args into f, the rest of which becomes 0; -1 with an exception set. */
+/* Reads exactly `n` ints from args; -1 with an exception set. */
+int binding_ints(int64_t *out, PyObject *const *args, Py_ssize_t given, Py_ssize_t n);
+
+/* The same into f, the rest of which becomes 0. */
 int binding_read(flat_call *f, PyObject *const *args, Py_ssize_t given, Py_ssize_t n);
 
 /* Where calls run from now on: what set_threads chose, or the OpenMP runtime that others use, or NULL, the default. */
@@ -77,6 +80,10 @@ int binding_add_models(PyObject *module);   /* Model, where libmhla-nn is part o
 int binding_add_lm(PyObject *module);       /* likewise Tokenizer, Sequence, Generation */
 int binding_add_samplers(PyObject *module); /* likewise Sampler */
 extern PyMethodDef binding_step[];          /* step(), and the end of the list */
+extern PyMethodDef binding_recurrent[];     /* recur(), recur_backward() */
+extern PyMethodDef binding_mamba[];         /* scan(), short_conv() and their backward */
+
+#define FAST(function) ((PyCFunction)(void (*)(void))(function))
 
 #ifdef MHLA_NN
 #include <mhla/nn.h>

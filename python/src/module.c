@@ -25,18 +25,21 @@ const char *binding_text(PyObject *text) {
 
 /* ---- Calls ---- */
 
-int binding_read(flat_call *f, PyObject *const *args, Py_ssize_t given, Py_ssize_t n) {
+int binding_ints(int64_t *out, PyObject *const *args, Py_ssize_t given, Py_ssize_t n) {
     if (given != n) {
         PyErr_Format(PyExc_TypeError, "expected %zd ints, got %zd", n, given);
         return -1;
     }
-    memset(f, 0, sizeof *f);
-    int64_t *field = (int64_t *)f;
     for (Py_ssize_t i = 0; i < n; i++) {
-        field[i] = PyLong_AsLongLong(args[i]);
-        if (field[i] == -1 && PyErr_Occurred()) return -1;
+        out[i] = PyLong_AsLongLong(args[i]);
+        if (out[i] == -1 && PyErr_Occurred()) return -1;
     }
     return 0;
+}
+
+int binding_read(flat_call *f, PyObject *const *args, Py_ssize_t given, Py_ssize_t n) {
+    memset(f, 0, sizeof *f);
+    return binding_ints((int64_t *)f, args, given, n);
 }
 
 const mhla_context *binding_context(void) { return context ? context : binding_foreign_context(0); }
@@ -168,21 +171,22 @@ static int read_axes(int *out, PyObject *axes, const char *name) {
 }
 
 static PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"kind",         "dtype",       "heads",       "kv_heads", "key_dim",       "value_dim",
-                            "feature",      "feature_eps", "denominator", "den_eps",  "scale",         "rope",
-                            "rope_dim",     "grid",        "blocks",      "order",    "block_offsets", "permutation",
-                            "mix_per_head", "chunk",       "chunks",      "beyond",   "max_tokens",    "causal",
-                            "window",       "focus_power", NULL};
+    static char *names[] = {
+        "kind",        "dtype",       "heads",         "kv_heads",    "key_dim",      "value_dim", "feature",
+        "feature_eps", "denominator", "den_eps",       "scale",       "rope",         "rope_dim",  "grid",
+        "blocks",      "order",       "block_offsets", "permutation", "mix_per_head", "chunk",     "chunks",
+        "beyond",      "max_tokens",  "causal",        "window",      "focus_power",  "key_heads", "qk_l2norm",
+        NULL};
     mhla_plan_desc d = {.size = sizeof d};
     int kind, dtype, feature, denominator, rope, order, beyond;
     PyObject *grid, *blocks;
     long long chunks, max_tokens, window;
     Py_buffer offsets = {0}, permutation = {0};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iiiiiiififfiiOOiz*z*iiLiLiLi", names, &kind, &dtype, &d.heads,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iiiiiiififfiiOOiz*z*iiLiLiLiip", names, &kind, &dtype, &d.heads,
                                      &d.kv_heads, &d.key_dim, &d.value_dim, &feature, &d.feature_eps, &denominator,
                                      &d.den_eps, &d.scale, &rope, &d.rope_dim, &grid, &blocks, &order, &offsets,
                                      &permutation, &d.mix_per_head, &d.chunk, &chunks, &beyond, &max_tokens, &d.causal,
-                                     &window, &d.focus_power))
+                                     &window, &d.focus_power, &d.key_heads, &d.qk_l2norm))
         return NULL;
     plan_object *self = NULL;
     d.kind = (mhla_kind)kind;
@@ -252,8 +256,6 @@ static PyGetSetDef plan_getset[] = {
     {"chunk", plan_chunk, NULL, "C as chosen, else 0", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
-
-#define FAST(function) ((PyCFunction)(void (*)(void))(function))
 
 static PyMethodDef plan_methods[] = {
     {"forward", FAST(plan_forward), METH_FASTCALL, "mhla_forward; takes the ints of CALL_FIELDS."},
@@ -439,7 +441,8 @@ PyMODINIT_FUNC PyInit__mhla(void) {
     if (module == NULL) return NULL;
     if (add_errors(module) < 0 || PyModule_AddObjectRef(module, "Plan", (PyObject *)&binding_plan_type) < 0 ||
         PyModule_AddObjectRef(module, "State", (PyObject *)&binding_state_type) < 0 || add_names(module) < 0 ||
-        PyModule_AddFunctions(module, binding_step) < 0 || binding_add_models(module) < 0)
+        PyModule_AddFunctions(module, binding_step) < 0 || PyModule_AddFunctions(module, binding_recurrent) < 0 ||
+        PyModule_AddFunctions(module, binding_mamba) < 0 || binding_add_models(module) < 0)
         return NULL;
     return module;
 }

@@ -165,6 +165,6 @@ done:
 }
 
 PyMethodDef binding_step[] = {
-    {"step", (PyCFunction)(void (*)(void))step, METH_FASTCALL, "mhla_step(plan, states, *ints)"},
+    {"step", FAST(step), METH_FASTCALL, "mhla_step(plan, states, *ints)"},
     {NULL, NULL, 0, NULL},
 };

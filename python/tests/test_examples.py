@@ -58,6 +58,13 @@ def test_timm_vit(monkeypatch, capsys):
     assert "50 more in mixing matrices" in out and last < first / 2
 
 
+def test_fla_script(monkeypatch, capsys):
+    out = run(monkeypatch, capsys, "fla_script.py", "--steps", "60")
+    losses = [tuple(map(float, pair)) for pair in re.findall(r"loss ([\d.]+) at first, ([\d.]+) at last", out)]
+    assert len(losses) == 2 and all(last < 0.8 * first for first, last in losses)
+    assert float(re.search(r"is (\S+) from the whole", out)[1]) < 1e-4
+
+
 def test_tutorial(capsys):
     """What a comment behind a print promises is what is printed."""
     page = (EXAMPLES.parent / "docs" / "tutorial.md").read_text()

@@ -574,3 +574,36 @@ def test_as_transformers(tmp_path):
         assert ours.tokenizer.encode(text) == theirs.encode(text)
         assert ours.tokenizer.decode(theirs.encode(text)) == theirs.decode(theirs.encode(text))
     assert ours.tokenizer.chat(CHAT) == theirs.apply_chat_template(CHAT, tokenize=False, add_generation_prompt=True)
+
+
+def of_transformers(kind, **more):
+    """A small model of transformers: Mamba or Mamba2."""
+    import transformers
+
+    config = getattr(transformers, kind + "Config")(vocab_size=97, hidden_size=32, num_hidden_layers=2, state_size=8, expand=2, conv_kernel=4,
+                                                    eos_token_id=0, bos_token_id=0, pad_token_id=0, **more)
+    return getattr(transformers, kind + "ForCausalLM")(config).eval()
+
+
+@pytest.mark.parametrize("kind, more", [("Mamba", {"time_step_rank": 3}), ("Mamba", {"use_bias": True, "tie_word_embeddings": True}),
+                                        ("Mamba2", {"num_heads": 4, "head_dim": 16, "n_groups": 1}),
+                                        ("Mamba2", {"num_heads": 4, "head_dim": 16, "n_groups": 2, "use_bias": True, "time_step_limit": (0.1, 1.0)})])
+def test_mamba_as_transformers(tmp_path, kind, more):
+    """Folders of transformers open as they are, and ours open there."""
+    torch = pytest.importorskip("torch")
+    import torchvision_for_cpu
+
+    torchvision_for_cpu.allow()
+    transformers = pytest.importorskip("transformers", exc_type=ImportError)
+    torch.manual_seed(1)
+    net = of_transformers(kind, **more)
+    net.save_pretrained(tmp_path / "theirs")
+    ours = mhla.LanguageModel.load(tmp_path / "theirs", storage="float32")
+    ids = torch.randint(0, 97, (2, 40))
+    with torch.no_grad():
+        near(ours.logits(ids).numpy(), net(ids).logits.numpy())
+    fresh = mhla.create("lm_micro", seed=3, attention=kind.lower(), vocab_size=97, hidden_size=32, num_hidden_layers=2)
+    fresh.save(tmp_path / "ours")
+    back = getattr(transformers, kind + "ForCausalLM").from_pretrained(tmp_path / "ours").eval()
+    with torch.no_grad():
+        near(fresh.logits(ids).numpy(), back(ids).logits.numpy())

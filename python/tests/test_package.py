@@ -10,7 +10,8 @@ import pytest
 import mhla
 
 MODULES = ["mhla", "mhla._carry", "mhla.diffusion", "mhla.functional", "mhla.language", "mhla.mixing", "mhla.model", "mhla.streaming",
-           "mhla.nn.deit", "mhla.nn.dit", "mhla.nn.image", "mhla.nn.lm", "mhla.nn.wan"]
+           "mhla.nn.deit", "mhla.nn.dit", "mhla.nn.image", "mhla.nn.lm", "mhla.nn.recurrent", "mhla.nn.wan", "mhla.ops.convolution",
+           "mhla.ops.gated_delta_rule", "mhla.ops.gla", "mhla.ops.mamba", "mhla.ops.retention", "mhla.ops.simple_gla"]
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -30,6 +31,8 @@ def test_every_public_function_has_an_example():
     for name in mhla.__all__:
         if not name.endswith("Error") and name not in (*results, "diffusion"):
             assert ">>>" in (getattr(mhla, name).__doc__ or ""), name
+    for name in mhla.ops.__all__:
+        assert ">>>" in (getattr(mhla.ops, name).__doc__ or ""), name
 
 
 def run(code):

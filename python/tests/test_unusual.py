@@ -187,6 +187,17 @@ def test_what_is_computed_on_the_cpu_comes_back():
     assert mhla.create("lm_micro", vocab_size=9).logits(Elsewhere(torch.tensor([1, 2]))).is_meta
 
 
+class First(torch.nn.Module):
+    """Of fla's three results the first."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x):
+        return self.layer(x)[0]
+
+
 MODULES = {
     "deit": lambda: (mhla.nn.DeiTAttention(24, 3, (8, 8), (2, 2)), (2, 64, 24)),
     "dit": lambda: (mhla.nn.DiTAttention(24, 3, (8, 8), (2, 2), dropout=0.0), (2, 64, 24)),
@@ -199,6 +210,11 @@ MODULES = {
     "lm": lambda: (mhla.nn.LMAttention(32, num_heads=2, use_short_conv=True), (2, 100, 32)),
     "lm-softmax": lambda: (mhla.nn.LMSoftmaxAttention(32, 4, 2), (2, 100, 32)),
     "lm-linear": lambda: (mhla.nn.LMLinearAttention(32, 2), (2, 100, 32)),
+    "gla": lambda: (First(mhla.nn.GatedLinearAttention(hidden_size=32, num_heads=2)), (2, 6, 32)),
+    "retnet": lambda: (First(mhla.nn.MultiScaleRetention(hidden_size=32, num_heads=2)), (2, 6, 32)),
+    "gated-deltanet": lambda: (First(mhla.nn.GatedDeltaNet(hidden_size=32, head_dim=12, num_heads=2)), (2, 6, 32)),
+    "mamba": lambda: (First(mhla.nn.Mamba(hidden_size=32, intermediate_size=64)), (2, 6, 32)),
+    "mamba2": lambda: (First(mhla.nn.Mamba2(hidden_size=32, head_dim=16, state_size=8)), (2, 6, 32)),
 }
 EACH_MODULE = pytest.mark.parametrize("name", MODULES)
 

@@ -47,6 +47,19 @@ def operators(q: Array, k: Array, v: Array, tq: Tensor, tk: Tensor, tv: Tensor) 
     assert_type(mhla.mix_names(), list[str])
 
 
+def language_operators(q: Tensor, g: Tensor, w: Tensor) -> None:
+    assert_type(mhla.ops.chunk_gla(q, q, q, g), tuple[Tensor, Optional[Tensor]])
+    assert_type(mhla.ops.fused_recurrent_simple_gla(q, q, q, g, scale=0.5, reverse=True), tuple[Tensor, Optional[Tensor]])
+    assert_type(mhla.ops.chunk_retention(q, q, q, output_final_state=True)[0], Tensor)
+    assert_type(mhla.ops.chunk_gated_delta_rule(q, q, q, g, g, use_qk_l2norm_in_kernel=True)[0], Tensor)
+    assert_type(mhla.ops.causal_conv1d(q, w, activation="silu")[0], Tensor)
+    assert_type(mhla.ops.selective_scan(q, q, w, q, q)[0], Tensor)
+    layer = mhla.nn.GatedLinearAttention(hidden_size=32, num_heads=2, layer_idx=0)
+    cache = mhla.nn.Cache()
+    y: Tensor = layer(q, past_key_values=cache, use_cache=True)[0]
+    assert_type(cache.get_seq_length(), int)
+
+
 def pieces(state: mhla.CausalState) -> None:
     assert_type(state.detach(), mhla.CausalState)
     assert_type(state.take(0), mhla.CausalState)

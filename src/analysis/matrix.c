@@ -15,15 +15,16 @@
 typedef struct head {
     const mhla_attended *a;
     const mhla_plan *plan;
-    int64_t b, h, g, T, K;
-    double *q, *k;     /* [T,K] features, turned */
-    double *qn, *kn;   /* [T,K] features as they are: for denominators */
-    double *kt;        /* [K,T] k transposed */
-    double *mean, *z;  /* [K], [max(M,1),K] */
-    double *mixture;   /* [K] */
-    double *weight;    /* [T] RALA's, of the keys */
-    int32_t *block;    /* [T] of bidirectional MHLA */
-    int64_t *position; /* [T] of a token in the order of blocks */
+    int64_t b, h, T, K;
+    int64_t at_q, at_k; /* heads of q and k that head h reads */
+    double *q, *k;      /* [T,K] features, turned */
+    double *qn, *kn;    /* [T,K] features as they are: for denominators */
+    double *kt;         /* [K,T] k transposed */
+    double *mean, *z;   /* [K], [max(M,1),K] */
+    double *mixture;    /* [K]; what is left of a query, of recurrences with decay */
+    double *weight;     /* [T] RALA's, of the keys */
+    int32_t *block;     /* [T] of bidirectional MHLA */
+    int64_t *position;  /* [T] of a token in the order of blocks */
 } head;
 
 const char *mhla_matrix_name(const mhla_plan *plan) {
@@ -37,14 +38,15 @@ const char *mhla_matrix_name(const mhla_plan *plan) {
     case MHLA_KIND_INLINE: return "inline";
     case MHLA_KIND_MALA: return "mala";
     case MHLA_KIND_RALA: return "rala";
-    case MHLA_KIND_SIMPLE_GLA:
-    case MHLA_KIND_GLA: break; /* no model has them yet */
+    case MHLA_KIND_SIMPLE_GLA: return "simple_gla";
+    case MHLA_KIND_GLA: return "gla";
+    case MHLA_KIND_GATED_DELTA: return "gated_delta";
     }
     return NULL;
 }
 
 int mhla_matrix_causal(const mhla_plan *plan) {
-    return plan->d.kind == MHLA_KIND_CAUSAL || plan->d.kind == MHLA_KIND_LINEAR_CAUSAL ||
+    return plan->d.kind == MHLA_KIND_CAUSAL || plan->d.kind == MHLA_KIND_LINEAR_CAUSAL || mhla_decays(plan->d.kind) ||
            (plan->d.kind == MHLA_KIND_SOFTMAX && plan->d.causal);
 }
 
@@ -67,7 +69,8 @@ int64_t mhla_matrix_bound(const mhla_plan *plan, int64_t T, int64_t count) {
     case MHLA_KIND_INLINE:
     case MHLA_KIND_MALA: bound = K + 1; break; /* one constant column direction more */
     case MHLA_KIND_SIMPLE_GLA:
-    case MHLA_KIND_GLA: break;
+    case MHLA_KIND_GLA:
+    case MHLA_KIND_GATED_DELTA: break; /* with its mask, which they cannot be without: any */
     }
     return least(least(bound, T), count);
 }
@@ -124,6 +127,13 @@ static void focus(double *out, const head *x, const float *row) {
     for (int64_t j = 0; j < x->K; j++) out[j] *= factor;
 }
 
+/* To length 1, as the delta rule has it. */
+static void normalise(double *row, int64_t K) {
+    double sum = 1e-6;
+    for (int64_t j = 0; j < K; j++) sum += row[j] * row[j];
+    for (int64_t j = 0; j < K; j++) row[j] /= sqrt(sum);
+}
+
 static void load(double *out, double *plain, const head *x, const float *from, const mhla_strides *s, int64_t at) {
     const mhla_plan_desc *d = &x->plan->d;
     const mhla_call *c = x->a->call;
@@ -136,6 +146,7 @@ static void load(double *out, double *plain, const head *x, const float *from, c
         else
             for (int64_t j = 0; j < x->K; j++)
                 row[j] = mhla_feature_value(feature, (double)token[at * s->head + j], (double)d->feature_eps);
+        if (d->qk_l2norm) normalise(row, x->K);
         memcpy(plain + t * x->K, row, (size_t)x->K * sizeof *row);
         if (d->rope != MHLA_ROPE_NONE) mhla_rotate_row(row, d->rope, d->rope_dim, c->rope_cos, c->rope_sin, t, 1.0);
     }
@@ -253,6 +264,31 @@ static void row_rala(double *row, head *x, int64_t t) {
     for (int64_t u = 0; u < x->T; u++) row[u] *= x->weight[u] / den;
 }
 
+/* Numbers of token t of the head, of a tensor [B,T,H,dims] of the call. */
+static const float *numbers_at(const head *x, const float *from, mhla_strides s, int dims, int64_t t) {
+    const int64_t H = x->plan->d.heads;
+    if (s.batch == 0 && s.token == 0 && s.head == 0) s = (mhla_strides){x->T * H * dims, H * dims, dims};
+    return from + x->b * s.batch + t * s.token + x->h * s.head;
+}
+
+/* From token t back: what reaches k_u of q_t has passed the decays of u+1 .. t, which are never divided by. The delta rule takes out
+ * of it, before each decay, what that token's key replaced. */
+static void row_decayed(double *row, head *x, int64_t t) {
+    const mhla_call *c = x->a->call;
+    const int dims = mhla_decay_dim(x->plan), delta = x->plan->d.kind == MHLA_KIND_GATED_DELTA;
+    double *left = x->mixture;
+    memset(row, 0, (size_t)x->T * sizeof *row);
+    memcpy(left, x->q + t * x->K, (size_t)x->K * sizeof *left);
+    for (int64_t u = t; u >= 0; u--) {
+        const double *k = x->k + u * x->K, score = dot(left, k, x->K);
+        const double beta = delta ? (double)*numbers_at(x, c->beta, c->beta_strides, 1, u) : 1.0;
+        const float *decay = numbers_at(x, c->decay, c->decay_strides, dims, u);
+        row[u] = (double)x->plan->d.scale * beta * score;
+        if (delta) add(left, -beta * score, k, x->K);
+        for (int64_t j = 0; j < x->K; j++) left[j] *= exp((double)decay[dims > 1 ? j : 0]);
+    }
+}
+
 /* ---- What rows share ---- */
 
 /* a_u = softmax_u(s mean q~ . k~_u), and the mean of keys under it. */
@@ -287,8 +323,8 @@ static void find_blocks(head *x) {
 
 static void prepare(head *x) {
     const mhla_attended *a = x->a;
-    load(x->q, x->qn, x, a->q, &a->call->q, x->h);
-    load(x->k, x->kn, x, a->k, &a->call->k, x->g);
+    load(x->q, x->qn, x, a->q, &a->call->q, x->at_q);
+    load(x->k, x->kn, x, a->k, &a->call->k, x->at_k);
     for (int64_t t = 0; t < x->T; t++)
         for (int64_t j = 0; j < x->K; j++) x->kt[j * x->T + t] = x->k[t * x->K + j];
     if (x->plan->d.kind == MHLA_KIND_BIDIRECTIONAL || x->plan->d.kind == MHLA_KIND_LINEAR)
@@ -311,7 +347,8 @@ static void make_row(double *row, head *x, int64_t t, int masked) {
     case MHLA_KIND_MALA: row_mala(row, x, t); break;
     case MHLA_KIND_RALA: row_rala(row, x, t); break;
     case MHLA_KIND_SIMPLE_GLA:
-    case MHLA_KIND_GLA: break; /* mhla_matrix_check refuses them */
+    case MHLA_KIND_GLA:
+    case MHLA_KIND_GATED_DELTA: row_decayed(row, x, t); break;
     }
 }
 
@@ -319,7 +356,9 @@ mhla_status mhla_matrix_form(double *A, const mhla_attended *a, int64_t b, int h
                              int masked) {
     const mhla_plan *p = a->plan;
     const int64_t T = a->call->tokens, K = p->d.key_dim, M = p->M > 0 ? p->M : 1;
-    head x = {.a = a, .plan = p, .b = b, .h = h, .g = h / (p->d.heads / p->d.kv_heads), .T = T, .K = K};
+    head x = {.a = a, .plan = p, .b = b, .h = h, .T = T, .K = K};
+    x.at_q = h / (p->d.heads / p->q_heads);
+    x.at_k = h / (p->d.heads / p->k_heads);
     mhla_carver w = {0};
     for (int pass = 0; pass < 2; pass++) {
         double **const parts[] = {&x.q, &x.k, &x.qn, &x.kn, &x.kt, &x.mean, &x.mixture, &x.z, &x.weight};

@@ -15,7 +15,7 @@ mhla_status mhla_matrix_check(const mhla_attended *a);
 
 /* A [count,T]: rows `rows` (NULL: 0 .. count-1) of the matrix of sample b and head h. masked 0: of a causal attention, scores
  * as if every token saw all others (softmax: over all of them; MHLA: of its own and earlier chunks, its mixing matrix has no
- * others), denominators as they are. */
+ * others; recurrences with decay: masked, because decays go one way), denominators as they are. */
 mhla_status mhla_matrix_form(double *A, const mhla_attended *a, int64_t b, int h, const int64_t *rows, int64_t count,
                              int masked);
 

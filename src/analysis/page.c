@@ -8,6 +8,7 @@
 #include "analysis/look.h"
 #include "core/status.h"
 #include "file/json.h"
+#include "report/attention.h"
 #include "report/html.h"
 #include "report/report_parts.h"
 
@@ -18,11 +19,12 @@ typedef struct page {
     const mhla_analysis *const *list;
     const char *const *names;
     int count;
+    int colours[MOST_MODELS]; /* for mhla_chart_class */
 } page;
 
 static void write_name(const page *p, int i) {
     char classes[MHLA_CHART_CLASS];
-    fprintf(p->out, "<span class=\"key %s\"></span>", mhla_chart_class(classes, i));
+    fprintf(p->out, "<span class=\"key %s\"></span>", mhla_chart_class(classes, p->colours[i]));
     mhla_html_text(p->out, p->names[i]);
 }
 
@@ -92,8 +94,8 @@ static void write_summary(const page *p) {
             if (!isfinite(m[k])) m[k] = 0.0;
         fputs("<tr><th scope=\"row\">", out);
         write_name(p, i);
-        fprintf(out, "</th><td>%s</td><td>%lld</td><td>%lld (%lld)</td>", a->attention, (long long)a->T,
-                (long long)a->samples, (long long)a->rank_samples);
+        fprintf(out, "</th><td>%s</td><td>%lld</td><td>%lld (%lld)</td>", mhla_attention_title(a->attention),
+                (long long)a->T, (long long)a->samples, (long long)a->rank_samples);
         cell(out, m[RANK], "%.1f");
         cell(out, m[BOUND], "%.0f");
         cell(out, m[EFFECTIVE], "%.1f");
@@ -151,7 +153,7 @@ static void lines_free(lines *l) {
 static mhla_status add_layers(lines *l, const page *p, int i, int measure, const char *note, int dashed) {
     mhla_series *s = &l->series[l->count];
     *s = (mhla_series){0};
-    l->line[l->count++] = (mhla_line){p->names[i], note, s, i, dashed};
+    l->line[l->count++] = (mhla_line){p->names[i], note, s, p->colours[i], dashed};
     for (int layer = 0; layer < p->list[i]->layers; layer++) {
         double m[MEASURES];
         mean_of(m, p->list[i], layer);
@@ -188,7 +190,7 @@ static mhla_status write_positions(const page *p) {
         const mhla_analysis *a = p->list[i];
         if (!is_text(a)) continue;
         mhla_series *s = &l.series[l.count];
-        l.line[l.count++] = (mhla_line){p->names[i], NULL, s, i, 0};
+        l.line[l.count++] = (mhla_line){p->names[i], NULL, s, p->colours[i], 0};
         *s = (mhla_series){0};
         const int64_t wide = (a->T + POSITIONS - 1) / POSITIONS;
         for (int64_t t = 0; t < a->T && status == MHLA_OK; t += wide) {
@@ -245,7 +247,7 @@ static mhla_status write_mixing(const page *p) {
     int any = 0;
     for (int i = 0; i < p->count; i++) {
         const mhla_analysis *a = p->list[i];
-        mhla_report_run run = {.name = (char *)p->names[i]};
+        mhla_report_run run = {.name = (char *)p->names[i], .colour = p->colours[i]};
         run.mixes = calloc((size_t)a->layers, sizeof *run.mixes);
         if (run.mixes == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for mixing matrices");
         for (int l = 0; l < a->layers; l++) {
@@ -268,7 +270,7 @@ static mhla_status write_mixing(const page *p) {
                       "grid, the small picture at a block's place is its row of the matrix, laid out over the blocks "
                       "of the image: before training a block takes most from itself and its neighbours.</p>\n",
                       p->out);
-            status = mhla_report_write_mixing(p->out, &run, i);
+            status = mhla_report_write_mixing(p->out, &run);
             if (status == MHLA_OK) write_mix_shares(p, i);
         }
         free(run.mixes);
@@ -487,7 +489,8 @@ static mhla_status write_maps(const page *p) {
         fprintf(out,
                 " <span class=\"small\">%s, <span class=\"where\"></span></span></figcaption>\n<%s class=\"face\" "
                 "tabindex=\"0\" role=\"img\" aria-describedby=\"note-%d\" aria-label=\"What a token attends to in ",
-                p->list[i]->attention, is_text(p->list[i]) ? "div" : "canvas width=\"384\" height=\"384\"", k);
+                mhla_attention_title(p->list[i]->attention),
+                is_text(p->list[i]) ? "div" : "canvas width=\"384\" height=\"384\"", k);
         mhla_html_text(out, p->names[i]);
         fprintf(out,
                 "; the arrow keys move the token\"></%s>\n<p class=\"note small\" id=\"note-%d\"%s></p></figure>\n",
@@ -589,8 +592,8 @@ static void write_head(const page *p) {
         mhla_html_text(p->out, p->names[i]);
     }
     fprintf(p->out,
-            "</title>\n<style>\n%s%s</style>\n</head>\n<body>\n<header><h1>What attention does: ", mhla_report_css,
-            mhla_page_css);
+            "</title>\n<style>\n%s%s%s</style>\n</head>\n<body>\n<header><h1>What attention does: ", mhla_palette_css,
+            mhla_report_css, mhla_page_css);
     for (int i = 0; i < p->count; i++) {
         if (i) fputs(", ", p->out);
         mhla_html_text(p->out, p->names[i]);
@@ -599,8 +602,11 @@ static void write_head(const page *p) {
 }
 
 mhla_status mhla_analysis_page(FILE *out, const mhla_analysis *const *list, const char *const *names, int count) {
-    const page p = {out, list, names, count};
+    page p = {.out = out, .list = list, .names = names, .count = count};
+    const char *attentions[MOST_MODELS];
     if (count > MOST_MODELS) return mhla_fail(MHLA_EINVAL, "%d models: a page shows %d at most", count, MOST_MODELS);
+    for (int i = 0; i < count; i++) attentions[i] = list[i]->attention;
+    mhla_attention_colours(p.colours, attentions, count);
     write_head(&p);
     write_summary(&p);
     MHLA_TRY(write_maps(&p));

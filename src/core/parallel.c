@@ -45,7 +45,13 @@ static void in_the_child(void) {
     atomic_fetch_add(&forks, 1);
 }
 
-__attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL, NULL, in_the_child); }
+int64_t mhla_l2_bytes;
+
+__attribute__((constructor)) static void when_loaded(void) {
+    const long l2 = sysconf(_SC_LEVEL2_CACHE_SIZE); /* slow in virtual machines */
+    mhla_l2_bytes = l2 > 0 ? l2 : 0;
+    pthread_atfork(NULL, NULL, in_the_child);
+}
 
 struct mhla_context {
     mhla_backend backend;

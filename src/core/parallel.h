@@ -14,4 +14,7 @@ void mhla_parallel_stretches(const mhla_context *context, int64_t n, mhla_task_f
 /* CPUs that this process may run on. */
 int mhla_cpu_count(void);
 
+/* Bytes of a core's own second cache; 0 if nobody knows. Found when the library is loaded. */
+extern int64_t mhla_l2_bytes;
+
 #endif

@@ -22,6 +22,7 @@
     X(TEST_NOISE, 0x0da70104, 1)                                                                                       \
     X(ANALYSIS, 0x0da80000, 1) /* noise of pictures that a diffusion model is looked into with */                      \
     X(RECALL, 0x6d716172, 1)   /* MQAR's sequences */                                                                  \
+    X(NEEDLE, 0x6e65646c, 1)   /* needles and their haystacks */                                                       \
     X(IMAGES, 0x6e6f6973, 1)   /* noise that images are made of */                                                     \
     X(TOKENS, 0x73616d70, 1)   /* tokens that are drawn */                                                             \
     X(LABELS, 0x73686666, 1)   /* labels that are shuffled for a control */

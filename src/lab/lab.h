@@ -12,10 +12,10 @@
 enum {
     MHLA_LAB_ARMS = 16,
     MHLA_LAB_SEEDS = 100,
-    MHLA_LAB_COLUMNS = 12,
+    MHLA_LAB_COLUMNS = 16,
     MHLA_LAB_CLAIMS = 16,
     MHLA_LAB_LINES = 12,
-    MHLA_LAB_FIGURES = 6,
+    MHLA_LAB_FIGURES = 8,
     MHLA_LAB_PATH = 4096 - 256,
     MHLA_LAB_KEY = 17 /* 16 hexadecimal digits */
 };
@@ -56,6 +56,7 @@ struct mhla_lab_part;
 typedef struct mhla_experiment {
     mhla_lab_info info;                    /* size and arms are filled in by mhla_lab_query */
     const char *settings, *quick_settings; /* of all arms, the second ones added in a quick run */
+    const char *long_settings;             /* and these in a long one; NULL: there is no long form */
     const char *paper_titles[2];           /* "paper: top-1, %"; NULL: none */
     const char *paper_note;                /* where there are no figures to quote */
     mhla_lab_arm arms[MHLA_LAB_ARMS];      /* ended by one without a name */
@@ -68,6 +69,7 @@ typedef struct mhla_experiment {
     int dots;                               /* and so many columns, the first ones, with a dot for each seed */
     int paper_digits;                       /* behind the point, of the paper's figures */
     const char *arm_in_quick;               /* arms of a quick run, "mhla,linear,"; NULL: all */
+    mhla_status (*prepare)(struct mhla_lab_part *part); /* what its trainings need beside the data; may be NULL */
     /* What a part measures: puts numbers into part->measures. */
     mhla_status (*make)(struct mhla_lab_part *part);
     /* Sentences that follow from the results: Markdown, or nothing. May be NULL. */
@@ -95,7 +97,7 @@ typedef struct mhla_lab_row {
 
 struct mhla_lab {
     const mhla_experiment *experiment;
-    int seeds, quick, shuffle;
+    int seeds, quick, longer, shuffle;
     char name[64];              /* "deit-quick-shuffled" */
     char work[MHLA_LAB_PATH];   /* runs of all experiments */
     char folder[MHLA_LAB_PATH]; /* of this one's results */
@@ -125,6 +127,9 @@ const mhla_lab_row *mhla_results_find(const mhla_lab *lab, int arm, int seed);
 int mhla_results_take(const mhla_lab *lab, int arm, const char *measure, double values[MHLA_LAB_SEEDS],
                       double errors[MHLA_LAB_SEEDS]);
 int mhla_experiment_arm(const mhla_experiment *e, const char *name); /* -1: none */
+int mhla_experiment_seeds(const mhla_experiment *e, int quick);      /* of a run that asks for no number */
+/* What the form of this run adds to the settings of all arms, or "". */
+const char *mhla_lab_form(const mhla_lab *lab);
 
 /* ---- A part at work ---- */
 
@@ -146,21 +151,25 @@ void mhla_part_tell(const mhla_lab_part *part, int64_t done, int64_t all);
 int mhla_part_setting(const mhla_lab_part *part, const char *key, char *value, size_t size);
 int64_t mhla_part_number(const mhla_lab_part *part, const char *key); /* the same of a whole number; 0 without */
 
-/* Ways of making one. trained.c: */
-mhla_status mhla_part_train(mhla_lab_part *part,
-                            char run[MHLA_LAB_PATH]); /* to the end; MHLA_OK with run "" if stopped */
+/* search.c: before a part is made. Where its settings have `lab.rates`, the arm's learning rate is searched, put among the measures
+ * ("rate") and added to the settings, behind the key: it follows from what is in there. */
+mhla_status mhla_part_search(mhla_lab_part *part);
+
+/* Ways of making one. trained.c: to the end, and "parameters" is put; MHLA_OK with run "" if stopped */
+mhla_status mhla_part_train(mhla_lab_part *part, char run[MHLA_LAB_PATH]);
 /* accuracy and loss of its last evaluation; `early`, the accuracy of its first one if there are several */
 mhla_status mhla_part_accuracy(mhla_lab_part *part, const char *run);
 mhla_status mhla_part_images(mhla_lab_part *part);    /* accuracy */
 mhla_status mhla_part_diffusion(mhla_lab_part *part); /* test loss */
 /* collapse.c: rank and entropy of a trained classifier, besides */
 mhla_status mhla_part_collapse(mhla_lab_part *part);
-/* length.c: the same at each number of tokens of lab.tokens, as accuracy_64 and so on */
+/* length.c: the same at each number of tokens of lab.tokens, as accuracy_64 and so on; at those of lab.once by one seed alone, lab.once_seed */
 mhla_status mhla_part_length(mhla_lab_part *part);
 /* scaling.c: */
 mhla_status mhla_part_scaling(mhla_lab_part *part);
 void mhla_scaling_remark(FILE *out, const mhla_lab *lab);
 /* language.c: */
+mhla_status mhla_part_corpus(mhla_lab_part *part); /* to be prepared */
 mhla_status mhla_part_language(mhla_lab_part *part);
 
 /* ---- Judging: stats.c, no files and no models ---- */
@@ -187,8 +196,14 @@ typedef struct mhla_judgement {
     mhla_verdict verdict;
     mhla_difference difference;
     double level;    /* what p was held against, after Holm */
+    double power;    /* the smallest difference that it would find four times of five; NaN where that is unknown */
     const char *why; /* "" or the reason of being undecided in words */
 } mhla_judgement;
+/* The t that is passed by chance, upwards, with probability p < 0.5. */
+double mhla_student_t(double p, double freedom);
+/* The smallest true difference that a test at this level finds with probability 0.8, by the pooled deviation of the seeds (or by
+ * the error of the test set where that is larger). NaN with less than two seeds each. */
+double mhla_power_of(const mhla_seeds *a, const mhla_seeds *b, double level);
 /* Judges all claims of a lab's results; judgements [MHLA_LAB_CLAIMS]; returns how many. *all: holds if each does, fails if any does. */
 int mhla_judge(const mhla_lab *lab, mhla_judgement judgements[MHLA_LAB_CLAIMS], mhla_verdict *all);
 /* How it is done, for the page. */
@@ -200,6 +215,9 @@ extern const char mhla_judge_rule[];
 void mhla_table_text(FILE *out, const mhla_lab *lab);
 void mhla_table_markdown(FILE *out, const mhla_lab *lab);
 void mhla_claims_text(FILE *out, const mhla_lab *lab, int markdown);
+
+/* fair.c: what makes the arms comparable: parameters, learning rates and what their search took, data, power. Markdown. */
+void mhla_fair_markdown(FILE *out, const mhla_lab *lab);
 
 /* figure.c: SVG documents that stand alone. */
 void mhla_figure_dots(FILE *out, const mhla_lab *lab, const mhla_lab_column *column);

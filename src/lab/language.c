@@ -10,7 +10,7 @@
 #include "file/file.h"
 #include "lab/lab.h"
 
-enum { EVERY = 8, VOCABULARY = 1024, BUCKETS = 8 };
+enum { EVERY = 8, VOCABULARY = 1024, BUCKETS = 8, FAR_BUCKET = 1024 };
 
 /* ---- A small corpus: every eighth document, and a tokenizer of its own ---- */
 
@@ -72,54 +72,101 @@ static mhla_status find_corpus(mhla_lab_part *part) {
 
 static void tell_done(void *user, int64_t done, int64_t all) { mhla_part_tell(user, done, all); }
 
-static mhla_status measure_text(mhla_lab_part *part, const char *run) {
-    char path[MHLA_LAB_PATH + 32], limit[32] = "0", name[48];
+typedef struct texts {
+    mhla_documents *documents;
+    const char **text; /* [count] */
+    size_t *bytes;
+    int64_t count;
+} texts;
+
+static void texts_free(texts *t) {
+    free(t->text);
+    free(t->bytes);
+    mhla_documents_free(t->documents);
+}
+
+/* The validation documents of `least` bytes or more. */
+static mhla_status texts_open(texts *t, const mhla_lab_part *part, size_t least) {
+    char path[MHLA_LAB_PATH + 32];
     const char *paths[] = {path};
-    mhla_model *model = NULL;
-    mhla_documents *documents = NULL;
+    *t = (texts){0};
+    snprintf(path, sizeof path, "%s/validation.txt", part->source);
+    MHLA_TRY(mhla_documents_open(&t->documents, paths, 1));
+    const int64_t n = mhla_documents_count(t->documents);
+    t->text = calloc((size_t)n + 1, sizeof *t->text);
+    t->bytes = calloc((size_t)n + 1, sizeof *t->bytes);
+    if (t->text == NULL || t->bytes == NULL)
+        return mhla_fail(MHLA_ENOMEM, "no memory for %lld documents", (long long)n);
+    for (int64_t i = 0; i < n; i++) {
+        t->text[t->count] = mhla_documents_text(t->documents, i, &t->bytes[t->count]);
+        t->count += t->bytes[t->count] >= least;
+    }
+    return MHLA_OK;
+}
+
+/* Bits per token by position as PREFIX_<end of the bucket>, and bits per byte where `total` names them. */
+static mhla_status put_bits(mhla_lab_part *part, mhla_model *model, const texts *t, const mhla_perplexity_desc *d,
+                            const char *prefix, const char *total) {
     mhla_perplexity r = {.size = sizeof r};
+    char name[48];
+    mhla_status status = mhla_lm_perplexity(model, &r, t->text, t->bytes, t->count, d, tell_done, part);
+    if (status == MHLA_OK && total) status = mhla_part_put(part, total, r.bits_per_byte, NAN);
+    for (int i = 0; status == MHLA_OK && i < r.buckets; i++) {
+        if (r.bucket_tokens[i] == 0) continue;
+        snprintf(name, sizeof name, "%s_%lld", prefix, (long long)(i + 1) * (long long)r.bucket);
+        status = mhla_part_put(part, name, r.bucket_bits[i], NAN);
+    }
+    mhla_perplexity_free(&r);
+    return status;
+}
+
+/* Past the trained length, by each policy, on the documents that are long enough for it. */
+static mhla_status measure_far(mhla_lab_part *part, mhla_model *model) {
+    static const struct {
+        const char *name;
+        mhla_beyond beyond;
+    } policies[] = {{"clamp", MHLA_BEYOND_CLAMP}, {"chunk", MHLA_BEYOND_CHUNK}};
+    const int64_t far = mhla_part_number(part, "lab.far");
+    texts t;
+    if (far <= 0) return MHLA_OK;
+    mhla_status status = texts_open(&t, part, 4 * (size_t)far); /* a token of these has three or four bytes at most */
+    for (size_t i = 0; i < sizeof policies / sizeof *policies && status == MHLA_OK && t.count > 0; i++)
+        status = put_bits(part, model, &t,
+                          &(mhla_perplexity_desc){.size = sizeof(mhla_perplexity_desc),
+                                                  .window = far,
+                                                  .bucket = FAR_BUCKET,
+                                                  .beyond = policies[i].beyond,
+                                                  .limit = mhla_part_number(part, "lab.measured")},
+                          policies[i].name, NULL);
+    texts_free(&t);
+    return status;
+}
+
+static mhla_status measure_text(mhla_lab_part *part, const char *run) {
+    char path[MHLA_LAB_PATH + 32];
+    mhla_model *model = NULL;
     mhla_lm_info info = {.size = sizeof info};
-    const char **texts = NULL;
-    size_t *bytes = NULL;
+    texts t = {0};
     snprintf(path, sizeof path, "%s/last", run);
     mhla_status status = mhla_model_open_weights(&model, path, "raw");
     if (status == MHLA_OK && part->lab->context) mhla_model_set_context(model, part->lab->context);
     if (status == MHLA_OK) status = mhla_lm_query(model, &info);
-    snprintf(path, sizeof path, "%s/validation.txt", part->source);
-    if (status == MHLA_OK) status = mhla_documents_open(&documents, paths, 1);
-    const int64_t n = status == MHLA_OK ? mhla_documents_count(documents) : 0;
-    if (status == MHLA_OK) {
-        texts = calloc((size_t)n + 1, sizeof *texts);
-        bytes = calloc((size_t)n + 1, sizeof *bytes);
-        if (texts == NULL || bytes == NULL)
-            status = mhla_fail(MHLA_ENOMEM, "no memory for %lld documents", (long long)n);
-    }
-    for (int64_t i = 0; i < n && status == MHLA_OK; i++) texts[i] = mhla_documents_text(documents, i, &bytes[i]);
-    mhla_part_setting(part, "lab.measured", limit, sizeof limit);
+    if (status == MHLA_OK) status = texts_open(&t, part, 0);
     if (status == MHLA_OK)
-        status = mhla_lm_perplexity(model, &r, texts, bytes, n,
-                                    &(mhla_perplexity_desc){.size = sizeof(mhla_perplexity_desc),
-                                                            .window = info.context,
-                                                            .bucket = info.context / BUCKETS,
-                                                            .limit = strtoll(limit, NULL, 10)},
-                                    tell_done, part);
-    if (status == MHLA_OK) status = mhla_part_put(part, "bpb", r.bits_per_byte, NAN);
-    for (int i = 0; i < r.buckets && status == MHLA_OK; i++) {
-        if (r.bucket_tokens[i] == 0) continue;
-        snprintf(name, sizeof name, "bits_%lld", (long long)(i + 1) * (long long)r.bucket);
-        status = mhla_part_put(part, name, r.bucket_bits[i], NAN);
-    }
-    mhla_perplexity_free(&r);
-    free(texts);
-    free(bytes);
-    mhla_documents_free(documents);
+        status = put_bits(part, model, &t,
+                          &(mhla_perplexity_desc){.size = sizeof(mhla_perplexity_desc),
+                                                  .window = info.context,
+                                                  .bucket = info.context / BUCKETS,
+                                                  .limit = mhla_part_number(part, "lab.measured")},
+                          "bits", "bpb");
+    if (status == MHLA_OK) status = measure_far(part, model);
+    texts_free(&t);
     mhla_model_free(model);
     return status;
 }
 
 static mhla_status make_text(mhla_lab_part *part) {
     char run[MHLA_LAB_PATH];
-    MHLA_TRY(find_corpus(part));
     MHLA_TRY(mhla_part_train(part, run));
     return *run ? measure_text(part, run) : MHLA_OK;
 }
@@ -144,12 +191,18 @@ static mhla_status make_recall(mhla_lab_part *part, const char *attention) {
                                              .seed = (uint64_t)part->seed,
                                              .context = part->lab->context},
                            tell_step, part));
+    MHLA_TRY(mhla_part_put(part, "parameters_recall", (double)r.parameters, NAN));
     for (int i = 0; i < MHLA_MQAR_ROWS; i++) {
         const double asked = (double)r.rows[i].asked, share = (double)r.rows[i].right / asked;
         snprintf(name, sizeof name, "recall_%d", r.rows[i].pairs);
         MHLA_TRY(mhla_part_put(part, name, share, sqrt(share * (1.0 - share) / asked)));
     }
     return MHLA_OK;
+}
+
+mhla_status mhla_part_corpus(mhla_lab_part *part) {
+    char attention[32];
+    return mhla_part_setting(part, "lab.recall", attention, sizeof attention) ? MHLA_OK : find_corpus(part);
 }
 
 mhla_status mhla_part_language(mhla_lab_part *part) {

@@ -41,7 +41,8 @@ mhla_status mhla_lab_text(mhla_lab *lab, char **text) {
     if (out == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for the table");
     fprintf(out, "%s (", e->info.title);
     put_seeds(out, lab);
-    fprintf(out, "%s%s)\n\n", lab->quick ? ", quick" : "", lab->shuffle ? ", labels shuffled" : "");
+    fprintf(out, "%s%s%s)\n\n", lab->quick ? ", quick" : "", lab->longer ? ", long" : "",
+            lab->shuffle ? ", labels shuffled" : "");
     mhla_table_text(out, lab);
     fputc('\n', out);
     if (e->paper_titles[0])
@@ -97,9 +98,9 @@ static void put_making(FILE *out, const mhla_lab *lab) {
     const mhla_experiment *e = lab->experiment;
     double seconds = 0.0;
     for (int i = 0; i < lab->count; i++) seconds += lab->rows[i].seconds;
-    fprintf(out, "## How it was made\n\n    mhla reproduce %s%s%s", e->info.name, lab->quick ? " --quick" : "",
-            lab->shuffle ? " --shuffle-labels" : "");
-    if (lab->seeds != (lab->quick ? 1 : 3)) fprintf(out, " --seeds %d", lab->seeds);
+    fprintf(out, "## How it was made\n\n    mhla reproduce %s%s%s%s", e->info.name, lab->quick ? " --quick" : "",
+            lab->longer ? " --long" : "", lab->shuffle ? " --shuffle-labels" : "");
+    if (lab->seeds != mhla_experiment_seeds(e, lab->quick)) fprintf(out, " --seeds %d", lab->seeds);
     if (e->info.data && strcmp(lab->data_name, e->info.data) != 0) fprintf(out, " --data %s", lab->data_name);
     fputs(" --out docs/results\n\n", out);
     fprintf(out, "* seed%s 1%s%.0d; %d parts in %.1f minutes\n* program: ", lab->seeds > 1 ? "s" : "",
@@ -113,13 +114,15 @@ static void put_making(FILE *out, const mhla_lab *lab) {
         fprintf(out, "\n* data: %s, SHA-256 of all its files ", lab->data_name);
         put_distinct(out, lab, offsetof(mhla_lab_row, data));
     }
-    fputs("\n\nSettings of all arms, as `mhla train` takes them (those that begin with `lab.` are the experiment's "
-          "own), then "
-          "what each arm has besides:\n\n```\nall:",
-          out);
+    fputs(
+        "\n\nSettings of all arms, as `mhla train` takes them (those that begin with `lab.` are the experiment's own; "
+        "those with `search.` hold for the search of the learning rate), then what each arm has besides:\n\n"
+        "```\nall:",
+        out);
     char all[2048];
-    snprintf(all, sizeof all, "%s%s%s%s", e->settings, lab->quick && e->quick_settings ? " " : "",
-             lab->quick && e->quick_settings ? e->quick_settings : "", lab->shuffle ? " data.shuffle_labels=true" : "");
+    const char *form = mhla_lab_form(lab);
+    snprintf(all, sizeof all, "%s%s%s%s", e->settings, *form ? " " : "", form,
+             lab->shuffle ? " data.shuffle_labels=true" : "");
     put_settings(out, all);
     fputc('\n', out);
     for (int i = 0; i < MHLA_LAB_ARMS && e->arms[i].name; i++) {
@@ -131,7 +134,13 @@ static void put_making(FILE *out, const mhla_lab *lab) {
     fputs("```\n", out);
 }
 
-static void put_page(FILE *out, const mhla_lab *lab, int figures) {
+/* The figures of a page, by what they show: the text in their place for who cannot see them. */
+typedef struct drawn {
+    const char *titles[MHLA_LAB_FIGURES + MHLA_LAB_COLUMNS];
+    int count;
+} drawn;
+
+static void put_page(FILE *out, const mhla_lab *lab, const drawn *figures) {
     const mhla_experiment *e = lab->experiment;
     fprintf(out, "# %s\n\n", e->info.title);
     fprintf(out, "**Verdict: %s.**", mhla_verdict_text(verdict_of(lab)));
@@ -145,7 +154,8 @@ static void put_page(FILE *out, const mhla_lab *lab, int figures) {
         fprintf(out, "\nThe paper's figures are of another scale: %s.\n", e->info.paper);
     else if (e->paper_note)
         fprintf(out, "\n%s\n", e->paper_note);
-    for (int i = 1; i <= figures; i++) fprintf(out, "\n![%s, figure %d](%s-%d.svg)\n", lab->name, i, lab->name, i);
+    for (int i = 0; i < figures->count; i++)
+        fprintf(out, "\n![%s: %s](%s-%d.svg)\n", lab->name, figures->titles[i], lab->name, i + 1);
     if (e->remark) {
         fputc('\n', out);
         e->remark(out, lab);
@@ -155,6 +165,7 @@ static void put_page(FILE *out, const mhla_lab *lab, int figures) {
     fprintf(out, "\n%s\n", mhla_judge_rule);
     if (e->gate_text) fprintf(out, "%s\n", e->gate_text);
     if (e->info.known) fprintf(out, "\nKnown beforehand: %s\n", e->info.known);
+    mhla_fair_markdown(out, lab);
     fputc('\n', out);
     put_making(out, lab);
 }
@@ -168,7 +179,7 @@ static int draw_dots(FILE *out, const mhla_lab *lab, const void *what) {
 }
 static int draw_lines(FILE *out, const mhla_lab *lab, const void *what) { return mhla_figure_lines(out, lab, what); }
 static int draw_page(FILE *out, const mhla_lab *lab, const void *what) {
-    put_page(out, lab, *(const int *)what);
+    put_page(out, lab, what);
     return 1;
 }
 
@@ -186,20 +197,25 @@ static mhla_status write_file(const mhla_lab *lab, const char *folder, const cha
     return MHLA_OK;
 }
 
+/* The next figure, NAME-<count>.svg, unless there is nothing to draw. */
+static mhla_status add_figure(const mhla_lab *lab, const char *folder, drawn *figures, draw_fn draw, const void *what,
+                              const char *title) {
+    char ending[24];
+    int made = 0;
+    snprintf(ending, sizeof ending, "-%d.svg", figures->count + 1);
+    MHLA_TRY(write_file(lab, folder, ending, draw, what, &made));
+    if (made) figures->titles[figures->count++] = title;
+    return MHLA_OK;
+}
+
 mhla_status mhla_lab_write(mhla_lab *lab, const char *folder) {
     const mhla_experiment *e = lab->experiment;
-    int figures = 0, made = 0;
-    char ending[24];
+    drawn figures = {0};
+    int made = 0;
     MHLA_TRY(mhla_folder_make(folder));
-    for (int i = 0; i < MHLA_LAB_FIGURES && e->lines[i].prefix; i++) {
-        snprintf(ending, sizeof ending, "-%d.svg", figures + 1);
-        MHLA_TRY(write_file(lab, folder, ending, draw_lines, &e->lines[i], &made));
-        figures += made;
-    }
-    for (int i = 0; i < MHLA_LAB_COLUMNS && e->columns[i].measure && i < e->dots; i++) {
-        snprintf(ending, sizeof ending, "-%d.svg", figures + 1);
-        MHLA_TRY(write_file(lab, folder, ending, draw_dots, &e->columns[i], &made));
-        figures += made;
-    }
+    for (int i = 0; i < MHLA_LAB_FIGURES && e->lines[i].prefix; i++)
+        MHLA_TRY(add_figure(lab, folder, &figures, draw_lines, &e->lines[i], e->lines[i].title));
+    for (int i = 0; i < MHLA_LAB_COLUMNS && e->columns[i].measure && i < e->dots; i++)
+        MHLA_TRY(add_figure(lab, folder, &figures, draw_dots, &e->columns[i], e->columns[i].title));
     return write_file(lab, folder, ".md", draw_page, &figures, &made);
 }

@@ -17,6 +17,17 @@ int mhla_experiment_arm(const mhla_experiment *e, const char *name) {
     return -1;
 }
 
+int mhla_experiment_seeds(const mhla_experiment *e, int quick) {
+    if (quick) return 1;
+    return e->info.seeds ? e->info.seeds : 3;
+}
+
+const char *mhla_lab_form(const mhla_lab *lab) {
+    const mhla_experiment *e = lab->experiment;
+    const char *form = lab->quick ? e->quick_settings : lab->longer ? e->long_settings : NULL;
+    return form ? form : "";
+}
+
 /* "mhla,linear,": is the arm among them? */
 int mhla_experiment_has(const mhla_experiment *e, int arm, int quick) {
     const size_t n = strlen(e->arms[arm].name);
@@ -32,9 +43,9 @@ mhla_status mhla_part_begin(mhla_lab_part *part, mhla_lab *lab, int arm, int see
     const mhla_experiment *e = lab->experiment;
     char sum[65];
     *part = (mhla_lab_part){.lab = lab, .arm = arm, .seed = seed, .measures = json_object()};
-    const char *quick = lab->quick && e->quick_settings ? e->quick_settings : "";
+    const char *form = mhla_lab_form(lab);
     const char *shuffle = lab->shuffle ? " data.shuffle_labels=true" : "";
-    if (asprintf(&part->settings, "%s%s%s %s%s seed=%d", e->settings ? e->settings : "", *quick ? " " : "", quick,
+    if (asprintf(&part->settings, "%s%s%s %s%s seed=%d", e->settings ? e->settings : "", *form ? " " : "", form,
                  e->arms[arm].settings, shuffle, seed) < 0)
         part->settings = NULL;
     if (part->settings == NULL || part->measures == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for a part");

@@ -38,6 +38,7 @@ mhla_status mhla_lab_query(int i, mhla_lab_info *info) {
     const mhla_experiment *e = &mhla_experiments[i];
     mhla_lab_info full = e->info;
     while (full.arms < MHLA_LAB_ARMS && e->arms[full.arms].name) full.arms++;
+    full.seeds = mhla_experiment_seeds(e, 0);
     return mhla_struct_out(info, &full, sizeof full, "mhla_lab_info");
 }
 
@@ -112,13 +113,17 @@ static mhla_status open_lab(mhla_lab *lab, const mhla_lab_desc *d) {
     lab->quick = d->quick != 0;
     lab->shuffle = d->shuffle != 0;
     lab->context = d->context;
-    lab->seeds = d->seeds ? d->seeds : lab->quick ? 1 : 3;
+    lab->longer = d->longer != 0;
+    lab->seeds = d->seeds ? d->seeds : mhla_experiment_seeds(lab->experiment, lab->quick);
     if (lab->seeds < 1 || lab->seeds > MHLA_LAB_SEEDS)
         return mhla_fail(MHLA_EINVAL, "seeds is %d: expected 1 to %d", d->seeds, MHLA_LAB_SEEDS);
     if (lab->shuffle && !info->labels)
         return mhla_fail(MHLA_EINVAL, "%s has no labels that could be shuffled", info->name);
-    snprintf(lab->name, sizeof lab->name, "%s%s%s", info->name, lab->quick ? "-quick" : "",
-             lab->shuffle ? "-shuffled" : "");
+    if (lab->longer && lab->quick) return mhla_fail(MHLA_EINVAL, "a run is either quick or long");
+    if (lab->longer && lab->experiment->long_settings == NULL)
+        return mhla_fail(MHLA_EINVAL, "%s has no long form", info->name);
+    snprintf(lab->name, sizeof lab->name, "%s%s%s%s", info->name, lab->quick ? "-quick" : "",
+             lab->longer ? "-long" : "", lab->shuffle ? "-shuffled" : "");
     if (snprintf(lab->work, sizeof lab->work, "%s", d->work ? d->work : "runs/reproduce") >=
         (int)sizeof lab->work - 128)
         return mhla_fail(MHLA_EIO, "%.60s...: the path is too long", d->work);
@@ -208,7 +213,9 @@ static mhla_status make_part(mhla_lab *lab, int arm, int seed) {
     const double begin = mhla_seconds();
     mhla_status status = mhla_part_begin(&part, lab, arm, seed);
     if (status == MHLA_OK) tell(lab, MHLA_LAB_PART, arm, seed, 0, 0, "");
-    if (status == MHLA_OK) status = lab->experiment->make(&part);
+    if (status == MHLA_OK && lab->experiment->prepare) status = lab->experiment->prepare(&part);
+    if (status == MHLA_OK) status = mhla_part_search(&part);
+    if (status == MHLA_OK && !lab->stop) status = lab->experiment->make(&part);
     if (status == MHLA_OK && !lab->stop) status = mhla_results_add(lab, &part, mhla_seconds() - begin);
     if (status == MHLA_OK && !lab->stop) {
         say_measures(&part, text, sizeof text);

@@ -6,6 +6,7 @@
 #include "lab/lab.h"
 
 static const double LEVEL = 0.05; /* of all claims of an experiment together */
+static const double POWER = 0.8;  /* with which the difference that is called detectable is found */
 static const double SINGLE = 4.0; /* errors of measurement that a single seed has to show */
 
 const char mhla_judge_rule[] =
@@ -106,6 +107,29 @@ mhla_difference mhla_difference_of(const mhla_seeds *a, const mhla_seeds *b, dou
     return d;
 }
 
+/* ---- Power ---- */
+
+double mhla_student_t(double p, double freedom) {
+    double low = 0.0, high = 1.0;
+    if (!(p > 0.0) || p > 0.5 || !(freedom > 0.0)) return NAN;
+    while (0.5 * mhla_student_p(high, freedom) > p && high < 1e12) high *= 2.0;
+    for (int i = 0; i < 200 && high - low > 1e-14 * high; i++) {
+        const double middle = 0.5 * (low + high);
+        *(0.5 * mhla_student_p(middle, freedom) > p ? &low : &high) = middle;
+    }
+    return 0.5 * (low + high);
+}
+
+double mhla_power_of(const mhla_seeds *a, const mhla_seeds *b, double level) {
+    const double other = b ? b->count : 0.0;
+    if (a->count < 2 || (b && b->count < 2) || isnan(level)) return NAN;
+    const double freedom = a->count - 1 + (b ? other - 1 : 0.0);
+    const double pooled =
+        ((a->count - 1) * variance_of(a) * a->count + (b ? (other - 1) * variance_of(b) * other : 0.0)) / freedom;
+    const double error = sqrt(pooled * (1.0 / a->count + (b ? 1.0 / other : 0.0)));
+    return (mhla_student_t(0.5 * level, freedom) + mhla_student_t(1.0 - POWER, freedom)) * error;
+}
+
 /* ---- Claims ---- */
 
 static mhla_seeds sample_of(const mhla_lab *lab, const char *arm, const char *measure) {
@@ -125,7 +149,8 @@ static int is_trained(const mhla_lab *lab, const char *arm) {
 static void look(const mhla_lab *lab, const mhla_lab_claim *c, mhla_judgement *j) {
     const mhla_seeds a = sample_of(lab, c->a, c->measure);
     const mhla_seeds b = c->b ? sample_of(lab, c->b, c->measure) : (mhla_seeds){0};
-    *j = (mhla_judgement){.difference = mhla_difference_of(&a, c->b ? &b : NULL, c->value), .level = NAN, .why = ""};
+    *j = (mhla_judgement){
+        .difference = mhla_difference_of(&a, c->b ? &b : NULL, c->value), .level = NAN, .power = NAN, .why = ""};
     if (isnan(j->difference.mean))
         j->why = "not measured";
     else if (isnan(j->difference.p))
@@ -134,6 +159,12 @@ static void look(const mhla_lab *lab, const mhla_lab_claim *c, mhla_judgement *j
         j->why = "nothing was learned";
         j->difference.p = NAN;
     }
+}
+
+static double power_of(const mhla_lab *lab, const mhla_lab_claim *c, double level) {
+    const mhla_seeds a = sample_of(lab, c->a, c->measure);
+    const mhla_seeds b = c->b ? sample_of(lab, c->b, c->measure) : (mhla_seeds){0};
+    return mhla_power_of(&a, c->b ? &b : NULL, level);
 }
 
 static void decide(const mhla_lab_claim *c, mhla_judgement *j) {
@@ -166,6 +197,7 @@ int mhla_judge(const mhla_lab *lab, mhla_judgement judgements[MHLA_LAB_CLAIMS], 
         if (open) decide(&claims[order[i]], j);
     }
     for (int i = 0; i < n; i++) {
+        judgements[i].power = power_of(lab, &claims[i], judgements[i].level);
         holds += judgements[i].verdict == MHLA_VERDICT_HOLDS;
         fails += judgements[i].verdict == MHLA_VERDICT_FAILS;
     }

@@ -123,16 +123,30 @@ static void put_test(char *text, size_t size, const mhla_experiment *e, const mh
                  d->freedom, d->p, j->level);
 }
 
+static void put_power(char *text, size_t size, const mhla_experiment *e, const mhla_lab_claim *c,
+                      const mhla_judgement *j) {
+    const mhla_lab_column *column = column_of(e, c->measure);
+    if (isnan(j->power))
+        snprintf(text, size, "unknown");
+    else
+        snprintf(text, size, "%.*f", column ? column->digits : 3, (column ? scale_of(column->scale) : 1.0) * j->power);
+}
+
 void mhla_claims_text(FILE *out, const mhla_lab *lab, int markdown) {
     const mhla_experiment *e = lab->experiment;
     mhla_judgement judgements[MHLA_LAB_CLAIMS];
     mhla_verdict all;
     const int n = mhla_judge(lab, judgements, &all);
-    if (markdown) fputs("| claim | difference | verdict |\n| --- | --- | --- |\n", out);
+    if (markdown) fputs("| claim | difference | detectable | verdict |\n| --- | --- | ---: | --- |\n", out);
     for (int i = 0; i < n; i++) {
-        char test[160];
+        char test[160], power[32];
         put_test(test, sizeof test, e, &e->claims[i], &judgements[i]);
-        fprintf(out, markdown ? "| %s | %s | %s |\n" : "%s: %s: %s\n", e->claims[i].text, test,
-                mhla_verdict_text(judgements[i].verdict));
+        put_power(power, sizeof power, e, &e->claims[i], &judgements[i]);
+        if (markdown)
+            fprintf(out, "| %s | %s | %s | %s |\n", e->claims[i].text, test, power,
+                    mhla_verdict_text(judgements[i].verdict));
+        else
+            fprintf(out, "%s: %s; detectable %s: %s\n", e->claims[i].text, test, power,
+                    mhla_verdict_text(judgements[i].verdict));
     }
 }

@@ -30,14 +30,14 @@ static void tell(void *user, const mhla_train_event *e) {
 static int by_key(const void *a, const void *b) { return strcmp(*(const char *const *)a, *(const char *const *)b); }
 
 /* Settings as the trainer takes them; `text` is cut into pieces. Of several for one key the last counts; those of the lab's own
- * ("lab.") are left out; sorted, so that what means the same is the same. */
+ * ("lab.", "search.") are left out; sorted, so that what means the same is the same. */
 static int split(char *text, const char *settings[SETTINGS]) {
     int n = 0;
     char *rest = NULL;
     for (char *at = strtok_r(text, " ", &rest); at; at = strtok_r(NULL, " ", &rest)) {
         const size_t key = strcspn(at, "=") + 1;
         int same = 0;
-        if (strncmp(at, "lab.", 4) == 0) continue;
+        if (strncmp(at, "lab.", 4) == 0 || strncmp(at, "search.", 7) == 0) continue;
         while (same < n && strncmp(settings[same], at, key) != 0) same++;
         if (same == SETTINGS - 1) break; /* one place is kept for the data */
         settings[same] = at;
@@ -88,6 +88,18 @@ static mhla_status begin(mhla_trainer **trainer, const mhla_lab_part *part, cons
     return status;
 }
 
+static mhla_status count_parameters(mhla_lab_part *part, const char *run) {
+    char path[MHLA_LAB_PATH + 16];
+    mhla_model *model = NULL;
+    mhla_model_info info = {.size = sizeof info};
+    snprintf(path, sizeof path, "%s/last", run);
+    MHLA_TRY(mhla_model_open_weights(&model, path, "raw"));
+    mhla_status status = mhla_model_query(model, &info);
+    if (status == MHLA_OK) status = mhla_part_put(part, "parameters", (double)info.parameters, NAN);
+    mhla_model_free(model);
+    return status;
+}
+
 mhla_status mhla_part_train(mhla_lab_part *part, char run[MHLA_LAB_PATH]) {
     mhla_lab *lab = part->lab;
     mhla_trainer *trainer = NULL;
@@ -112,8 +124,10 @@ mhla_status mhla_part_train(mhla_lab_part *part, char run[MHLA_LAB_PATH]) {
     const mhla_status status = mhla_trainer_run(trainer, tell, part, &finished);
     lab->trainer = NULL;
     mhla_trainer_free(trainer);
-    if (status == MHLA_OK && finished) snprintf(run, MHLA_LAB_PATH, "%s", folder);
-    return status;
+    if (status != MHLA_OK || !finished) return status;
+    MHLA_TRY(count_parameters(part, folder));
+    snprintf(run, MHLA_LAB_PATH, "%s", folder);
+    return MHLA_OK;
 }
 
 /* ---- What a run's log says of its end ---- */

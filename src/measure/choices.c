@@ -1,15 +1,16 @@
 /* Multiple choice by likelihood: the answer whose tokens are likeliest after the question (acc), or likeliest per character
  * (acc_norm); or the context after which one ending is. A question's context is read once; each answer goes on from a fork of
  * it. Questions go several at a time, so that short texts still make large products. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/clock.h"
 #include "core/status.h"
-#include "file/file.h"
-#include "file/lists.h"
 #include "measure/evaluate_lm.h"
+#include "measure/exams.h"
+#include "measure/score.h"
 
 enum { GROUP = 16, GROUP_TOKENS = 4096 };
 
@@ -41,161 +42,70 @@ mhla_status mhla_pair_encode(const mhla_tokenizer *tokenizer, int32_t prefix, mh
 
 /* ---- Scoring ---- */
 
-typedef struct answer {
-    mhla_ids ids;
-    int32_t *inputs;  /* [count] what is read beyond what its question has in common */
-    int32_t *targets; /* [count], negative where nothing is asked */
-    float *logprobs;  /* [count] */
-    int32_t *best;    /* [count] */
-    int64_t count;
-    mhla_sequence *sequence;
-} answer;
-
 typedef struct asked {
     json_t *row;
     mhla_question question;
     int64_t number;
-    mhla_ids context;
-    answer *answers;     /* [question.count] */
-    mhla_sequence *base; /* has read the context but its last token; NULL where answers begin on their own */
-    int64_t tokens;
+    mhla_scoring scorings[MHLA_CHOICES_MOST]; /* [scored] one of all choices, or one of each where they are contexts */
+    int scored;
 } asked;
 
 typedef struct examiner {
     mhla_model *model;
     mhla_choices *result;
+    double squares;        /* of deviations of log-likelihoods from their mean so far */
+    const mhla_exam *task; /* NULL: rows say themselves what they ask */
     const mhla_tokenizer *tokenizer;
     int32_t prefix;
     int64_t longest; /* inputs that the model takes */
     mhla_choice_fn report;
     void *user;
-    asked group[GROUP];
+    asked *group; /* [GROUP] */
     int count;
     int64_t tokens, number, limit;
+    int check; /* rows are only looked at: a mistake in the last one shows before the first one is scored */
 } examiner;
 
 static void forget(asked *a) {
-    for (int i = 0; a->answers && i < a->question.count; i++) {
-        mhla_ids_free(&a->answers[i].ids);
-        free(a->answers[i].inputs);
-        free(a->answers[i].targets);
-        free(a->answers[i].logprobs);
-        free(a->answers[i].best);
-        mhla_sequence_free(a->answers[i].sequence);
-    }
-    free(a->answers);
-    mhla_ids_free(&a->context);
-    mhla_sequence_free(a->base);
+    for (int i = 0; i < a->scored; i++) mhla_scoring_release(&a->scorings[i]);
+    a->scored = 0;
     mhla_question_release(&a->question);
     json_decref(a->row);
-    *a = (asked){0};
-}
-
-/* What answer x reads, after `skip` tokens of the context: the rest of the context, then itself but for its last token. */
-static mhla_status lay_out(answer *x, const mhla_ids *context, int64_t skip) {
-    const int64_t rest = context->count - skip, n = rest + x->ids.count - 1;
-    x->count = n;
-    x->inputs = malloc((size_t)n * sizeof *x->inputs);
-    x->targets = malloc((size_t)n * sizeof *x->targets);
-    x->logprobs = malloc((size_t)n * sizeof *x->logprobs);
-    x->best = malloc((size_t)n * sizeof *x->best);
-    if (!x->inputs || !x->targets || !x->logprobs || !x->best)
-        return mhla_fail(MHLA_ENOMEM, "no memory for a question");
-    for (int64_t i = 0; i < n; i++) {
-        x->inputs[i] = i < rest ? context->data[skip + i] : x->ids.data[i - rest];
-        x->targets[i] = i < rest - 1 ? -1 : x->ids.data[i - rest + 1];
-    }
-    return MHLA_OK;
+    a->row = NULL;
 }
 
 /* Ids of a context, its own or the question's, and of what follows it. */
-static mhla_status encode_answer(const examiner *e, asked *a, int i, const char *name) {
-    const mhla_question *q = &a->question;
+static mhla_status encode_answer(const examiner *e, const mhla_question *q, int i, mhla_ids *context, mhla_ids *ids,
+                                 const char *name) {
     const char *before = q->ending ? q->choices[i] : q->context, *after = q->ending ? q->ending : q->choices[i];
     const size_t n = strlen(q->delimiter), m = strlen(after);
     char *text = malloc(n + m + 1);
     if (text == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for a choice");
     snprintf(text, n + m + 1, "%s%s", q->delimiter, after);
-    a->context.count = 0;
-    mhla_status status = mhla_pair_encode(e->tokenizer, e->prefix, &a->context, &a->answers[i].ids, before, text);
+    context->count = 0;
+    mhla_status status = mhla_pair_encode(e->tokenizer, e->prefix, context, ids, before, text);
     free(text);
     if (status != MHLA_OK) return mhla_fail(status, "%s: choice %d: %s", name, i, mhla_message());
-    const int64_t own = a->answers[i].ids.count;
-    if (own > e->longest)
-        return mhla_fail(MHLA_ERANGE, "%s: a choice of %lld tokens: the model reads %lld", name, (long long)own,
+    if (ids->count > e->longest)
+        return mhla_fail(MHLA_ERANGE, "%s: a choice of %lld tokens: the model reads %lld", name, (long long)ids->count,
                          (long long)e->longest);
-    a->tokens += own;
     return MHLA_OK;
 }
 
-static mhla_status encode(const examiner *e, asked *a, const char *name) {
-    mhla_question *q = &a->question;
-    int64_t longest = 0;
-    a->answers = calloc((size_t)q->count, sizeof *a->answers);
-    if (a->answers == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for %d choices", q->count);
+static mhla_status encode(examiner *e, asked *a, const char *name) {
+    const mhla_question *q = &a->question;
+    const int each = q->ending ? 1 : q->count;
     for (int i = 0; i < q->count; i++) {
-        MHLA_TRY(encode_answer(e, a, i, name));
-        if (a->answers[i].ids.count > longest) longest = a->answers[i].ids.count;
-        if (q->ending == NULL) continue;
-        const int64_t cut = a->context.count + a->answers[i].ids.count - 1 - e->longest;
-        MHLA_TRY(lay_out(&a->answers[i], &a->context, cut > 0 ? cut : 0)); /* each with a context of its own */
-        a->tokens += a->context.count;
-    }
-    if (q->ending) return MHLA_OK;
-    const int64_t together = a->context.count + longest - 1;
-    a->tokens += a->context.count;
-    for (int i = 0; i < q->count; i++) { /* a context that is too long loses its beginning, for each answer its own */
-        const int64_t cut = a->context.count + a->answers[i].ids.count - 1 - e->longest;
-        MHLA_TRY(lay_out(&a->answers[i], &a->context,
-                         together <= e->longest ? a->context.count - 1
-                         : cut > 0              ? cut
-                                                : 0));
-    }
-    if (together > e->longest || a->context.count < 2) return MHLA_OK;
-    return mhla_sequence_create(&a->base, e->model, &(mhla_sequence_desc){.size = sizeof(mhla_sequence_desc)});
-}
-
-static mhla_status read_contexts(examiner *e) {
-    mhla_feed feeds[GROUP];
-    int n = 0;
-    for (int i = 0; i < e->count; i++)
-        if (e->group[i].base)
-            feeds[n++] = (mhla_feed){.size = sizeof(mhla_feed),
-                                     .sequence = e->group[i].base,
-                                     .ids = e->group[i].context.data,
-                                     .count = e->group[i].context.count - 1};
-    return n ? mhla_lm_feed(e->model, feeds, n) : MHLA_OK;
-}
-
-static mhla_status read_answers(examiner *e) {
-    const mhla_sequence_desc desc = {.size = sizeof desc};
-    int all = 0, n = 0;
-    for (int i = 0; i < e->count; i++) all += e->group[i].question.count;
-    if (all == 0) return MHLA_OK;
-    mhla_feed *feeds = malloc((size_t)all * sizeof *feeds);
-    mhla_status status = feeds ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory for %d choices", all);
-    for (int i = 0; i < e->count && status == MHLA_OK; i++) {
-        asked *a = &e->group[i];
-        for (int j = 0; j < a->question.count && status == MHLA_OK; j++) {
-            answer *x = &a->answers[j];
-            if (a->base && j == a->question.count - 1) { /* the last one needs no copy */
-                x->sequence = a->base;
-                a->base = NULL;
-            } else
-                status = a->base ? mhla_sequence_fork(&x->sequence, a->base)
-                                 : mhla_sequence_create(&x->sequence, e->model, &desc);
-            feeds[n++] = (mhla_feed){.size = sizeof *feeds,
-                                     .sequence = x->sequence,
-                                     .ids = x->inputs,
-                                     .count = x->count,
-                                     .targets = x->targets,
-                                     .logprobs = x->logprobs,
-                                     .best = x->best};
+        mhla_scoring *s = &a->scorings[q->ending ? i : 0];
+        if (i == 0 || q->ending) {
+            a->scored++;
+            MHLA_TRY(mhla_scoring_make(s, each));
         }
+        mhla_ids *ids = &s->continuations[q->ending ? 0 : i].ids;
+        MHLA_TRY(encode_answer(e, q, i, &s->context, ids, name));
+        e->tokens += ids->count + (i == 0 || q->ending ? s->context.count : 0);
     }
-    if (status == MHLA_OK && n > 0) status = mhla_lm_feed(e->model, feeds, n);
-    free(feeds);
-    return status;
+    return MHLA_OK;
 }
 
 static int most(const double *x, int n) {
@@ -205,23 +115,31 @@ static int most(const double *x, int n) {
     return best;
 }
 
+/* The right choice of one more question: Welford's sums, so that the deviation needs no second pass. */
+static void count_right(examiner *e, double loglikelihood, int greedy) {
+    mhla_choices *r = e->result;
+    const double before = r->questions ? r->loglikelihood / (double)r->questions : 0.0;
+    r->questions++;
+    r->loglikelihood += loglikelihood;
+    r->greedy += greedy;
+    e->squares += (loglikelihood - before) * (loglikelihood - r->loglikelihood / (double)r->questions);
+}
+
 static void judge(examiner *e, const asked *a) {
     double sum[MHLA_CHOICES_MOST], normalised[MHLA_CHOICES_MOST];
-    int greedy[MHLA_CHOICES_MOST];
+    int greedy[MHLA_CHOICES_MOST] = {0};
     const mhla_question *q = &a->question;
     for (int j = 0; j < q->count; j++) {
-        const answer *x = &a->answers[j];
-        sum[j] = 0.0;
-        greedy[j] = 1;
-        for (int64_t i = x->count - x->ids.count; i < x->count; i++) {
-            sum[j] += x->logprobs[i];
-            greedy[j] &= x->best[i] == x->targets[i];
-        }
+        const mhla_continuation *x = &a->scorings[q->ending ? j : 0].continuations[q->ending ? 0 : j];
+        sum[j] = x->loglikelihood;
+        greedy[j] = x->greedy;
         normalised[j] = sum[j] / (double)mhla_text_characters(q->choices[j], strlen(q->choices[j]));
     }
-    const int best = most(sum, q->count), best_normalised = most(normalised, q->count);
+    const int word = e->task && e->task->kind == MHLA_TASK_WORD; /* there are other words than the one choice */
+    const int best = word && !greedy[0] ? -1 : most(sum, q->count);
+    const int best_normalised = word ? best : most(normalised, q->count);
     if (q->gold >= 0) {
-        e->result->questions++;
+        count_right(e, sum[q->gold], greedy[q->gold]);
         e->result->right += best == q->gold;
         e->result->right_norm += best_normalised == q->gold;
     }
@@ -241,101 +159,88 @@ static void judge(examiner *e, const asked *a) {
 }
 
 static mhla_status flush(examiner *e) {
-    mhla_status status = read_contexts(e);
-    if (status == MHLA_OK) status = read_answers(e);
+    const mhla_sequence_desc desc = {.size = sizeof desc};
+    mhla_scoring *all = malloc((size_t)GROUP * MHLA_CHOICES_MOST * sizeof *all);
+    mhla_status status = all ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory for questions");
+    int n = 0;
+    for (int i = 0; i < e->count && all; i++)
+        for (int j = 0; j < e->group[i].scored; j++) all[n++] = e->group[i].scorings[j]; /* their lists are shared */
+    if (status == MHLA_OK) status = mhla_lm_score(e->model, all, n, e->longest, &desc);
     for (int i = 0; i < e->count; i++) {
         if (status == MHLA_OK) judge(e, &e->group[i]);
         forget(&e->group[i]);
     }
+    free(all);
     e->count = 0;
     e->tokens = 0;
     return status;
 }
 
-/* Takes the reference to row. */
-static mhla_status ask(examiner *e, json_t *row, const char *name) {
+static mhla_status ask(void *user, json_t *row, const char *name, int *stop) {
+    examiner *e = user;
     asked *a = &e->group[e->count];
-    *a = (asked){.row = row, .number = e->number++};
-    mhla_status status = mhla_question_read(&a->question, row, name);
-    if (status == MHLA_OK) status = encode(e, a, name);
-    if (status != MHLA_OK) {
+    a->number = e->number++;
+    *stop = e->limit && e->number == e->limit;
+    mhla_status status =
+        e->task ? mhla_exam_read(e->task, &a->question, row, name) : mhla_question_read(&a->question, row, name);
+    if (status != MHLA_OK) return status;
+    a->row = json_incref(row);
+    if (!e->check) status = encode(e, a, name);
+    if (status != MHLA_OK || e->check) {
         forget(a);
         return status;
     }
     e->count++;
-    e->tokens += a->tokens;
     return e->count == GROUP || e->tokens >= GROUP_TOKENS ? flush(e) : MHLA_OK;
 }
 
-static int wanted(const examiner *e) { return e->limit == 0 || e->number < e->limit; }
-
-static mhla_status read_lines(examiner *e, const mhla_file *file, const char *path) {
-    const char *at = (const char *)file->data, *end = at + file->size;
-    for (int64_t line = 1; at < end && wanted(e); line++) {
-        char name[4200];
-        const char *stop = memchr(at, '\n', (size_t)(end - at));
-        if (stop == NULL) stop = end;
-        const size_t size = (size_t)(stop - at);
-        if (mhla_text_stripped(at, size) > 0) {
-            json_t *row = NULL;
-            snprintf(name, sizeof name, "%s: line %lld", path, (long long)line);
-            MHLA_TRY(mhla_json_parse(&row, at, size, name));
-            MHLA_TRY(ask(e, row, name));
-        }
-        at = stop + 1;
+static mhla_status read_files(examiner *e, const char *const *paths, int count, int check) {
+    e->check = check;
+    e->number = 0;
+    for (int i = 0; i < count && (e->limit == 0 || e->number < e->limit); i++) {
+        const int64_t before = e->number;
+        MHLA_TRY(mhla_rows_read(paths[i], e->task == NULL, ask, e));
+        if (e->number == before) return mhla_fail(MHLA_EDATA, "%s: there are no questions", paths[i]);
     }
-    return MHLA_OK;
+    return check ? MHLA_OK : flush(e);
 }
 
-/* One document {"examples": [...]}, as BIG-bench has them; the whole list is parsed at once. */
-static mhla_status read_examples(examiner *e, const json_t *tree, const char *path) {
-    const json_t *list = json_object_get(tree, "examples");
-    const size_t n = json_array_size(list);
-    if (!json_is_array(list)) return mhla_fail(MHLA_EDATA, "%s: there is no array \"examples\"", path);
-    for (size_t i = 0; i < n && wanted(e); i++) {
-        char name[4200];
-        snprintf(name, sizeof name, "%s: example %zu", path, i);
-        MHLA_TRY(ask(e, json_incref(json_array_get(list, i)), name));
-    }
-    return MHLA_OK;
-}
-
-static mhla_status read_file(examiner *e, const char *path) {
-    const size_t n = strlen(path);
-    mhla_status status;
-    if (n > 5 && strcmp(path + n - 5, ".json") == 0) {
-        json_t *tree = NULL;
-        MHLA_TRY(mhla_json_load(&tree, path));
-        status = read_examples(e, tree, path);
-        json_decref(tree);
-    } else {
-        mhla_file file;
-        MHLA_TRY(mhla_file_map(&file, path));
-        status = read_lines(e, &file, path);
-        mhla_file_unmap(&file);
-    }
-    return status == MHLA_OK ? flush(e) : status;
+static mhla_status examine(mhla_model *model, mhla_choices *result, const mhla_exam *task, const char *const *paths,
+                           int count, int64_t limit, mhla_choice_fn report, void *user) {
+    mhla_lm_info info = {.size = sizeof info};
+    mhla_choices full = {.size = sizeof full};
+    MHLA_TRY(mhla_struct_check(result, 0, "mhla_choices"));
+    if (limit < 0) return mhla_fail(MHLA_EINVAL, "limit is %lld", (long long)limit);
+    MHLA_TRY(mhla_lm_query(model, &info));
+    examiner e = {.model = model, .result = &full, .task = task, .report = report, .user = user, .limit = limit};
+    e.tokenizer = mhla_lm_tokenizer(model);
+    e.longest = info.context ? info.context : INT64_MAX;
+    e.group = calloc(GROUP, sizeof *e.group);
+    mhla_status status = e.group ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory for questions");
+    if (status == MHLA_OK) status = e.tokenizer ? mhla_lm_prefix(&info, &e.prefix) : MHLA_EINVAL;
+    const double begin = mhla_seconds();
+    if (status == MHLA_OK) status = read_files(&e, paths, count, 1);
+    if (status == MHLA_OK) status = read_files(&e, paths, count, 0);
+    full.seconds = mhla_seconds() - begin;
+    full.deviation = full.questions > 1 ? sqrt(e.squares / (double)(full.questions - 1)) : 0.0;
+    for (int i = 0; e.group && i < GROUP; i++) forget(&e.group[i]);
+    free(e.group);
+    return status == MHLA_OK ? mhla_struct_out(result, &full, sizeof full, "mhla_choices") : status;
 }
 
 mhla_status mhla_lm_choices(mhla_model *model, mhla_choices *result, const char *path, int64_t limit,
                             mhla_choice_fn report, void *user) {
-    mhla_lm_info info = {.size = sizeof info};
-    mhla_choices full = {.size = sizeof full};
     if (model == NULL || path == NULL) return mhla_fail(MHLA_EINVAL, "%s is NULL", model ? "path" : "model");
-    MHLA_TRY(mhla_struct_check(result, 0, "mhla_choices"));
-    if (limit < 0) return mhla_fail(MHLA_EINVAL, "limit is %lld", (long long)limit);
-    MHLA_TRY(mhla_lm_query(model, &info));
-    examiner *e = calloc(1, sizeof *e);
-    if (e == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for questions");
-    *e = (examiner){.model = model, .result = &full, .report = report, .user = user, .limit = limit};
-    e->tokenizer = mhla_lm_tokenizer(model);
-    e->longest = info.context ? info.context : INT64_MAX;
-    mhla_status status = e->tokenizer ? mhla_lm_prefix(&info, &e->prefix) : MHLA_EINVAL;
-    const double begin = mhla_seconds();
-    if (status == MHLA_OK) status = read_file(e, path);
-    full.seconds = mhla_seconds() - begin;
-    if (status == MHLA_OK && e->number == 0) status = mhla_fail(MHLA_EDATA, "%s: there are no questions", path);
-    for (int i = 0; i < e->count; i++) forget(&e->group[i]);
-    free(e);
-    return status == MHLA_OK ? mhla_struct_out(result, &full, sizeof full, "mhla_choices") : status;
+    return examine(model, result, NULL, &path, 1, limit, report, user);
+}
+
+mhla_status mhla_lm_task(mhla_model *model, mhla_choices *result, const char *task, const char *const *paths, int count,
+                         int64_t limit, mhla_choice_fn report, void *user) {
+    const mhla_exam *known = NULL;
+    if (model == NULL || paths == NULL || count < 1)
+        return mhla_fail(MHLA_EINVAL, "%s", model == NULL ? "model is NULL" : "there are no paths");
+    MHLA_TRY(mhla_exam_find(&known, task));
+    if (known->kind == MHLA_TASK_PAGES)
+        return mhla_fail(MHLA_EINVAL, "task %s has pages: mhla_lm_task_pages reads them", task);
+    return examine(model, result, known, paths, count, limit, report, user);
 }

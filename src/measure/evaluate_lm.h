@@ -27,6 +27,15 @@ size_t mhla_text_stripped(const char *text, size_t bytes);
 size_t mhla_text_leading(const char *text, size_t bytes);
 int64_t mhla_text_characters(const char *text, size_t bytes);
 
+/* ---- Rows of data files ---- */
+
+/* What is done with a row, whose `name`, file and line, is for messages. *stop: set it and no other row is read. */
+typedef mhla_status (*mhla_row_fn)(void *user, json_t *row, const char *name, int *stop);
+
+/* Hands each line of a file of JSON lines to `take`, empty ones apart, until one is not MHLA_OK. bigbench: a file that ends with
+ * .json is one document {"examples": [...]}, as BIG-bench has them, with a row each. MHLA_EDATA names file and line. */
+mhla_status mhla_rows_read(const char *path, int bigbench, mhla_row_fn take, void *user);
+
 /* ---- Multiple choice ---- */
 
 enum { MHLA_CHOICES_MOST = 256 };
@@ -41,6 +50,12 @@ typedef struct mhla_question {
 
 /* What a row of a data file asks. `name` is for messages: file and line. */
 mhla_status mhla_question_read(mhla_question *question, const json_t *row, const char *name);
+/* Room for `count` choices; and the check of one of them. */
+mhla_status mhla_question_room(mhla_question *question, size_t count, const char *name);
+mhla_status mhla_question_check(const char *choice, int i, const char *name);
+/* Makes contexts of the choices: what stands before the gap, _, of the sentence, with each choice; what stands behind the gap
+ * is the ending. question->made is an array. */
+mhla_status mhla_question_gap(mhla_question *question, const char *sentence, const char *name);
 void mhla_question_release(mhla_question *question);
 
 /* Ids of a context and of what follows, as the harness makes them: white space at the end of the context moves to the

@@ -1,7 +1,6 @@
 /* A question with several answers, as data files write it: the keys of the harness's own tasks and of the sets that they
  * come from. */
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -59,7 +58,7 @@ static mhla_status read_gold(mhla_question *q, const json_t *row, const json_t *
     return MHLA_OK;
 }
 
-static mhla_status make_room(mhla_question *q, size_t count, const char *name) {
+mhla_status mhla_question_room(mhla_question *q, size_t count, const char *name) {
     if (count < 1 || count > MHLA_CHOICES_MOST)
         return mhla_fail(MHLA_EDATA, "%s: %zu choices: expected 1 to %d", name, count, MHLA_CHOICES_MOST);
     q->count = (int)count;
@@ -67,7 +66,7 @@ static mhla_status make_room(mhla_question *q, size_t count, const char *name) {
     return q->choices ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory for %zu choices", count);
 }
 
-static mhla_status check_choice(const char *choice, int i, const char *name) {
+mhla_status mhla_question_check(const char *choice, int i, const char *name) {
     if (choice == NULL) return mhla_fail(MHLA_EDATA, "%s: choice %d is no text", name, i);
     if (*choice == '\0') return mhla_fail(MHLA_EDATA, "%s: choice %d is empty", name, i);
     return MHLA_OK;
@@ -79,7 +78,7 @@ static mhla_status read_scores(mhla_question *q, const json_t *scores, const cha
     const json_t *value;
     double best = -INFINITY;
     int i = 0;
-    MHLA_TRY(make_room(q, json_object_size(scores), name));
+    MHLA_TRY(mhla_question_room(q, json_object_size(scores), name));
     json_object_foreach((json_t *)(uintptr_t)scores, text, value) {
         if (!json_is_number(value))
             return mhla_fail(MHLA_EDATA, "%s: the score of %s is %s where a number was expected", name,
@@ -89,7 +88,7 @@ static mhla_status read_scores(mhla_question *q, const json_t *scores, const cha
             q->gold = i;
         }
         q->choices[i] = text;
-        MHLA_TRY(check_choice(text, i, name));
+        MHLA_TRY(mhla_question_check(text, i, name));
         i++;
     }
     return MHLA_OK;
@@ -107,48 +106,46 @@ static mhla_status read_choices(mhla_question *q, const json_t *row, const char 
     if (!json_is_array(list))
         return mhla_fail(MHLA_EDATA, "%s: \"%s\" is %s where an array of texts was expected", name, key,
                          list ? mhla_json_type_text(list) : "an object without \"text\"");
-    MHLA_TRY(make_room(q, json_array_size(list), name));
+    MHLA_TRY(mhla_question_room(q, json_array_size(list), name));
     for (int i = 0; i < q->count; i++) {
         q->choices[i] = json_string_value(json_array_get(list, (size_t)i));
-        MHLA_TRY(check_choice(q->choices[i], i, name));
+        MHLA_TRY(mhla_question_check(q->choices[i], i, name));
     }
     return read_gold(q, row, labels, name);
 }
 
-static json_t *joined(const char *first, size_t n, const char *second) {
-    const size_t size = n + strlen(second) + 1;
-    char *text = malloc(size);
-    if (text == NULL) return NULL;
-    snprintf(text, size, "%.*s%s", (int)n, first, second);
-    json_t *made = json_string(text);
-    free(text);
-    return made;
-}
-
-/* A sentence with a gap and two options, as WinoGrande has them: what stands before the gap with each option is a context,
- * what stands behind it follows both. */
-static mhla_status read_gap(mhla_question *q, const json_t *row, const char *name) {
-    const char *sentence = "", *option[2] = {"", ""}, *answer = "";
-    MHLA_TRY(mhla_json_get_text(&sentence, row, "sentence", name));
-    MHLA_TRY(mhla_json_get_text(&option[0], row, "option1", name));
-    MHLA_TRY(mhla_json_get_text(&option[1], row, "option2", name));
-    MHLA_TRY(mhla_json_get_text(&answer, row, "answer", name));
+mhla_status mhla_question_gap(mhla_question *q, const char *sentence, const char *name) {
     const char *gap = strchr(sentence, '_');
     if (gap == NULL) return mhla_fail(MHLA_EDATA, "%s: \"sentence\" has no gap, _", name);
+    const char *rest = gap + 1 + mhla_text_leading(gap + 1, strlen(gap + 1));
+    json_t *ending = json_stringn(rest, mhla_text_stripped(rest, strlen(rest)));
+    mhla_json_add(q->made, ending);
+    q->ending = json_string_value(ending);
+    if (ending && *q->ending == '\0')
+        return mhla_fail(MHLA_EDATA, "%s: nothing stands behind the gap of \"sentence\"", name);
+    for (int i = 0; i < q->count; i++) {
+        json_t *context = json_sprintf("%.*s%s", (int)(gap - sentence), sentence, q->choices[i]);
+        mhla_json_add(q->made, context);
+        q->choices[i] = json_string_value(context);
+        if (ending == NULL || context == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for a question");
+    }
+    return MHLA_OK;
+}
+
+/* A sentence with a gap and two options, as WinoGrande has them. */
+static mhla_status read_gap(mhla_question *q, const json_t *row, const char *name) {
+    const char *sentence = "", *answer = "";
+    q->made = json_array();
+    MHLA_TRY(mhla_question_room(q, 2, name));
+    q->choices[0] = q->choices[1] = "";
+    MHLA_TRY(mhla_json_get_text(&sentence, row, "sentence", name));
+    MHLA_TRY(mhla_json_get_text(&q->choices[0], row, "option1", name));
+    MHLA_TRY(mhla_json_get_text(&q->choices[1], row, "option2", name));
+    MHLA_TRY(mhla_json_get_text(&answer, row, "answer", name));
     if (*answer && strcmp(answer, "1") != 0 && strcmp(answer, "2") != 0)
         return mhla_fail(MHLA_EDATA, "%s: \"answer\" is %s: expected 1 or 2", name, MHLA_QUOTE(answer));
-    const char *rest = gap + 1 + mhla_text_leading(gap + 1, strlen(gap + 1));
-    q->made = json_array();
-    mhla_json_add(q->made, joined(rest, mhla_text_stripped(rest, strlen(rest)), ""));
-    for (int i = 0; i < 2; i++) mhla_json_add(q->made, joined(sentence, (size_t)(gap - sentence), option[i]));
-    if (json_array_size(q->made) != 3) return mhla_fail(MHLA_ENOMEM, "no memory for a question");
-    q->ending = json_string_value(json_array_get(q->made, 0));
-    if (*q->ending == '\0') return mhla_fail(MHLA_EDATA, "%s: nothing stands behind the gap of \"sentence\"", name);
-    MHLA_TRY(make_room(q, 2, name));
-    for (int i = 0; i < 2; i++) {
-        q->choices[i] = json_string_value(json_array_get(q->made, (size_t)i + 1));
-        MHLA_TRY(check_choice(q->choices[i], i, name));
-    }
+    MHLA_TRY(mhla_question_gap(q, sentence, name));
+    for (int i = 0; i < 2; i++) MHLA_TRY(mhla_question_check(q->choices[i], i, name));
     q->gold = *answer ? *answer - '1' : -1;
     return MHLA_OK;
 }

@@ -175,8 +175,12 @@ mhla_status mhla_settings_read(void *config, const mhla_settings *table, int fir
         void *to = (char *)config + f->at;
         if (v == NULL) continue;
         switch (f->kind) {
-        case MHLA_SETTING_INT:
         case MHLA_SETTING_OPTIONAL:
+            if (json_is_string(v) && strcmp(json_string_value(v), "auto") == 0) {
+                *(int *)to = 0;
+                break;
+            } /* fallthrough */
+        case MHLA_SETTING_INT:
             MHLA_TRY(mhla_settings_read_int(to, tree, row->name, row->least, row->most, path));
             break;
         case MHLA_SETTING_REAL:

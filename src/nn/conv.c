@@ -10,6 +10,7 @@
 enum {
     CHANNELS = 64,           /* of a tile, at most */
     TILE_BYTES = 256 * 1024, /* of a tile, about: half an L2 */
+    LEAST_LINES = 4,         /* of a strip: k - 1 more are copied */
     WEIGHT_PARTS = 16        /* of the samples, for the gradient of the weight */
 };
 
@@ -25,6 +26,7 @@ typedef struct depthwise {
     int64_t T, alone;    /* tokens of a sample, and of those before the grid: 0 or 1 */
     int64_t blocks, ct;  /* of channels; channels of a tile, a multiple of 16 */
     int64_t bands, rows; /* of a sample; rows of a band, at most */
+    int64_t strips;      /* of a sample: bands, or more of them where threads would be idle */
     /* scratch */
     size_t tile_floats;
     float *taps;    /* [blocks][k*k][ct]; own: of each sample */
@@ -35,7 +37,7 @@ typedef struct depthwise {
     mhla_slot dx, dw, db;
 } depthwise;
 
-static void lay_out(depthwise *op) {
+static void lay_out(depthwise *op, int threads) {
     op->blocks = (op->C + CHANNELS - 1) / CHANNELS;
     op->ct = ((op->C + op->blocks - 1) / op->blocks + 15) / 16 * 16;
     op->blocks = (op->C + op->ct - 1) / op->ct;
@@ -47,6 +49,8 @@ static void lay_out(depthwise *op) {
     op->rows = (op->H + op->bands - 1) / op->bands;
     op->tile_floats = (size_t)((op->rows + op->k - 1) * (op->W + op->k - 1) * op->ct);
     const int64_t B = op->x->shape[0];
+    op->strips = op->bands;
+    while (B * op->blocks * op->strips < 2 * (int64_t)threads && op->strips * 2 * LEAST_LINES <= op->H) op->strips *= 2;
     op->parts = B < WEIGHT_PARTS || op->own ? B : WEIGHT_PARTS;
 }
 
@@ -128,17 +132,17 @@ static void alone_token(const depthwise *op, int64_t b, int64_t c, int64_t n) {
         memset(y, 0, sizeof(float) * (size_t)n);
 }
 
-/* One band, one block of channels, forward or (dx.wanted) back. */
+/* One strip, one block of channels, forward or (dx.wanted) back. */
 static void depthwise_task(void *arg, int64_t task, int worker) {
     const depthwise *op = arg;
-    const int64_t block = task % op->blocks, band = task / op->blocks % op->bands, b = task / op->blocks / op->bands;
-    const int64_t c = block * op->ct, first = band * op->H / op->bands, last = (band + 1) * op->H / op->bands;
+    const int64_t block = task % op->blocks, rest = task / op->blocks, strip = rest % op->strips, b = rest / op->strips;
+    const int64_t c = block * op->ct, first = strip * op->H / op->strips, last = (strip + 1) * op->H / op->strips;
     const int back = op->dx.wanted;
     float *tile = op->tiles + (size_t)worker * op->tile_floats;
     const float *x = back ? mhla_tape_arrived(op->y) : op->x->data;
     fill_tile(op, tile, x, back ? op->y->ld : op->x->ld, b, first, last - first, c);
     const int64_t ld = back ? op->dx.ld : op->y->ld, at = b * op->T + op->alone + first * op->W;
-    if (op->alone && band == 0) alone_token(op, b, c, op->C - c < op->ct ? op->C - c : op->ct);
+    if (op->alone && strip == 0) alone_token(op, b, c, op->C - c < op->ct ? op->C - c : op->ct);
     mhla_depthwise d = {.k = op->k,
                         .rows = (int)(last - first),
                         .W = (int)op->W,
@@ -247,7 +251,7 @@ static void depthwise_backward(mhla_tape *t, void *p) {
     op->dx = mhla_tape_grad(t, op->x);
     if (op->dx.wanted) {
         if (run) prepare(t, op);
-        mhla_tape_run(t, op->x->shape[0] * op->bands * op->blocks, depthwise_task, op);
+        mhla_tape_run(t, op->x->shape[0] * op->strips * op->blocks, depthwise_task, op);
     }
     mhla_tape_pass_grad(t, op->residual, op->y);
 }
@@ -282,9 +286,9 @@ static mhla_tensor *convolve(mhla_tape *t, const depthwise *made, int64_t H, int
     op->C = x->cols;
     op->T = x->shape[1];
     op->alone = op->T - H * W;
-    lay_out(op);
+    lay_out(op, mhla_context_threads(t->context));
     if (carve(t, op, 0)) prepare(t, op);
-    mhla_tape_run(t, x->shape[0] * op->bands * op->blocks, depthwise_task, op);
+    mhla_tape_run(t, x->shape[0] * op->strips * op->blocks, depthwise_task, op);
     return mhla_tape_record(t, &op->r, depthwise_backward, y,
                             x->needs_grad || mhla_param_trains(w) || mhla_param_trains(b) ||
                                 (op->own != NULL && op->own->needs_grad) || (residual != NULL && residual->needs_grad));

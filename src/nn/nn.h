@@ -52,10 +52,13 @@ typedef struct mhla_initial {
         MHLA_INITIAL_NORMAL,       /* deviation `number` */
         MHLA_INITIAL_TRUNC_NORMAL, /* the same, cut at +-2 as timm's: in units of 1 */
         MHLA_INITIAL_XAVIER,       /* uniform, sqrt(6 / (fan_in + fan_out)); shape [out, in...] */
-        MHLA_INITIAL_TORCH,    /* PyTorch's default of linear and convolution: uniform, 1/sqrt(`number`), the fan_in */
-        MHLA_INITIAL_IDENTITY, /* of a square matrix */
-        MHLA_INITIAL_CENTRE,   /* depthwise kernels [D,1,k,k]: the middle 1, all else 0 */
-        MHLA_INITIAL_CALL      /* whatever `fill` writes; `of` is handed to it and lives as long as the parameter */
+        MHLA_INITIAL_TORCH,     /* PyTorch's default of linear and convolution: uniform, 1/sqrt(`number`), the fan_in */
+        MHLA_INITIAL_IDENTITY,  /* of a square matrix */
+        MHLA_INITIAL_CENTRE,    /* depthwise kernels [D,1,k,k]: the middle 1, all else 0 */
+        MHLA_INITIAL_LOG_COUNT, /* log(1), log(2), ... along the last axis */
+        MHLA_INITIAL_LOG_UNIFORM, /* the logarithm of a uniform number up to `number` */
+        MHLA_INITIAL_TIME_STEPS,  /* softplus of it is between 0.001 and 0.1, uniform in its logarithm */
+        MHLA_INITIAL_CALL         /* whatever `fill` writes; `of` is handed to it and lives as long as the parameter */
     } kind;
     double number;
     mhla_status (*fill)(struct mhla_param *param, const void *of);
@@ -307,9 +310,39 @@ mhla_tensor *mhla_nn_dpfp(mhla_tape *t, int64_t K, int released, mhla_tensor *x)
 mhla_tensor *mhla_nn_feature(mhla_tape *t, mhla_feature kind, int64_t K, int norm, mhla_tensor *x);
 
 /* silu of the causal depthwise convolution of x [B,T,D] along the tokens with w [D,1,W]: y_t = silu(sum_j w[.,j]
- * x_{t-W+1+j}), zeros before the first token. Packed sequences (B = 1; cu_seqlens lives until backward) each begin anew. */
-mhla_tensor *mhla_nn_short_conv(mhla_tape *t, mhla_param *w, const int64_t *cu_seqlens, int64_t sequences,
-                                mhla_tensor *x);
+ * x_{t-W+1+j} + b), b [D] or NULL, zeros before the first token. Packed sequences (B = 1; cu_seqlens lives until backward) each
+ * begin anew. */
+mhla_tensor *mhla_nn_short_conv(mhla_tape *t, mhla_param *w, mhla_param *b, const int64_t *cu_seqlens,
+                                int64_t sequences, mhla_tensor *x);
+
+/* Mamba's selective scan with softplus (mhla_scan_forward): u, delta and z [B,T,I], B and C [B,T,N]. A = -exp(A_log). With states, which
+ * sequence s leaves its state in and takes it from, the tape must not record. */
+typedef struct mhla_nn_scan {
+    mhla_param *A_log, *D, *bias; /* [I,N], [I], [I] */
+    const int64_t *cu_seqlens;    /* lives until backward; NULL: not packed */
+    int64_t sequences;
+    float *const *states; /* [sequences] of [I,N]; or NULL */
+} mhla_nn_scan;
+mhla_tensor *mhla_nn_selective_scan(mhla_tape *t, const mhla_nn_scan *p, mhla_tensor *u, mhla_tensor *delta,
+                                    mhla_tensor *B, mhla_tensor *C, mhla_tensor *z);
+
+/* Around recurrences with decay.
+ *   log_sigmoid   max(logsigmoid(x) / divisor, least); least -INFINITY: no bound
+ *   sigmoid       factor sigmoid(x)
+ *   time_steps    softplus(x + b) from `least` to `most`, b [cols]
+ *   rates         -exp(a) x, a [cols]: the log-decays of time steps x
+ *   channels      w x, w [cols]
+ *   mul_heads     x [...,H*P] times z [...,H]
+ *   skip_heads    z + w x, x and z [...,H*P], w [H]
+ *   repeat_heads  each head of x [...,H*dims] so many times: [...,H*times*dims] */
+mhla_tensor *mhla_nn_log_sigmoid(mhla_tape *t, float divisor, float least, mhla_tensor *x);
+mhla_tensor *mhla_nn_sigmoid(mhla_tape *t, float factor, mhla_tensor *x);
+mhla_tensor *mhla_nn_time_steps(mhla_tape *t, mhla_param *b, float least, float most, mhla_tensor *x);
+mhla_tensor *mhla_nn_rates(mhla_tape *t, mhla_param *a, mhla_tensor *x);
+mhla_tensor *mhla_nn_channels(mhla_tape *t, mhla_param *w, mhla_tensor *x);
+mhla_tensor *mhla_nn_mul_heads(mhla_tape *t, mhla_tensor *x, mhla_tensor *z);
+mhla_tensor *mhla_nn_skip_heads(mhla_tape *t, mhla_param *w, mhla_tensor *x, mhla_tensor *z);
+mhla_tensor *mhla_nn_repeat_heads(mhla_tape *t, int64_t dims, int times, mhla_tensor *x);
 
 /* adaLN: x [B,T,D] * (1 + scale [B,D]) + shift [B,D]; and x + gate [B,D] * z. The vectors may be slices. */
 mhla_tensor *mhla_nn_modulate(mhla_tape *t, mhla_tensor *shift, mhla_tensor *scale, mhla_tensor *x);
@@ -351,6 +384,11 @@ mhla_tensor *mhla_nn_attention(mhla_tape *t, const mhla_plan *plan, const mhla_c
  * activation that nobody else reads (LePE: onto = depthwise(v)). NULL = as above. */
 mhla_tensor *mhla_nn_attention_onto(mhla_tape *t, const mhla_plan *plan, const mhla_call *call, mhla_param *mix,
                                     mhla_tensor *onto, mhla_tensor *q, mhla_tensor *k, mhla_tensor *v);
+
+/* Recurrences with decay (MHLA_KIND_GLA, SIMPLE_GLA, GATED_DELTA): the same with log-decays [B,T,H*K] or [B,T,H], which have gradients.
+ * NULL: those of `call`, which are constants and live until backward. beta [B,T,H] of GATED_DELTA, else NULL. */
+mhla_tensor *mhla_nn_recurrence(mhla_tape *t, const mhla_plan *plan, const mhla_call *call, mhla_tensor *q,
+                                mhla_tensor *k, mhla_tensor *v, mhla_tensor *decay, mhla_tensor *beta);
 
 /* Looking on: `fn` is told of every attention from now on (fn NULL: nobody is) what goes into it and what it makes of that, alone
  * even where it is added to something: a look costs a second computation there. Not in a dry run. */

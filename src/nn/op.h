@@ -116,6 +116,9 @@ mhla_slot mhla_tape_param_grad(mhla_tape *t, mhla_param *p);
 float *mhla_tape_arrived(const mhla_tensor *y);
 /* x gets y's gradient; the memory itself if it can, so this is the last thing that a backward does with it. */
 void mhla_tape_pass_grad(mhla_tape *t, mhla_tensor *x, mhla_tensor *y);
+/* Operators take one flag for all gradients of tokens: if one of the slots s of x [n] (NULL: none) is to be added to, the others are
+ * zeroed here. Returns the flag. */
+int mhla_tape_join(const mhla_tape *t, const mhla_slot *s, mhla_tensor *const *x, int n);
 /* Memory like y's gradient, for the time of one backward. NULL if the tape has failed. */
 float *mhla_tape_borrow(mhla_tape *t, const mhla_tensor *y);
 void mhla_tape_return(mhla_tape *t, const mhla_tensor *y, float *memory);

@@ -334,6 +334,17 @@ static double xavier_bound(const mhla_param *p) {
     return sqrt(6.0 / (double)((p->shape[0] + in) * field));
 }
 
+/* Of log U(0, number); and b with log softplus(b) uniform from log 0.001 to log 0.1, not below log 0.0001, as Mamba's time steps begin. */
+static void fill_logarithms(mhla_param *p, uint64_t seed) {
+    mhla_rng r = init_rng(p, seed);
+    for (int64_t i = 0; i < p->count; i++) {
+        const double u = (double)mhla_rng_uniform(&r);
+        const double step = fmax(exp(log(0.001) + u * (log(0.1) - log(0.001))), 1e-4);
+        p->data[i] = p->initial.kind == MHLA_INITIAL_LOG_UNIFORM ? (float)log(fmax(u, 0x1p-24) * p->initial.number)
+                                                                 : (float)(step + log(-expm1(-step)));
+    }
+}
+
 mhla_status mhla_param_init(mhla_param *p, uint64_t seed) {
     const mhla_initial *x = &p->initial;
     const int64_t row = p->count / p->shape[0];
@@ -344,12 +355,15 @@ mhla_status mhla_param_init(mhla_param *p, uint64_t seed) {
     case MHLA_INITIAL_TRUNC_NORMAL: fill_normal(p, seed, x->number, 2.0); break;
     case MHLA_INITIAL_XAVIER: fill_uniform(p, seed, xavier_bound(p)); break;
     case MHLA_INITIAL_TORCH: fill_uniform(p, seed, 1.0 / sqrt(x->number)); break;
+    case MHLA_INITIAL_LOG_UNIFORM:
+    case MHLA_INITIAL_TIME_STEPS: fill_logarithms(p, seed); break;
     case MHLA_INITIAL_CALL: status = x->fill(p, x->of); break;
     default:
         for (int64_t i = 0; i < p->count; i++)
-            p->data[i] = x->kind == MHLA_INITIAL_CONSTANT   ? (float)x->number
-                         : x->kind == MHLA_INITIAL_IDENTITY ? (float)(i / row == i % row)
-                                                            : (float)(i % row == row / 2);
+            p->data[i] = x->kind == MHLA_INITIAL_CONSTANT    ? (float)x->number
+                         : x->kind == MHLA_INITIAL_IDENTITY  ? (float)(i / row == i % row)
+                         : x->kind == MHLA_INITIAL_LOG_COUNT ? (float)log(1.0 + (double)(i % p->shape[p->dims - 1]))
+                                                             : (float)(i % row == row / 2);
     }
     mhla_param_touch(p);
     return status;

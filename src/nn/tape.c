@@ -405,6 +405,15 @@ mhla_slot mhla_tape_param_grad(mhla_tape *t, mhla_param *p) {
     return s;
 }
 
+int mhla_tape_join(const mhla_tape *t, const mhla_slot *s, mhla_tensor *const *x, int n) {
+    int add = 0;
+    for (int i = 0; i < n; i++) add |= s[i].wanted && s[i].add;
+    for (int i = 0; add && !mhla_tape_dry(t) && t->status == MHLA_OK && i < n; i++)
+        for (int64_t r = 0; s[i].wanted && !s[i].add && r < x[i]->rows; r++)
+            memset(s[i].data + r * s[i].ld, 0, sizeof(float) * (size_t)x[i]->cols);
+    return add;
+}
+
 void mhla_tape_pass_grad(mhla_tape *t, mhla_tensor *x, mhla_tensor *y) {
     if (x == NULL || !x->needs_grad || t->status != MHLA_OK) return;
     if (!x->base && !x->views && !x->grad && !y->base && y->grad && x->rows * x->cols == y->rows * y->cols) {

@@ -109,10 +109,16 @@ struct mhla_op {
 
 extern const mhla_op mhla_op_bidirectional, mhla_op_causal, mhla_op_softmax;
 extern const mhla_op mhla_op_focused, mhla_op_inline, mhla_op_mala, mhla_op_rala;
-extern const mhla_op mhla_op_simple_gla, mhla_op_gla;
+extern const mhla_op mhla_op_simple_gla, mhla_op_gla, mhla_op_gated_delta;
 
 /* Linear recurrences with decay. */
-static inline int mhla_decays(mhla_kind kind) { return kind == MHLA_KIND_SIMPLE_GLA || kind == MHLA_KIND_GLA; }
+static inline int mhla_decays(mhla_kind kind) {
+    return kind == MHLA_KIND_SIMPLE_GLA || kind == MHLA_KIND_GLA || kind == MHLA_KIND_GATED_DELTA;
+}
+/* Those whose q and k may have fewer heads than v. */
+static inline int mhla_shares_keys(mhla_kind kind) {
+    return kind == MHLA_KIND_SIMPLE_GLA || kind == MHLA_KIND_GATED_DELTA;
+}
 /* Numbers in the decay of one head and token. */
 static inline int mhla_decay_dim(const mhla_plan *plan) { return plan->d.kind == MHLA_KIND_GLA ? plan->d.key_dim : 1; }
 /* Kinds whose calls have states. */

@@ -1,6 +1,7 @@
 /* Plans, and the public entry points of the attention operators: everything that a caller can get wrong is found
  * here, once, before an operator runs. */
 #include "ops/op.h"
+#include "ops/tensors.h"
 
 static const mhla_op *const ops[] = {
     [MHLA_KIND_BIDIRECTIONAL] = &mhla_op_bidirectional,
@@ -14,14 +15,10 @@ static const mhla_op *const ops[] = {
     [MHLA_KIND_RALA] = &mhla_op_rala,
     [MHLA_KIND_SIMPLE_GLA] = &mhla_op_simple_gla,
     [MHLA_KIND_GLA] = &mhla_op_gla,
+    [MHLA_KIND_GATED_DELTA] = &mhla_op_gated_delta,
 };
 
 /* ---- Plans ---- */
-
-#define CHECK(condition, ...)                                                                                          \
-    do {                                                                                                               \
-        if (!(condition)) return mhla_fail(MHLA_EINVAL, __VA_ARGS__);                                                  \
-    } while (0)
 
 static mhla_status check_desc(mhla_plan_desc *d) {
     CHECK((size_t)d->kind < sizeof ops / sizeof *ops, "kind is %d: no such operator", (int)d->kind);
@@ -54,11 +51,13 @@ static mhla_status check_desc(mhla_plan_desc *d) {
           "denominator is MHLA_DEN_RELEASED: only bidirectional MHLA has it");
     CHECK(d->focus_power == 0 || d->kind == MHLA_KIND_FOCUSED, "focus_power is %d: only Focused LA has one",
           d->focus_power);
-    CHECK(d->key_heads == 0 || d->kind == MHLA_KIND_SIMPLE_GLA, "key_heads is %d: only simple GLA has fewer of them",
-          d->key_heads);
+    CHECK(d->key_heads == 0 || mhla_shares_keys(d->kind),
+          "key_heads is %d: only simple GLA and the gated delta rule have fewer of them", d->key_heads);
     CHECK(d->key_heads >= 0, "key_heads is %d", d->key_heads);
     if (d->key_heads == 0) d->key_heads = d->heads;
     CHECK(d->heads % d->key_heads == 0, "heads is %d: not a multiple of key_heads %d", d->heads, d->key_heads);
+    CHECK(d->qk_l2norm == 0 || (d->qk_l2norm == 1 && d->kind == MHLA_KIND_GATED_DELTA),
+          "qk_l2norm is %d: expected 0, or 1 of the gated delta rule", d->qk_l2norm);
     CHECK(d->mix_per_head == 0 || d->mix_per_head == 1, "mix_per_head is %d: expected 0 or 1", d->mix_per_head);
     return MHLA_OK;
 }
@@ -73,8 +72,8 @@ mhla_status mhla_plan_create(mhla_plan **plan, const mhla_plan_desc *desc) {
     if (p == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for a plan");
     p->d = d;
     p->op = ops[d.kind];
-    p->q_heads = d.kind == MHLA_KIND_SIMPLE_GLA ? d.key_heads : d.heads;
-    p->k_heads = d.kind == MHLA_KIND_SIMPLE_GLA ? d.key_heads : d.kv_heads;
+    p->q_heads = mhla_shares_keys(d.kind) ? d.key_heads : d.heads;
+    p->k_heads = mhla_shares_keys(d.kind) ? d.key_heads : d.kv_heads;
     p->v_heads = d.kv_heads;
     const mhla_status status = p->op->check_plan(p);
     p->d.block_offsets = NULL; /* the caller's; ours are copies */
@@ -98,114 +97,7 @@ int64_t mhla_plan_blocks(const mhla_plan *plan) { return plan ? plan->M : 0; }
 int64_t mhla_plan_tokens(const mhla_plan *plan) { return plan ? plan->T : 0; }
 int mhla_plan_chunk(const mhla_plan *plan) { return plan ? plan->d.chunk : 0; }
 
-/* ---- Tensors: strides, extents, overlap ---- */
-
-typedef struct tensor {
-    const char *name;
-    const void *data;
-    mhla_dtype dtype;
-    int64_t size[4];   /* batch, tokens, heads, dim */
-    int64_t stride[4]; /* elements */
-} tensor;
-
-/* Contiguous strides where all are zero; refuses negative ones and sizes whose addresses overflow. */
-static mhla_status fill_strides(mhla_strides *s, const char *name, int64_t B, int64_t T, int64_t H, int64_t D) {
-    int64_t elements;
-    if (__builtin_mul_overflow(B, T, &elements) || __builtin_mul_overflow(elements, H, &elements) ||
-        __builtin_mul_overflow(elements, D, &elements) || elements > INT64_MAX / 64)
-        return mhla_fail(MHLA_EINVAL, "%s has %lld x %lld x %lld x %lld elements: too many", name, (long long)B,
-                         (long long)T, (long long)H, (long long)D);
-    CHECK(s->batch >= 0 && s->token >= 0 && s->head >= 0, "strides of %s are %lld, %lld, %lld: negative", name,
-          (long long)s->batch, (long long)s->token, (long long)s->head);
-    if (s->batch == 0 && s->token == 0 && s->head == 0) {
-        *s = (mhla_strides){T * H * D, H * D, D};
-        return MHLA_OK;
-    }
-    int64_t b, t, h;
-    if (__builtin_mul_overflow(s->batch, B, &b) || __builtin_mul_overflow(s->token, T, &t) ||
-        __builtin_mul_overflow(s->head, H, &h) || b > INT64_MAX / 64 || t > INT64_MAX / 64 || h > INT64_MAX / 64)
-        return mhla_fail(MHLA_EINVAL, "strides of %s are %lld, %lld, %lld: too large", name, (long long)s->batch,
-                         (long long)s->token, (long long)s->head);
-    return MHLA_OK;
-}
-
-static tensor make_tensor(const char *name, const void *data, mhla_dtype dtype, const mhla_strides *s, int64_t B,
-                          int64_t T, int64_t H, int64_t D) {
-    return (tensor){name, data, dtype, {B, T, H, D}, {s->batch, s->token, s->head, 1}};
-}
-
-static tensor make_flat(const char *name, const void *data, int64_t count) {
-    return (tensor){name, data, MHLA_F32, {1, 1, 1, count}, {0, 0, 0, 1}};
-}
-
-static int64_t extent(const tensor *t) { /* elements from the first to one past the last */
-    int64_t n = 1;
-    for (int a = 0; a < 4; a++) n += (t->size[a] - 1) * t->stride[a];
-    return n;
-}
-
-/* No two elements of an output at one address: each axis must step over all that finer axes cover. */
-static int overlaps_itself(const tensor *t) {
-    int axis[3] = {0, 1, 2};
-    for (int i = 0; i < 3; i++)
-        for (int j = i + 1; j < 3; j++)
-            if (t->stride[axis[j]] < t->stride[axis[i]]) {
-                const int x = axis[i];
-                axis[i] = axis[j];
-                axis[j] = x;
-            }
-    int64_t covered = t->size[3];
-    for (int i = 0; i < 3; i++) {
-        const int a = axis[i];
-        if (t->size[a] == 1) continue;
-        if (t->stride[a] < covered) return 1;
-        covered = (t->size[a] - 1) * t->stride[a] + covered;
-    }
-    return 0;
-}
-
-/* Slices of one buffer interleave: their ranges meet but, with equal token and batch strides, their columns do not. */
-static int interleaved(const tensor *x, const tensor *y) {
-    if (x->dtype != y->dtype || x->stride[1] != y->stride[1] || x->stride[1] == 0) return 0;
-    if (x->stride[0] != y->stride[0] && x->size[0] > 1 && y->size[0] > 1) return 0;
-    if ((x->size[0] > 1 && x->stride[0] % x->stride[1]) || (y->size[0] > 1 && y->stride[0] % y->stride[1])) return 0;
-    const int64_t period = x->stride[1], element = (int64_t)mhla_dtype_size(x->dtype);
-    const int64_t wx = (x->size[2] - 1) * x->stride[2] + x->size[3], wy = (y->size[2] - 1) * y->stride[2] + y->size[3];
-    const int64_t bytes = (const char *)y->data - (const char *)x->data;
-    if (bytes % element) return 0;
-    const int64_t shift = ((bytes / element) % period + period) % period;
-    return shift >= wx && shift + wy <= period;
-}
-
-static mhla_status check_output(const tensor *out, const tensor *others, int n) {
-    CHECK(!overlaps_itself(out), "strides of %s let its elements overlap", out->name);
-    const uintptr_t lo = (uintptr_t)out->data, hi = lo + (uintptr_t)extent(out) * mhla_dtype_size(out->dtype);
-    for (int i = 0; i < n; i++) {
-        const tensor *x = &others[i];
-        if (x->data == NULL) continue;
-        const uintptr_t xlo = (uintptr_t)x->data, xhi = xlo + (uintptr_t)extent(x) * mhla_dtype_size(x->dtype);
-        CHECK(lo >= xhi || xlo >= hi || interleaved(out, x), "%s overlaps %s", out->name, x->name);
-    }
-    return MHLA_OK;
-}
-
 /* ---- Calls ---- */
-
-static mhla_status check_sequences(const mhla_call *c) {
-    if (c->cu_seqlens == NULL) {
-        CHECK(c->sequences == 0, "sequences is %lld but cu_seqlens is NULL", (long long)c->sequences);
-        return MHLA_OK;
-    }
-    CHECK(c->batch == 1, "batch is %lld: with cu_seqlens it must be 1", (long long)c->batch);
-    CHECK(c->sequences >= 1, "sequences is %lld: expected 1 or more", (long long)c->sequences);
-    CHECK(c->cu_seqlens[0] == 0, "cu_seqlens[0] is %lld: expected 0", (long long)c->cu_seqlens[0]);
-    for (int64_t s = 0; s < c->sequences; s++)
-        CHECK(c->cu_seqlens[s] <= c->cu_seqlens[s + 1], "cu_seqlens[%lld] is %lld, less than %lld before it",
-              (long long)s + 1, (long long)c->cu_seqlens[s + 1], (long long)c->cu_seqlens[s]);
-    CHECK(c->cu_seqlens[c->sequences] == c->tokens, "cu_seqlens ends with %lld: expected tokens, %lld",
-          (long long)c->cu_seqlens[c->sequences], (long long)c->tokens);
-    return MHLA_OK;
-}
 
 /* Everything about a call but the addresses of its tensors. */
 static mhla_status check_sizes(mhla_run *run, const mhla_plan *plan, const mhla_call *given) {
@@ -227,7 +119,7 @@ static mhla_status check_sizes(mhla_run *run, const mhla_plan *plan, const mhla_
     CHECK(plan->T == 0 || c->tokens == plan->T, "tokens is %lld: the plan's grid has %lld", (long long)c->tokens,
           (long long)plan->T);
     CHECK(c->cu_seqlens == NULL || causal || soft, "cu_seqlens is given: bidirectional operators have one sequence");
-    MHLA_TRY(check_sequences(c));
+    MHLA_TRY(check_sequences(c->batch, c->tokens, c->cu_seqlens, c->sequences));
     CHECK(c->past >= 0 && c->past <= INT64_MAX / 4, "past is %lld", (long long)c->past);
     CHECK(causal || (c->past == 0 && !c->initial_state && !c->initial_z && !c->final_state && !c->final_z),
           "past or a state is given: only causal operators have one");
@@ -242,6 +134,9 @@ static mhla_status check_sizes(mhla_run *run, const mhla_plan *plan, const mhla_
     MHLA_TRY(fill_strides(&c->k2_strides, "k2", c->batch, c->kv_tokens, plan->k_heads, K));
     CHECK(decays || c->decay == NULL, "decay is given: this operator has none");
     if (decays) MHLA_TRY(fill_strides(&c->decay_strides, "decay", c->batch, c->tokens, H, mhla_decay_dim(plan)));
+    const int delta = d->kind == MHLA_KIND_GATED_DELTA;
+    CHECK(delta || c->beta == NULL, "beta is given: only the gated delta rule has one");
+    if (delta) MHLA_TRY(fill_strides(&c->beta_strides, "beta", c->batch, c->tokens, H, 1));
     if (d->rope != MHLA_ROPE_NONE) {
         CHECK(c->rope_cos && c->rope_sin, "rope_cos or rope_sin is NULL");
         int64_t longest = c->kv_tokens > c->tokens ? c->kv_tokens : c->tokens;
@@ -281,6 +176,7 @@ static int list_inputs(const mhla_run *run, tensor *t) {
     if (c->decay)
         t[n++] = make_tensor("decay", c->decay, MHLA_F32, &c->decay_strides, c->batch, c->tokens, d->heads,
                              mhla_decay_dim(plan));
+    if (c->beta) t[n++] = make_tensor("beta", c->beta, MHLA_F32, &c->beta_strides, c->batch, c->tokens, d->heads, 1);
     if (c->initial_state)
         t[n++] = make_flat("initial_state", c->initial_state,
                            N * mhla_state_chunks(run->plan, c->past) * G * K * d->value_dim);
@@ -300,6 +196,7 @@ static mhla_status check_inputs(mhla_run *run, const void *q, const void *k, con
     CHECK(focused || run->call.focus == NULL, "focus is given: only Focused LA has one");
     CHECK(!focused || run->call.focus != NULL, "focus is NULL");
     CHECK(!mhla_decays((mhla_kind)kind) || run->call.decay != NULL, "decay is NULL");
+    CHECK(kind != MHLA_KIND_GATED_DELTA || run->call.beta != NULL, "beta is NULL");
     run->q = q;
     run->k = k;
     run->v = v;
@@ -352,10 +249,12 @@ static mhla_status check_backward(mhla_run *run, const mhla_plan *plan, const mh
     MHLA_TRY(fill_strides(&g->dq2_strides, "dq2", B, T, Hq, K));
     MHLA_TRY(fill_strides(&g->dk2_strides, "dk2", B, Tk, Hk, K));
     MHLA_TRY(fill_strides(&g->ddecay_strides, "ddecay", B, T, H, D));
+    MHLA_TRY(fill_strides(&g->dbeta_strides, "dbeta", B, T, H, 1));
     CHECK(c->q2 != NULL || (g->dq2 == NULL && g->dk2 == NULL), "dq2 or dk2 is given without q2 and k2");
     CHECK(mix != NULL || g->dmix == NULL, "dmix is given: this operator has no mix");
     CHECK(c->focus != NULL || g->dfocus == NULL, "dfocus is given: only Focused LA has one");
     CHECK(c->decay != NULL || g->ddecay == NULL, "ddecay is given: this operator has no decay");
+    CHECK(c->beta != NULL || g->dbeta == NULL, "dbeta is given: only the gated delta rule has a beta");
     const int causal = mhla_has_state(d->kind);
     CHECK(causal || !(g->dinitial_state || g->dinitial_z || g->dfinal_state || g->dfinal_z),
           "a state's gradient is given: only causal operators have one");
@@ -374,6 +273,7 @@ static mhla_status check_backward(mhla_run *run, const mhla_plan *plan, const mh
         make_flat("dinitial_z", g->dinitial_z, n0),
         make_flat("dfocus", g->dfocus, H * K),
         make_tensor("ddecay", g->ddecay, MHLA_F32, &g->ddecay_strides, B, T, H, D),
+        make_tensor("dbeta", g->dbeta, MHLA_F32, &g->dbeta_strides, B, T, H, 1),
     };
     for (size_t i = 0; i < sizeof out / sizeof *out; i++)
         if (out[i].data) {
@@ -396,14 +296,8 @@ size_t mhla_backward_workspace(const mhla_plan *plan, const mhla_call *call) { r
 
 /* Runs with the caller's workspace, or with one of our own. */
 static mhla_status with_workspace(mhla_run *run, void *ws, int backward) {
-    CHECK(((uintptr_t)ws & (MHLA_ALIGN - 1)) == 0, "ws is not aligned to %d bytes", MHLA_ALIGN);
-    run->ws = ws;
-    void *own = NULL;
-    if (ws == NULL) {
-        const size_t bytes = run->plan->op->workspace(run, backward);
-        own = run->ws = mhla_alloc(bytes > 0 ? bytes : 1);
-        if (own == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for a workspace of %zu bytes", bytes);
-    }
+    void *own;
+    MHLA_TRY(take_workspace(&run->ws, &own, ws, ws ? 0 : run->plan->op->workspace(run, backward)));
     const mhla_status status = backward ? run->plan->op->backward(run) : run->plan->op->forward(run);
     mhla_free(own);
     return status;

@@ -6,6 +6,7 @@
 
 #include "core/status.h"
 #include "file/file.h"
+#include "report/attention.h"
 #include "report/html.h"
 #include "report/report_parts.h"
 
@@ -182,11 +183,8 @@ void mhla_page_line(mhla_page *page, const char *name, int colour, const double 
 }
 
 int mhla_page_colour(const char *attention) {
-    static const char *const names[] = {"mhla", "linear", "softmax", "focused", "inline", "mala", "rala"};
-    const int known = sizeof names / sizeof *names;
-    for (int i = 0; i < known; i++)
-        if (strcmp(attention, names[i]) == 0) return i;
-    return known;
+    const int colour = mhla_attention_colour(attention);
+    return colour < 0 ? MHLA_CHART_COLOURS : colour; /* not one of the others: dashed */
 }
 
 void mhla_page_map(mhla_page *page, const char *title, const char *text, const float *values, int height, int width,

@@ -8,6 +8,7 @@
 
 #include "core/status.h"
 #include "file/file.h"
+#include "report/attention.h"
 #include "report/html.h"
 #include "report/report_parts.h"
 
@@ -15,9 +16,9 @@ enum { MOST_RUNS = 64, MOST_CLASSES = 60 }; /* of more classes only the lowest a
 
 typedef mhla_report_run run;
 
-static void write_name(FILE *out, const run *r, int number) {
+static void write_name(FILE *out, const run *r) {
     char classes[MHLA_CHART_CLASS];
-    fprintf(out, "<span class=\"key %s\"></span>", mhla_chart_class(classes, number));
+    fprintf(out, "<span class=\"key %s\"></span>", mhla_chart_class(classes, r->colour));
     mhla_html_text(out, r->name);
 }
 
@@ -26,7 +27,7 @@ void mhla_report_write_keys(FILE *out, const run *runs, int count) {
     fputs("<p class=\"legend\">", out);
     for (int i = 0; i < count; i++) {
         fputs("<span class=\"entry\">", out);
-        write_name(out, &runs[i], i);
+        write_name(out, &runs[i]);
         fputs("</span> ", out);
     }
     fputs("</p>\n", out);
@@ -82,9 +83,9 @@ static void write_accuracies(FILE *out, const run *r) {
     fputs("</td>", out);
 }
 
-static void write_row(FILE *out, const run *r, int number) {
+static void write_row(FILE *out, const run *r) {
     fputs("<tr><th scope=\"row\">", out);
-    write_name(out, r, number);
+    write_name(out, r);
     fputs("</th>", out);
     write_accuracies(out, r);
     if (isfinite(r->epochs))
@@ -97,7 +98,7 @@ static void write_row(FILE *out, const run *r, int number) {
     fputs("</td><td>", out);
     write_count(out, r->parameters);
     fputs("</td>", out);
-    write_cell(out, mhla_report_text(r->config, "attention"));
+    write_cell(out, mhla_attention_title(mhla_report_text(r->config, "attention")));
     write_cell(out, mhla_report_text(r->config, "model"));
     write_cell(out, mhla_report_text(r->recipe, "data.source"));
     fputs("</tr>\n", out);
@@ -122,7 +123,7 @@ static void write_summary(FILE *out, const run *runs, int n) {
           "<th scope=\"col\">model</th><th scope=\"col\">data</th></tr></thead>\n<tbody>\n",
           out);
     for (int i = 0; i < n; i++) {
-        write_row(out, &runs[i], i);
+        write_row(out, &runs[i]);
         average |= isfinite(runs[i].best) && runs[i].best_is_average;
     }
     fputs("</tbody></table></div>\n", out);
@@ -138,8 +139,8 @@ static void write_summary(FILE *out, const run *runs, int n) {
 
 /* ---- Curves ---- */
 
-static void set_line(mhla_line *line, const run *r, size_t series, int number) {
-    *line = (mhla_line){.name = r->name, .colour = number};
+static void set_line(mhla_line *line, const run *r, size_t series) {
+    *line = (mhla_line){.name = r->name, .colour = r->colour};
     line->data = (const mhla_series *)(const void *)((const char *)r + series);
 }
 
@@ -163,9 +164,9 @@ static mhla_status write_curves(FILE *out, const run *runs, int n) {
     fputs("<section id=\"curves\"><h2>Curves</h2>\n<div class=\"charts\">\n", out);
     for (size_t c = 0; c < sizeof charts / sizeof *charts; c++) {
         int count = 0;
-        for (int i = 0; i < n; i++) set_line(&lines[count++], &runs[i], charts[c].series, i);
+        for (int i = 0; i < n; i++) set_line(&lines[count++], &runs[i], charts[c].series);
         for (int i = 0; i < n && charts[c].average; i++) {
-            set_line(&lines[count], &runs[i], charts[c].average, i);
+            set_line(&lines[count], &runs[i], charts[c].average);
             lines[count].note = "average";
             lines[count++].dashed = 1;
         }
@@ -220,7 +221,7 @@ static void write_class(FILE *out, const run *runs, int n, int first, size_t k) 
         char classes[MHLA_CHART_CLASS];
         if (!isfinite(v) || !same_class(&runs[first], &runs[i], k)) continue;
         fprintf(out, "<div class=\"bar %s\"><i style=\"width:%.2f%%\"></i><b>%.1f&nbsp;%%</b></div>",
-                mhla_chart_class(classes, i), 100.0 * v, 100.0 * v);
+                mhla_chart_class(classes, runs[i].colour), 100.0 * v, 100.0 * v);
     }
     fputs("</td></tr>\n", out);
 }
@@ -299,7 +300,7 @@ static mhla_status write_mixing(FILE *out, const run *runs, int n) {
                 "in small, the weights that it gives to every block of the picture. Point at a cell, or focus a map "
                 "and use the arrow keys, to read a weight.</p>\n",
                 out);
-        MHLA_TRY(mhla_report_write_mixing(out, &runs[i], i));
+        MHLA_TRY(mhla_report_write_mixing(out, &runs[i]));
     }
     if (any) fputs("</section>\n", out);
     return MHLA_OK;
@@ -313,7 +314,7 @@ static mhla_status write_recipes(FILE *out, const run *runs, int n) {
         char *text = mhla_json_text(runs[i].recipe, JSON_INDENT(2));
         if (text == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for a recipe");
         fputs("<details><summary>", out);
-        write_name(out, &runs[i], i);
+        write_name(out, &runs[i]);
         fputs("</summary><pre tabindex=\"0\">", out);
         mhla_html_text(out, text);
         fputs("</pre></details>\n", out);
@@ -335,7 +336,7 @@ void mhla_report_begin(FILE *out) {
 }
 
 void mhla_report_body(FILE *out) {
-    fprintf(out, "</title>\n<style>\n%s</style>\n</head>\n<body>\n<header><h1>", mhla_report_css);
+    fprintf(out, "</title>\n<style>\n%s%s</style>\n</head>\n<body>\n<header><h1>", mhla_palette_css, mhla_report_css);
 }
 
 void mhla_report_end(FILE *out) {
@@ -385,6 +386,14 @@ static mhla_status tell_apart(run *runs, int n) {
     return MHLA_OK;
 }
 
+static void choose_colours(run *runs, int n) {
+    const char *names[MOST_RUNS];
+    int colours[MOST_RUNS];
+    for (int i = 0; i < n; i++) names[i] = mhla_report_text(runs[i].config, "attention");
+    mhla_attention_colours(colours, names, n);
+    for (int i = 0; i < n; i++) runs[i].colour = colours[i];
+}
+
 mhla_status mhla_report_make(const char *path, const char *const *folders, int count, mhla_remark_fn remark,
                              void *user) {
     if (count < 1 || count > MOST_RUNS) return mhla_fail(MHLA_EINVAL, "%d runs: expected 1 to %d", count, MOST_RUNS);
@@ -392,6 +401,7 @@ mhla_status mhla_report_make(const char *path, const char *const *folders, int c
     mhla_status status = runs ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory for %d runs", count);
     for (int i = 0; i < count && status == MHLA_OK; i++) status = mhla_report_read(&runs[i], folders[i]);
     if (status == MHLA_OK) status = tell_apart(runs, count);
+    if (status == MHLA_OK) choose_colours(runs, count);
     mhla_writer w = {0};
     if (status == MHLA_OK) status = mhla_writer_open(&w, path);
     if (status == MHLA_OK) {

@@ -164,7 +164,7 @@ static mhla_status write_changes(FILE *out, const mhla_report_run *r) {
     return MHLA_OK;
 }
 
-mhla_status mhla_report_write_mixing(FILE *out, const mhla_report_run *r, int number) {
+mhla_status mhla_report_write_mixing(FILE *out, const mhla_report_run *r) {
     if (r->mix_count == 0) return MHLA_OK;
     char classes[MHLA_CHART_CLASS];
     double low = 0.0, high = 0.0;
@@ -175,7 +175,7 @@ mhla_status mhla_report_write_mixing(FILE *out, const mhla_report_run *r, int nu
     }
     if (comparable) range_of(r->before, r->before_M, &low, &high);
     const scale s = SCALE(amount, low, high);
-    fprintf(out, "<h3><span class=\"key %s\"></span>", mhla_chart_class(classes, number));
+    fprintf(out, "<h3><span class=\"key %s\"></span>", mhla_chart_class(classes, r->colour));
     mhla_html_text(out, r->name);
     fputs(" <span class=\"small\">", out);
     mhla_html_text(out, r->checkpoint);

@@ -25,6 +25,7 @@ typedef struct mhla_report_grid {
 typedef struct mhla_report_run {
     const char *folder;                /* as given */
     char *name;                        /* foreign text, as all of the strings here */
+    int colour;                        /* for mhla_chart_class: its attention's */
     json_t *recipe, *config, *samples; /* NULL where there is none */
 
     mhla_series loss, accuracy, rate, norm, speed; /* of the steps */
@@ -74,7 +75,7 @@ void mhla_report_write_grids(FILE *out, const mhla_report_run *runs, int count);
 
 /* ---- report_mix.c, report_samples.c: sections; they write nothing where there is nothing to show ---- */
 
-mhla_status mhla_report_write_mixing(FILE *out, const mhla_report_run *run, int number);
+mhla_status mhla_report_write_mixing(FILE *out, const mhla_report_run *run);
 void mhla_report_write_samples(FILE *out, const mhla_report_run *runs, int count);
 
 /* The colour of 0 (little) to 1 (much), also for those who see no colours. */
@@ -90,9 +91,9 @@ void mhla_report_end(FILE *out);
 /* Which colour is which run; nothing for a single one. */
 void mhla_report_write_keys(FILE *out, const mhla_report_run *runs, int count);
 
-/* ---- report.css, report.js: what the page looks like, and what it does when one points at it. Colours are variables,
+/* ---- palette.css, report.css, report.js: what the page looks like, and what it does when one points at it. Colours are variables,
  * one set for light and one for dark. Without the script only the values under the pointer are missing. ---- */
 
-extern const char mhla_report_css[], mhla_report_js[];
+extern const char mhla_palette_css[], mhla_report_css[], mhla_report_js[];
 
 #endif

@@ -41,7 +41,7 @@ static void write_class(FILE *out, const mhla_report_run *r, int64_t label) {
         fprintf(out, "class %lld", (long long)label);
 }
 
-static void write_guesses(FILE *out, const mhla_report_run *r, int number, const json_t *row, size_t most) {
+static void write_guesses(FILE *out, const mhla_report_run *r, const json_t *row, size_t most) {
     const json_t *top = json_object_get(row, "top");
     char classes[MHLA_CHART_CLASS];
     for (size_t i = 0; i < json_array_size(top) && i < most; i++) {
@@ -49,7 +49,7 @@ static void write_guesses(FILE *out, const mhla_report_run *r, int number, const
         const int right = whole(guess, "class") == whole(row, "label");
         double p = json_number_value(json_object_get(guess, "probability"));
         p = p >= 0.0 && p <= 1.0 ? p : 0.0;
-        fprintf(out, "<li class=\"%s%s\"><span class=\"sign\">%s</span><span>", mhla_chart_class(classes, number),
+        fprintf(out, "<li class=\"%s%s\"><span class=\"sign\">%s</span><span>", mhla_chart_class(classes, r->colour),
                 i == 0 ? (right ? " right" : " wrong") : "",
                 right    ? "&#10003;"
                 : i == 0 ? "&#10007;"
@@ -70,7 +70,7 @@ static void write_card(FILE *out, const mhla_report_run *runs, int count, int fi
     fputs("</p><ul>", out);
     for (int k = first; k < count; k++) {
         const json_t *same = find(&runs[k], row);
-        if (same) write_guesses(out, &runs[k], k, same, count == 1 ? SHOWN_ALONE : 1);
+        if (same) write_guesses(out, &runs[k], same, count == 1 ? SHOWN_ALONE : 1);
     }
     fputs("</ul></li>\n", out);
 }

@@ -14,7 +14,13 @@
 
 static int always(void) { return 1; }
 
+int mhla_half_vectors;
+
 #if defined(MHLA_X86)
+__attribute__((constructor)) static void look_at_vectors(void) {
+    __builtin_cpu_init();
+    mhla_half_vectors = __builtin_cpu_is("amdfam19h"); /* of those with AVX-512: Zen 4 */
+}
 static int has_avx2(void) { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
 static int has_avx512(void) {
     return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&

@@ -20,6 +20,10 @@ typedef struct mhla_panels {
     int base, extra; /* a panel has `base` vectors, the first `extra` ones one more */
 } mhla_panels;
 
+/* AVX-512: the CPU takes a vector of 512 bits in two steps, as Zen 4 does, so that half a vector costs half. dispatch.c
+ * finds out. */
+extern int mhla_half_vectors;
+
 static inline int mhla_panel_begin(const mhla_panels *p, int i) {
     return (i * p->base + (i < p->extra ? i : p->extra)) * p->unit;
 }
@@ -254,6 +258,67 @@ typedef struct mhla_depthwise {
 } mhla_depthwise;
 enum { MHLA_WIDEST_DEPTHWISE = 31 };
 
+/* n tokens of a selective scan for a tile of MHLA_SCAN_TILE channels, of which `channels` are there; [16] below is a tile. Rows u,
+ * delta, z, y and their gradients are the caller's, at the tile's first channel. scan_forward makes step, x and sum, moves h on
+ * and writes y; scan_backward then needs states and decays kept, and moves g back. */
+enum { MHLA_SCAN_TILE = 16 };
+typedef struct mhla_scan {
+    int n, channels, N;
+    int softplus;
+    const float *u, *delta, *z; /* z NULL: no gate */
+    int64_t ldu, lddelta, ldz;
+    const float *B, *C; /* [n][ld], N numbers each */
+    int64_t ldB, ldC;
+    const float *A;         /* [N][16] */
+    const float *D, *bias;  /* [16] */
+    float *h;               /* [N][16] the state before the tokens, then after them */
+    float *y;               /* NULL: not wanted */
+    int64_t ldy;            /* of dy too */
+    int accumulate;         /* y += */
+    float *step, *x, *sum;  /* [n][16] d, d u, h C */
+    float *states, *decays; /* [n][N][16] h before each token, exp(d A); NULL: not kept */
+    /* backward */
+    const float *dy;
+    float *g;                /* [N][16] gradient of the state after the tokens, then before them */
+    float *du, *ddelta, *dz; /* or NULL */
+    int64_t lddu, ldddelta, lddz;
+    int add;                  /* gradients of tokens += */
+    float *dsum, *dx, *dstep; /* [n][16] scratch */
+    float *dB, *dC;           /* [n][N][16] added to: the share of each channel */
+    float *dA;                /* [N][16] added to */
+    float *dD, *dbias;        /* [16] added to */
+} mhla_scan;
+
+/* n tokens of a short convolution: y_t = activation(bias + sum_j w[j] rows[t+j]), rows [n+W-1] pointers to the inputs from W-1
+ * tokens before on, w [W][ld]. With dy, y = dy activation'(...) instead. taps_weight: dw[j] += sum_t y_t rows[t+j], dbias += sum_t y_t. */
+typedef struct mhla_taps {
+    int n, W;
+    int64_t cols, ld;
+    const float *const *rows;
+    const float *w, *bias; /* bias NULL = 0 */
+    mhla_activation activation;
+    float *y;
+    int64_t ldy;
+    int accumulate;  /* y += */
+    const float *dy; /* not NULL: y = dy activation'(...) */
+    int64_t lddy;
+    float *dw, *dbias; /* or NULL */
+} mhla_taps;
+enum { MHLA_WIDEST_TAPS = 64 };
+
+/* A token of a linear recurrence, some columns of a head: S [K][lds] = decay S + k u^T and o = scale S^T q, with u = v or, in the
+ * delta rule, u = beta (v - (decay S)^T k). */
+typedef struct mhla_recur {
+    int K, cols;
+    float *S;
+    int64_t lds;
+    const float *q, *k, *decay; /* [K] */
+    const float *v;             /* [cols] */
+    int delta;
+    float beta, scale;
+    float *o; /* [cols] */
+} mhla_recur;
+
 /* p = decay p - step m / (sqrt(v) inverse_sqrt_bias2 + eps) with the moments of grad_scale * g */
 typedef struct mhla_adamw {
     float grad_scale, one_minus_beta1, beta2, one_minus_beta2, inverse_sqrt_bias2, eps, step, decay;
@@ -322,6 +387,11 @@ struct mhla_rng;
     X(depthwise_weight, (const mhla_depthwise *p))                                                                         \
     /* y (=, +=) x / (1 - rate) or 0, by the words of rng from `block` on, four to a block */                              \
     X(dropout, (float *y, const float *x, int64_t n, const struct mhla_rng *rng, uint32_t block, float rate, int add))     \
+    X(scan_forward, (const mhla_scan *p))                                                                                  \
+    X(scan_backward, (const mhla_scan *p))                                                                                 \
+    /* short convolutions: y, or with dy what arrives before the activation; the sums of the weight's gradient */          \
+    X(taps, (const mhla_taps *p))                                                                                          \
+    X(taps_weight, (const mhla_taps *p))                                                                                   \
     X(adamw, (float *p, float *m, float *v, const float *g, int64_t n, const mhla_adamw *a))                               \
     /* bfloat16 in pairs: [k][width] <-> [ceil(k/2)][width][2]; width whole vectors, an odd end is 0 */                    \
     X(narrow_pairs, (uint16_t * dst, const float *src, int k, int width))                                                  \
@@ -334,6 +404,7 @@ struct mhla_rng;
     X(narrow_rows, (uint16_t * dst, int64_t ld, const float *src, int64_t lds, int n, int cols))                           \
     /* rows of either type into panels of bfloat16 pairs of rows: dst panel [ceil(n/2)][width][2]; what is missing is 0 */ \
     X(zip_rows, (uint16_t * dst, const mhla_panels *p, const mhla_rows *src, int n))                                       \
+    X(recur, (const mhla_recur *p))                                                                                        \
     /* element-wise, in place is allowed */                                                                                \
     X(vexp, (float *y, const float *x, int64_t n))
 

@@ -114,10 +114,10 @@ typedef struct name_list {
 } name_list;
 
 static void list_add(name_list *l, const char *name) {
-    static const char *const starts[] = {"blocks.", "model.layers."};
+    static const char *const starts[] = {"blocks.", "model.layers.", "backbone.layers."};
     char general[256], quoted[264];
     snprintf(general, sizeof general, "%s", name);
-    for (int i = 0; i < 2; i++) {
+    for (size_t i = 0; i < sizeof starts / sizeof *starts; i++) {
         const size_t n = strlen(starts[i]);
         const char *dot = strncmp(name, starts[i], n) == 0 ? strchr(name + n, '.') : NULL;
         if (dot) snprintf(general, sizeof general, "%s*%s", starts[i], dot);

@@ -56,18 +56,24 @@ static void check_plan(mhla_plan_desc d, int64_t T, uint64_t seed) {
         table[i] = cosf(angle);
         table[T * K / 2 + i] = sinf(angle);
     }
+    const int decays = d.kind == MHLA_KIND_GLA || d.kind == MHLA_KIND_SIMPLE_GLA || d.kind == MHLA_KIND_GATED_DELTA;
+    const int64_t G = decays && d.key_heads ? d.key_heads : H;
+    float *decay = new_random(&r, B * T * H * K), *beta = new_random(&r, B * T * H);
+    for (int64_t i = 0; i < B * T * H * K; i++) decay[i] = i % 17 == 5 ? -INFINITY : -2.0f * fabsf(decay[i]);
     const int mixes = d.kind == MHLA_KIND_BIDIRECTIONAL || d.kind == MHLA_KIND_CAUSAL;
     const mhla_call call = {.size = sizeof call,
                             .batch = B,
                             .tokens = T,
-                            .q = {T * H * K, H * K, K},
-                            .k = {T * H * K, H * K, K},
+                            .q = {T * G * K, G * K, K},
+                            .k = {T * G * K, G * K, K},
                             .v = {T * H * V, H * V, V},
                             .o = {T * H * V, H * V, V},
                             .rope_cos = d.rope ? table : NULL,
                             .rope_sin = d.rope ? table + T * K / 2 : NULL,
                             .rope_rows = d.rope ? T : 0,
-                            .focus = d.kind == MHLA_KIND_FOCUSED ? focus : NULL};
+                            .focus = d.kind == MHLA_KIND_FOCUSED ? focus : NULL,
+                            .decay = decays ? decay : NULL,
+                            .beta = d.kind == MHLA_KIND_GATED_DELTA ? beta : NULL};
     ASSERT_OK(mhla_forward(plan, &call, o, q, k, v, mixes ? mix : NULL, NULL));
     const mhla_param param = {.name = "mix", .data = mix, .count = M * M};
     const mhla_attended a = {.plan = plan, .call = &call, .mix = mixes ? &param : NULL, .q = q, .k = k, .v = v, .o = o};
@@ -80,7 +86,7 @@ static void check_plan(mhla_plan_desc d, int64_t T, uint64_t seed) {
     ASSERT_OK(mhla_matrix_form(A, &a, 1, 1, NULL, T, 1));
     ASSERT_OK(mhla_matrix_form(some, &a, 1, 1, rows, 2, 1));
     for (int i = 0; i < 2; i++) assert_memory_equal(some + i * T, A + rows[i] * T, (size_t)T * sizeof *A);
-    void *all[] = {q, k, v, o, mix, focus, table, A, some};
+    void *all[] = {q, k, v, o, mix, focus, table, A, some, decay, beta};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
     mhla_plan_free(plan);
 }
@@ -124,6 +130,9 @@ static void operators(void **state) {
     check_plan((mhla_plan_desc){.kind = MHLA_KIND_INLINE}, 13, 14);
     check_plan((mhla_plan_desc){.kind = MHLA_KIND_MALA, .rope = MHLA_ROPE_INTERLEAVED}, 13, 15);
     check_plan((mhla_plan_desc){.kind = MHLA_KIND_RALA, .rope = MHLA_ROPE_INTERLEAVED}, 13, 16);
+    check_plan((mhla_plan_desc){.kind = MHLA_KIND_GLA}, 19, 17);
+    check_plan((mhla_plan_desc){.kind = MHLA_KIND_SIMPLE_GLA, .scale = 1.0f, .key_heads = 1}, 19, 18);
+    check_plan((mhla_plan_desc){.kind = MHLA_KIND_GATED_DELTA, .key_heads = 1, .qk_l2norm = 1}, 19, 19);
 }
 
 typedef struct counted {

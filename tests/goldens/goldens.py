@@ -22,6 +22,8 @@ import torch
 import golden_case
 import golden_decay  # noqa: F401 its cases are known from now on
 import golden_images  # noqa: F401 its cases are known from now on
+import golden_mamba  # noqa: F401 its cases are known from now on
+import golden_mixers  # noqa: F401 its cases are known from now on
 import golden_text
 import mhla
 import mhla.nn
@@ -288,36 +290,6 @@ def cross_entropy(case):
     labels = case.tensors["in.labels"].clone()
     labels[labels == (case["ignore_index"] if case["ignore_index"] is not None else -100)] = -1
     compare_layer(case, layer(case, "cross_entropy", {"logits": case.tensors["in.logits"], "labels": labels}, {}, "loss"), "loss")
-
-
-@known(op="short_conv")
-def short_conv(case):
-    """The inputs of before stand in front of x; the cache that is left is the last inputs, W of them with zeros before."""
-    if case["activation"] not in ("silu", "swish") or "param.bias" in case.tensors:
-        raise Skip("no short convolution with a bias, or without silu, here yet")
-    x, cache, cu = case.tensors["in.x"], case.tensors.get("in.cache"), case.tensors.get("in.cu_seqlens")
-    W, T = case.tensors["param.weight"].shape[-1], x.shape[1]
-    ends = cu.tolist() if cu is not None else [0, T]
-    before = 0 if cache is None else W
-    whole = x if cache is None else torch.cat([cache.transpose(1, 2), x], 1)
-    dy = torch.cat([torch.zeros_like(whole[:, :before]), case.tensors["dout.y"]], 1)
-    plain = Case(case.path)  # with what the layer sees
-    plain.tensors |= {"out.y": dy, "dout.y": dy}
-    got = layer(plain, "short_conv", {"x": whole} | ({"cu_seqlens": cu} if cu is not None else {}), case.group("param."))
-    case.compare("out.y", got["out.y"][:, before:], case.tensors["out.y"], OUT)
-    grad = got["grad.in.x"].clone()
-    if "out.final_cache" in case.tensors:
-        rows = []
-        for s, (a, b) in enumerate(zip(ends, ends[1:])):
-            kept, dkept = whole[:, max(a, b + before - W) : b + before], case.tensors["dout.final_cache"]
-            rows.append(torch.nn.functional.pad(kept, (0, 0, W - kept.shape[1], 0)).transpose(1, 2))
-            dkept = (dkept[s : s + 1] if cu is not None else dkept).transpose(1, 2)
-            grad[:, max(a, b + before - W) : b + before] += dkept[:, W - kept.shape[1] :]
-        case.compare("out.final_cache", torch.cat(rows), case.tensors["out.final_cache"], OUT)
-    case.compare("grad.x", grad[:, before:], case.tensors["grad.x"], GRAD)
-    case.compare("grad.weight", got["grad.param.weight"], case.tensors["grad.weight"], GRAD)
-    if cache is not None:
-        case.compare("grad.cache", grad[:, :before].transpose(1, 2), case.tensors["grad.cache"], GRAD)
 
 
 @known(case="gguf-quants")

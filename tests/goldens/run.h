@@ -26,6 +26,10 @@ mhla_status run_resize(char **arg);
 mhla_status run_dequantize(char **arg);
 /* run_operators.c: */
 mhla_status run_operator(char **arg);
+/* run_mamba.c: */
+mhla_status run_mamba(char **arg);
+/* run_mixer.c: */
+mhla_status run_mixer(char **arg);
 /* run_text.c: */
 mhla_status run_lm(char **arg);
 mhla_status run_tokens(char **arg);

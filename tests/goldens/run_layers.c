@@ -50,7 +50,7 @@ static mhla_status read_params(mhla_params *params, const mhla_safetensors *in) 
 }
 
 /* y of the layer; *loss is 1 where it is a loss. */
-static mhla_tensor *compute(reading *r, const char *name, float eps, int32_t **labels, int64_t **cu, int *loss) {
+static mhla_tensor *compute(reading *r, const char *name, float eps, int32_t **labels, int *loss) {
     mhla_tape *t = r->t;
     if (strcmp(name, "rms_norm") == 0) return mhla_nn_rms_norm(t, parameter(r, "weight"), eps, 0, variable(r, "x"));
     if (strcmp(name, "rms_norm_gated") == 0) {
@@ -67,11 +67,6 @@ static mhla_tensor *compute(reading *r, const char *name, float eps, int32_t **l
         mhla_tensor *up = mhla_nn_linear(t, parameter(r, "up_proj_w"), NULL, MHLA_ACT_NONE, NULL, x);
         return mhla_nn_linear(t, parameter(r, "down_proj_w"), NULL, MHLA_ACT_NONE, NULL, mhla_nn_swiglu(t, gate, up));
     }
-    if (strcmp(name, "short_conv") == 0) {
-        const mhla_stored *s = mhla_safetensors_find(r->in, "in.cu_seqlens");
-        if (s && (*cu = malloc(s->bytes)) != NULL) memcpy(*cu, s->data, s->bytes);
-        return mhla_nn_short_conv(t, parameter(r, "weight"), *cu, s ? s->count - 1 : 0, variable(r, "x"));
-    }
     if (strcmp(name, "cross_entropy") == 0) {
         *loss = 1;
         *labels = run_labels(r->in, "in.labels");
@@ -85,7 +80,6 @@ mhla_status run_layer(char **arg) { /* NAME IN OUT EPS */
     mhla_safetensors *in = NULL;
     const mhla_stored *s;
     int32_t *labels = NULL;
-    int64_t *cu = NULL;
     float *dy = NULL;
     int loss = 0;
     mhla_status status = mhla_safetensors_open(&in, arg[1]);
@@ -95,7 +89,7 @@ mhla_status run_layer(char **arg) { /* NAME IN OUT EPS */
     if (status != MHLA_OK) goto done;
     r.in = in;
     mhla_tape_begin(r.t, MHLA_TAPE_RECORD);
-    mhla_tensor *y = compute(&r, arg[0], (float)atof(arg[3]), &labels, &cu, &loss);
+    mhla_tensor *y = compute(&r, arg[0], (float)atof(arg[3]), &labels, &loss);
     if ((status = mhla_tape_status(r.t)) != MHLA_OK) goto done;
     run_keep(y->data, loss ? 0 : y->dims, y->shape, loss ? "out.loss" : "out.y");
     dy = run_floats(in, loss ? "dout.loss" : "dout.y", &s);
@@ -111,7 +105,6 @@ done:
     for (int i = 0; i < r.count; i++) free(r.data[i]);
     free(dy);
     free(labels);
-    free(cu);
     mhla_safetensors_close(in);
     return status;
 }

@@ -11,7 +11,11 @@
  *                                         -> steps, losses
  *   run_model flow IN OUT METHOD library|wan STEPS SHIFT   in.sample, in.model_output.NN -> out.sample.NN, out.sigmas
  *   run_model layer NAME IN OUT EPS       in.*, param.* and dout.y of a layer -> out.y, grad.*
- *   run_model operator NAME IN OUT SCALE  gla or simple_gla: in.q, in.k, in.v, in.decay, ... and dout.o or not -> out.*, grad.in.*
+ *   run_model operator NAME IN OUT SCALE  gla, simple_gla, gated_delta or gated_delta_l2norm: in.q, in.k, in.v, in.decay, ... and
+ *                                         dout.o or not -> out.*, grad.in.*
+ *   run_model mamba NAME IN OUT FLAG      selective_scan (FLAG 1: softplus) or short_conv (1: silu): in.*, param.*, dout.* -> out.*,
+ *                                         grad.*, and the same with .reference behind, by definition
+ *   run_model mixer CONFIG IN OUT         one mixer of a language model: in.x [B,T,D], param.*, dout.y -> out.*, grad.*
  *   run_model resize IN OUT SIZE ACROSS   pictures in.* [H,W,3] -> out.*, the shorter side SIZE pixels long
  *   run_model dequantize IN OUT TYPE NUMBER   in.TYPE [rows, bytes] -> out.TYPE
  *   run_model lm MODEL IN OUT NEW         in.input_ids, in.labels or not -> out.logits, out.loss, grad.param.*; with NEW > 0
@@ -311,6 +315,8 @@ static const struct verb {
     {"flow", 6, 1, run_flow},
     {"layer", 4, 2, run_layer},
     {"operator", 4, 2, run_operator},
+    {"mamba", 4, 2, run_mamba},
+    {"mixer", 3, 2, run_mixer},
     {"resize", 4, 1, run_resize},
     {"dequantize", 4, 1, run_dequantize},
     {"lm", 4, 2, run_lm},

@@ -6,14 +6,14 @@
 #include "core/status.h"
 #include "run.h"
 
-enum { Q, K, V, DECAY, INITIAL, DO, DFINAL, INPUTS };
+enum { Q, K, V, DECAY, BETA, INITIAL, DO, DFINAL, INPUTS };
 static const char *const names[INPUTS] = {
-    "in.q", "in.k", "in.v", "in.decay", "in.initial_state", "dout.o", "dout.final_state"};
+    "in.q", "in.k", "in.v", "in.decay", "in.beta", "in.initial_state", "dout.o", "dout.final_state"};
 
 typedef struct operator_data {
     float *x[INPUTS];
     const mhla_stored *s[INPUTS];
-    float *made[INPUTS]; /* gradients of the first five, then o and final_state */
+    float *made[INPUTS]; /* gradients of the first six, then o and final_state */
     int64_t *cu, n_cu;
 } operator_data;
 
@@ -23,20 +23,25 @@ static mhla_status compute(operator_data *d, const char *kind, float scale) {
     for (int i = Q; i <= DECAY; i++)
         if (d->x[i] == NULL || d->s[i]->rank < 3) return mhla_fail(MHLA_EDATA, "no %s", names[i]);
     const int64_t *q = d->s[Q]->shape, *v = d->s[V]->shape;
-    const int gla = strcmp(kind, "gla") == 0;
+    const int gla = strcmp(kind, "gla") == 0, normed = strcmp(kind, "gated_delta_l2norm") == 0;
+    const int delta = normed || strcmp(kind, "gated_delta") == 0;
     const mhla_plan_desc desc = {.size = sizeof desc,
-                                 .kind = gla ? MHLA_KIND_GLA : MHLA_KIND_SIMPLE_GLA,
+                                 .kind = gla     ? MHLA_KIND_GLA
+                                         : delta ? MHLA_KIND_GATED_DELTA
+                                                 : MHLA_KIND_SIMPLE_GLA,
                                  .heads = (int)v[2],
                                  .key_heads = gla ? 0 : (int)q[2],
                                  .key_dim = (int)q[3],
                                  .value_dim = (int)v[3],
-                                 .scale = scale};
+                                 .scale = scale,
+                                 .qk_l2norm = normed};
     const mhla_call call = {.size = sizeof call,
                             .batch = q[0],
                             .tokens = q[1],
                             .cu_seqlens = d->cu,
                             .sequences = d->cu ? d->n_cu - 1 : 0,
                             .decay = d->x[DECAY],
+                            .beta = d->x[BETA],
                             .initial_state = d->x[INITIAL],
                             .final_state = d->made[DFINAL]};
     mhla_plan *plan;
@@ -47,6 +52,7 @@ static mhla_status compute(operator_data *d, const char *kind, float scale) {
                               .dk = d->made[K],
                               .dv = d->made[V],
                               .ddecay = d->made[DECAY],
+                              .dbeta = d->made[BETA],
                               .dinitial_state = d->made[INITIAL],
                               .dfinal_state = d->x[DFINAL]};
     if (status == MHLA_OK && d->x[DO])

@@ -135,6 +135,63 @@ static mhla_status mhla_lm_choices__mhla_choices(void *given) {
     return mhla_lm_choices(model, given, in_folder("questions.jsonl"), 0, answer, NULL);
 }
 
+static mhla_status mhla_task_query__mhla_task_info(void *given) { return mhla_task_query("piqa", given); }
+static mhla_status mhla_lm_task__mhla_choices(void *given) {
+    const char *paths[] = {in_folder("words.jsonl")};
+    return mhla_lm_task(model, given, "lambada_openai", paths, 1, 0, answer, NULL);
+}
+static mhla_status pages(mhla_perplexity *result, const mhla_perplexity_desc *desc) {
+    const char *paths[] = {in_folder("pages.jsonl")};
+    return mhla_lm_task_pages(model, result, "wikitext", paths, 1, desc, NULL, NULL);
+}
+static mhla_status mhla_lm_task_pages__mhla_perplexity(void *given) { return pages(given, NULL); }
+static mhla_status mhla_lm_task_pages__mhla_perplexity_desc(void *given) {
+    mhla_perplexity result = {.size = sizeof result};
+    const mhla_status status = pages(&result, given);
+    mhla_perplexity_free(&result);
+    return status;
+}
+
+static int answers;
+static void score(void *user, const mhla_longbench_event *e) {
+    (void)user;
+    IS_TOLD(mhla_longbench_fn, mhla_longbench_event, e);
+    answers++;
+}
+static mhla_status mhla_lm_longbench__mhla_longbench_result(void *given) {
+    return mhla_lm_longbench(model, given, in_folder(""), NULL, score, NULL);
+}
+static mhla_status mhla_lm_longbench__mhla_longbench_desc(void *given) {
+    mhla_longbench_result result = {.size = sizeof result};
+    return mhla_lm_longbench(model, &result, in_folder(""), given, score, NULL);
+}
+
+static const int64_t needle_lengths[] = {250};
+static const double needle_depths[] = {50.0};
+static const mhla_needle_desc needle_desc = {.size = sizeof needle_desc,
+                                             .lengths = needle_lengths,
+                                             .length_count = 1,
+                                             .depths = needle_depths,
+                                             .depth_count = 1,
+                                             .samples = 1};
+static mhla_status mhla_lm_needle__mhla_needle_result(void *given) {
+    return mhla_lm_needle(model, given, &needle_desc, NULL, NULL);
+}
+static mhla_status mhla_lm_needle__mhla_needle_desc(void *given) {
+    mhla_needle_result result = {.size = sizeof result};
+    const mhla_status status = given ? mhla_lm_needle(model, &result, given, NULL, NULL) : MHLA_OK;
+    mhla_needle_free(&result);
+    return status;
+}
+static mhla_status mhla_needle_free__mhla_needle_result(void *given) {
+    mhla_needle_free(given);
+    return MHLA_OK;
+}
+static void free_needle(void *given) { mhla_needle_free(given); }
+static mhla_status mhla_needle_page__mhla_needle_result(void *given) {
+    return mhla_needle_page(in_folder("page.html"), given, "model");
+}
+
 static int steps;
 static void recall(void *user, const mhla_mqar_event *e) {
     (void)user;
@@ -206,20 +263,39 @@ static void evaluations(void **state) {
     (void)state;
     static const mhla_perplexity empty = {.size = sizeof empty};
     static const mhla_perplexity_desc perplexity_desc = {.size = sizeof perplexity_desc, .window = 8, .bucket = 2};
-    const size_t owned = MHLA_UP_TO(mhla_perplexity, bucket_tokens);
+    static const mhla_longbench_desc longbench_desc = {.size = sizeof longbench_desc, .limit = 1};
+    static const mhla_needle_result no_needle = {.size = sizeof no_needle};
+    static mhla_needle_cell cell = {.length = 8, .asked = 1};
+    const mhla_needle_result needle_result = {
+        .size = sizeof needle_result, .cells = &cell, .length_count = 1, .depth_count = 1};
+    const size_t owned = MHLA_UP_TO(mhla_perplexity, bucket_tokens), cells = MHLA_UP_TO(mhla_needle_result, cells);
     const struct_case rows[] = {
         FILLS(mhla_lm_perplexity, mhla_perplexity, .least = owned, .compared = offsetof(mhla_perplexity, bucket_bits),
               .release = free_perplexity),
         FREES(mhla_perplexity_free, mhla_perplexity, .value = &empty, .least = owned),
         TAKES(mhla_lm_perplexity, mhla_perplexity_desc, .value = &perplexity_desc, .optional = 1),
         FILLS(mhla_lm_choices, mhla_choices, .compared = offsetof(mhla_choices, seconds)),
+        FILLS(mhla_task_query, mhla_task_info),
+        FILLS(mhla_lm_task, mhla_choices, .compared = offsetof(mhla_choices, seconds)),
+        FILLS(mhla_lm_task_pages, mhla_perplexity, .least = owned, .compared = offsetof(mhla_perplexity, bucket_bits),
+              .release = free_perplexity),
+        TAKES(mhla_lm_task_pages, mhla_perplexity_desc, .value = &perplexity_desc, .optional = 1),
+        FILLS(mhla_lm_longbench, mhla_longbench_result, .compared = offsetof(mhla_longbench_result, seconds)),
+        TAKES(mhla_lm_longbench, mhla_longbench_desc, .value = &longbench_desc, .optional = 1),
+        FILLS(mhla_lm_needle, mhla_needle_result, .least = cells, .compared = offsetof(mhla_needle_result, cells),
+              .release = free_needle),
+        TAKES(mhla_lm_needle, mhla_needle_desc, .value = &needle_desc, .optional = 1,
+              .fewest = MHLA_UP_TO(mhla_needle_desc, samples)),
+        FREES(mhla_needle_free, mhla_needle_result, .value = &no_needle, .least = cells),
+        TAKES(mhla_needle_page, mhla_needle_result, .value = &needle_result,
+              .fewest = MHLA_UP_TO(mhla_needle_result, depth_count)),
         TAKES(mhla_mqar_run, mhla_mqar_desc, .value = &mqar_desc, .optional = 1,
               .fewest = MHLA_UP_TO(mhla_mqar_desc, tests)),
         TAKES(mhla_mqar_run, mhla_mqar_desc, .value = &mqar_wrong, .optional = 1, .status = MHLA_EINVAL),
         FILLS(mhla_mqar_run, mhla_mqar_result, .compared = offsetof(mhla_mqar_result, seconds)),
     };
     STRUCTS_TRY(rows);
-    assert_true(questions > 0 && steps > 0);
+    assert_true(questions > 0 && steps > 0 && answers > 0);
 }
 
 static int begin(void **state) {
@@ -231,6 +307,14 @@ static int begin(void **state) {
     mhla_model *fresh;
     write_file(text_file(), text, sizeof text - 1);
     write_file(in_folder("questions.jsonl"), question, sizeof question - 1);
+    static const char word[] = "{\"text\": \"It was the best of\"}\n", page[] = "{\"page\": \" = It = \\n was \"}\n",
+                      prompt[] = "{\"qasper\": \"{context}\"}", length[] = "{\"qasper\": 2}",
+                      qasper[] = "{\"context\": \"It was\", \"answers\": [\"the\"]}\n";
+    write_file(in_folder("words.jsonl"), word, sizeof word - 1);
+    write_file(in_folder("pages.jsonl"), page, sizeof page - 1);
+    write_file(in_folder("dataset2prompt.json"), prompt, sizeof prompt - 1);
+    write_file(in_folder("dataset2maxlen.json"), length, sizeof length - 1);
+    write_file(in_folder("qasper.jsonl"), qasper, sizeof qasper - 1);
     ASSERT_OK(mhla_context_create(&context, &one));
     const char *files[] = {text_file()};
     ASSERT_OK(mhla_model_create(&fresh, "lm_micro", settings, 4, 5));

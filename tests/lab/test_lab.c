@@ -118,6 +118,45 @@ static void goes_on(void **state) {
     assert_int_equal(run_child("straight", 0), 20);
 }
 
+/* The learning rate is searched once for each arm, is in the results, the page and the settings, and is the better one. */
+static void search(void **state) {
+    (void)state;
+    static const char *const plain = "model.image=8 model.padding=0 model.patch=2 model.dim=16 model.depth=1 "
+                                     "model.crop=1 model.mean=0.4 model.deviation=0.25 train.steps=6 train.batch=32 "
+                                     "eval.epochs=0 log.steps=1 data.workers=0";
+    char settings[600];
+    const char *before = tiny.settings;
+    snprintf(settings, sizeof settings, "%s lab.rates=1e-7,0.003 search.train.steps=24", plain);
+    tiny.settings = settings;
+    assert_int_equal(run_child("search", 2), 9); /* killed in it, too */
+    assert_in_range(run_child("search", 0), 21, 24);
+    mhla_lab *lab = NULL;
+    char path[400], *text = calloc(1, 1 << 16);
+    ASSERT_OK(open_tiny(&lab, "search", 0, 0));
+    assert_int_equal(lab->count, 4);
+    for (int i = 0; i < 4; i++) { /* 1e-7 learns nothing in so few updates */
+        assert_true(json_number_value(json_object_get(lab->rows[i].measures, "rate")) == 0.003);
+        assert_true(json_number_value(json_object_get(lab->rows[i].measures, "search_runs")) == 2.0);
+        assert_true(json_number_value(json_object_get(lab->rows[i].measures, "search_end")) == 1.0);
+        assert_true(json_number_value(json_object_get(lab->rows[i].measures, "parameters")) > 1000.0);
+    }
+    ASSERT_OK(mhla_lab_write(lab, in_root("search-pages")));
+    mhla_lab_free(lab);
+    snprintf(path, sizeof path, "%s/tiny.md", in_root("search-pages"));
+    FILE *page = fopen(path, "r");
+    assert_true(text && page && fread(text, 1, (1 << 16) - 1, page) > 0);
+    fclose(page);
+    assert_non_null(
+        strstr(text, "MHLA 0.003 (the end of the list), linear 0.003 (the end of the list). The search took 4 "));
+    assert_non_null(strstr(text, "* parameters: MHLA "));
+    free(text);
+    /* a rate that breaks the training is no rate; without any other there is none */
+    snprintf(settings, sizeof settings, "%s train.clip=0 train.optimizer=sgd lab.rates=1e30 search.train.steps=12",
+             plain);
+    assert_int_equal(run_child("broken", 0), 100);
+    tiny.settings = before;
+}
+
 /* The data lies elsewhere when a run goes on, which kept the whole path of it. */
 static void moved(void **state) {
     (void)state;
@@ -165,6 +204,10 @@ static void refusals(void **state) {
     d = (mhla_lab_desc){.size = sizeof d, .experiment = "scaling", .shuffle = 1};
     assert_int_equal(mhla_lab_open(&lab, &d), MHLA_EINVAL);
     d = (mhla_lab_desc){.size = sizeof d, .experiment = "scaling", .seeds = 1000};
+    assert_int_equal(mhla_lab_open(&lab, &d), MHLA_EINVAL);
+    d = (mhla_lab_desc){.size = sizeof d, .experiment = "scaling", .longer = 1};
+    assert_int_equal(mhla_lab_open(&lab, &d), MHLA_EINVAL);
+    d = (mhla_lab_desc){.size = sizeof d, .experiment = "deit", .longer = 1, .quick = 1};
     assert_int_equal(mhla_lab_open(&lab, &d), MHLA_EINVAL);
     d = (mhla_lab_desc){.size = sizeof d, .experiment = "heads", .data = in_root("nowhere")};
     assert_int_equal(mhla_lab_open(&lab, &d), MHLA_EIO);
@@ -227,7 +270,7 @@ static void labels(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(goes_on), cmocka_unit_test(moved), /* first: they fork */
+        cmocka_unit_test(goes_on), cmocka_unit_test(moved),    cmocka_unit_test(search), /* first: they fork */
         cmocka_unit_test(torn),    cmocka_unit_test(refusals), cmocka_unit_test(control), cmocka_unit_test(labels),
     };
     return cmocka_run_group_tests(tests, begin, end);

@@ -77,6 +77,28 @@ static void samples(void **state) {
     assert_true(fabs(d.t + 3.2118202741878648) < 1e-12 && fabs(d.p - 0.03578748850673164) < 1e-9);
 }
 
+/* By scipy: (t.ppf(1 - level / 2, 4) + t.ppf(0.8, 4)) * sqrt((var(a) + var(b)) / 2 * 2 / 3), and of unequal numbers the like. */
+static void power(void **state) {
+    (void)state;
+    const double unknown[3] = {NAN, NAN, NAN};
+    const mhla_seeds a = mhla_seeds_of((double[]){0.70, 0.71, 0.705}, unknown, 3);
+    const mhla_seeds b = mhla_seeds_of((double[]){0.80, 0.81, 0.805}, unknown, 3);
+    const mhla_seeds two = mhla_seeds_of((double[]){0.80, 0.83}, unknown, 2);
+    assert_true(fabs(mhla_student_t(0.025, 4.0) - 2.7764451051977934) < 1e-9);
+    assert_true(fabs(mhla_student_t(0.2, 4.0) - 0.9409645772351816) < 1e-9);
+    assert_true(fabs(mhla_student_t(0.01, 2.5) - 5.353111173030872) < 1e-9);
+    assert_true(mhla_student_t(0.5, 3.0) < 1e-9 && isnan(mhla_student_t(0.0, 3.0)) && isnan(mhla_student_t(0.6, 3.0)));
+    assert_true(fabs(mhla_power_of(&a, &b, 0.05) - 0.015176261478070753) < 1e-9);
+    assert_true(fabs(mhla_power_of(&a, &b, 0.025) - 0.01811140676470398) < 1e-9);
+    assert_true(fabs(mhla_power_of(&a, &two, 0.05) - 0.04903689617505917) < 1e-9);
+    assert_true(fabs(mhla_power_of(&a, NULL, 0.05) - 0.015482550737230639) < 1e-9);
+    const mhla_seeds one = mhla_seeds_of((double[]){0.8}, unknown, 1);
+    assert_true(isnan(mhla_power_of(&a, &one, 0.05)) && isnan(mhla_power_of(&a, &b, NAN)));
+    /* the error of the test set, where it is larger than what lies between the seeds */
+    const mhla_seeds coarse = mhla_seeds_of((double[]){0.70, 0.71, 0.705}, (double[]){0.02, 0.02, 0.02}, 3);
+    assert_true(fabs(mhla_power_of(&coarse, &coarse, 0.05) - 4.0 * mhla_power_of(&a, &b, 0.05)) < 1e-9);
+}
+
 static void clear_differences(void **state) {
     (void)state;
     mhla_lab lab = begin();
@@ -190,9 +212,10 @@ static void page(void **state) {
                               "arm b  80.51 ± 0.71         -\n"
                               "arm c             -         -\n\n"
                               "Paper: Tab. 0.\n\n"
-                              "b more than a: +10.01, t 14.08 at 2.0 degrees of freedom, p 0.005 (needs 0.05): holds\n"
-                              "c more than a: not measured: undecided at this size\n"
-                              "c above 0.3: not measured: undecided at this size\n\n"
+                              "b more than a: +10.01, t 14.08 at 2.0 degrees of freedom, p 0.005 (needs 0.05); "
+                              "detectable 3.81: holds\n"
+                              "c more than a: not measured; detectable unknown: undecided at this size\n"
+                              "c above 0.3: not measured; detectable unknown: undecided at this size\n\n"
                               "Verdict: undecided at this size.\n");
     free(text);
     FILE *out = open_memstream(&figure, &size);
@@ -216,9 +239,9 @@ static void page(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(student),  cmocka_unit_test(samples),        cmocka_unit_test(clear_differences),
-        cmocka_unit_test(tied),     cmocka_unit_test(several_claims), cmocka_unit_test(shuffled),
-        cmocka_unit_test(one_seed), cmocka_unit_test(page),
+        cmocka_unit_test(student),           cmocka_unit_test(power),    cmocka_unit_test(samples),
+        cmocka_unit_test(clear_differences), cmocka_unit_test(tied),     cmocka_unit_test(several_claims),
+        cmocka_unit_test(shuffled),          cmocka_unit_test(one_seed), cmocka_unit_test(page),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

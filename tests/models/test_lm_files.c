@@ -1,5 +1,6 @@
 /* What files say about a language model besides its weights, from Hugging Face's folders to GGUF and back: the tokens that
  * end a text, and the scaled rotary embedding. */
+#include "file/gguf.h"
 #include "file/json.h"
 #include "files.h"
 #include "mixer_settings.h"
@@ -103,6 +104,80 @@ static void gguf_names(void **state) {
     }
     mhla_model_free(m);
     mhla_model_free(back);
+}
+
+/* Mamba and Mamba2 as llama.cpp has them: its names, its axes, and rates in place of their logarithms. What it cannot hold goes under our
+ * own name. */
+static void gguf_mamba(void **state) {
+    (void)state;
+    static const char *const attentions[] = {"attention=mamba", "attention=mamba2"};
+    for (int k = 0; k < 2; k++) {
+        const char *const settings[] = {"vocab_size=24", "hidden_size=32", "num_hidden_layers=2", attentions[k],
+                                        "tie_word_embeddings=false"};
+        mhla_model *m, *back;
+        ASSERT_OK(mhla_model_create(&m, "lm_micro", settings, 5, 3));
+        ASSERT_OK(mhla_model_save(m, in_folder("mamba")));
+        ASSERT_OK(mhla_lm_convert(in_folder("a.gguf"), in_folder("mamba"), NULL, NULL));
+        mhla_gguf *f;
+        const mhla_gguf_tensor *s;
+        ASSERT_OK(mhla_gguf_open(&f, in_folder("a.gguf")));
+        const struct {
+            const char *name;
+            int64_t rank, shape[2];
+        } tensors[] = {{"blk.1.ssm_conv1d.weight", 2, {k ? 320 : 64, 4}},
+                       {"blk.1.ssm_a", 2, {k ? 2 : 64, k ? 1 : 16}},
+                       {"blk.1.ssm_d", k ? 2 : 1, {k ? 2 : 64, 1}},
+                       {"blk.1.ssm_in.weight", 2, {k ? 64 + 320 + 2 : 128, 32}},
+                       {k ? "blk.1.ssm_norm.weight" : "blk.1.ssm_x.weight", 2, {k ? 1 : 8 + 32, 64}},
+                       {"output_norm.weight", 1, {32}}};
+        for (size_t i = 0; i < sizeof tensors / sizeof *tensors; i++) {
+            ASSERT_OK(mhla_gguf_need_tensor(&s, f, tensors[i].name));
+            ASSERT_OK(mhla_gguf_check_shape(s, (int)tensors[i].rank, tensors[i].shape));
+        }
+        ASSERT_OK(mhla_gguf_need_tensor(&s, f, "blk.0.ssm_a"));
+        float rate;
+        memcpy(&rate, s->data, sizeof rate);
+        assert_true(fabsf(rate + 1.0f) < 1e-6f); /* A_log begins with log 1 */
+        mhla_gguf_close(f);
+        ASSERT_OK(mhla_model_open(&back, in_folder("a.gguf")));
+        assert_int_equal(mhla_params_count(m->params), mhla_params_count(back->params));
+        for (int i = 0; i < mhla_params_count(m->params); i++) {
+            const mhla_param *p = mhla_params_at(m->params, i), *q = mhla_params_find(back->params, p->name);
+            assert_non_null(q);
+            for (int64_t j = 0; j < p->count; j++)
+                if (!(fabsf(p->data[j] - q->data[j]) <= 1e-6f)) fail_msg("%s[%lld]", p->name, (long long)j);
+        }
+        mhla_model_free(m);
+        mhla_model_free(back);
+    }
+    static const char *const groups[] = {"vocab_size=24",    "hidden_size=32", "num_hidden_layers=1",
+                                         "attention=mamba2", "num_heads=4",    "n_groups=2"};
+    mhla_model *m;
+    size_t size;
+    ASSERT_OK(mhla_model_create(&m, "lm_micro", groups, 6, 3));
+    ASSERT_OK(mhla_model_save(m, in_folder("mamba")));
+    mhla_model_free(m);
+    ASSERT_OK(mhla_lm_convert(in_folder("a.gguf"), in_folder("mamba"), NULL, NULL));
+    char *bytes = read_file(in_folder("a.gguf"), &size);
+    assert_non_null(memmem(bytes, size, "mhla.config", 11));
+    free(bytes);
+    ASSERT_OK(mhla_model_open(&m, in_folder("a.gguf")));
+    mhla_model_free(m);
+    /* with a norm for each group it can */
+    static const char *const norms[] = {"vocab_size=24", "hidden_size=32", "num_hidden_layers=1", "attention=mamba2",
+                                        "num_heads=4",   "n_groups=2",     "norm_groups=2"};
+    ASSERT_OK(mhla_model_create(&m, "lm_micro", norms, 7, 3));
+    ASSERT_OK(mhla_model_save(m, in_folder("mamba")));
+    mhla_model_free(m);
+    ASSERT_OK(mhla_lm_convert(in_folder("a.gguf"), in_folder("mamba"), NULL, NULL));
+    mhla_gguf *f;
+    const mhla_gguf_tensor *norm;
+    ASSERT_OK(mhla_gguf_open(&f, in_folder("a.gguf")));
+    ASSERT_OK(mhla_gguf_need_tensor(&norm, f, "blk.0.ssm_norm.weight"));
+    ASSERT_OK(mhla_gguf_check_shape(norm, 2, (const int64_t[]){2, 32}));
+    mhla_gguf_close(f);
+    ASSERT_OK(mhla_model_open(&m, in_folder("a.gguf")));
+    mhla_model_free(m);
 }
 
 /* A GGUF of others: the ends of text, turn and message, without our own key. */
@@ -442,9 +517,16 @@ static void scaled_gradients(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ends),           cmocka_unit_test(gguf_ends),        cmocka_unit_test(gguf_names),
-        cmocka_unit_test(wrong_ends),     cmocka_unit_test(scalings),         cmocka_unit_test(gguf_scalings),
-        cmocka_unit_test(wrong_scalings), cmocka_unit_test(scaled_sequences), cmocka_unit_test(scaled_gradients),
+        cmocka_unit_test(ends),
+        cmocka_unit_test(gguf_ends),
+        cmocka_unit_test(gguf_names),
+        cmocka_unit_test(gguf_mamba),
+        cmocka_unit_test(wrong_ends),
+        cmocka_unit_test(scalings),
+        cmocka_unit_test(gguf_scalings),
+        cmocka_unit_test(wrong_scalings),
+        cmocka_unit_test(scaled_sequences),
+        cmocka_unit_test(scaled_gradients),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -88,7 +88,7 @@ typedef struct conv_arg {
 } conv_arg;
 static mhla_tensor *conv_build(mhla_tape *t, const layer_case *c) {
     const conv_arg *a = c->arg;
-    return mhla_nn_short_conv(t, P(1), a->cu, a->sequences, X(0));
+    return mhla_nn_short_conv(t, P(1), c->n > 2 ? P(2) : NULL, a->cu, a->sequences, X(0));
 }
 static void conv_reference(double *y, const layer_case *c) {
     const conv_arg *a = c->arg;
@@ -99,7 +99,7 @@ static void conv_reference(double *y, const layer_case *c) {
             for (int64_t s = 0; a->cu && s < a->sequences; s++)
                 if (a->cu[s] <= t) first = a->cu[s];
             for (int64_t d = 0; d < N; d++) {
-                double sum = 0.0;
+                double sum = c->n > 2 ? D(2)[d] : 0.0;
                 for (int64_t j = 0; j < W; j++)
                     if (t - W + 1 + j >= first) sum += D(1)[d * W + j] * D(0)[(b * T + t - W + 1 + j) * N + d];
                 y[(b * T + t) * N + d] = sum * logistic(sum);
@@ -117,6 +117,7 @@ static void short_conv(void **state) {
             layer_case c = {.name = "short conv", .build = conv_build, .reference = conv_reference, .arg = &plain};
             VARIABLE(&c, &r, 2, lengths[i], 5);
             PARAMETER(&c, &r, 5, 1, W);
+            if (i > 0) PARAMETER(&c, &r, 5);
             check_case(&c);
         }
     layer_case c = {.name = "packed short conv", .build = conv_build, .reference = conv_reference, .arg = &packed};
@@ -125,11 +126,58 @@ static void short_conv(void **state) {
     check_case(&c);
 }
 
+/* u, delta, z in columns of one input, B and C in those of another, as a model has them; A = -exp(A_log). */
+static mhla_tensor *scan_build(mhla_tape *t, const layer_case *c) {
+    const conv_arg *a = c->arg;
+    const int64_t N = S(2, 1), width = S(2, 0);
+    mhla_tensor *x = X(0), *bc = X(1);
+    const mhla_nn_scan p = {P(2), P(3), P(4), a->cu, a->sequences, NULL};
+    return mhla_nn_selective_scan(t, &p, mhla_nn_slice(t, x, 0, width), mhla_nn_slice(t, x, width, width),
+                                  mhla_nn_slice(t, bc, 0, N), mhla_nn_slice(t, bc, N, N),
+                                  mhla_nn_slice(t, x, 2 * width, width));
+}
+static void scan_reference(double *y, const layer_case *c) {
+    const conv_arg *a = c->arg;
+    const int64_t B = S(0, 0), T = S(0, 1), I = S(2, 0), N = S(2, 1);
+    for (int64_t b = 0; b < B; b++)
+        for (int64_t i = 0; i < I; i++) {
+            double h[8] = {0};
+            for (int64_t t = 0; t < T; t++) {
+                const double *x = D(0) + (b * T + t) * 3 * I, *bc = D(1) + (b * T + t) * 2 * N;
+                const double d = log1p(exp(x[I + i] + D(4)[i])), z = x[2 * I + i];
+                double sum = D(3)[i] * x[i];
+                for (int64_t s = 0; a->cu && s < a->sequences; s++)
+                    if (a->cu[s] == t) memset(h, 0, sizeof h);
+                for (int64_t n = 0; n < N; n++) {
+                    h[n] = exp(-d * exp(D(2)[i * N + n])) * h[n] + d * x[i] * bc[n];
+                    sum += h[n] * bc[N + n];
+                }
+                y[(b * T + t) * I + i] = sum * z * logistic(z);
+            }
+        }
+}
+static void selective_scan(void **state) {
+    (void)state;
+    rng r = {4};
+    static const int64_t cu[] = {0, 1, 1, 6, 9};
+    const conv_arg args[] = {{0}, {cu, 4}};
+    for (int packed = 0; packed < 2; packed++) {
+        layer_case c = {.name = "scan", .build = scan_build, .reference = scan_reference, .arg = &args[packed]};
+        VARIABLE(&c, &r, packed ? 1 : 2, 9, 3 * 5);
+        VARIABLE(&c, &r, packed ? 1 : 2, 9, 2 * 3);
+        PARAMETER(&c, &r, 5, 3);
+        PARAMETER(&c, &r, 5);
+        PARAMETER(&c, &r, 5);
+        check_case(&c);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(swiglu),
         cmocka_unit_test(maps),
         cmocka_unit_test(short_conv),
+        cmocka_unit_test(selective_scan),
     };
     return cmocka_run_group_tests(tests, poison, NULL);
 }

@@ -1,90 +1,10 @@
-/* Simple GLA and GLA against their reference: awkward sizes, states, packed sequences, strides, every instruction set, numbers of
+/* Simple GLA, GLA and the gated delta rule against their reference: awkward sizes, states, packed sequences, strides, every instruction set, numbers of
  * threads; the reference's own gradients against finite differences; strong decays; what callers get wrong. */
-#include "support.h"
+#include "gated_case.h"
 
-enum { O, FINAL, DQ, DK, DV, DDECAY, DINITIAL, RESULTS };
-static const char *const result_names[RESULTS] = {"o", "final_state", "dq", "dk", "dv", "ddecay", "dinitial_state"};
-
-typedef struct gated_case {
-    mhla_plan *plan;
-    mhla_plan_desc d;
-    mhla_call call;
-    placed q, k, v, o, dO, decay;
-    float *initial, *dfinal;
-    int64_t state, sequences; /* floats of all states */
-    int64_t cu[5];
-    char text[160];
-} gated_case;
-
-typedef struct sizes {
-    mhla_kind kind;
-    int64_t B, T;
-    int H, G, K, V, chunk;
-    int layout, packed, start;
-    float strength; /* log-decays from 0 to -strength */
-} sizes;
-
-static void fill(rng *r, const placed *p, int64_t B, int64_t T, int64_t H, int64_t D, float low, float high) {
-    for (int64_t b = 0; b < B; b++)
-        for (int64_t t = 0; t < T; t++)
-            for (int64_t h = 0; h < H; h++)
-                for (int64_t j = 0; j < D; j++)
-                    placed_at(p, b, t, h)[j] = low + (high - low) * 0.5f * (rng_signed(r) + 1.0f);
-}
-
-static void make_case(gated_case *c, rng *r, const sizes *z) {
-    memset(c, 0, sizeof *c);
-    const int G = z->G ? z->G : z->H, D = z->kind == MHLA_KIND_GLA ? z->K : 1;
-    c->d = (mhla_plan_desc){.size = sizeof c->d,
-                            .kind = z->kind,
-                            .heads = z->H,
-                            .key_heads = z->G,
-                            .key_dim = z->K,
-                            .value_dim = z->V,
-                            .chunk = z->chunk};
-    ASSERT_OK(mhla_plan_create(&c->plan, &c->d));
-    c->q = place(z->layout, z->B, z->T, G, z->K);
-    c->k = place(z->layout, z->B, z->T, G, z->K);
-    c->v = place(z->layout, z->B, z->T, z->H, z->V);
-    c->o = place(z->layout, z->B, z->T, z->H, z->V);
-    c->dO = place(z->layout, z->B, z->T, z->H, z->V);
-    c->decay = place(z->layout, z->B, z->T, z->H, D);
-    fill(r, &c->q, z->B, z->T, G, z->K, -1.0f, 1.0f);
-    fill(r, &c->k, z->B, z->T, G, z->K, -1.0f, 1.0f);
-    fill(r, &c->v, z->B, z->T, z->H, z->V, -1.0f, 1.0f);
-    fill(r, &c->dO, z->B, z->T, z->H, z->V, -1.0f, 1.0f);
-    fill(r, &c->decay, z->B, z->T, z->H, D, -z->strength, 0.0f);
-    c->sequences = z->B;
-    c->call = (mhla_call){.size = sizeof c->call,
-                          .batch = z->B,
-                          .tokens = z->T,
-                          .q = c->q.s,
-                          .k = c->k.s,
-                          .v = c->v.s,
-                          .o = c->o.s,
-                          .decay = c->decay.data,
-                          .decay_strides = c->decay.s};
-    if (z->packed) { /* one of them empty */
-        const int64_t cuts[5] = {0, z->T / 5, z->T / 5, z->T / 5 + z->T / 2, z->T};
-        memcpy(c->cu, cuts, sizeof cuts);
-        c->call.cu_seqlens = c->cu;
-        c->call.sequences = c->sequences = 4;
-    }
-    c->state = c->sequences * z->H * z->K * z->V;
-    if (z->start) c->call.initial_state = c->initial = new_random(r, c->state);
-    if (z->start) c->dfinal = new_random(r, c->state);
-    snprintf(c->text, sizeof c->text, "kind %d B %lld T %lld H %d G %d K %d V %d chunk %d layout %d packed %d start %d",
-             (int)z->kind, (long long)z->B, (long long)z->T, z->H, G, z->K, z->V, z->chunk, z->layout, z->packed,
-             z->start);
-}
-
-static void drop_case(gated_case *c) {
-    mhla_plan_free(c->plan);
-    placed *all[] = {&c->q, &c->k, &c->v, &c->o, &c->dO, &c->decay};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]->memory);
-    free(c->initial);
-    free(c->dfinal);
-}
+enum { O, FINAL, DQ, DK, DV, DDECAY, DBETA, DINITIAL, RESULTS };
+static const char *const result_names[RESULTS] = {"o",  "final_state", "dq",    "dk",
+                                                  "dv", "ddecay",      "dbeta", "dinitial_state"};
 
 typedef struct results {
     float *x[RESULTS];
@@ -93,7 +13,14 @@ typedef struct results {
 
 /* What there is before the call: NaN, or a number that is added to. */
 static results new_results(const gated_case *c, float value) {
-    const int64_t n[RESULTS] = {c->o.count, c->state, c->q.count, c->k.count, c->v.count, c->decay.count, c->state};
+    const int64_t n[RESULTS] = {c->o.count,
+                                c->state,
+                                c->q.count,
+                                c->k.count,
+                                c->v.count,
+                                c->decay.count,
+                                c->d.kind == MHLA_KIND_GATED_DELTA ? c->beta.count : 0,
+                                c->state};
     results g;
     for (int i = 0; i < RESULTS; i++) {
         g.n[i] = n[i];
@@ -106,9 +33,6 @@ static results new_results(const gated_case *c, float value) {
 static void free_results(results *g) {
     for (int i = 0; i < RESULTS; i++) free(g->x[i]);
 }
-
-/* The place in another buffer that p's data has in its own. */
-static float *within(const placed *p, float *buffer) { return buffer + (p->data - p->memory); }
 
 static void run_case(const gated_case *c, const results *g, const mhla_context *context, int reference,
                      int accumulate) {
@@ -133,6 +57,10 @@ static void run_case(const gated_case *c, const results *g, const mhla_context *
                         .dinitial_state = g->x[DINITIAL],
                         .dfinal_state = c->dfinal,
                         .accumulate = accumulate};
+    if (call.beta) {
+        grads.dbeta = within(&c->beta, g->x[DBETA]);
+        grads.dbeta_strides = c->beta.s;
+    }
     call.final_state = NULL;
     if (reference)
         ASSERT_OK(mhla_backward_reference(c->plan, &call, &grads, c->dO.data, c->q.data, c->k.data, c->v.data, NULL));
@@ -179,15 +107,14 @@ static void check_sizes(const sizes *z, uint64_t seed) {
     drop_case(&c);
 }
 
-static const mhla_kind kinds[] = {MHLA_KIND_SIMPLE_GLA, MHLA_KIND_GLA};
-
 static void test_lengths(void **state) {
     (void)state;
     static const int lengths[] = {1, 2, 15, 16, 17, 63, 64, 65, 130, 1000};
-    for (size_t k = 0; k < 2; k++)
+    for (size_t k = 0; k < KINDS; k++)
         for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
-            const sizes z = {kinds[k], lengths[i] > 500 ? 1 : 2, lengths[i],      2, 0, 24,
-                             20,       .start = i % 2 == 0,      .strength = 0.2f};
+            const sizes z = {
+                kinds[k],         lengths[i] > 500 ? 1 : 2,    lengths[i], 2, 0, 24, 20, .start = i % 2 == 0,
+                .strength = 0.2f, .norm = k == 2 && i % 3 == 0};
             check_sizes(&z, 100 * k + i);
         }
 }
@@ -195,11 +122,20 @@ static void test_lengths(void **state) {
 static void test_dims(void **state) {
     (void)state;
     static const int keys[] = {1, 60, 64, 128}, values[] = {1, 64, 256};
-    for (size_t k = 0; k < 2; k++)
+    for (size_t k = 0; k < KINDS; k++)
         for (int i = 0; i < 4; i++)
             for (int j = 0; j < 3; j++) {
-                const sizes z = {kinds[k],        1, 70, 2, 0, keys[i], values[j], .layout = (i + j) % 3, .start = 1,
-                                 .strength = 0.3f};
+                const sizes z = {kinds[k],
+                                 1,
+                                 70,
+                                 2,
+                                 0,
+                                 keys[i],
+                                 values[j],
+                                 .layout = (i + j) % 3,
+                                 .start = 1,
+                                 .strength = 0.3f,
+                                 .norm = k == 2 && j % 2};
                 check_sizes(&z, 1000 + (uint64_t)(i * 3 + j));
             }
 }
@@ -209,17 +145,24 @@ static void test_random(void **state) {
     static const int dims[] = {1, 7, 16, 33, 72}, lengths[] = {1, 5, 63, 64, 66, 150, 200},
                      chunks[] = {0, 1, 16, 48, 100, 100000};
     static const float strengths[] = {0.0f, 0.05f, 1.0f, 5.0f, 60.0f};
-    const int cases = getenv("MHLA_TEST_QUICK") ? 20 : 80;
+    const int cases = getenv("MHLA_TEST_QUICK") ? 30 : 120;
     for (int i = 0; i < cases; i++) {
         rng r = {(uint64_t)i * 77 + 5};
-        const int ratio = 1 + rng_below(&r, 3), G = 1 + rng_below(&r, 2), simple = i % 2 == 0;
+        const int ratio = 1 + rng_below(&r, 3), G = 1 + rng_below(&r, 2), shares = i % KINDS != 1;
         const int packed = rng_below(&r, 3) == 0;
-        const sizes z = {kinds[i % 2],          packed ? 1 : 1 + rng_below(&r, 2),
-                         RNG_PICK(&r, lengths), G * (simple ? ratio : 1),
-                         simple ? G : 0,        RNG_PICK(&r, dims),
-                         RNG_PICK(&r, dims),    RNG_PICK(&r, chunks),
-                         rng_below(&r, 3),      packed,
-                         rng_below(&r, 2),      RNG_PICK(&r, strengths)};
+        const sizes z = {kinds[i % KINDS],
+                         packed ? 1 : 1 + rng_below(&r, 2),
+                         RNG_PICK(&r, lengths),
+                         G * (shares ? ratio : 1),
+                         shares ? G : 0,
+                         RNG_PICK(&r, dims),
+                         RNG_PICK(&r, dims),
+                         RNG_PICK(&r, chunks),
+                         rng_below(&r, 3),
+                         packed,
+                         rng_below(&r, 2),
+                         RNG_PICK(&r, strengths),
+                         i % KINDS == 2 && rng_below(&r, 2)};
         check_sizes(&z, (uint64_t)i);
     }
 }
@@ -241,7 +184,7 @@ static double loss(const gated_case *c) {
 
 static void test_differences(void **state) {
     (void)state;
-    for (size_t k = 0; k < 2; k++) {
+    for (size_t k = 0; k < KINDS; k++) {
         const sizes z = {kinds[k],
                          1,
                          9,
@@ -251,7 +194,8 @@ static void test_differences(void **state) {
                          2,
                          .packed = k == 0,
                          .start = 1,
-                         .strength = 0.8f};
+                         .strength = 0.8f,
+                         .norm = k == 2};
         rng r = {k + 9};
         gated_case c;
         make_case(&c, &r, &z);
@@ -260,11 +204,9 @@ static void test_differences(void **state) {
         const struct {
             float *x, *dx;
             int64_t n;
-        } inputs[] = {{c.q.memory, g.x[DQ], c.q.count},
-                      {c.k.memory, g.x[DK], c.k.count},
-                      {c.v.memory, g.x[DV], c.v.count},
-                      {c.decay.memory, g.x[DDECAY], c.decay.count},
-                      {c.initial, g.x[DINITIAL], c.state}};
+        } inputs[] = {{c.q.memory, g.x[DQ], c.q.count},        {c.k.memory, g.x[DK], c.k.count},
+                      {c.v.memory, g.x[DV], c.v.count},        {c.decay.memory, g.x[DDECAY], c.decay.count},
+                      {c.beta.memory, g.x[DBETA], g.n[DBETA]}, {c.initial, g.x[DINITIAL], c.state}};
         for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++)
             for (int64_t e = 0; e < inputs[i].n; e++) {
                 const float x = inputs[i].x[e], h = 1e-2f;
@@ -291,9 +233,9 @@ static void test_differences(void **state) {
 static void test_threads(void **state) {
     (void)state;
     static const int counts[] = {1, 2, 3, 64};
-    for (size_t k = 0; k < 2; k++) {
+    for (size_t k = 0; k < KINDS; k++) {
         const sizes z = {
-            kinds[k], 2, 150, k == 0 ? 6 : 3, k == 0 ? 2 : 0, 40, 200, .start = 1, .strength = k == 0 ? 0.5f : 3.0f};
+            kinds[k], 2, 150, k != 1 ? 6 : 3, k != 1 ? 2 : 0, 40, 200, .start = 1, .strength = k == 0 ? 0.5f : 3.0f};
         rng r = {4};
         gated_case c;
         make_case(&c, &r, &z);
@@ -324,7 +266,7 @@ static void test_bf16(void **state) {
     const char *isas[16];
     int n = isa_names(isas, 8);
     isas[n++] = "plain-bf16";
-    for (size_t k = 0; k < 2; k++)
+    for (size_t k = 0; k < KINDS; k++)
         for (int i = 0; i < n; i++) {
             ASSERT_OK(mhla_set_isa(isas[i]));
             const sizes z = {kinds[k], 1, 130, 2, 0, 32, 48, .start = 1, .strength = 0.3f};
@@ -377,7 +319,7 @@ static void test_bf16(void **state) {
 
 static void test_forgetting(void **state) {
     (void)state;
-    for (size_t k = 0; k < 2; k++) {
+    for (size_t k = 0; k < KINDS; k++) {
         const sizes z = {kinds[k], 1, 140, 1, 0, 20, 24, .start = 1, .strength = 0.2f};
         rng r = {3};
         gated_case c;
@@ -397,6 +339,10 @@ static void test_forgetting(void **state) {
         for (int t = 0; t < z.T; t++)
             if (isnan(got.x[O][t * z.V]) != (t >= 30))
                 fail_msg("NaN at token 30: o of token %d is %g, %s", t, (double)got.x[O][t * z.V], c.text);
+        c.decay.data[0] = NAN; /* NaN times a state of 0, too */
+        c.call.initial_state = NULL;
+        run_case(&c, &got, NULL, 0, 0);
+        if (!isnan(got.x[O][0])) fail_msg("NaN at token 0: o is %g, %s", (double)got.x[O][0], c.text);
         free_results(&want);
         free_results(&got);
         drop_case(&c);
@@ -408,7 +354,7 @@ static void test_forgetting(void **state) {
 static void test_errors(void **state) {
     (void)state;
     rng r = {2};
-    for (size_t k = 0; k < 2; k++) {
+    for (size_t k = 0; k < KINDS; k++) {
         const sizes z = {kinds[k], 2, 70, 4, 0, 8, 8, .start = 1, .strength = 0.2f};
         gated_case c;
         make_case(&c, &r, &z);
@@ -441,9 +387,6 @@ static void test_errors(void **state) {
         call = c.call, call.decay = o;
         ASSERT_FAILS(mhla_forward(c.plan, &call, o, q, kk, v, NULL, NULL), MHLA_EINVAL, "o overlaps decay");
         call = c.call;
-        mhla_state *stream;
-        ASSERT_FAILS(mhla_state_create(&stream, c.plan, NULL), MHLA_EINVAL, "only causal operators stream");
-
         *placed_at(&c.decay, 1, 65, 2) = 0.25f;
         const char *place = kinds[k] == MHLA_KIND_GLA ? "decay is 0.25 at batch 1, token 65, head 2, channel 0"
                                                       : "decay is 0.25 at batch 1, token 65, head 2";
@@ -462,13 +405,29 @@ static void test_errors(void **state) {
         free_results(&g);
         drop_case(&c);
     }
+    mhla_plan_desc delta = {
+        .size = sizeof delta, .kind = MHLA_KIND_GATED_DELTA, .heads = 1, .key_dim = 4, .value_dim = 4, .qk_l2norm = 2};
+    mhla_plan *rule;
+    ASSERT_FAILS(mhla_plan_create(&rule, &delta), MHLA_EINVAL, "qk_l2norm is 2");
+    delta.kind = MHLA_KIND_GLA, delta.qk_l2norm = 1;
+    ASSERT_FAILS(mhla_plan_create(&rule, &delta), MHLA_EINVAL, "qk_l2norm is 1");
+    delta.kind = MHLA_KIND_GATED_DELTA;
+    ASSERT_OK(mhla_plan_create(&rule, &delta));
+    float four[4] = {0}, more[4], minus[1] = {-1.0f};
+    mhla_call without = {.size = sizeof without, .batch = 1, .tokens = 1, .decay = minus};
+    ASSERT_FAILS(mhla_forward(rule, &without, more, four, four, four, NULL, NULL), MHLA_EINVAL, "beta is NULL");
+    without.beta = more;
+    ASSERT_FAILS(mhla_forward(rule, &without, more, four, four, four, NULL, NULL), MHLA_EINVAL, "o overlaps beta");
+    mhla_plan_free(rule);
     const mhla_plan_desc soft = {
         .size = sizeof soft, .kind = MHLA_KIND_SOFTMAX, .heads = 1, .key_dim = 4, .value_dim = 4};
     mhla_plan *plan;
     ASSERT_OK(mhla_plan_create(&plan, &soft));
     float x[4] = {0}, o[4];
-    const mhla_call call = {.size = sizeof call, .batch = 1, .tokens = 1, .decay = x};
+    mhla_call call = {.size = sizeof call, .batch = 1, .tokens = 1, .decay = x};
     ASSERT_FAILS(mhla_forward(plan, &call, o, x, x, x, NULL, NULL), MHLA_EINVAL, "decay is given");
+    call.decay = NULL, call.beta = x;
+    ASSERT_FAILS(mhla_forward(plan, &call, o, x, x, x, NULL, NULL), MHLA_EINVAL, "beta is given");
     mhla_plan_free(plan);
 }
 

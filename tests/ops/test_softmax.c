@@ -494,15 +494,16 @@ static void test_blind_queries(void **state) {
     }
 }
 
-/* 2100 queries are two chunks, 3100 three, which few heads split among threads and many do not. */
+/* 2100 queries are two chunks, 3100 three, which few heads split among threads and many do not; 197 are cut for many threads. */
 static void test_threads_and_batch(void **state) {
     (void)state;
     static const int threads[] = {1, 2, 3, 7, 64};
-    for (int variant = 0; variant < 4; variant++) {
+    for (int variant = 0; variant < 5; variant++) {
         seed = 21;
         problem p = {.d = {.heads = 2, .kv_heads = 1, .key_dim = 4, .value_dim = 5, .causal = variant == 1}};
         p.c = (mhla_call){.batch = variant == 2 ? 9 : 1, .tokens = variant == 2 ? 130 : 2100 + 1000 * variant};
         if (variant == 3) p.c.batch = 9, p.c.tokens = 3, p.c.kv_tokens = 2000; /* decoding */
+        if (variant == 4) p.c.batch = 9, p.c.tokens = 197;
         setup(&p);
         outputs first = {{NULL}};
         for (int i = 0; i < 5; i++) {

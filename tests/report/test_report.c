@@ -282,7 +282,7 @@ static void test_run(void **state) {
     assert_string_equal(told, "");
     has(page, "<h1>plain</h1>");
     has(page, "<b>81.25&nbsp;%</b> <span class=\"small\">epoch&nbsp;1</span>"); /* the best, not the average */
-    has(page, "<td>75.00&nbsp;%</td><td>1,500</td><td>2</td><td>40</td><td>1,234</td><td>12</td><td>mhla</td>");
+    has(page, "<td>75.00&nbsp;%</td><td>1,500</td><td>2</td><td>40</td><td>1,234</td><td>12</td><td>MHLA</td>");
     has(page, "a&lt;b");
     /* accuracy (two lines), losses, rate, norm, speed; matrices: before, two layers, two changes */
     assert_int_equal(count(page, "<figure class=\"chart\">"), 6);

@@ -8,8 +8,9 @@ from .deit import DeiT
 from .dit import DiT
 from .image import DeiTAttention, DiTAttention, LinearAttention, SoftmaxAttention, VLTAttention
 from .lm import LMAttention, LMLinearAttention, LMSoftmaxAttention, LMState, ShortConvolution
+from .recurrent import Cache, GatedDeltaNet, GatedLinearAttention, Mamba, Mamba2, MultiScaleRetention
 from .wan import WanAttention, WanCrossAttention, WanLinearAttention, WanSoftmaxAttention
 
-__all__ = ["DeiT", "DeiTAttention", "DiT", "DiTAttention", "LMAttention", "LMLinearAttention", "LMSoftmaxAttention", "LMState",
-           "LinearAttention", "ShortConvolution", "SoftmaxAttention", "VLTAttention", "WanAttention", "WanCrossAttention", "WanLinearAttention",
+__all__ = ["Cache", "DeiT", "DeiTAttention", "DiT", "DiTAttention", "GatedDeltaNet", "GatedLinearAttention", "LMAttention", "LMLinearAttention", "LMSoftmaxAttention", "LMState",
+           "LinearAttention", "Mamba", "Mamba2", "MultiScaleRetention", "ShortConvolution", "SoftmaxAttention", "VLTAttention", "WanAttention", "WanCrossAttention", "WanLinearAttention",
            "WanSoftmaxAttention"]

@@ -4,7 +4,9 @@
  *
  *   x = embeddings[ids]
  *   x = x + mixer(norm(x)),  x = x + down(silu(gate(norm(x))) up(norm(x)))      layers times
- *   logits = output(norm(x)) */
+ *   logits = output(norm(x))
+ *
+ * In decoders of Mamba's kind a layer is the first of the two sums alone. */
 #include "models/language/lm.h"
 
 #include <stdio.h>
@@ -17,11 +19,18 @@
 
 /* ---- Parameters, under the names of the published checkpoints ---------------------------------------------------- */
 
+const mhla_lm_names mhla_lm_names_of[] = {
+    {"model.embeddings.weight", "model.layers", "attn_norm.weight", "attn", "mlp_norm.weight", "model.norm.weight"},
+    {"model.embed_tokens.weight", "model.layers", "input_layernorm.weight", "self_attn",
+     "post_attention_layernorm.weight", "model.norm.weight"},
+    {"backbone.embeddings.weight", "backbone.layers", "norm.weight", "mixer", NULL, "backbone.norm_f.weight"},
+};
+
 typedef struct block {
     mhla_lm *lm;
     const mhla_mixer *mixer;
     void *mixing;                     /* the mixer's layer */
-    mhla_param *attn_norm, *mlp_norm; /* [D] */
+    mhla_param *attn_norm, *mlp_norm; /* [D]; no mlp_norm: no MLP */
     mhla_layer gate, up, down;        /* [hidden,D] twice, [D,hidden] */
 } block;
 
@@ -38,21 +47,20 @@ struct mhla_lm {
 static mhla_status add_block(mhla_lm *m, int i) {
     const mhla_lm_config *c = &m->config;
     const mhla_lm_group *g = mhla_lm_group_of(c, i);
-    const int hf = c->naming == MHLA_LM_NAMES_HF;
+    const mhla_lm_names *names = &mhla_lm_names_of[c->naming];
     const mhla_initial usual = MHLA_NORMAL(c->deviation);
     const int64_t D = c->width;
     void **shared = &m->shared[c->group_of[i]];
     block *b = &m->blocks[i];
     char start[64], name[128];
     *b = (block){.lm = m, .mixer = g->mixer};
-    snprintf(start, sizeof start, "model.layers.%d", i);
+    snprintf(start, sizeof start, "%s.%d", names->layers, i);
 #define NAME(suffix) (snprintf(name, sizeof name, "%s.%s", start, suffix), name)
     if (*shared == NULL) MHLA_TRY(g->mixer->open(shared, &g->settings, c));
-    b->attn_norm = mhla_params_add(m->params, NAME(hf ? "input_layernorm.weight" : "attn_norm.weight"), MHLA_SHAPE(D),
-                                   0, MHLA_ONE);
-    MHLA_TRY(g->mixer->create(&b->mixing, *shared, m->params, NAME(hf ? "self_attn" : "attn"), i));
-    b->mlp_norm = mhla_params_add(m->params, NAME(hf ? "post_attention_layernorm.weight" : "mlp_norm.weight"),
-                                  MHLA_SHAPE(D), 0, MHLA_ONE);
+    b->attn_norm = mhla_params_add(m->params, NAME(names->mixer_norm), MHLA_SHAPE(D), 0, MHLA_ONE);
+    MHLA_TRY(g->mixer->create(&b->mixing, *shared, m->params, NAME(names->mixer), i));
+    if (names->mlp_norm == NULL) return MHLA_OK;
+    b->mlp_norm = mhla_params_add(m->params, NAME(names->mlp_norm), MHLA_SHAPE(D), 0, MHLA_ONE);
     b->gate = mhla_layer_matrix(m->params, c->hidden, D, c->mlp_bias, usual, NAME("mlp.gate_proj"));
     b->up = mhla_layer_matrix(m->params, c->hidden, D, c->mlp_bias, usual, NAME("mlp.up_proj"));
     b->down = mhla_layer_matrix(m->params, D, c->hidden, c->mlp_bias, usual, NAME("mlp.down_proj"));
@@ -91,11 +99,11 @@ static mhla_status add_parameters(mhla_lm *m, mhla_dtype storage) {
     MHLA_TRY(mhla_params_create(&m->params));
     mhla_params *ps = m->params;
     mhla_params_set_storage(ps, storage);
+    const mhla_lm_names *names = &mhla_lm_names_of[c->naming];
     m->embeddings =
-        mhla_params_add(ps, c->naming == MHLA_LM_NAMES_HF ? "model.embed_tokens.weight" : "model.embeddings.weight",
-                        MHLA_SHAPE(c->vocabulary, c->width), matrix, MHLA_NORMAL(c->deviation));
+        mhla_params_add(ps, names->embeddings, MHLA_SHAPE(c->vocabulary, c->width), matrix, MHLA_NORMAL(c->deviation));
     for (int i = 0; i < c->layers; i++) MHLA_TRY(add_block(m, i));
-    m->norm = mhla_params_add(ps, "model.norm.weight", MHLA_SHAPE(c->width), 0, MHLA_ONE);
+    m->norm = mhla_params_add(ps, names->norm, MHLA_SHAPE(c->width), 0, MHLA_ONE);
     m->output = c->tied ? m->embeddings
                         : mhla_params_add(ps, "lm_head.weight", MHLA_SHAPE(c->vocabulary, c->width), matrix,
                                           MHLA_NORMAL(c->deviation));
@@ -153,8 +161,7 @@ static mhla_tensor *decoder_block(mhla_tape *t, const void *arg, mhla_tensor *x)
     const block *b = arg;
     const float eps = (float)b->lm->config.norm_eps;
     x = b->mixer->forward(t, b->mixing, &b->lm->run.mixer, x, mhla_nn_rms_norm(t, b->attn_norm, eps, 0, x));
-    x = mlp(t, b, x, mhla_nn_rms_norm(t, b->mlp_norm, eps, 0, x));
-    return x;
+    return b->mlp_norm ? mlp(t, b, x, mhla_nn_rms_norm(t, b->mlp_norm, eps, 0, x)) : x;
 }
 
 mhla_tensor *mhla_lm_forward(mhla_tape *t, mhla_lm *m, const mhla_lm_run *run, const int32_t *ids, int64_t B,

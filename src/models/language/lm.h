@@ -16,8 +16,9 @@
 
 enum { MHLA_LM_LAYERS = 256, MHLA_LM_ENDS = 32 }; /* at most */
 
-/* Under which names the parameters go: flash-linear-attention's, or Hugging Face's Llama. The same network. */
-enum { MHLA_LM_NAMES_FLA, MHLA_LM_NAMES_HF };
+/* Under which names the parameters go: flash-linear-attention's, or Hugging Face's Llama, the same network; or Mamba's, whose layers are a norm
+ * and a mixer, without an MLP. */
+enum { MHLA_LM_NAMES_FLA, MHLA_LM_NAMES_HF, MHLA_LM_NAMES_MAMBA };
 
 /* Layers that have the same mixer with the same settings. */
 typedef struct mhla_lm_group {
@@ -37,7 +38,7 @@ typedef struct mhla_lm_config {
     short group_of[MHLA_LM_LAYERS];          /* of each layer */
     mhla_lm_group group[MHLA_LM_LAYERS + 1]; /* [groups]; the first is the rule, of which there may be no layer left */
     int vocabulary, width;
-    int hidden; /* of the SwiGLU MLP; 0, before mhla_lm_settle: by hidden_ratio */
+    int hidden; /* of the SwiGLU MLP; 0, before mhla_lm_settle: by hidden_ratio, and behind it: there is none */
     double hidden_ratio;
     double norm_eps;
     int mlp_bias;
@@ -49,6 +50,12 @@ typedef struct mhla_lm_config {
     double deviation;     /* of fresh weights */
     mhla_scaling scaling; /* of the rotary embedding, for mixers that know it */
 } mhla_lm_config;
+
+/* Parts of the names of parameters, in the order of the names above. */
+typedef struct mhla_lm_names {
+    const char *embeddings, *layers, *mixer_norm, *mixer, *mlp_norm, *norm; /* layers: "%s.%d"; mlp_norm NULL: no MLP */
+} mhla_lm_names;
+extern const mhla_lm_names mhla_lm_names_of[];
 
 static inline const mhla_lm_group *mhla_lm_group_of(const mhla_lm_config *c, int layer) {
     return &c->group[c->group_of[layer]];

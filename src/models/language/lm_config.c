@@ -12,7 +12,7 @@
 
 /* ---- Keys of the decoder ---- */
 
-#define PRESETS "lm_micro|lm_nano|lm_340m"
+#define PRESETS "lm_micro|lm_nano|lm_340m|lm_480m"
 
 #define F(name, type, kind, member, least, most, choices, help)                                                        \
     {                                                                                                                  \
@@ -33,7 +33,8 @@ static const mhla_setting fields[] = {
     F("initializer_range", REAL, REAL, deviation, 0, 10, NULL, "deviation of fresh weights"),
     F("bos_token_id", INT, INT, bos, -1, 1 << 24, NULL, "token that begins a text, -1: none"),
     F("eos_token_id", INT, INT, eos, -1, 1 << 24, NULL, "token that ends a text, -1: none"),
-    F("parameter_names", TEXT, CHOICE, naming, 0, 0, "fla|llama", "names of the parameters in files"),
+    F("parameter_names", TEXT, CHOICE, naming, 0, 0, "fla|llama|mamba",
+      "names of the parameters in files; mamba: without MLPs"),
 };
 #undef F
 const mhla_settings mhla_lm_table = {fields, sizeof fields / sizeof *fields, 0};
@@ -132,16 +133,25 @@ const mhla_recipe_row *mhla_lm_rows(void) {
 /* ---- Presets ---- */
 
 static const mhla_lm_size sizes[] = {
-    {"lm_micro", 512, 64, 2, 2, 4, 16, 16, 0, 0},
-    {"lm_nano", 8192, 384, 6, 4, 6, 32, 32, 0, 0},
-    {"lm_340m", 32000, 1024, 24, 4, 16, 64, 32, 1, 2}, /* the released one */
+    {"lm_micro", 512, 64, 2, 2, 4, 16, 16, 0, 0, NULL, 0},
+    {"lm_nano", 8192, 384, 6, 4, 6, 32, 32, 0, 0, NULL, 0},
+    {"lm_340m", 32000, 1024, 24, 4, 16, 64, 32, 1, 2, NULL, 0}, /* the released one */
+    /* flash-linear-attention's gated_deltanet_340M, which is larger than its name says */
+    {"lm_480m", 32000, 1024, 24, 4, 16, 64, 32, 1, 2, "gated_deltanet", 256},
 };
 enum { SIZES = sizeof sizes / sizeof *sizes };
 
 static mhla_status find_size(const mhla_lm_size **size, const char *model) {
     for (int i = 0; i < SIZES; i++)
         if (strcmp(model, (*size = &sizes[i])->name) == 0) return MHLA_OK;
-    return mhla_fail(MHLA_EINVAL, "\"%.40s\" is no language model: there are lm_micro, lm_nano, lm_340m", model);
+    return mhla_fail(MHLA_EINVAL, "\"%.40s\" is no language model: there are lm_micro, lm_nano, lm_340m, lm_480m",
+                     model);
+}
+
+/* A preset of one mixer has no sizes for others. */
+static mhla_status check_attention(const mhla_lm_size *size, const mhla_mixer *m) {
+    if (size->attention == NULL || strcmp(size->attention, m->name) == 0) return MHLA_OK;
+    return mhla_fail(MHLA_EINVAL, "attention is %s: %s is a preset of %s", m->name, size->name, size->attention);
 }
 
 static void take_size(mhla_lm_config *c, const mhla_lm_size *size) {
@@ -201,6 +211,8 @@ mhla_status mhla_lm_preset(mhla_lm_config *c, const char *model, const char *mix
     take_size(c, size);
     for (int i = 0; (m = mhla_mixer_at(i)) != NULL && strcmp(m->name, mixer) != 0; i++) c->attention = i + 1;
     if (m == NULL) return mhla_fail(MHLA_EINVAL, "there is no attention \"%.40s\"", mixer);
+    MHLA_TRY(check_attention(size, m));
+    if (m->decoder) m->decoder(c, size);
     return mhla_lm_add_group(c, m, size) ? mhla_lm_settle(c) : MHLA_EINVAL;
 }
 
@@ -212,10 +224,15 @@ mhla_status mhla_lm_from_recipe(mhla_lm_config *c, const mhla_recipe *given, con
     const mhla_mixer *m;
     *c = (mhla_lm_config){.model = "lm_nano"};
     MHLA_TRY(mhla_settings_take(c, &mhla_lm_table, 0, MHLA_LM_CHOOSE, given, prefix));
-    const int attention = c->attention;
+    int attention = c->attention;
     MHLA_TRY(find_size(&size, c->model));
+    snprintf(key, sizeof key, "%sattention", prefix);
+    if (size->attention && !mhla_recipe_has(given, key))
+        for (attention = 0; strcmp(mhla_mixer_at(attention)->name, size->attention) != 0;) attention++;
+    MHLA_TRY(check_attention(size, mhla_mixer_at(attention)));
     take_size(c, size);
     c->attention = attention;
+    if (mhla_mixer_at(attention)->decoder) mhla_mixer_at(attention)->decoder(c, size);
     MHLA_TRY(mhla_settings_take(c, &mhla_lm_table, MHLA_LM_CHOOSE, mhla_lm_table.count, given, prefix));
     mhla_lm_group *rule = mhla_lm_add_group(c, mhla_mixer_at(attention), size);
     if (rule == NULL) return MHLA_EINVAL;
@@ -243,8 +260,11 @@ mhla_status mhla_lm_from_recipe(mhla_lm_config *c, const mhla_recipe *given, con
 mhla_status mhla_lm_settle(mhla_lm_config *c) {
     if (c->layers < 1 || c->layers > MHLA_LM_LAYERS)
         return mhla_fail(MHLA_EINVAL, "%d layers: expected 1 to %d", c->layers, MHLA_LM_LAYERS);
-    if (c->hidden == 0) c->hidden = 256 * (int)(((int64_t)(c->width * c->hidden_ratio * 2.0 / 3.0) + 255) / 256);
-    if (c->vocabulary < 1 || c->width < 1 || c->hidden < 1)
+    if (mhla_lm_names_of[c->naming].mlp_norm == NULL)
+        c->hidden = 0;
+    else if (c->hidden == 0)
+        c->hidden = 256 * (int)(((int64_t)(c->width * c->hidden_ratio * 2.0 / 3.0) + 255) / 256);
+    if (c->vocabulary < 1 || c->width < 1 || (c->hidden < 1 && mhla_lm_names_of[c->naming].mlp_norm))
         return mhla_fail(MHLA_EINVAL, "vocab_size %d, hidden_size %d, intermediate_size %d: all are at least 1",
                          c->vocabulary, c->width, c->hidden);
     if (c->bos >= c->vocabulary || c->eos >= c->vocabulary)

@@ -71,15 +71,16 @@ static mhla_status read_groups(mhla_lm_config *c, const json_t *tree, const char
  * what each layer's tensors say of its mixer: of a group, the first layer's count. */
 static mhla_status look(mhla_lm_config *c, const json_t *tree, const mhla_safetensors *file) {
     if (file == NULL) return MHLA_OK;
-    if (mhla_safetensors_find(file, "model.embed_tokens.weight")) c->naming = MHLA_LM_NAMES_HF;
-    if (mhla_safetensors_find(file, "model.embeddings.weight")) c->naming = MHLA_LM_NAMES_FLA;
+    for (int i = MHLA_LM_NAMES_MAMBA; i >= 0; i--)
+        if (mhla_safetensors_find(file, mhla_lm_names_of[i].embeddings)) c->naming = i;
     if (value_of(tree, "tie_word_embeddings") == NULL) c->tied = mhla_safetensors_find(file, "lm_head.weight") == NULL;
     unsigned char seen[MHLA_LM_LAYERS + 1] = {0};
     for (int i = 0; i < c->layers; i++) {
         mhla_lm_group *g = &c->group[c->group_of[i]];
         char prefix[64];
         if (g->mixer->look == NULL || seen[c->group_of[i]]++) continue;
-        snprintf(prefix, sizeof prefix, "model.layers.%d.%s", i, c->naming == MHLA_LM_NAMES_HF ? "self_attn" : "attn");
+        snprintf(prefix, sizeof prefix, "%s.%d.%s", mhla_lm_names_of[c->naming].layers, i,
+                 mhla_lm_names_of[c->naming].mixer);
         MHLA_TRY(g->mixer->look(&g->settings, file, prefix));
     }
     return MHLA_OK;
@@ -137,17 +138,21 @@ const char *mhla_lm_types(void) {
     return types;
 }
 
+/* The decoder's keys, then its rule's. */
 static mhla_status read_rule(mhla_lm_config *c, const json_t *tree, const mhla_safetensors *file, const char *path) {
     const char *type = json_string_value(json_object_get(tree, "model_type")),
                *extends = json_string_value(json_object_get(tree, "attn_extends"));
-    const mhla_mixer *rule = rule_of(tree, file, &c->attention);
+    int attention = 0;
+    const mhla_mixer *rule = rule_of(tree, file, &attention);
+    if (rule == NULL && strcmp(type, "gla") == 0)
+        return mhla_fail(MHLA_ENOTSUP, "%s: attn_extends is \"%.40s\": known are mhla and gla", path,
+                         extends ? extends : "");
     if (rule == NULL)
-        return mhla_fail(MHLA_ENOTSUP, "%s: model_type \"%.40s\"%s%.40s%s is not known here: known are %s", path, type,
-                         extends ? " with attn_extends \"" : "", extends ? extends : "",
-                         extends                    ? "\""
-                         : strcmp(type, "gla") == 0 ? " with the tensors of GLA"
-                                                    : "",
+        return mhla_fail(MHLA_ENOTSUP, "%s: model_type \"%.40s\" is not known here: known are %s", path, type,
                          mhla_lm_types());
+    c->attention = attention;
+    if (rule->decoder) rule->decoder(c, NULL);
+    MHLA_TRY(read_decoder(c, tree, path));
     mhla_lm_group *g = mhla_lm_add_group(c, rule, NULL);
     if (g == NULL) return mhla_blame(MHLA_EINVAL, path);
     MHLA_TRY(mhla_settings_read(&g->settings, &rule->keys, 0, tree, path));
@@ -172,7 +177,7 @@ mhla_status mhla_lm_config_read(mhla_lm_config *c, const json_t *tree, const mhl
         c->naming = MHLA_LM_NAMES_HF;
         c->bos = c->eos = -1;
     }
-    MHLA_TRY(read_decoder(c, tree, path));
+    if (llama) MHLA_TRY(read_decoder(c, tree, path));
     MHLA_TRY(llama ? mhla_lm_llama_read(c, tree, path) : read_rule(c, tree, file, path));
     MHLA_TRY(read_groups(c, tree, path));
     MHLA_TRY(look(c, tree, file));
@@ -233,6 +238,13 @@ static void put_groups(json_t *tree, const mhla_lm_config *c) {
     }
 }
 
+/* Names that a config.json with this rule need not mention. */
+static int usual_names(const mhla_mixer *rule) {
+    mhla_lm_config c = {.naming = MHLA_LM_NAMES_FLA};
+    if (rule->decoder) rule->decoder(&c, NULL);
+    return c.naming;
+}
+
 json_t *mhla_lm_config_tree(const mhla_lm_config *c) {
     const unsigned lost = mhla_json_lost();
     const mhla_lm_group *rule = &c->group[0];
@@ -246,10 +258,11 @@ json_t *mhla_lm_config_tree(const mhla_lm_config *c) {
         put_groups(tree, c);
     }
     put_all(tree, c, &mhla_lm_table);
-    json_object_del(tree, "attention");    /* model_type says it */
-    json_object_del(tree, "hidden_ratio"); /* intermediate_size says it */
-    if (c->naming == MHLA_LM_NAMES_FLA) json_object_del(tree, "parameter_names");
-    put(tree, "hidden_act", json_string(c->naming == MHLA_LM_NAMES_HF ? "silu" : "swish"));
+    json_object_del(tree, "attention");                             /* model_type says it */
+    json_object_del(tree, "hidden_ratio");                          /* intermediate_size says it */
+    if (c->hidden == 0) json_object_del(tree, "intermediate_size"); /* there is no MLP */
+    if (c->naming == usual_names(rule->mixer)) json_object_del(tree, "parameter_names");
+    put(tree, "hidden_act", json_string(c->naming == MHLA_LM_NAMES_FLA ? "swish" : "silu"));
     if (c->bos < 0) put(tree, "bos_token_id", json_null());
     put(tree, "eos_token_id", ends_tree(c));
     put(tree, "torch_dtype", json_string("float32"));

@@ -1,5 +1,5 @@
 /* A GGUF file of the llama architecture as a language model: its metadata are the config, its tensors have other names, and
- * the rows of q and k lie in the order of interleaved rotary pairs, which is undone here. */
+ * the rows of q and k lie in the order of interleaved rotary pairs, which is undone here. Mamba and Mamba2: lm_gguf_mamba.c. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -208,15 +208,29 @@ void mhla_lm_gguf_name(char *theirs, size_t size, const char *ours) {
                                            {"attn.k_proj.weight", "attn_k.weight"},
                                            {"attn.v_proj.weight", "attn_v.weight"},
                                            {"attn.o_proj.weight", "attn_output.weight"},
-                                           {"mlp_norm.weight", "ffn_norm.weight"}};
-    static const char *const whole[][2] = {{"model.embed_tokens.weight", "token_embd.weight"},
-                                           {"model.embeddings.weight", "token_embd.weight"},
-                                           {"model.norm.weight", "output_norm.weight"},
-                                           {"lm_head.weight", "output.weight"}};
-    for (int i = 0; i < 4; i++)
+                                           {"mlp_norm.weight", "ffn_norm.weight"},
+                                           {"norm.weight", "attn_norm.weight"},
+                                           {"mixer.in_proj.weight", "ssm_in.weight"},
+                                           {"mixer.conv1d.weight", "ssm_conv1d.weight"},
+                                           {"mixer.conv1d.bias", "ssm_conv1d.bias"},
+                                           {"mixer.x_proj.weight", "ssm_x.weight"},
+                                           {"mixer.dt_proj.weight", "ssm_dt.weight"},
+                                           {"mixer.dt_proj.bias", "ssm_dt.bias"},
+                                           {"mixer.dt_bias", "ssm_dt.bias"},
+                                           {"mixer.A_log", "ssm_a"},
+                                           {"mixer.D", "ssm_d"},
+                                           {"mixer.norm.weight", "ssm_norm.weight"},
+                                           {"mixer.out_proj.weight", "ssm_out.weight"}};
+    static const char *const whole[][2] = {
+        {"model.embed_tokens.weight", "token_embd.weight"}, {"model.embeddings.weight", "token_embd.weight"},
+        {"model.norm.weight", "output_norm.weight"},        {"backbone.embeddings.weight", "token_embd.weight"},
+        {"backbone.norm_f.weight", "output_norm.weight"},   {"lm_head.weight", "output.weight"}};
+    for (size_t i = 0; i < sizeof whole / sizeof *whole; i++)
         if (strcmp(ours, whole[i][0]) == 0) snprintf(theirs, size, "%s", whole[i][1]);
     int layer, at = 0;
-    if (sscanf(ours, "model.layers.%d.%n", &layer, &at) != 1 || at == 0) return;
+    if ((sscanf(ours, "model.layers.%d.%n", &layer, &at) != 1 || at == 0) &&
+        (sscanf(ours, "backbone.layers.%d.%n", &layer, &at) != 1 || at == 0))
+        return;
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (strcmp(ours + at, parts[i][0]) == 0) snprintf(theirs, size, "blk.%d.%s", layer, parts[i][1]);
 }
@@ -256,12 +270,6 @@ static mhla_status fill(mhla_param *p, const mhla_gguf_tensor *s, int dims) {
     return status;
 }
 
-int mhla_lm_gguf_rank(const mhla_param *p) {
-    int rank = p->dims;
-    while (rank > 2 && p->shape[rank - 1] == 1) rank--;
-    return rank;
-}
-
 /* Our own architecture: config.json is one of its texts, tensors have our names. */
 static mhla_status read_own(mhla_lm_config *c, json_t **tree, const mhla_gguf *f) {
     char *text = NULL;
@@ -276,6 +284,7 @@ static mhla_status read_own(mhla_lm_config *c, json_t **tree, const mhla_gguf *f
 static mhla_status load(mhla_model *m, const mhla_gguf *f, int storage, int own) {
     const mhla_softmax_settings *a = mhla_softmax_alone(mhla_lm_config_of(m->net));
     const int dims = a && !own ? a->dim : 0;
+    const mhla_lm_gguf_mamba mamba = own ? (mhla_lm_gguf_mamba){0} : mhla_lm_gguf_as_mamba(mhla_lm_config_of(m->net));
     const int n = mhla_params_count(m->params);
     for (int i = 0; i < n; i++) {
         mhla_param *p = mhla_params_at(m->params, i);
@@ -284,10 +293,13 @@ static mhla_status load(mhla_model *m, const mhla_gguf *f, int storage, int own)
         snprintf(name, sizeof name, "%s", p->name);
         if (!own) mhla_lm_gguf_name(name, sizeof name, p->name);
         MHLA_TRY(mhla_gguf_need_tensor(&s, f, name));
-        MHLA_TRY(mhla_gguf_check_shape(s, mhla_lm_gguf_rank(p), p->shape));
+        int64_t shape[MHLA_GGUF_RANK];
+        const int rank = mhla_lm_gguf_shape(shape, p, name, mamba.groups);
+        MHLA_TRY(mhla_gguf_check_shape(s, rank, shape));
         if (storage < 0 && (p->flags & MHLA_PARAM_MATRIX) && p->dtype != natural_storage(s))
             MHLA_TRY(mhla_param_store(p, natural_storage(s)));
         MHLA_TRY(fill(p, s, strstr(name, ".attn_q.") || strstr(name, ".attn_k.") ? dims : 0));
+        if (!own && mhla_lm_gguf_rates(name)) MHLA_TRY(mhla_lm_gguf_rates_read(p, s));
     }
     if (mhla_gguf_tensor_count(f) == n) return MHLA_OK;
     for (int64_t i = 0; i < mhla_gguf_tensor_count(f); i++) {
@@ -299,32 +311,38 @@ static mhla_status load(mhla_model *m, const mhla_gguf *f, int storage, int own)
             known = strcmp(name, mhla_gguf_tensor_at(f, i)->name) == 0;
         }
         if (!known)
-            return mhla_fail(MHLA_ENOTSUP, "%s: tensor %s is not part of a llama as it is known here",
-                             mhla_gguf_path(f), mhla_gguf_tensor_at(f, i)->name);
+            return mhla_fail(MHLA_ENOTSUP, "%s: tensor %s is not part of a %s as it is known here", mhla_gguf_path(f),
+                             mhla_gguf_tensor_at(f, i)->name, mamba.architecture ? mamba.architecture : "llama");
     }
     return MHLA_OK;
 }
 
 /* ---- Opening --------------------------------------------------------------------------------------------------------- */
 
-/* Our own, or llama.cpp's llama. */
+/* Our own, or llama.cpp's. */
 static int named(const mhla_gguf *f, const char *name) {
     const mhla_gguf_value *a = mhla_gguf_find_value(f, "general.architecture");
     return a && a->strings && !a->array && a->strings->length == strlen(name) &&
            memcmp(a->strings->data, name, strlen(name)) == 0;
 }
 
-int mhla_lm_gguf_fits(const mhla_gguf *f) { return named(f, "mhla") || named(f, "llama"); }
+int mhla_lm_gguf_fits(const mhla_gguf *f) {
+    return named(f, "mhla") || named(f, "llama") || named(f, "mamba") || named(f, "mamba2");
+}
 
 mhla_status mhla_lm_gguf_read(mhla_lm **lm, const mhla_gguf *f, int storage) {
     mhla_lm_config config = {0};
     json_t *tree = NULL;
     const int own = named(f, "mhla");
-    mhla_status status = own ? read_own(&config, &tree, f) : read_config(&config, f);
+    mhla_status status = own                  ? read_own(&config, &tree, f)
+                         : named(f, "mamba2") ? mhla_lm_gguf_mamba_read(&config, f, "mamba2")
+                         : named(f, "mamba")  ? mhla_lm_gguf_mamba_read(&config, f, "mamba")
+                                              : read_config(&config, f);
     if (status == MHLA_OK && (!own || mhla_gguf_find_value(f, MHLA_LM_GGUF_ENDS))) status = read_ends(&config, f);
     if (status == MHLA_OK) status = check_size(&config, f);
-    const mhla_gguf_tensor *first =
-        mhla_gguf_find_tensor(f, own ? "model.layers.0.mlp.up_proj.weight" : "blk.0.ffn_up.weight");
+    const mhla_gguf_tensor *first = mhla_gguf_find_tensor(f, own ? mhla_lm_names_of[config.naming].embeddings
+                                                             : config.hidden ? "blk.0.ffn_up.weight"
+                                                                             : "blk.0.ssm_in.weight");
     const mhla_dtype most = first ? natural_storage(first) : MHLA_F32;
     if (status == MHLA_OK) status = mhla_lm_create_as(lm, &config, storage < 0 ? most : (mhla_dtype)storage);
     json_decref(tree);

@@ -1,5 +1,5 @@
 /* Language models as GGUF files. A Llama (softmax, rotary, no biases) has llama.cpp's names, its q and k with interleaved
- * rotary pairs; every other decoder goes under the architecture "mhla": its own names, and config.json as one text. */
+ * rotary pairs; so do Mamba and Mamba2; every other decoder goes under the architecture "mhla": its own names, and config.json as one text. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,6 +17,7 @@ typedef struct piece { /* one tensor on its way */
     const mhla_param *p;
     int dims;     /* of a head whose rows are to be interleaved; 0: as they are */
     int64_t cols; /* of a row in the file */
+    int rates;    /* -exp of it is written */
     char name[128];
 } piece;
 
@@ -25,6 +26,7 @@ static mhla_status fill(float *rows, int64_t first, int64_t count, void *arg) {
     const int64_t cols = s->p->count / s->p->shape[0];
     if (s->p->data && s->dims == 0) { /* whose rows need not be ours: a vector is one of them */
         memcpy(rows, s->p->data + first * s->cols, sizeof(float) * (size_t)(count * s->cols));
+        for (int64_t i = 0; i < count * s->cols && s->rates; i++) rows[i] = -expf(rows[i]);
         return MHLA_OK;
     }
     if (s->dims == 0) return mhla_param_get_rows(rows, s->p, first, count);
@@ -62,6 +64,7 @@ static const mhla_softmax_settings *as_llama(const mhla_lm_config *c) {
 typedef struct head {
     mhla_gguf_pair pairs[PAIRS + MHLA_GGUF_TOKEN_PAIRS];
     int64_t count;
+    char keys[PAIRS / 2][64]; /* made here */
     uint32_t numbers[PAIRS];
     float reals[8];
     mhla_gguf_string texts[3];
@@ -126,11 +129,36 @@ static void put_ends(head *h, const mhla_lm_config *c) {
         h->pairs[h->count++] = (mhla_gguf_pair){MHLA_LM_GGUF_ENDS, MHLA_GGUF_INT32, 1, count, h->ends, NULL};
 }
 
+static void put_mamba(head *h, const mhla_lm_config *c, const mhla_lm_gguf_mamba *x) {
+    const struct {
+        const char *key;
+        int64_t n;
+    } keys[] = {{"block_count", c->layers},
+                {"context_length", c->positions ? c->positions : MHLA_LM_GGUF_ENDLESS},
+                {"embedding_length", c->width},
+                {"feed_forward_length", 0},
+                {"attention.head_count", 0},
+                {"vocab_size", c->vocabulary},
+                {"ssm.conv_kernel", x->m->conv_kernel},
+                {"ssm.inner_size", x->m->inner},
+                {"ssm.state_size", x->m->state_size},
+                {"ssm.time_step_rank", x->rank},
+                {"ssm.group_count", x->groups}};
+    const int n = sizeof keys / sizeof *keys - (x->groups == 0);
+    for (int i = 0; i < n; i++) {
+        snprintf(h->keys[i], sizeof h->keys[i], "%s.%s", x->architecture, keys[i].key);
+        put_int(h, h->keys[i], keys[i].n);
+    }
+    snprintf(h->keys[n], sizeof h->keys[n], "%s.attention.layer_norm_rms_epsilon", x->architecture);
+    put_real(h, h->keys[n], c->norm_eps, 0);
+}
+
 static mhla_status make_head(head *h, const mhla_model *m, const char *path, const mhla_softmax_settings *llama,
                              mhla_gguf_type type) {
     const mhla_lm_config *c = mhla_lm_config_of(m->net);
+    const mhla_lm_gguf_mamba mamba = mhla_lm_gguf_as_mamba(c);
     MHLA_TRY(mhla_gguf_tokens_make(&h->tokens, path, c->vocabulary));
-    put_text(h, "general.architecture", llama ? "llama" : "mhla", 0);
+    put_text(h, "general.architecture", llama ? "llama" : mamba.architecture ? mamba.architecture : "mhla", 0);
     put_int(h, "general.file_type", /* llama.cpp's numbers of what most tensors are */
             type == MHLA_GGUF_F32    ? 0
             : type == MHLA_GGUF_F16  ? 1
@@ -150,6 +178,8 @@ static mhla_status make_head(head *h, const mhla_model *m, const char *path, con
         put_real(h, "llama.rope.freq_base", llama->rope_theta, 0);
         put_real(h, "llama.attention.layer_norm_rms_epsilon", c->norm_eps, 1);
         put_scaling(h, &c->scaling);
+    } else if (mamba.architecture) {
+        put_mamba(h, c, &mamba);
     } else {
         put_text(h, "mhla.config", m->config, 1);
     }
@@ -164,7 +194,8 @@ static mhla_status write_model(const char *out, const mhla_model *m, const char 
                                mhla_convert_result *result) {
     const mhla_lm_config *c = mhla_lm_config_of(m->net);
     const mhla_softmax_settings *llama = as_llama(c);
-    const int n = mhla_params_count(m->params);
+    const mhla_lm_gguf_mamba mamba = mhla_lm_gguf_as_mamba(c);
+    const int theirs = llama || mamba.architecture, n = mhla_params_count(m->params);
     piece *pieces = calloc((size_t)n, sizeof *pieces);
     mhla_gguf_storable *list = calloc((size_t)n + 1, sizeof *list);
     head *h = calloc(1, sizeof *h);
@@ -172,19 +203,23 @@ static mhla_status write_model(const char *out, const mhla_model *m, const char 
     for (int i = 0; i < n && status == MHLA_OK; i++) {
         const mhla_param *p = mhla_params_at(m->params, i);
         piece *s = &pieces[i];
-        const int rank = mhla_lm_gguf_rank(p);
-        const int64_t cols = s->cols = p->shape[rank - 1];
         const mhla_gguf_type own = p->dtype == MHLA_Q8_0   ? MHLA_GGUF_Q8_0
                                    : p->dtype == MHLA_BF16 ? MHLA_GGUF_BF16
                                                            : MHLA_GGUF_F32;
         s->p = p;
         snprintf(s->name, sizeof s->name, "%s", p->name);
-        if (llama) mhla_lm_gguf_name(s->name, sizeof s->name, p->name);
+        if (theirs) mhla_lm_gguf_name(s->name, sizeof s->name, p->name);
+        s->rates = theirs && mhla_lm_gguf_rates(s->name);
+        const int rank = mhla_lm_gguf_shape(list[i].shape, p, s->name, mamba.groups);
+        const int64_t cols = s->cols = list[i].shape[rank - 1];
         if (llama && (strstr(s->name, ".attn_q.") || strstr(s->name, ".attn_k."))) s->dims = llama->dim;
-        list[i] = (mhla_gguf_storable){.name = s->name, .rank = rank, .type = MHLA_GGUF_F32, .fill = fill, .arg = s};
+        list[i].name = s->name;
+        list[i].rank = rank;
+        list[i].type = MHLA_GGUF_F32;
+        list[i].fill = fill;
+        list[i].arg = s;
         if (p->flags & MHLA_PARAM_MATRIX) list[i].type = type < 0 ? own : (mhla_gguf_type)type;
         if (list[i].type == MHLA_GGUF_Q8_0 && cols % 32 != 0) list[i].type = MHLA_GGUF_F32;
-        for (int a = 0; a < rank && a < MHLA_GGUF_RANK; a++) list[i].shape[a] = p->shape[a];
         result->numbers += p->count;
         result->bytes += (int64_t)mhla_gguf_row_bytes(list[i].type, cols) * (p->count / cols);
     }

@@ -31,6 +31,8 @@ typedef struct mhla_lm_size {
     int narrow_heads; /* many and narrow: softmax */
     int chunk, blocks;
     int bos, eos;
+    const char *attention; /* the mixer that the preset is of; NULL: any */
+    int head_dim;          /* of Gated DeltaNet; 0: 3/4 of width in all */
 } mhla_lm_size;
 
 typedef struct mhla_mixer_facts {
@@ -99,6 +101,8 @@ typedef struct mhla_mixer {
     mhla_settings keys;
     /* What a preset says; what flash-linear-attention takes where config.json says nothing (size NULL). */
     void (*standard)(void *settings, const mhla_lm_size *size);
+    /* What a decoder has otherwise where this mixer is its rule: in a preset, and where config.json says nothing (size NULL).* */
+    void (*decoder)(struct mhla_lm_config *c, const mhla_lm_size *size);
     /* Is it the rule of this config.json? By model_type, then by tensors (file may be NULL). */
     int (*claims)(const json_t *tree, const mhla_safetensors *file);
     /* Keys of the rule with a form of their own.* */

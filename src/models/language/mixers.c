@@ -4,7 +4,12 @@
 #define MIXERS(X)                                                                                                      \
     X(mhla)                                                                                                            \
     X(linear)                                                                                                          \
-    X(softmax)
+    X(softmax)                                                                                                         \
+    X(gla)                                                                                                             \
+    X(retnet)                                                                                                          \
+    X(mamba)                                                                                                           \
+    X(mamba2)                                                                                                          \
+    X(gated_deltanet)
 
 #define DECLARE(name) extern const mhla_mixer mhla_mixer_##name;
 MIXERS(DECLARE)

@@ -6,7 +6,8 @@
 enum {
     PIECE = 128,          /* tokens of a block that are packed at a time */
     LINEAR_BLOCK = 1024,  /* tokens of linear attention that are summed before they join the total */
-    GROUP_BYTES = 400000, /* mixtures made at a time: most of a small L2 */
+    GROUP_BYTES = 400000, /* mixtures made at a time, see group_bytes */
+    LARGE_L2 = 1 << 20,   /* larger than this */
     TEAM_BYTES = 2000000, /* summaries of the heads that go together */
     SLAB = 512            /* floats of a summary that are mixed at a time where threads share a head */
 };
@@ -21,9 +22,18 @@ static int64_t odd_lines(int64_t floats) { return ((floats + 15) / 16 | 1) * 16;
 static int choose_team(const mhla_run *run, const mhla_geometry *g) {
     const int H = run->plan->d.heads;
     const int64_t bytes = (g->linear ? 1 : g->M) * g->ld * 4, heads = run->call.batch * H;
+    /* with a large L2 comes a large table of pages, and looking up costs less than what a team's summaries drive out */
+    const int64_t most = mhla_l2_bytes > LARGE_L2 ? mhla_l2_bytes / 4 : TEAM_BYTES;
     for (int team = H < MHLA_MAX_TEAM ? H : MHLA_MAX_TEAM; team > 1; team--)
-        if (H % team == 0 && team * bytes <= TEAM_BYTES && heads / team % run->threads == 0) return team;
+        if (H % team == 0 && team * bytes <= most && heads / team % run->threads == 0) return team;
     return 1;
+}
+
+/* Mixtures made at a time: most of a small L2. Each time all summaries are read; where they are beyond a large L2 anyway, it is
+ * the mixtures that have most of it, so that there are few such times. */
+static int64_t group_bytes(int64_t summaries) {
+    const int64_t most = mhla_l2_bytes / 5 * 4;
+    return mhla_l2_bytes > LARGE_L2 && summaries + GROUP_BYTES > most ? most : GROUP_BYTES;
 }
 
 mhla_geometry mhla_bidirectional_geometry(const mhla_run *run, int backward) {
@@ -48,7 +58,7 @@ mhla_geometry mhla_bidirectional_geometry(const mhla_run *run, int backward) {
     g.used = g.z + round_up(g.K, 16);
     g.ld = odd_lines(g.used);
     g.team = choose_team(run, &g);
-    g.group = GROUP_BYTES / 4 / (g.team * g.ld) / 6 * 6;
+    g.group = group_bytes(g.team * g.M * g.ld * 4) / 4 / (g.team * g.ld) / 6 * 6;
     if (g.group < 6) g.group = 6;
     if (g.rows > 64 && g.group < 36) g.group = 36;
     if (g.group > g.rows) g.group = g.rows;

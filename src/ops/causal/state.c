@@ -100,7 +100,9 @@ uint64_t mhla_plan_print(const mhla_plan *plan) {
                                float_bits(d->den_eps), float_bits(d->scale),       (uint64_t)d->rope,
                                (uint64_t)d->rope_dim,  (uint64_t)d->mix_per_head,  (uint64_t)d->chunk,
                                (uint64_t)plan->M,      (uint64_t)d->beyond};
-    return mhla_hash(1, fields, sizeof fields);
+    const uint64_t print = mhla_hash(1, fields, sizeof fields),
+                   more[] = {(uint64_t)d->key_heads, (uint64_t)d->qk_l2norm};
+    return mhla_decays(d->kind) ? mhla_hash(print, more, sizeof more) : print;
 }
 
 static uint64_t row_print(const mhla_state *s, const float *mix, int64_t set, int64_t i) {
@@ -109,7 +111,7 @@ static uint64_t row_print(const mhla_state *s, const float *mix, int64_t set, in
 
 mhla_status mhla_state_check(const mhla_state *s, const mhla_plan *plan, const float *mix, int64_t from, int64_t to) {
     if (s->plan_print != mhla_plan_print(plan)) return mhla_fail(MHLA_EINVAL, "the state was made for another plan");
-    if (s->kind == MHLA_KIND_LINEAR_CAUSAL)
+    if (s->kind != MHLA_KIND_CAUSAL)
         return mix ? mhla_fail(MHLA_EINVAL, "mix is given: this operator has none") : MHLA_OK;
     if (mix == NULL) return mhla_fail(MHLA_EINVAL, "mix is NULL");
     const int64_t sets = plan->d.mix_per_head ? s->H : 1;
@@ -140,6 +142,35 @@ static void carve_state(mhla_carver *c, mhla_state *s) {
     /* q~, q2~ [ratio][Kp], scores [ratio][block+16], v [Vw], k2 [Kp], den, dots [ratio] */
     s->scratch_head = (s->ratio * (2 * s->Kp + s->block + 32) + s->Vw + s->Kp + 15) / 16 * 16;
     s->scratch = mhla_carve_floats(c, G * s->scratch_head);
+}
+
+/* A recurrence: zeros. */
+static mhla_status make_recurrent(mhla_state **state, const mhla_plan *plan, const mhla_kernels *kernels) {
+    const mhla_plan_desc *d = &plan->d;
+    const size_t bytes = (size_t)d->heads * (size_t)d->key_dim * (size_t)d->value_dim * sizeof(float);
+    mhla_state *s = mhla_alloc_zero(sizeof *s);
+    float *S = mhla_alloc_zero(bytes);
+    if (s == NULL || S == NULL) {
+        mhla_free(s);
+        mhla_free(S);
+        return mhla_fail(MHLA_ENOMEM, "no memory for a state of %zu bytes", bytes);
+    }
+    *s = (mhla_state){.kernels = kernels,
+                      .plan_print = mhla_plan_print(plan),
+                      .kind = d->kind,
+                      .H = d->heads,
+                      .G = d->heads,
+                      .K = d->key_dim,
+                      .V = d->value_dim,
+                      .M = 1,
+                      .C = 1,
+                      .clamp = 1,
+                      .block = 1,
+                      .S = S,
+                      .memory = S,
+                      .bytes = bytes};
+    *state = s;
+    return MHLA_OK;
 }
 
 mhla_status mhla_state_make(mhla_state **state, const mhla_plan *plan, const float *mix, const mhla_kernels *kernels) {
@@ -192,11 +223,12 @@ mhla_status mhla_state_create(mhla_state **state, const mhla_plan *plan, const f
     if (state == NULL) return mhla_fail(MHLA_EINVAL, "state is NULL");
     *state = NULL;
     if (plan == NULL) return mhla_fail(MHLA_EINVAL, "plan is NULL");
-    if (plan->d.kind != MHLA_KIND_CAUSAL && plan->d.kind != MHLA_KIND_LINEAR_CAUSAL)
+    if (!mhla_has_state(plan->d.kind))
         return mhla_fail(MHLA_EINVAL, "kind of the plan is %d: only causal operators stream", (int)plan->d.kind);
     if (plan->d.kind == MHLA_KIND_CAUSAL && mix == NULL) return mhla_fail(MHLA_EINVAL, "mix is NULL");
-    if (plan->d.kind == MHLA_KIND_LINEAR_CAUSAL && mix != NULL)
+    if (plan->d.kind != MHLA_KIND_CAUSAL && mix != NULL)
         return mhla_fail(MHLA_EINVAL, "mix is given: this operator has none");
+    if (mhla_decays(plan->d.kind)) return make_recurrent(state, plan, mhla_kernels_get());
     return mhla_state_make(state, plan, mix, mhla_kernels_get());
 }
 

@@ -15,7 +15,8 @@ typedef struct mhla_summary {
     float *data;
 } mhla_summary;
 
-/* Linear attention, and a mix of one chunk under CLAMP, is a clamped MHLA with M = 1 whose chunks are only our way of
+/* A recurrence with decay has S and none of the summaries, chunks and mixtures: M and C are 1 there.
+ * Linear attention, and a mix of one chunk under CLAMP, is a clamped MHLA with M = 1 whose chunks are only our way of
  * working. */
 struct mhla_state {
     const mhla_kernels *kernels; /* those of its creation: its layout is theirs */
@@ -26,6 +27,7 @@ struct mhla_state {
     int64_t M, C;     /* side of mix; tokens of a chunk */
     int clamp, block; /* tokens of a block: C, or a part of it where chunks are long */
     int64_t tokens;
+    float *S; /* recurrences: [H][K,V] */
     /* Finished chunks: [lo, n) one by one, all before lo in the tail. */
     mhla_summary **list; /* chunk lo + i */
     int64_t lo, n, capacity;
@@ -78,6 +80,9 @@ static inline float *mhla_state_ahead(const mhla_state *s, int at, int64_t g, in
     return s->ahead + (((int64_t)at * s->G + g) * s->mixes + r) * s->shape.E;
 }
 float mhla_state_weight(const mhla_state *s, const float *mix, int64_t g, int r, int64_t i, int64_t b);
+
+/* ../gated/step.c: feeds the states of a recurrence, which have been checked. */
+mhla_status mhla_gated_step(const mhla_run *run, mhla_state *const *states);
 
 /* op.c: the forward walk over a run of whole chunks, with a hook that loads the list and takes the summaries. */
 typedef struct mhla_causal_hook {

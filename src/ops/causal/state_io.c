@@ -1,7 +1,7 @@
 /* Streaming states: forking, rolling back, and the way to bytes and back. The bytes are the same on every machine:
  * little-endian, float32 in the caller's layout. What is loaded is trusted in nothing but its checksum, and every size
  * follows from the plan and three numbers that are checked first. */
-#include "core/hash.h"
+#include "ops/bytes.h"
 #include "ops/causal/state.h"
 
 /* ---- Fork and rollback ---- */
@@ -28,8 +28,8 @@ mhla_status mhla_state_fork(mhla_state **copy, const mhla_state *s) {
     }
     memcpy(t->memory, s->memory, s->bytes);
     if (prints) memcpy(t->row_print, s->row_print, (size_t)prints * sizeof *t->row_print);
-    float **const parts[] = {&t->tail,  &t->ring_k, &t->ring_v, &t->z,      &t->grown,
-                             &t->ahead, &t->P,      &t->P_own,  &t->scratch};
+    float **const parts[] = {&t->S,     &t->tail,  &t->ring_k, &t->ring_v, &t->z,
+                             &t->grown, &t->ahead, &t->P,      &t->P_own,  &t->scratch};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (*parts[i]) *parts[i] = (float *)((char *)t->memory + ((char *)*parts[i] - (char *)s->memory));
     for (int64_t i = 0; i < kept; i++) {
@@ -54,7 +54,7 @@ int64_t mhla_state_nearest(const mhla_state *s, int64_t tokens) {
     if (s == NULL || tokens <= 0) return 0;
     if (tokens >= s->tokens) return s->tokens;
     const int64_t chunk = tokens / s->C;
-    return s->kind == MHLA_KIND_LINEAR_CAUSAL || chunk < first_place(s) ? 0 : chunk * s->C;
+    return s->kind != MHLA_KIND_CAUSAL || chunk < first_place(s) ? 0 : chunk * s->C;
 }
 
 mhla_status mhla_state_rollback(mhla_state *s, int64_t tokens, const mhla_plan *plan, const float *mix) {
@@ -63,20 +63,24 @@ mhla_status mhla_state_rollback(mhla_state *s, int64_t tokens, const mhla_plan *
     MHLA_TRY(mhla_state_check(s, plan, mix, 0, s->M - 1));
     if (tokens == s->tokens) return MHLA_OK;
     const int64_t chunk = tokens >= 0 ? tokens / s->C : -1;
-    const int linear = s->kind == MHLA_KIND_LINEAR_CAUSAL;
+    const int linear = s->kind != MHLA_KIND_CAUSAL;
     if (tokens < 0 || tokens > s->tokens || (tokens > 0 && (linear || tokens % s->C != 0)))
         return mhla_fail(MHLA_ERANGE, "tokens is %lld: a state of %lld tokens goes back to %s", (long long)tokens,
                          (long long)s->tokens, linear ? "0 only" : "the beginning of a chunk");
     if (chunk > 0 && chunk < first_place(s))
         return mhla_fail(MHLA_ERANGE, "tokens is %lld: the %lld chunks kept reach back to token %lld only",
                          (long long)tokens, (long long)(s->n - s->lo), (long long)(first_place(s) * s->C));
+    s->tokens = tokens;
+    if (s->S) {
+        memset(s->S, 0, s->bytes);
+        return MHLA_OK;
+    }
     for (int64_t b = chunk > s->lo ? chunk : s->lo; b < s->n; b++) mhla_summary_drop(s->list[b - s->lo]);
     s->n = chunk;
     if (chunk == 0) {
         s->lo = 0;
         if (s->tail) memset(s->tail, 0, (size_t)(s->G * s->shape.E) * sizeof *s->tail);
     }
-    s->tokens = tokens;
     forget_open(s);
     mhla_state_remix(s, mix, NULL);
     return MHLA_OK;
@@ -87,37 +91,12 @@ mhla_status mhla_state_rollback(mhla_state *s, int64_t tokens, const mhla_plan *
 enum { VERSION = 1, HEADER = 64, SUM = 8 };
 static const char magic[8] = {'M', 'H', 'L', 'A', 's', 't', 'a', 't'};
 
-static void put64(unsigned char *to, uint64_t x) {
-    for (int i = 0; i < 8; i++) to[i] = (unsigned char)(x >> (8 * i));
-}
-static uint64_t get64(const unsigned char *from) {
-    uint64_t x = 0;
-    for (int i = 0; i < 8; i++) x |= (uint64_t)from[i] << (8 * i);
-    return x;
-}
-static unsigned char *put_floats(unsigned char *to, const float *x, int64_t n) {
-    for (int64_t i = 0; i < n; i++, to += 4) {
-        uint32_t u;
-        memcpy(&u, x + i, sizeof u);
-        for (int b = 0; b < 4; b++) to[b] = (unsigned char)(u >> (8 * b));
-    }
-    return to;
-}
-static const unsigned char *get_floats(float *x, const unsigned char *from, int64_t n) {
-    for (int64_t i = 0; i < n; i++, from += 4) {
-        const uint32_t u = from[0] | (uint32_t)from[1] << 8 | (uint32_t)from[2] << 16 | (uint32_t)from[3] << 24;
-        memcpy(x + i, &u, sizeof u);
-    }
-    return from;
-}
-
-uint64_t mhla_state_checksum(const unsigned char *p, size_t size) {
-    return mhla_hash_end(mhla_hash_fold(0x6d686c61u, p, size));
-}
+uint64_t mhla_state_checksum(const unsigned char *p, size_t size) { return checksum_of(p, size); }
 
 /* Floats of one summary, and of everything after the header. */
 static int64_t summary_floats(const mhla_state *s) { return (int64_t)s->G * s->K * (s->V + (s->normed ? 1 : 0)); }
 static int64_t payload_floats(const mhla_state *s, int64_t kept, int fill) {
+    if (s->S) return summary_floats(s);
     const int64_t summaries = kept + (s->tail != NULL) + (s->grown != NULL);
     return summaries * summary_floats(s) + (int64_t)s->G * fill * (s->K + s->V) +
            (s->normed ? (int64_t)s->G * s->K : 0);
@@ -175,10 +154,11 @@ mhla_status mhla_state_save(const mhla_state *s, void *bytes, size_t capacity) {
                                (uint64_t)s->lo, (uint64_t)s->fill, size};
     for (int i = 0; i < 7; i++) put64(to + 8 + 8 * i, fields[i]);
     to += HEADER;
+    if (s->S) to = put_floats(to, s->S, summary_floats(s));
     if (s->tail) to = put_summary(s, to, s->tail);
     for (int64_t i = 0; i < s->n - s->lo; i++) to = put_summary(s, to, s->list[i]->data);
     if (s->grown) to = put_summary(s, to, s->grown);
-    for (int64_t g = 0; g < s->G; g++) {
+    for (int64_t g = 0; s->S == NULL && g < s->G; g++) {
         for (int t = 0; t < s->fill; t++) {
             to = put_floats(to, s->ring_k + (g * s->block + t) * s->Kp, s->K);
             for (int p = 0; p < s->shape.n.count; p++) {
@@ -212,7 +192,7 @@ static mhla_status check_header(const mhla_state *s, const unsigned char *from, 
     const uint64_t tokens = get64(from + 32), lo = get64(from + 40), fill = get64(from + 48);
     if (tokens > (uint64_t)INT64_MAX / 4 || (!s->clamp && tokens > (uint64_t)(s->M * s->C)))
         return mhla_fail(MHLA_EDATA, "tokens (byte 32) is %llu: beyond the plan", (unsigned long long)tokens);
-    const int64_t n = (int64_t)tokens / s->C, open = (int64_t)tokens % s->C;
+    const int64_t n = s->S ? 0 : (int64_t)tokens / s->C, open = (int64_t)tokens % s->C;
     const int64_t needed = n - s->M + 2 < 0 ? 0 : n - s->M + 2 < n ? n - s->M + 2 : n;
     if (lo > (uint64_t)n || (s->clamp ? (int64_t)lo > needed || n - (int64_t)lo > mhla_state_keep(s) : lo != 0))
         return mhla_fail(MHLA_EDATA, "first chunk (byte 40) is %llu: not possible after %llu tokens",
@@ -258,6 +238,12 @@ mhla_status mhla_state_load(mhla_state **state, const void *bytes, size_t size, 
     mhla_status status = check_header(s, from, size);
     if (status != MHLA_OK) goto fail;
     const int64_t tokens = (int64_t)get64(from + 32), lo = (int64_t)get64(from + 40), n = tokens / s->C;
+    if (s->S) {
+        s->tokens = tokens;
+        get_floats(s->S, from + HEADER, summary_floats(s));
+        *state = s;
+        return MHLA_OK;
+    }
     if (n > lo) {
         s->list = mhla_alloc((size_t)(n - lo) * sizeof *s->list);
         status =

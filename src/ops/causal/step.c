@@ -513,7 +513,7 @@ mhla_status mhla_step(const mhla_plan *plan, const mhla_call *call, mhla_state *
     enum { FEW = 64 };
     seat few[FEW];
     step p = {.count = n};
-    if (plan != NULL && plan->d.kind != MHLA_KIND_CAUSAL && plan->d.kind != MHLA_KIND_LINEAR_CAUSAL)
+    if (plan != NULL && !mhla_has_state(plan->d.kind))
         return mhla_fail(MHLA_EINVAL, "kind of the plan is %d: only causal operators stream", (int)plan->d.kind);
     MHLA_TRY(mhla_run_check(&p.run, plan, call, o, q, k, v, mix));
     const mhla_call *c = &p.run.call;
@@ -527,8 +527,9 @@ mhla_status mhla_step(const mhla_plan *plan, const mhla_call *call, mhla_state *
     if (p.seats == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for %lld states", (long long)n);
     void *memory = NULL, *ws = NULL;
     mhla_status status = fill_seats(&p, states);
-    if (status == MHLA_OK) status = provide(&p, &memory, &ws);
-    if (status == MHLA_OK)
+    const int recurrent = mhla_decays(plan->d.kind);
+    if (status == MHLA_OK) status = recurrent ? mhla_gated_step(&p.run, states) : provide(&p, &memory, &ws);
+    if (status == MHLA_OK && !recurrent)
         for (;;) {
             for (int64_t i = 0; i < n; i++) {
                 seat *x = &p.seats[i];

@@ -11,6 +11,7 @@ enum {
     TASKS = 4,        /* of a loop, for each thread that shares in it */
     FEW_CHUNKS = 64,
     FEW_BYTES = 800 << 10, /* of a group's mixtures. Few chunks: they stay in the second cache ... */
+    LARGE_L2 = 1 << 20,    /* (in most of it, if it is larger than this) */
     MANY_BYTES = 8 << 20   /* ... many: reading all summaries once per group costs more, so the last cache must do */
 };
 
@@ -78,10 +79,12 @@ static int64_t longest_sequence(const mhla_call *c) {
 /* Blocks of a group. Where a worker has a unit to itself they are as many as its cache holds; where threads share units, as many as
  * give each thread some, for what another core made is not in the cache anyway. */
 static int64_t choose_group(const mhla_causal_work *w, int64_t chunks, int64_t crew) {
-    int64_t group = (chunks > FEW_CHUNKS ? MANY_BYTES : FEW_BYTES) / (w->shape.E * (int64_t)sizeof(float) * w->mixes);
-    const int64_t shared = crew ? (TASKS * (int64_t)w->run->threads + crew - 1) / crew : 0;
     /* chunks that leave the window are merged group by group: there the group shows in the result */
-    if (group < shared && (!w->clamp || chunks <= w->M)) group = shared;
+    const int free = !w->clamp || chunks <= w->M;
+    const int64_t few = free && mhla_l2_bytes > LARGE_L2 ? mhla_l2_bytes / 5 * 4 : FEW_BYTES;
+    int64_t group = (chunks > FEW_CHUNKS ? MANY_BYTES : few) / (w->shape.E * (int64_t)sizeof(float) * w->mixes);
+    const int64_t shared = crew ? (TASKS * (int64_t)w->run->threads + crew - 1) / crew : 0;
+    if (group < shared && free) group = shared;
     if (group > MOST_BLOCKS) group = MOST_BLOCKS;
     if (w->clamp && !w->running && group > w->M) group = w->M; /* the work per chunk is its window and the group */
     return group < 4 ? 4 : group;

@@ -1,47 +1,9 @@
-/* The backward pass. States are kept transposed, [V] panelled over K: S[c], the state before chunk c, made again front to back,
- * and D[c], its gradient, back to front. Then each chunk is alone. Units (a sequence and a head of q and k) are taken in waves whose
- * states fit into WAVE floats, or one by one. README.md has the formulas. */
+/* The backward pass of simple GLA and GLA. States are kept transposed, [V] panelled over K. README.md has the formulas; waves.c says
+ * in which order the passes go. */
 #include "ops/gated/gated.h"
 
-enum { WAVE = 4 << 20 };
-
-typedef struct back_job {
-    const mhla_gated *w;
-    mhla_gated_scratch *scratch;
-    float *S, *D;         /* [states of the wave][E] */
-    int64_t begin, end;   /* units of the wave */
-    int64_t *unit_states; /* [units + 1] states before each unit of the wave */
-    int pieces;           /* of K's panels */
-} back_job;
-
-static int64_t unit_chunks(const mhla_gated *w, int64_t unit) {
-    const int64_t s = unit / w->G;
-    return w->first[s + 1] - w->first[s];
-}
-
-/* A unit's states, of all its heads: [R][chunks + 1]. The same for all units of a sequence. */
-static int64_t sequence_states(const mhla_gated *w, int64_t s) {
-    const mhla_call *c = &w->run->call;
-    const int64_t T = mhla_seq_end(c, s) - mhla_seq_begin(c, s);
-    return ((T + w->C - 1) / w->C + 1) * w->R;
-}
-
-/* One past the last unit of the wave that begins with `begin`; its states. */
-static int64_t wave_end(const mhla_gated *w, int64_t begin, int64_t *states) {
-    int64_t end = begin;
-    *states = 0;
-    while (end < w->N * w->G) {
-        const int64_t more = sequence_states(w, end / w->G);
-        if (end > begin && (*states + more) * w->E > WAVE) break;
-        *states += more;
-        end++;
-    }
-    return end;
-}
-
-static float *state_at(const back_job *job, float *all, int64_t unit, int64_t r, int64_t c) {
-    const int64_t at = job->unit_states[unit - job->begin] + r * (unit_chunks(job->w, unit) + 1) + c;
-    return all + at * job->w->E;
+static float *state_at(const mhla_gated_back *job, float *all, int64_t unit, int64_t r, int64_t c) {
+    return all + mhla_gated_state_number(job, unit, r, c) * job->w->E;
 }
 
 /* ---- States in the caller's layout, [K,V], and ours: panels first .. last-1 ---- */
@@ -104,17 +66,14 @@ static void next_state(const mhla_gated *w, mhla_gated_scratch *z, float *to, co
 
 /* ---- S front to back, D back to front: a head, or some of its panels ---- */
 
-static void run_states(const back_job *job, int64_t i, int worker, int back) {
+static void run_states(const mhla_gated_back *job, mhla_gated_scratch *z, int64_t unit, int64_t r, int first, int last,
+                       int back) {
     const mhla_gated *w = job->w;
     const mhla_run *run = w->run;
     const mhla_call *c = &run->call;
     const mhla_grads *grads = &run->grads;
     const mhla_dtype dtype = run->plan->d.dtype;
-    mhla_gated_scratch *z = &job->scratch[worker];
-    const int piece = (int)(i % job->pieces);
-    const int64_t r = i / job->pieces % w->R, unit = job->begin + i / job->pieces / w->R;
-    const int64_t s = unit / w->G, key_head = unit % w->G, h = key_head * w->R + r, n = unit_chunks(w, unit);
-    const int first = piece * w->pk.count / job->pieces, last = (piece + 1) * w->pk.count / job->pieces;
+    const int64_t s = unit / w->G, key_head = unit % w->G, h = key_head * w->R + r, n = mhla_gated_unit_chunks(w, unit);
     const int64_t at = (s * w->H + h) * w->K * w->V;
     if (back)
         load_panels(w, state_at(job, job->D, unit, r, n), grads->dfinal_state ? grads->dfinal_state + at : NULL, first,
@@ -137,9 +96,6 @@ static void run_states(const back_job *job, int64_t i, int worker, int back) {
     if (back && grads->dinitial_state)
         store_panels(w, grads->dinitial_state + at, state_at(job, job->D, unit, r, 0), first, last, grads->accumulate);
 }
-
-static void run_forward(void *arg, int64_t i, int worker) { run_states(arg, i, worker, 0); }
-static void run_back(void *arg, int64_t i, int worker) { run_states(arg, i, worker, 1); }
 
 /* ---- A chunk ---- */
 
@@ -185,40 +141,20 @@ static void state_sums(const mhla_gated *w, mhla_gated_scratch *z, const float *
     }
 }
 
-/* The decay of token t acts on what goes from before it to t or later, and on nothing else. With P = dA A:
- *   dg_t = sum_{u<t<=s} P[s][u] + sum_{s>=t} q_s.x_s eb_s + sum_{u<t} k_u.y_u ek_u + total sum S D
- * No term is added that another one takes away. */
 static void decay_gradient(const mhla_gated *w, mhla_gated_scratch *z, const mhla_gated_chunk *c, int64_t h,
                            const float *S, const float *D) {
     const mhla_kernels *k = w->run->kernels;
-    const mhla_grads *grads = &w->run->grads;
     const int n = c->n;
     state_sums(w, z, S, D);
     float through = 0.0f;
     for (int j = 0; j < w->K; j++) through += z->sums[j];
-    through *= z->total[0];
-    float *below = z->sums, *dg = z->db; /* below[u] = sum_{s>=t} P[s][u] */
-    memset(below, 0, (size_t)w->ldc * sizeof *below);
-    for (int t = n - 1; t >= 0; t--) {
-        const mhla_blend add = {
-            .n = 1, .cols = t, .y = below, .x = z->dA + t * w->ldc, .z = z->A + t * w->ldc, .alpha = 1.0f, .add = 1};
-        k->blend(&add);
-        k->row_dots(&dg[t], below, 0, z->ones, 0, 1, t);
-    }
-    float *dots = z->sums, sum = through;
-    k->row_dots(dots, z->k, w->ldk, z->y, w->ldk, n, w->K);
+    k->row_dots(z->early, z->k, w->ldk, z->y, w->ldk, n, w->K);
+    k->row_dots(z->late, z->q, w->ldk, z->x, w->ldk, n, w->K);
     for (int t = 0; t < n; t++) {
-        dg[t] += sum;
-        sum += z->ek[t] * dots[t];
+        z->early[t] *= z->ek[t];
+        z->late[t] *= z->eb[t];
     }
-    k->row_dots(dots, z->q, w->ldk, z->x, w->ldk, n, w->K);
-    const mhla_rows out = mhla_gated_rows(c, grads->ddecay, MHLA_F32, &grads->ddecay_strides, h);
-    sum = 0.0f;
-    for (int t = n - 1; t >= 0; t--) {
-        sum += z->eb[t] * dots[t];
-        float *to = (float *)out.base + t * out.stride;
-        *to = dg[t] + sum + (grads->accumulate ? *to : 0.0f);
-    }
+    mhla_gated_put_decay(w, z, c, h, z->dA, z->A, w->ldc, z->early, z->late, z->total[0] * through);
 }
 
 /* One decay per token: what a head adds to dq, dk and M, the sum over heads of dA L; its dg. */
@@ -280,7 +216,7 @@ static void head_channels(const mhla_gated *w, mhla_gated_scratch *z, const mhla
     }
 }
 
-static void head_backward(const back_job *job, mhla_gated_scratch *z, const mhla_gated_chunk *c, int64_t unit,
+static void head_backward(const mhla_gated_back *job, mhla_gated_scratch *z, const mhla_gated_chunk *c, int64_t unit,
                           int64_t r) {
     const mhla_gated *w = job->w;
     const mhla_run *run = w->run;
@@ -324,96 +260,25 @@ static void head_backward(const back_job *job, mhla_gated_scratch *z, const mhla
         head_simple(w, z, c, h, S, D);
 }
 
-/* Chunk i of the wave's units. */
-static void run_chunk(void *arg, int64_t i, int worker) {
-    const back_job *job = arg;
+static void run_chunk(const mhla_gated_back *job, mhla_gated_scratch *z, const mhla_gated_chunk *c, int64_t unit) {
     const mhla_gated *w = job->w;
     const mhla_run *run = w->run;
-    const mhla_grads *grads = &run->grads;
     const mhla_dtype dtype = run->plan->d.dtype;
-    mhla_gated_scratch *z = &job->scratch[worker];
-    int64_t unit = job->begin;
-    for (; i >= unit_chunks(w, unit); unit++) i -= unit_chunks(w, unit);
-    const int64_t s = unit / w->G, key_head = unit % w->G;
-    const mhla_gated_chunk c = mhla_gated_at(w, w->first[s] + i);
-    const mhla_rows q = mhla_gated_rows(&c, run->q, dtype, &run->call.q, key_head);
-    const mhla_rows k = mhla_gated_rows(&c, run->k, dtype, &run->call.k, key_head);
-    run->kernels->copy_rows(z->q, w->ldk, &q, c.n, w->K, NULL);
-    run->kernels->copy_rows(z->k, w->ldk, &k, c.n, w->K, NULL);
+    const int64_t key_head = unit % w->G;
+    const mhla_rows q = mhla_gated_rows(c, run->q, dtype, &run->call.q, key_head);
+    const mhla_rows k = mhla_gated_rows(c, run->k, dtype, &run->call.k, key_head);
+    run->kernels->copy_rows(z->q, w->ldk, &q, c->n, w->K, NULL);
+    run->kernels->copy_rows(z->k, w->ldk, &k, c->n, w->K, NULL);
     if (!w->channels) {
         memset(z->M, 0, (size_t)(w->C * w->ldc) * sizeof *z->M);
-        memset(z->dq, 0, (size_t)(c.n * w->ldk) * sizeof *z->dq);
-        memset(z->dk, 0, (size_t)(c.n * w->ldk) * sizeof *z->dk);
+        memset(z->dq, 0, (size_t)(c->n * w->ldk) * sizeof *z->dq);
+        memset(z->dk, 0, (size_t)(c->n * w->ldk) * sizeof *z->dk);
     }
-    for (int64_t r = 0; r < w->R; r++) head_backward(job, z, &c, unit, r);
-    if (!w->channels) { /* dq += M k, dk += M^T q */
-        mhla_gemm g = {
-            .m = c.n, .n = w->pk, .f2_lower = 1, .f2_lead = 1, .store = MHLA_STORE_ADD, .c = z->dq, .c_row = w->ldk};
-        g.f2 = (mhla_factor){.k = c.n, .a = z->M, .a_row = w->ldc, .a_k = 1, .b = z->k, .b_k = w->ldk};
-        run->kernels->gemm(&g);
-        mhla_gated_times_turned(w, z, z->dk, z->M, z->q, c.n, 1, 1);
-    }
-    if (grads->dq) {
-        const mhla_rows out = mhla_gated_rows(&c, grads->dq, MHLA_F32, &grads->dq_strides, key_head);
-        run->kernels->store_rows(&out, z->dq, w->ldk, c.n, w->K, grads->accumulate);
-    }
-    if (grads->dk) {
-        const mhla_rows out = mhla_gated_rows(&c, grads->dk, MHLA_F32, &grads->dk_strides, key_head);
-        run->kernels->store_rows(&out, z->dk, w->ldk, c.n, w->K, grads->accumulate);
-    }
-}
-
-/* ---- Waves ---- */
-
-static back_job carve_job(mhla_carver *c, const mhla_gated *w) {
-    back_job job = {.w = w};
-    job.scratch = mhla_carve(c, (size_t)w->run->threads * sizeof *job.scratch);
-    for (int i = 0; i < w->run->threads; i++) {
-        const mhla_gated_scratch one = mhla_gated_carve(c, w, 1);
-        if (job.scratch) job.scratch[i] = one;
-    }
-    int64_t most = 0, units = 0;
-    for (int64_t begin = 0; begin < w->N * w->G;) {
-        int64_t states;
-        const int64_t end = wave_end(w, begin, &states);
-        if (states > most) most = states;
-        if (end - begin > units) units = end - begin;
-        begin = end;
-    }
-    job.unit_states = mhla_carve(c, (size_t)(units + 1) * sizeof *job.unit_states);
-    job.S = mhla_carve_floats(c, most * w->E);
-    job.D = mhla_carve_floats(c, most * w->E);
-    return job;
-}
-
-size_t mhla_gated_backward_workspace(const mhla_run *run) {
-    mhla_carver c = {0};
-    mhla_gated w;
-    mhla_gated_make(&w, run, &c);
-    carve_job(&c, &w);
-    return c.used;
+    for (int64_t r = 0; r < w->R; r++) head_backward(job, z, c, unit, r);
+    if (!w->channels) mhla_gated_square_backward(w, z, c->n);
 }
 
 mhla_status mhla_gated_backward(const mhla_run *run) {
-    MHLA_TRY(mhla_gated_check_decay(run));
-    mhla_carver c = {.base = run->ws};
-    mhla_gated w;
-    mhla_gated_make(&w, run, &c);
-    back_job job = carve_job(&c, &w);
-    mhla_gated_score(&w, job.scratch);
-    for (job.begin = 0; job.begin < w.N * w.G; job.begin = job.end) {
-        int64_t states, chunks = 0, before = 0;
-        job.end = wave_end(&w, job.begin, &states);
-        for (int64_t unit = job.begin; unit < job.end; unit++) {
-            job.unit_states[unit - job.begin] = before;
-            before += sequence_states(&w, unit / w.G);
-            chunks += unit_chunks(&w, unit);
-        }
-        const int64_t heads = (job.end - job.begin) * w.R;
-        job.pieces = mhla_gated_pieces(heads, w.pk.count, run->threads);
-        mhla_parallel(run->call.context, heads * job.pieces, run_forward, &job);
-        mhla_parallel(run->call.context, heads * job.pieces, run_back, &job);
-        mhla_parallel(run->call.context, chunks, run_chunk, &job);
-    }
-    return MHLA_OK;
+    mhla_gated_passes passes = {.score = mhla_gated_score, .states = run_states, .chunk = run_chunk};
+    return mhla_gated_run_backward(run, &passes);
 }

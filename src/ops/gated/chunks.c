@@ -17,6 +17,7 @@ void mhla_gated_make(mhla_gated *w, const mhla_run *run, mhla_carver *carver) {
     const mhla_call *c = &run->call;
     *w = (mhla_gated){.run = run,
                       .channels = d->kind == MHLA_KIND_GLA,
+                      .delta = d->kind == MHLA_KIND_GATED_DELTA,
                       .K = d->key_dim,
                       .V = d->value_dim,
                       .N = mhla_seq_count(c),
@@ -33,14 +34,16 @@ void mhla_gated_make(mhla_gated *w, const mhla_run *run, mhla_carver *carver) {
     w->ldk = odd_lines(w->K);
     w->ldv = odd_lines(w->V);
     w->ldc = odd_lines(w->C);
-    w->E = round_up((int64_t)w->V * mhla_panels_width(&w->pk), 16);
+    w->E =
+        round_up(w->delta ? (int64_t)w->K * mhla_panels_width(&w->pv) : (int64_t)w->V * mhla_panels_width(&w->pk), 16);
     w->first = mhla_carve(carver, (size_t)(w->N + 1) * sizeof *w->first);
     for (int64_t s = 0; s < w->N; s++) {
         if (w->first) w->first[s] = w->chunks;
         w->chunks += (sequence_tokens(c, s) + w->C - 1) / w->C;
     }
     if (w->first) w->first[w->N] = w->chunks;
-    w->scores = mhla_carve_floats(carver, w->chunks * w->G * w->C * w->ldc);
+    w->scores = mhla_carve_floats(carver, w->chunks * (w->delta ? 2 * w->H : w->G) * w->C * w->ldc);
+    if (d->qk_l2norm) w->norms = mhla_carve_floats(carver, w->chunks * w->G * 2 * w->C);
 }
 
 mhla_gated_scratch mhla_gated_carve(mhla_carver *c, const mhla_gated *w, int backward) {
@@ -63,10 +66,24 @@ mhla_gated_scratch mhla_gated_carve(mhla_carver *c, const mhla_gated *w, int bac
     z.T = mhla_carve_floats(c, wide * width);
     z.S = mhla_carve_floats(c, (int64_t)w->K * round_up(mhla_panels_width(&w->pv), 16));
     z.total = mhla_carve_floats(c, w->ldk);
-    z.scale = mhla_carve_floats(c, w->C);
+    float **of_tokens[] = {&z.scale, &z.early, &z.late};
+    for (size_t i = 0; i < sizeof of_tokens / sizeof *of_tokens; i++) *of_tokens[i] = mhla_carve_floats(c, w->C);
     z.sums = mhla_carve_floats(c, w->ldk > w->ldc ? w->ldk : w->ldc);
     z.ones = mhla_carve_floats(c, w->ldc);
     for (int64_t i = 0; c->base && i < w->ldc; i++) z.ones[i] = 1.0f;
+    if (!w->delta) return z;
+    z.beta = mhla_carve_floats(c, w->ldc);
+    z.kb = mhla_carve_floats(c, keys);
+    z.yp = mhla_carve_floats(c, values);
+    z.kk = mhla_carve_floats(c, square);
+    z.N = mhla_carve_floats(c, square);
+    z.LB = mhla_carve_floats(c, square);
+    if (!backward) return z;
+    z.turned_state = mhla_carve_floats(c, (int64_t)w->V * round_up(mhla_panels_width(&w->pk), 16));
+    z.dN = mhla_carve_floats(c, square);
+    z.W = mhla_carve_floats(c, square);
+    z.w = mhla_carve_floats(c, keys);
+    z.du = mhla_carve_floats(c, values);
     return z;
 }
 
@@ -198,6 +215,13 @@ void mhla_gated_turn(float *out, const float *in, int64_t ld, int n) {
         float *row = out + (int64_t)(n - 1 - u) * ld;
         for (int t = u; t < n; t++) row[n - 1 - t] = in[t * ld + u];
     }
+}
+
+void mhla_gated_times_lower(const mhla_gated *w, float *C, const float *A, const float *B, int n, int lead) {
+    mhla_gemm g = {
+        .m = n, .n = w->pk, .f2_lower = 1, .f2_lead = lead, .store = MHLA_STORE_ADD, .c = C, .c_row = w->ldk};
+    g.f2 = (mhla_factor){.k = n, .a = A, .a_row = w->ldc, .a_k = 1, .b = B, .b_k = w->ldk};
+    w->run->kernels->gemm(&g);
 }
 
 void mhla_gated_times_turned(const mhla_gated *w, mhla_gated_scratch *z, float *C, const float *A, const float *B,

@@ -5,28 +5,23 @@
 typedef struct walk_job {
     const mhla_gated *w;
     mhla_gated_scratch *scratch;
+    mhla_gated_walk_fn *chunk;
     int pieces; /* of V */
 } walk_job;
 
-/* Columns [begin, begin + p.n) of v and of the state. */
-typedef struct columns {
-    int begin;
-    mhla_panels p;
-} columns;
-
-static void load_state(const mhla_gated *w, float *S, const float *from, const columns *v) {
+static void load_state(const mhla_gated *w, float *S, const float *from, const mhla_gated_columns *v) {
     for (int i = 0; i < v->p.count; i++) {
         const int begin = mhla_panel_begin(&v->p, i), width = mhla_panel_begin(&v->p, i + 1) - begin;
         const int cols = v->p.n - begin < width ? v->p.n - begin : width;
         for (int r = 0; r < w->K; r++) {
             float *row = S + (int64_t)w->K * begin + (int64_t)r * width;
             memset(row, 0, (size_t)width * sizeof *row);
-            memcpy(row, from + (int64_t)r * w->V + v->begin + begin, (size_t)cols * sizeof *row);
+            if (from) memcpy(row, from + (int64_t)r * w->V + v->begin + begin, (size_t)cols * sizeof *row);
         }
     }
 }
 
-static void store_state(const mhla_gated *w, float *to, const float *S, const columns *v, int zero) {
+static void store_state(const mhla_gated *w, float *to, const float *S, const mhla_gated_columns *v, int zero) {
     for (int i = 0; i < v->p.count; i++) {
         const int begin = mhla_panel_begin(&v->p, i), width = mhla_panel_begin(&v->p, i + 1) - begin;
         const int cols = v->p.n - begin < width ? v->p.n - begin : width;
@@ -49,9 +44,26 @@ static void decay_state(const mhla_gated *w, float *S, const float *total, const
     }
 }
 
+void mhla_gated_next_state(const mhla_gated *w, mhla_gated_scratch *z, const float *values, int n, const mhla_panels *p,
+                           int fresh) {
+    const mhla_run *run = w->run;
+    mhla_gemm next = {.m = w->K,
+                      .n = *p,
+                      .store = fresh ? MHLA_STORE_SET : MHLA_STORE_ADD,
+                      .c = z->S,
+                      .c_rows = w->K,
+                      .row_decay = z->total};
+    next.f = (mhla_factor){.k = n, .a = z->kd, .a_row = 1, .a_k = w->ldk, .b = values, .b_rows = n};
+    if (run->pairs && !fresh) { /* products of bfloat16 only add to what is there */
+        decay_state(w, z->S, z->total, p);
+        next.row_decay = NULL;
+    }
+    mhla_multiply(run, &next);
+}
+
 /* o = q' S + A v, S = total S + k'^T v */
 static void walk_chunk(const mhla_gated *w, mhla_gated_scratch *z, const mhla_gated_chunk *c, int64_t h,
-                       const columns *cols, int fresh) {
+                       const mhla_gated_columns *cols, int fresh) {
     const mhla_run *run = w->run;
     const mhla_kernels *kernels = run->kernels;
     const mhla_plan_desc *d = &run->plan->d;
@@ -89,18 +101,17 @@ static void walk_chunk(const mhla_gated *w, mhla_gated_scratch *z, const mhla_ga
         kernels->gemm(&out);
     else
         mhla_multiply(run, &out);
-    mhla_gemm next = {.m = w->K,
-                      .n = cols->p,
-                      .store = fresh ? MHLA_STORE_SET : MHLA_STORE_ADD,
-                      .c = z->S,
-                      .c_rows = w->K,
-                      .row_decay = z->total};
-    next.f = (mhla_factor){.k = n, .a = z->kd, .a_row = 1, .a_k = w->ldk, .b = z->vp, .b_rows = n};
-    if (run->pairs && !fresh) { /* products of bfloat16 only add to what is there */
-        decay_state(w, z->S, z->total, &cols->p);
-        next.row_decay = NULL;
-    }
-    mhla_multiply(run, &next);
+    mhla_gated_next_state(w, z, z->vp, n, &cols->p, fresh);
+}
+
+/* A decay of NaN makes NaN even of a state of 0. Later in a chunk it is in the mask. */
+static int begins_with_nan(const mhla_gated *w, int64_t s, int64_t h) {
+    const mhla_call *c = &w->run->call;
+    if (w->first[s] == w->first[s + 1]) return 0;
+    const float *g = mhla_at(c->decay, MHLA_F32, &c->decay_strides, mhla_seq_batch(c, s), mhla_seq_begin(c, s), h);
+    int found = 0;
+    for (int j = 0; j < (w->channels ? w->K : 1); j++) found |= g[j] != g[j];
+    return found;
 }
 
 static void walk(void *arg, int64_t i, int worker) {
@@ -112,23 +123,23 @@ static void walk(void *arg, int64_t i, int worker) {
     const int vectors = w->pv.vectors, unit = w->pv.unit;
     const int first = (int)(piece * vectors / job->pieces) * unit,
               end = (int)((piece + 1) * vectors / job->pieces) * unit;
-    columns cols = {.begin = first};
+    mhla_gated_columns cols = {.begin = first};
     w->run->kernels->panels(&cols.p, (end < w->V ? end : w->V) - first);
     const int64_t state = (s * w->H + h) * w->K * w->V;
-    int fresh = c->initial_state == NULL;
-    if (!fresh) load_state(w, z->S, c->initial_state + state, &cols);
+    int fresh = c->initial_state == NULL && !begins_with_nan(w, s, h);
+    if (!fresh) load_state(w, z->S, c->initial_state ? c->initial_state + state : NULL, &cols);
     for (int64_t x = w->first[s]; x < w->first[s + 1]; x++) {
         const mhla_gated_chunk chunk = mhla_gated_at(w, x);
-        walk_chunk(w, z, &chunk, h, &cols, fresh);
+        job->chunk(w, z, &chunk, h, &cols, fresh);
         fresh = 0;
     }
     if (c->final_state) store_state(w, c->final_state + state, z->S, &cols, fresh);
 }
 
-static mhla_gated_scratch *carve_scratch(mhla_carver *c, const mhla_gated *w) {
+mhla_gated_scratch *mhla_gated_carve_all(mhla_carver *c, const mhla_gated *w, int backward) {
     mhla_gated_scratch *scratch = mhla_carve(c, (size_t)w->run->threads * sizeof *scratch);
     for (int i = 0; i < w->run->threads; i++) {
-        const mhla_gated_scratch one = mhla_gated_carve(c, w, 0);
+        const mhla_gated_scratch one = mhla_gated_carve(c, w, backward);
         if (scratch) scratch[i] = one;
     }
     return scratch;
@@ -139,8 +150,15 @@ size_t mhla_gated_workspace(const mhla_run *run, int backward) {
     mhla_carver c = {0};
     mhla_gated w;
     mhla_gated_make(&w, run, &c);
-    carve_scratch(&c, &w);
+    mhla_gated_carve_all(&c, &w, 0);
     return c.used;
+}
+
+void mhla_gated_walk(const mhla_gated *w, mhla_gated_scratch *scratch, mhla_gated_walk_fn *chunk) {
+    const int most = w->pv.vectors * w->pv.unit / 32; /* pieces of 32 columns or more */
+    walk_job job = {w, scratch, chunk, 1};
+    job.pieces = mhla_gated_pieces(w->N * w->H, most < w->pv.vectors ? most : w->pv.vectors, w->run->threads);
+    mhla_parallel(w->run->call.context, w->N * w->H * job.pieces, walk, &job);
 }
 
 mhla_status mhla_gated_forward(const mhla_run *run) {
@@ -148,10 +166,8 @@ mhla_status mhla_gated_forward(const mhla_run *run) {
     mhla_carver c = {.base = run->ws};
     mhla_gated w;
     mhla_gated_make(&w, run, &c);
-    walk_job job = {&w, carve_scratch(&c, &w), 1};
-    mhla_gated_score(&w, job.scratch);
-    const int most = w.pv.vectors * w.pv.unit / 32; /* pieces of 32 columns or more */
-    job.pieces = mhla_gated_pieces(w.N * w.H, most < w.pv.vectors ? most : w.pv.vectors, run->threads);
-    mhla_parallel(run->call.context, w.N * w.H * job.pieces, walk, &job);
+    mhla_gated_scratch *scratch = mhla_gated_carve_all(&c, &w, 0);
+    mhla_gated_score(&w, scratch);
+    mhla_gated_walk(&w, scratch, walk_chunk);
     return MHLA_OK;
 }

@@ -56,6 +56,17 @@ static int64_t chunk_begin(const product *p, int64_t c) {
     return c == p->chunks ? p->w->K : c * p->w->K / p->chunks / whole * whole;
 }
 
+/* Few tasks: 33 of them keep 32 threads busy for as long as 64 would. Blocks of fewer rows, if all are through earlier. */
+static int64_t share_rows(int64_t rows, int64_t panels, int64_t block, int threads) {
+    int64_t best = block, least = ceil_div(ceil_div(rows, block) * panels, threads) * block;
+    if (block > 24 || rows <= FEW_ROWS) return block;
+    for (int64_t less = 18; less >= 12; less -= 6) {
+        const int64_t takes = ceil_div(ceil_div(rows, less) * panels, threads) * less;
+        if (less < block && takes < least) best = less, least = takes;
+    }
+    return best;
+}
+
 /* Rows of task times panels of task: as much of the weight as half an L2 holds, or, where a chunk of x is to serve
  * several panels, as many columns as their sums allow; then smaller until every thread has several tasks. */
 static void cut(product *p, int threads) {
@@ -80,6 +91,7 @@ static void cut(product *p, int threads) {
             break;
     }
     block = rows <= ROWS && block == rows ? rows : ceil_div(block, 6) * 6;
+    if (panels == 1) block = share_rows(rows, count, block, threads);
     p->rows = (int)block;
     p->row_blocks = ceil_div(rows, block);
     p->column_blocks = ceil_div(count, panels);

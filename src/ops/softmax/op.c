@@ -178,6 +178,9 @@ static slot carve_slot(mhla_carver *c, const mhla_soft_tiling *t, const mhla_pla
     return s;
 }
 
+enum { TASKS = 2, SHORTEST = 24, LEAST_ROWS = 16 }; /* for each thread; queries of a block */
+static int64_t positive(int64_t n) { return n > 0 ? n : 1; }
+
 /* Lays out the workspace and cuts the call into tasks; with run->ws NULL it only counts. */
 static size_t plan_forward(forward *f, const mhla_run *run) {
     const mhla_plan_desc *d = &run->plan->d;
@@ -187,6 +190,10 @@ static size_t plan_forward(forward *f, const mhla_run *run) {
     f->most = mhla_soft_min(run->call.tokens, f->tiles.task);
     f->heads = (int)mhla_soft_min(ratio, f->tiles.task / f->most);
     f->groups = d->kv_heads * (int)((ratio + f->heads - 1) / f->heads);
+    /* Still too few tasks: shorter blocks, where all queries see all keys, so that a row does not feel its neighbours. */
+    const int64_t wanted = (TASKS * (int64_t)run->threads + n * f->groups - 1) / positive(n * f->groups);
+    const int64_t shorter = mhla_soft_max(SHORTEST, (run->call.tokens + wanted - 1) / positive(wanted));
+    if (!d->causal && d->window == 0 && shorter < f->most) f->most = shorter;
     mhla_carver c = {run->ws, 0};
     f->blocks = mhla_carve(&c, (size_t)(n + 1) * sizeof *f->blocks);
     f->slots = mhla_carve(&c, (size_t)run->threads * sizeof *f->slots);
@@ -196,8 +203,11 @@ static size_t plan_forward(forward *f, const mhla_run *run) {
     }
     if (run->ws == NULL) return c.used;
     f->blocks[0] = 0;
-    for (int64_t s = 0; s < n; s++)
-        f->blocks[s + 1] = f->blocks[s] + (mhla_soft_sequence_at(&run->call, s).Tq + f->most - 1) / f->most;
+    for (int64_t s = 0; s < n; s++) {
+        const int64_t Tq = mhla_soft_sequence_at(&run->call, s).Tq, cut = (Tq + f->most - 1) / f->most;
+        const int64_t most = Tq / LEAST_ROWS; /* fewer rows would be multiplied in float32 */
+        f->blocks[s + 1] = f->blocks[s] + (f->most < f->tiles.task && cut > most && Tq > 0 ? positive(most) : cut);
+    }
     return c.used;
 }
 

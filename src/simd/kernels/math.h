@@ -49,7 +49,7 @@ INLINE vf vmin(vf x, float high) { return vselect(x > high, vset(high), x); }
  * and NaN stays NaN. */
 INLINE vf vexp2_flush(vf x) {
     const vf y = vmax(vmin(x, 128.25f), -127.25f);
-    const vf magic = vset(12582912.0f); /* 1.5 * 2^23: adding it rounds to an integer */
+    const vf magic = vset(12583039.0f); /* 1.5 * 2^23: adding it rounds to an integer; + 127, the exponent of 1 */
     const vf shifted = y + magic, r = y - (shifted - magic);
     vf p = vset(1.534581038e-4f) * r + 1.339993121e-3f;
     p = p * r + 9.618488963e-3f;
@@ -57,7 +57,7 @@ INLINE vf vexp2_flush(vf x) {
     p = p * r + 2.402264689e-1f;
     p = p * r + 6.931472057e-1f;
     p = p * r + 1.0f;
-    return p * (vf)(((vu)shifted + 127u) << 23); /* the low bits of `shifted` are the integer */
+    return p * (vf)((vu)shifted << 23); /* the low bits of `shifted` are the integer, and 127 */
 }
 
 /* Phi(x), the normal distribution, to 4e-8: 1/2 + t Q(t^2), t = x cut off at NORMAL_END, where Phi is 1 but for

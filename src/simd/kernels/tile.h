@@ -128,13 +128,33 @@ INLINE void TILE(store_tile)(float *c, int64_t step, TILE(tv) acc[TILE_MAX_ROWS]
         for (int j = 0; j < nv; j++) *(TILE(tv) *)(c + i * step + j * TILE_LANES) = acc[i][j];
 }
 
-/* Into the caller's rows, scaled: whole float32 vectors from here, everything else by way of memory. */
+/* The last panel of rows whose length is no whole number of vectors. */
+INLINE void TILE(store_cut)(TILE(tv) acc[TILE_MAX_ROWS][TILE_MAX_VECTORS], const int mr, const int nv,
+                            const mhla_gemm *g, int row, int column) {
+#pragma GCC unroll 4
+    for (int j = 0; j < nv; j++) {
+        const int left = g->n.n - column - j * TILE_LANES, n = left < TILE_LANES ? (left > 0 ? left : 0) : TILE_LANES;
+#pragma GCC unroll 8
+        for (int i = 0; i < mr; i++) {
+            const TILE(tv) x = (g->row_scale ? g->row_scale[row + i] : 1.0f) * acc[i][j];
+            vf whole = {0}; /* x may be half a vector */
+            memcpy(&whole, &x, sizeof x);
+            vstore_n((float *)row_at(&g->out, row + i) + column + j * TILE_LANES, whole, n);
+        }
+    }
+}
+
+/* Into the caller's rows, scaled: float32 from here, everything else by way of memory. */
 INLINE void TILE(store_rows)(TILE(tv) acc[TILE_MAX_ROWS][TILE_MAX_VECTORS], const int mr, const int nv,
                              const mhla_gemm *g, int row, int column) {
-    if (g->out.dtype != MHLA_F32 || g->accumulate || g->n.n - column < nv * TILE_LANES) {
+    if (g->out.dtype != MHLA_F32 || g->accumulate) {
         float tile[TILE_MAX_ROWS * TILE_MAX_VECTORS * TILE_LANES];
         TILE(store_tile)(tile, nv * TILE_LANES, acc, mr, nv);
         store_lines(g, row, column, tile, mr, nv * TILE_LANES);
+        return;
+    }
+    if (g->n.n - column < nv * TILE_LANES) {
+        TILE(store_cut)(acc, mr, nv, g, row, column);
         return;
     }
 #pragma GCC unroll 8

@@ -54,6 +54,8 @@ mhla_tensor *mhla_feature_map_apply(mhla_tape *t, const mhla_feature_map *m, int
     }
     if (map == MHLA_LM_HEDGEHOG) y = mhla_nn_hedgehog(t, K, y);
     if (map == MHLA_LM_DPFP || map == MHLA_LM_DPFP_PAPER) y = mhla_nn_dpfp(t, K, map == MHLA_LM_DPFP, y);
-    if (whole) y = mhla_nn_feature(t, mhla_feature_of_plan(map), mhla_feature_dims(map, (int)K), norm, y);
+    if (map == MHLA_LM_SWISH || map == MHLA_LM_SILU) y = mhla_nn_activation(t, MHLA_ACT_SILU, y);
+    if (whole && (norm || mhla_feature_of_plan(map) != MHLA_FEATURE_IDENTITY))
+        y = mhla_nn_feature(t, mhla_feature_of_plan(map), mhla_feature_dims(map, (int)K), norm, y);
     return y;
 }

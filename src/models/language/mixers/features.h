@@ -4,7 +4,7 @@
 
 #include "models/language/mixer.h"
 
-/* The last five are computed here, the operator then takes them as they are; hedgehog makes 2K of K dims, dpfp 8K. */
+/* All but the first three are computed here, the operator then takes them as they are; hedgehog makes 2K of K dims, dpfp 8K. */
 enum {
     MHLA_LM_RELU,
     MHLA_LM_ELU,
@@ -13,9 +13,11 @@ enum {
     MHLA_LM_T2R,                 /* relu(Wx) */
     MHLA_LM_DPFP,                /* as released: products of [relu(x), -relu(x)] with itself, rolled by 1..4 */
     MHLA_LM_ELEMENTWISE_PRODUCT, /* (W1x+b1)(W2x+b2) */
-    MHLA_LM_DPFP_PAPER           /* relu(-x) where the release has -relu(x) */
+    MHLA_LM_DPFP_PAPER,          /* relu(-x) where the release has -relu(x) */
+    MHLA_LM_SWISH,               /* x sigmoid(x), under either of its names */
+    MHLA_LM_SILU
 };
-#define MHLA_LM_FEATURES "relu|elu|identity|hedgehog|t2r|dpfp|elementwise_product|dpfp_paper"
+#define MHLA_LM_FEATURES "relu|elu|identity|hedgehog|t2r|dpfp|elementwise_product|dpfp_paper|swish|silu"
 
 /* Matrices [K,K] of a map, applied to every head alike; which of them there are depends on the map. */
 typedef struct mhla_feature_map {

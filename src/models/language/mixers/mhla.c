@@ -43,20 +43,9 @@ static const mhla_stored *mixing_matrix(const mhla_safetensors *file, const char
     return mhla_safetensors_find(file, name);
 }
 
-/* fla's model_type "gla" holds MHLA, GLA or simple GLA: by the tensors, then by attn_extends, which is "mhla" if absent. */
 static int claims(const json_t *tree, const mhla_safetensors *file) {
-    const char *type = json_string_value(json_object_get(tree, "model_type"));
-    const json_t *extends = json_object_get(tree, "attn_extends");
-    if (type && strcmp(type, "mhla") == 0) return 1;
-    if (type == NULL || strcmp(type, "gla") != 0) return 0;
-    for (int i = 0; i < MHLA_LM_LAYERS && file; i++) {
-        char prefix[64], gate[96];
-        snprintf(prefix, sizeof prefix, "model.layers.%d.attn", i);
-        snprintf(gate, sizeof gate, "%s.gk_proj.0.weight", prefix);
-        if (mixing_matrix(file, prefix)) return 1;
-        if (mhla_safetensors_find(file, gate)) return 0;
-    }
-    return !json_is_string(extends) || strcmp(json_string_value(extends), "mhla") == 0;
+    const char *type = json_string_value(json_object_get(tree, "model_type")), *kind = mhla_stream_kind(tree, file);
+    return (type && strcmp(type, "mhla") == 0) || (kind && strcmp(kind, "mhla") == 0);
 }
 
 static mhla_status read_rest(void *to, mhla_lm_config *c, const json_t *tree, const char *path) {

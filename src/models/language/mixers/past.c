@@ -1,13 +1,12 @@
 /* Short convolutions with memory. */
 #include "models/language/mixers/past.h"
 
-#include <math.h>
 #include <string.h>
 
 #include "core/memory.h"
-#include "core/parallel.h"
 #include "core/status.h"
 #include "nn/op.h"
+#include "ops/short_conv/short_conv.h"
 
 mhla_status mhla_past_make(mhla_past *past, int64_t width, int64_t D) {
     *past = (mhla_past){.floats = width > 1 ? (width - 1) * D : 0};
@@ -21,47 +20,40 @@ void mhla_past_copy(mhla_past *to, const mhla_past *from) {
     to->at = from->at;
 }
 
-typedef struct convolution {
-    const mhla_pass *pass;
-    int layer;
-    size_t offset;
-    const mhla_param *w;
-    const mhla_tensor *x;
-    mhla_tensor *y;
-} convolution;
-
-static void convolve_task(void *arg, int64_t i, int worker) {
-    const convolution *c = arg;
-    (void)worker;
-    const mhla_segment *g = &c->pass->segments[i];
-    mhla_past *past = (mhla_past *)(void *)((char *)g->memory[c->layer] + c->offset);
-    const int64_t D = c->x->cols, W = c->w->count / D, before = W - 1;
-    const float *w = c->w->data;
-    for (int64_t t = 0; t < g->n; t++) {
-        float *y = c->y->data + (g->row + t) * c->y->ld;
-        memset(y, 0, sizeof *y * (size_t)D);
-        for (int64_t j = 0; j < W; j++) {
-            const int64_t u = t - before + j;
-            const float *in = u < 0 ? past->rows + (u + before) * D : c->x->data + (g->row + u) * c->x->ld;
-            for (int64_t d = 0; d < D; d++) y[d] += w[d * W + j] * in[d];
-        }
-        for (int64_t d = 0; d < D; d++) y[d] = y[d] / (1.0f + expf(-y[d]));
-    }
-    const int64_t fresh = g->n < before ? g->n : before;
-    if (fresh > 0) {
-        memmove(past->rows, past->rows + fresh * D, sizeof *past->rows * (size_t)((before - fresh) * D));
-        for (int64_t t = 0; t < fresh; t++)
-            memcpy(past->rows + (before - fresh + t) * D, c->x->data + (g->row + g->n - fresh + t) * c->x->ld,
-                   sizeof *past->rows * (size_t)D);
-    }
-    past->at += g->n;
+void mhla_pass_sequences(const mhla_pass *pass, int64_t cu_seqlens[MHLA_PASS + 1]) {
+    for (int i = 0; i < pass->n; i++) cu_seqlens[i] = pass->segments[i].row;
+    cu_seqlens[pass->n] = pass->rows;
 }
 
 mhla_tensor *mhla_past_convolve(mhla_tape *t, const mhla_pass *pass, int layer, size_t offset, const mhla_param *w,
-                                mhla_tensor *x) {
+                                const mhla_param *b, mhla_tensor *x) {
     MHLA_GIVEN(t, x);
-    convolution c = {pass, layer, offset, w, x, mhla_tape_tensor(t, x->shape, x->dims)};
-    if (c.y == NULL) return NULL;
-    mhla_parallel(t->context, pass->n, convolve_task, &c);
-    return c.y;
+    int64_t cu_seqlens[MHLA_PASS + 1];
+    float *rows[MHLA_PASS];
+    mhla_past *pasts[MHLA_PASS];
+    mhla_tensor *y = mhla_tape_tensor(t, x->shape, x->dims);
+    if (y == NULL) return NULL;
+    for (int i = 0; i < pass->n; i++) {
+        pasts[i] = (mhla_past *)(void *)((char *)pass->segments[i].memory[layer] + offset);
+        rows[i] = pasts[i]->rows;
+    }
+    mhla_pass_sequences(pass, cu_seqlens);
+    const mhla_short_conv_call call = {.size = sizeof call,
+                                       .context = t->context,
+                                       .batch = 1,
+                                       .tokens = pass->rows,
+                                       .channels = x->cols,
+                                       .width = (int)(w->count / x->cols),
+                                       .activation = MHLA_ACT_SILU,
+                                       .x = {0, x->ld, 0},
+                                       .y = {0, y->ld, 0},
+                                       .bias = b ? b->data : NULL,
+                                       .cu_seqlens = cu_seqlens,
+                                       .sequences = pass->n};
+    void *ws = mhla_tape_scratch(t, mhla_short_conv_forward_workspace(&call));
+    if (t->status != MHLA_OK) return NULL;
+    const mhla_status status = mhla_short_conv_continue(&call, rows, y->data, x->data, w->data, ws);
+    if (status != MHLA_OK) return mhla_tape_fail(t, status, "%s: %s", w->name, mhla_message());
+    for (int i = 0; i < pass->n; i++) pasts[i]->at += pass->segments[i].n;
+    return y;
 }

@@ -15,6 +15,20 @@ enum { Q, K, V, GATE, PARTS };
 
 /* ---- Settings ---- */
 
+const char *mhla_stream_kind(const json_t *tree, const mhla_safetensors *file) {
+    const char *type = json_string_value(json_object_get(tree, "model_type")),
+               *extends = json_string_value(json_object_get(tree, "attn_extends"));
+    if (type == NULL || strcmp(type, "gla") != 0) return NULL;
+    for (int i = 0; i < MHLA_LM_LAYERS && file; i++) {
+        char name[96];
+        snprintf(name, sizeof name, "model.layers.%d.attn.mixing_matrix", i);
+        if (mhla_safetensors_find(file, name)) return "mhla";
+        snprintf(name, sizeof name, "model.layers.%d.attn.gk_proj.0.weight", i);
+        if (mhla_safetensors_find(file, name)) return "gla";
+    }
+    return extends ? extends : "mhla";
+}
+
 static mhla_status divide(int *each, double all, int heads, const char *what) {
     const double whole = floor(all + 1e-6); /* expand_k of 1/3 is not exact */
     if (heads < 1 || whole < heads || fmod(whole, heads) != 0.0)
@@ -66,11 +80,8 @@ int64_t mhla_stream_summary_bytes(const mhla_stream_settings *s, int normed) {
 typedef struct layer {
     mhla_stream *shared;
     int index;
-    mhla_param *mix;          /* [M,M,1,1,1,1]: how much chunk i takes from chunk b */
-    mhla_layer q, k, v, g, o; /* [H*K,D], [G*K,D], [G*V,D], [H*V,D], [D,H*V] */
-    mhla_param *conv[3];      /* [.,1,W] of q, k, v */
-    mhla_param *norm;         /* [V] of what the operator gives, each head */
-    mhla_feature_map map_q, map_k;
+    mhla_param *mix; /* [M,M,1,1,1,1]: how much chunk i takes from chunk b */
+    mhla_stream_parts parts;
 } layer;
 
 void mhla_stream_close(void *shared) {
@@ -108,36 +119,43 @@ static mhla_status fill_mix(mhla_param *p, const void *of) {
 }
 
 /* In the order of the published list. */
-mhla_status mhla_stream_create(void **to, void *shared, mhla_params *ps, const char *prefix, int index) {
-    mhla_stream *x = shared;
+void mhla_stream_add(mhla_stream_parts *p, const mhla_stream *x, mhla_params *ps, const char *prefix) {
     const mhla_stream_settings *s = x->s;
-    layer *l = calloc(1, sizeof *l);
-    if (l == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for a model");
-    const int64_t D = x->width, M = x->mix, values = (int64_t)s->num_heads * s->value_dim;
+    const int64_t D = x->width, values = (int64_t)s->num_heads * s->value_dim;
     const mhla_initial usual = MHLA_NORMAL(x->deviation);
     char name[128];
 #define NAME(suffix) (snprintf(name, sizeof name, "%s.%s", prefix, suffix), name)
+    p->q = mhla_layer_matrix(ps, dims_of(s, Q), D, 0, usual, NAME("q_proj"));
+    p->k = mhla_layer_matrix(ps, dims_of(s, K), D, 0, usual, NAME("k_proj"));
+    p->v = mhla_layer_matrix(ps, dims_of(s, V), D, 0, usual, NAME("v_proj"));
+    if (x->gate) p->g = mhla_layer_matrix(ps, values, D, 0, usual, NAME("g_proj"));
+    p->o = mhla_layer_matrix(ps, D, values, 0, usual, NAME("o_proj"));
+    for (int i = 0; i < 3 && s->conv; i++) {
+        static const char *const names[] = {"q_conv1d.weight", "k_conv1d.weight", "v_conv1d.weight"};
+        p->conv[i] =
+            mhla_params_add(ps, NAME(names[i]), MHLA_SHAPE(dims_of(s, i), 1, s->conv), MHLA_PARAM_DECAY, usual);
+    }
+    p->norm = mhla_params_add(ps, NAME(x->norm), MHLA_SHAPE(s->value_dim), 0, MHLA_ONE);
+    p->map_q = mhla_feature_map_add(ps, s->feature_map, s->key_dim, usual, NAME("feature_map_q"));
+    p->map_k = mhla_feature_map_add(ps, s->feature_map, s->key_dim, usual, NAME("feature_map_k"));
+#undef NAME
+}
+
+mhla_status mhla_stream_create(void **to, void *shared, mhla_params *ps, const char *prefix, int index) {
+    mhla_stream *x = shared;
+    layer *l = calloc(1, sizeof *l);
+    if (l == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for a model");
+    const int64_t M = x->mix;
+    char name[128];
     *l = (layer){.shared = x, .index = index};
     if (M) {
-        l->mix = mhla_params_add(ps, NAME("mixing_matrix"), MHLA_SHAPE(M, M, 1, 1, 1, 1),
+        snprintf(name, sizeof name, "%s.mixing_matrix", prefix);
+        l->mix = mhla_params_add(ps, name, MHLA_SHAPE(M, M, 1, 1, 1, 1),
                                  MHLA_PARAM_DECAY | MHLA_PARAM_MIX | MHLA_PARAM_CAUSAL,
                                  (mhla_initial){.kind = MHLA_INITIAL_CALL, .fill = fill_mix});
         if (l->mix) l->mix->mix_low = 1e-5f; /* the released code's range */
     }
-    l->q = mhla_layer_matrix(ps, dims_of(s, Q), D, 0, usual, NAME("q_proj"));
-    l->k = mhla_layer_matrix(ps, dims_of(s, K), D, 0, usual, NAME("k_proj"));
-    l->v = mhla_layer_matrix(ps, dims_of(s, V), D, 0, usual, NAME("v_proj"));
-    if (x->gate) l->g = mhla_layer_matrix(ps, values, D, 0, usual, NAME("g_proj"));
-    l->o = mhla_layer_matrix(ps, D, values, 0, usual, NAME("o_proj"));
-    for (int i = 0; i < 3 && s->conv; i++) {
-        static const char *const names[] = {"q_conv1d.weight", "k_conv1d.weight", "v_conv1d.weight"};
-        l->conv[i] =
-            mhla_params_add(ps, NAME(names[i]), MHLA_SHAPE(dims_of(s, i), 1, s->conv), MHLA_PARAM_DECAY, usual);
-    }
-    l->norm = mhla_params_add(ps, NAME(x->norm), MHLA_SHAPE(s->value_dim), 0, MHLA_ONE);
-    l->map_q = mhla_feature_map_add(ps, s->feature_map, s->key_dim, usual, NAME("feature_map_q"));
-    l->map_k = mhla_feature_map_add(ps, s->feature_map, s->key_dim, usual, NAME("feature_map_k"));
-#undef NAME
+    mhla_stream_add(&l->parts, x, ps, prefix);
     *to = l;
     return MHLA_OK;
 }
@@ -148,13 +166,6 @@ typedef struct memory {
     mhla_state *stream;
     mhla_past past[3]; /* of the convolutions of q, k, v */
 } memory;
-
-static mhla_tensor *convolve(mhla_tape *t, const layer *l, const mhla_mixer_run *run, int part, mhla_tensor *x) {
-    if (l->conv[part] == NULL || x == NULL) return x;
-    if (run->pass == NULL) return mhla_nn_short_conv(t, l->conv[part], run->cu_seqlens, run->sequences, x);
-    return mhla_past_convolve(t, run->pass, l->index, offsetof(memory, past) + (size_t)part * sizeof(mhla_past),
-                              l->conv[part], x);
-}
 
 static mhla_tensor *attend_memory(mhla_tape *t, const layer *l, const mhla_pass *pass, mhla_tensor *q, mhla_tensor *k,
                                   mhla_tensor *v);
@@ -171,21 +182,34 @@ static mhla_tensor *attend(mhla_tape *t, const layer *l, const mhla_mixer_run *r
     return mhla_nn_attention(t, l->shared->plan, &call, l->mix, q, k, v);
 }
 
+void mhla_stream_project(mhla_tape *t, mhla_tensor **y, const mhla_stream_parts *p, const mhla_stream *x,
+                         const mhla_mixer_run *run, int index, size_t pasts, int whole, mhla_tensor *h) {
+    const mhla_stream_settings *s = x->s;
+    mhla_nn_linears(t, y, (const mhla_layer[PARTS]){p->q, p->k, p->v, p->g}, x->gate ? PARTS : GATE, h);
+    for (int i = 0; i < GATE && s->conv; i++)
+        y[i] = run->pass ? mhla_past_convolve(t, run->pass, index, pasts + (size_t)i * sizeof(mhla_past), p->conv[i],
+                                              NULL, y[i])
+                         : mhla_nn_short_conv(t, p->conv[i], NULL, run->cu_seqlens, run->sequences, y[i]);
+    y[Q] = mhla_feature_map_apply(t, &p->map_q, s->feature_map, s->key_dim, whole, x->norm_q, y[Q]);
+    y[K] = mhla_feature_map_apply(t, &p->map_k, s->feature_map, s->key_dim, whole, x->norm_k, y[K]);
+}
+
+mhla_tensor *mhla_stream_finish(mhla_tape *t, const mhla_stream_parts *p, const mhla_stream *x, mhla_tensor *residual,
+                                mhla_tensor *o, mhla_tensor *gate) {
+    const float eps = (float)x->norm_eps;
+    o = x->gate ? mhla_nn_rms_norm_gated(t, p->norm, eps, x->s->value_dim, o, gate)
+                : mhla_nn_rms_norm(t, p->norm, eps, x->s->value_dim, o);
+    return mhla_nn_linear(t, p->o.w, NULL, MHLA_ACT_NONE, residual, o);
+}
+
 mhla_tensor *mhla_stream_forward(mhla_tape *t, void *of, const mhla_mixer_run *run, mhla_tensor *residual,
                                  mhla_tensor *h) {
     const layer *l = of;
     const mhla_stream *x = l->shared;
-    const mhla_stream_settings *s = x->s;
     const int whole = x->norm_q || x->norm_k; /* then the operator maps neither of them */
-    mhla_tensor *y[PARTS];
-    mhla_nn_linears(t, y, (const mhla_layer[PARTS]){l->q, l->k, l->v, l->g}, x->gate ? PARTS : GATE, h);
-    mhla_tensor *q = convolve(t, l, run, Q, y[Q]), *k = convolve(t, l, run, K, y[K]), *v = convolve(t, l, run, V, y[V]);
-    q = mhla_feature_map_apply(t, &l->map_q, s->feature_map, s->key_dim, whole, x->norm_q, q);
-    k = mhla_feature_map_apply(t, &l->map_k, s->feature_map, s->key_dim, whole, x->norm_k, k);
-    mhla_tensor *o = attend(t, l, run, q, k, v);
-    o = x->gate ? mhla_nn_rms_norm_gated(t, l->norm, (float)x->norm_eps, s->value_dim, o, y[GATE])
-                : mhla_nn_rms_norm(t, l->norm, (float)x->norm_eps, s->value_dim, o);
-    return mhla_nn_linear(t, l->o.w, l->o.b, MHLA_ACT_NONE, residual, o);
+    mhla_tensor *y[PARTS] = {NULL};
+    mhla_stream_project(t, y, &l->parts, x, run, l->index, offsetof(memory, past), whole, h);
+    return mhla_stream_finish(t, &l->parts, x, residual, attend(t, l, run, y[Q], y[K], y[V]), y[GATE]);
 }
 
 /* ---- Policies: the plan past the trained length. Where features are rotated, they are mapped and rotated before the plan sees them,

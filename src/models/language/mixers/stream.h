@@ -4,7 +4,7 @@
  *   q, k, v = convolve(projections of h);  q, k = features(q), features(k)
  *   y = o_proj(rms(operator(q, k, v)) * silu(g))
  *
- * Their settings begin with mhla_stream_settings. */
+ * Their settings begin with mhla_stream_settings. GLA and RetNet have the same around another operator (decayed.h). */
 #ifndef MHLA_MODELS_MIXER_STREAM_H
 #define MHLA_MODELS_MIXER_STREAM_H
 
@@ -33,6 +33,10 @@ typedef struct mhla_stream_settings {
         F("use_short_conv", BOOL, BOOL, s.use_short_conv, 0, 0, NULL, "a short convolution of q, k, v"),               \
         F("conv_size", INT, INT, s.conv_size, 1, 64, NULL, "its width")
 
+/* What fla's model_type "gla" stands for, MHLA, GLA or something else: by the tensors, then by attn_extends, which is "mhla" if absent. NULL:
+ * it is another model_type. */
+const char *mhla_stream_kind(const json_t *tree, const mhla_safetensors *file);
+
 mhla_status mhla_stream_settle(mhla_stream_settings *s, const mhla_lm_config *c);
 
 /* What the layers of a group share. */
@@ -48,6 +52,23 @@ typedef struct mhla_stream {
     mhla_plan *plan;
     mhla_angles angles;
 } mhla_stream;
+
+/* The projections around the operator. */
+typedef struct mhla_stream_parts {
+    mhla_layer q, k, v, g, o; /* [H*K,D], [G*K,D], [G*V,D], [H*V,D], [D,H*V] */
+    mhla_param *conv[3];      /* [.,1,W] of q, k, v */
+    mhla_param *norm;         /* [V] of what the operator gives, each head */
+    mhla_feature_map map_q, map_k;
+} mhla_stream_parts;
+
+void mhla_stream_add(mhla_stream_parts *p, const mhla_stream *x, mhla_params *ps, const char *prefix);
+/* y[0..2]: q, k and v of h, convolved, with their features (whole: of any map, mhla_feature_map_apply); y[3]: the gate, if there is one.
+ * The memory of layer `index` has its three mhla_past at `pasts`. */
+void mhla_stream_project(mhla_tape *t, mhla_tensor **y, const mhla_stream_parts *p, const mhla_stream *x,
+                         const mhla_mixer_run *run, int index, size_t pasts, int whole, mhla_tensor *h);
+/* residual + o_proj(rms(o) * silu(gate)) */
+mhla_tensor *mhla_stream_finish(mhla_tape *t, const mhla_stream_parts *p, const mhla_stream *x, mhla_tensor *residual,
+                                mhla_tensor *o, mhla_tensor *gate);
 
 /* Takes `given` over, makes its plan. heads, dims and features of the description follow from the settings. */
 mhla_status mhla_stream_open(void **shared, const mhla_stream *given);
