@@ -62,7 +62,7 @@ static int is_letter(int32_t c) {
 /* Splits w->text at white space. 0: no memory. */
 static int split(words *w) {
     if (mhla_chars_append(&w->text, "", 1) != MHLA_OK) return 0;
-    w->list = malloc((w->text.count + 1) * sizeof *w->list);
+    w->list = calloc(w->text.count + 1, sizeof *w->list);
     if (w->list == NULL) return 0;
     const char *at = w->text.data, *begin = NULL;
     for (;;) {
@@ -157,7 +157,7 @@ static int read_summary(summary *s, const char *text, int chinese) {
     int ok = mhla_chars_append(&w->text, chinese ? apart.data : text, n) == MHLA_OK &&
              mhla_chars_append(&w->text, "", 1) == MHLA_OK;
     mhla_chars_free(&apart);
-    w->list = malloc((2 * n + 2) * sizeof *w->list);
+    w->list = calloc(2 * n + 2, sizeof *w->list);
     s->begins = malloc((n + 2) * sizeof *s->begins);
     if (!ok || w->list == NULL || s->begins == NULL) return 0;
     for (const char *at = w->text.data; *at;) {
@@ -183,8 +183,9 @@ static int read_summary(summary *s, const char *text, int chinese) {
 /* Gives equal words of both equal numbers. */
 static int number_words(summary s[2]) {
     const int all = s[0].words.count + s[1].words.count;
-    word *sorted = malloc(((size_t)all + 1) * sizeof *sorted);
     int unique = 0;
+    if (s[0].words.count < 1 || s[1].words.count < 1) return 0; /* every sentence has a word */
+    word *sorted = calloc((size_t)all, sizeof *sorted);
     if (sorted == NULL) return 0;
     for (int i = 0, n = 0; i < 2; i++)
         for (int k = 0; k < s[i].words.count; k++) sorted[n++] = s[i].words.list[k];
@@ -194,7 +195,7 @@ static int number_words(summary s[2]) {
     int ok = 1;
     for (int i = 0; i < 2; i++) {
         s[i].ids_of_both = unique;
-        s[i].ids = malloc(((size_t)s[i].words.count + 1) * sizeof *s[i].ids);
+        s[i].ids = calloc((size_t)s[i].words.count, sizeof *s[i].ids);
         ok = ok && s[i].ids;
         for (int k = 0; ok && k < s[i].words.count; k++) {
             const word *found = bsearch(&s[i].words.list[k], sorted, (size_t)unique, sizeof *sorted, by_text);
