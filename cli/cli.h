@@ -33,11 +33,14 @@ int cmd_reproduce(int argc, char **argv);
 int cmd_sample(int argc, char **argv);
 int cmd_analyze(int argc, char **argv);
 
-/* ---- Recipes (recipes.c) ---- */
+/* ---- Recipes and models by name (recipes.c) ---- */
 
 /* The path of the recipe `name`: a file of that name; else, if it has no slash, recipes/NAME.toml (or .json) in the current folder, then among
  * the installed recipes, PREFIX/share/mhla/recipes. Returns -1 with the path set, or prints the known names and returns the exit code. */
 int recipe_find(const char *verb, char path[4096], const char *name);
+/* The path of the model `name`: unless such a file exists or the name has a slash, models/NAME in the current folder, then among the
+ * installed models, PREFIX/share/mhla/models. The name itself if there is none. Valid until the next call. */
+const char *model_path(const char *name);
 
 /* ---- Printing (print.c): texts from elsewhere never steer the terminal ---- */
 
@@ -152,7 +155,7 @@ typedef struct problem {
     float *mix;
     void *ws, *ws_backward;
     size_t ws_bytes, ws_backward_bytes;
-    int64_t n_q, n_k, n_v, n_o, n_mix, n_focus, n_decay, n_state, n_z, n_state0,
+    int64_t n_q, n_k, n_v, n_o, n_mix, n_focus, n_decay, n_beta, n_state, n_z, n_state0,
         n_z0; /* elements; *0 of the initial state */
     void *owned[40];
     int owned_count;

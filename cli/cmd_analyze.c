@@ -20,16 +20,16 @@ static double at_time;
 static int no_rank;
 
 static const cli_option options[] = {
-    {"model,m", CLI_TEXTS, &given, "MODEL", "a model to look into; several stand side by side"},
+    {"model,m", CLI_TEXTS, &given, "MODEL", "a model to analyze; may be repeated"},
     {"data", CLI_TEXT, &data, "DATA",
-     "a dataset, a folder with pictures, a picture; a file of text. Default: what the\n"
+     "a dataset, a folder with images, an image; a text file. Default: what the\n"
      "                         model was trained on"},
     {"split", CLI_TEXT, &split, "SPLIT", "of a dataset: test (default) or train"},
     {"samples", CLI_INT, &samples, "N", "images, or windows of text; default: 500, 16"},
     {"rank-samples", CLI_INT, &rank_samples, "N",
-     "of these N are decomposed for ranks; default: 64 up to 128 tokens, 16 up to 256, 4"},
-    {"no-rank", CLI_FLAG, &no_rank, NULL, "none of them is"},
-    {"rows", CLI_INT, &rows, "N", "of every matrix only N rows, evenly spread: for long sequences"},
+     "measure the rank of N samples; default: 64 up to 128 tokens, 16 up to 256, else 4"},
+    {"no-rank", CLI_FLAG, &no_rank, NULL, "do not measure ranks"},
+    {"rows", CLI_INT, &rows, "N", "form only N evenly spaced rows of every matrix: for long sequences"},
     {"window", CLI_INT, &window, "N", "tokens of a window of text; default: the model's context, 512 at most"},
     {"time", CLI_REAL, &at_time, "T", "diffusion models: noise of this time, up to 1000; default: 500"},
     {"out", CLI_TEXT, &out, "DIR", "write report.html, analysis.json and analysis.csv there"},
@@ -45,7 +45,7 @@ static const cli_option options[] = {
     {"image", CLI_COUNT, &image, "N", "sample N, from 0"},
     {"layer", CLI_COUNT, &layer, "N", "layer N, from 0"},
     {"head", CLI_COUNT, &head, "N", "head N, from 0"},
-    {"threads", CLI_INT, &threads, "N", "threads; default: what OpenMP would use"},
+    {"threads", CLI_INT, &threads, "N", "default: OpenMP's"},
     {0},
 };
 static const cli_usage usage = {
@@ -53,13 +53,12 @@ static const cli_usage usage = {
     .arguments = "[MODEL]...",
     .options = options,
     .text =
-        "Writes the attention of every layer and head out as the matrix that the model uses and measures it: rank and "
-        "what\n"
-        "it can be at most, effective rank, entropy, weight on near and far blocks; mixing matrices before and after\n"
-        "training; of a language model the loss by position. With --out or --html one page shows it, with attention\n"
+        "Forms the attention matrix of every layer and head, as the model uses it, and measures it: rank and its\n"
+        "upper bound, effective rank, entropy, weight on near and far blocks; mixing matrices before and after\n"
+        "training; for a language model the loss by position. --out and --html write one page with attention\n"
         "maps that follow the pointer or the arrow keys, for all models side by side.\n"
         "\n"
-        "MODEL is a run, a folder or file with a model, or a preset for an untrained one, perhaps with settings:\n"
+        "MODEL is a run, a folder or file with a model, a shipped model, or a preset (untrained), also with settings:\n"
         "    mhla analyze -m runs/softmax -m runs/linear -m runs/mhla --out analysis\n"
         "    mhla analyze -m deit_nano,attention=mala --data fashion-mnist\n",
 };
@@ -92,7 +91,7 @@ static mhla_status make_preset(mhla_model **model, const char *spec) {
 }
 
 static mhla_status open_model(looked *x) {
-    return cli_is_preset(x->spec) ? make_preset(&x->model, x->spec) : mhla_model_open(&x->model, x->spec);
+    return cli_is_preset(x->spec) ? make_preset(&x->model, x->spec) : mhla_model_open(&x->model, model_path(x->spec));
 }
 
 /* The last part of a path, or a preset and its attention; all of it where two would be called the same. */

@@ -18,6 +18,7 @@ typedef struct shape {
     int64_t chunks; /* 0 = as many as T needs */
     mhla_denominator denominator;
     int causal, long_backward; /* belongs to the causal groups; backward only where asked for by name */
+    int only;                  /* the one operator that it is for; 0 = all */
 } shape;
 
 static const shape shapes[] = {
@@ -29,6 +30,9 @@ static const shape shapes[] = {
     {"T2048", 1, 4, 0, 2048, 128, 256, .chunk = 64, .denominator = MHLA_DEN_NONE, .causal = 1},
     {"T8192", 1, 4, 0, 8192, 128, 256, .chunk = 64, .denominator = MHLA_DEN_NONE, .causal = 1},
     {"T65536", 1, 4, 0, 65536, 128, 256, .chunk = 64, .denominator = MHLA_DEN_NONE, .causal = 1, .long_backward = 1},
+    /* layers of 340M language models */
+    {"mamba2", 1, 32, 1, 2048, 128, 64, .chunk = 64, .causal = 1, .only = OPERATOR_SIMPLE_GLA},
+    {"deltanet", 1, 6, 0, 2048, 128, 256, .chunk = 64, .causal = 1, .only = OPERATOR_GATED_DELTA},
 };
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 
@@ -46,7 +50,7 @@ enum { GROUPS = sizeof groups / sizeof *groups };
 
 /* ---- The command line ---- */
 
-#define OPERATOR_LIST "mhla,linear,softmax,focused,inline,mala,rala,simple-gla,gla"
+#define OPERATOR_LIST "mhla,linear,softmax,focused,inline,mala,rala,simple-gla,gla,gated-delta"
 
 static struct {
     int64_t batch, heads, kv_heads, tokens, key, value, chunk, chunks, threads;
@@ -64,7 +68,7 @@ static const cli_option options[] = {
      "some of float32,bfloat16,q8_0 (layers, models and lm-340m); default: float32"},
     {"batch", CLI_INT, &given.batch, "B", "a shape of your own, or a change to the one named;"},
     {"heads", CLI_INT, &given.heads, "H", "  batch and heads are 1 if not given"},
-    {"kv-heads", CLI_INT, &given.kv_heads, "G", "  causal: key/value heads; simple-gla: heads of q and k"},
+    {"kv-heads", CLI_INT, &given.kv_heads, "G", "  causal: key/value heads; simple-gla and gated-delta: of q and k"},
     {"tokens", CLI_INT, &given.tokens, "T", "  tokens, or a grid of them"},
     {"key", CLI_INT, &given.key, "K", "  size of a key; default: 64"},
     {"value", CLI_INT, &given.value, "V", "  size of a value; default: 64"},
@@ -94,7 +98,8 @@ static const cli_usage usage = {
             "Groups: forward, backward, causal, causal-backward, layers, decode, mamba, models; only where they are\n"
             "named: resolution, DiT-S/2 from 256 to 65,536 tokens, and lm-340m, a language model, which needs\n"
             "gigabytes and minutes.\n"
-            "Shapes: deit-t, dit-s-512, wan-480p, lm, dit-xl; causal T2048, T8192, T65536;\n"
+            "Shapes: deit-t, dit-s-512, wan-480p, lm, dit-xl; causal T2048, T8192, T65536, and mamba2 for simple-gla,\n"
+            "deltanet for gated-delta;\n"
             "rows of layers, decode, mamba, models, resolution and lm-340m (also train-2048, decode-8192,\n"
             "decode-65536) by their names.\n"
             "\n"
@@ -132,7 +137,7 @@ static int bits_of(const char *list, const char *const *names, int count) {
 }
 
 static const char *const operator_names[OPERATORS] = {"mhla", "linear", "softmax",    "focused", "inline",
-                                                      "mala", "rala",   "simple-gla", "gla"};
+                                                      "mala", "rala",   "simple-gla", "gla",     "gated-delta"};
 static const char *const denominator_names[] = {"eq4", "released", "none"};
 static const char *const feature_names[] = {"relu", "elu", "identity"};
 static const char *const backend_names[] = {"openmp", "pthreads"};
@@ -227,6 +232,8 @@ static double flops_of(const shape *s, bench_operator op, int causal) {
     case OPERATOR_SOFTMAX: break;
     case OPERATOR_SIMPLE_GLA: /* q k^T is made once for the heads that share it */
         return 4.0 * T * K * V + T * (C + 1.0) * (K * (s->G ? s->G : s->H) / s->H + V);
+    case OPERATOR_GATED_DELTA: /* so are q k^T and k k^T */
+        return 6.0 * T * K * V + 2.0 * T * (C + 1.0) * (K * (s->G ? s->G : s->H) / s->H + V);
     case OPERATOR_GLA: return flops_causal_linear(T, K, V, C);
     default: return flops_linear(T, K, V);
     }
@@ -242,7 +249,8 @@ static problem_desc describe(const shape *s, bench_operator op, const struct gro
                                          [OPERATOR_MALA] = {MHLA_KIND_MALA},
                                          [OPERATOR_RALA] = {MHLA_KIND_RALA},
                                          [OPERATOR_SIMPLE_GLA] = {0, MHLA_KIND_SIMPLE_GLA},
-                                         [OPERATOR_GLA] = {0, MHLA_KIND_GLA}};
+                                         [OPERATOR_GLA] = {0, MHLA_KIND_GLA},
+                                         [OPERATOR_GATED_DELTA] = {0, MHLA_KIND_GATED_DELTA}};
     problem_desc d = {.backward = g->backward, .seed = 1, .call = {.batch = s->B, .tokens = s->T, .precision = dtype}};
     d.plan = (mhla_plan_desc){.kind = kinds[op][g->causal],
                               .dtype = dtype,
@@ -256,7 +264,8 @@ static problem_desc describe(const shape *s, bench_operator op, const struct gro
     }
     if (op >= OPERATOR_SIMPLE_GLA) {
         d.plan.kv_heads = 0;
-        d.plan.key_heads = op == OPERATOR_SIMPLE_GLA ? s->G : 0;
+        d.plan.key_heads = op == OPERATOR_GLA ? 0 : s->G;
+        d.plan.qk_l2norm = op == OPERATOR_GATED_DELTA;
         d.plan.chunk = s->chunk;
         return d;
     }
@@ -331,7 +340,8 @@ static mhla_status bench_attention(bench *b, const shape *s, const struct group 
 }
 
 /* Operators of vision models are bidirectional, recurrences with decay causal, the others both. */
-static int has_operator(const struct group *g, int op) {
+static int has_operator(const struct group *g, const shape *s, int op) {
+    if (s->only && s->only != op) return 0;
     return g->causal ? op < OPERATOR_FOCUSED || op >= OPERATOR_SIMPLE_GLA : op < OPERATOR_SIMPLE_GLA;
 }
 
@@ -339,7 +349,7 @@ static mhla_status bench_shape(bench *b, const shape *s, const struct group *g) 
     mhla_status status = MHLA_OK;
     for (int dtype = MHLA_F32; dtype <= MHLA_BF16; dtype++)
         for (int op = OPERATOR_MHLA; op < OPERATORS && status == MHLA_OK; op++)
-            if ((b->dtypes & 1 << dtype) && (b->operators & 1 << op) && has_operator(g, op))
+            if ((b->dtypes & 1 << dtype) && (b->operators & 1 << op) && has_operator(g, s, op))
                 status = bench_attention(b, s, g, (bench_operator)op, (mhla_dtype)dtype);
     return status;
 }

@@ -10,9 +10,8 @@
 static const char *system_text, *state;
 
 static const cli_option options[] = {
-    {"system", CLI_TEXT, &system_text, "TEXT", "what the model is told about itself before anything else"},
-    {"state", CLI_TEXT, &state, "FILE",
-     "goes on with the conversation in FILE if it is there, and writes it at the end"},
+    {"system", CLI_TEXT, &system_text, "TEXT", "the system prompt"},
+    {"state", CLI_TEXT, &state, "FILE", "resume the conversation in FILE if it exists, and write it at the end"},
     SPEAK_OPTIONS,
     {0},
 };
@@ -20,9 +19,8 @@ static const cli_usage usage = {
     .verb = "chat",
     .arguments = "",
     .options = options,
-    .text =
-        "Answers each line of standard input. /reset begins anew, /exit or the end of the input ends it; Ctrl-C ends\n"
-        "an answer.\n",
+    .text = "Answers each line of standard input. /reset starts over, /exit or end of input quits; Ctrl-C stops\n"
+            "an answer.\n",
 };
 
 typedef struct talk {

@@ -15,9 +15,9 @@ static int64_t top = 5;
 static int json;
 
 static const cli_option options[] = {
-    {"model", CLI_TEXT, &path, "MODEL", "a model's folder or a run; needed"},
-    {"top", CLI_INT, &top, "N", "the N likeliest classes of each picture; default 5"},
-    {"weights", CLI_TEXT, &weights, "WHICH", "raw, or ema (their average); default: which did better in training"},
+    {"model", CLI_TEXT, &path, "MODEL", "a folder, a run or a shipped model; required"},
+    {"top", CLI_INT, &top, "N", "the N most likely classes of each image; default 5"},
+    {"weights", CLI_TEXT, &weights, "WHICH", "raw, or ema (averaged); default: whichever scored better in training"},
     {"dtype", CLI_TEXT, &dtype, "TYPE", "weights and products as float32 (default), bfloat16 or q8_0"},
     {"json", CLI_FLAG, &json, NULL, "one JSON document instead of text"},
     {0},
@@ -26,8 +26,8 @@ static const cli_usage usage = {
     .verb = "classify",
     .arguments = "IMAGE...",
     .options = options,
-    .text = "Prints the likeliest classes of PNG and JPEG pictures. IMAGE is a file, a folder (all pictures in it) or\n"
-            "- (standard input). What cannot be read is told and passed over; the exit code is 1 then.\n",
+    .text = "Prints the most likely classes of PNG and JPEG images. IMAGE is a file, a folder (all images in it) or\n"
+            "- (standard input). Files that cannot be read are reported and skipped; the exit code is then 1.\n",
 };
 
 static int classes, failures;
@@ -134,8 +134,9 @@ int cmd_classify(int argc, char **argv) {
     mhla_model_info info = {.size = sizeof info};
     if (weights && strcmp(weights, "raw") != 0 && strcmp(weights, "ema") != 0)
         return cli_wrong(usage.verb, "--weights is \"%s\": expected raw or ema", weights);
-    mhla_status status = mhla_model_open_as(
-        &model, path, &(mhla_open_desc){.size = sizeof(mhla_open_desc), .storage = dtype, .weights = weights});
+    mhla_status status =
+        mhla_model_open_as(&model, model_path(path),
+                           &(mhla_open_desc){.size = sizeof(mhla_open_desc), .storage = dtype, .weights = weights});
     if (status == MHLA_OK) status = mhla_model_query(model, &info);
     if (status != MHLA_OK) return cli_failed(usage.verb, status);
     classes = info.classes;

@@ -12,7 +12,7 @@ static int json;
 
 static const cli_option options[] = {
     {"dtype", CLI_TEXT, &dtype, "TYPE", "float32, bfloat16, float16, or q8_0 (.gguf); default: each tensor's own"},
-    {"shard-size", CLI_TEXT, &shard_size, "BYTES", "at most so many bytes of tensors in a file; also 500MB, 5GB"},
+    {"shard-size", CLI_TEXT, &shard_size, "BYTES", "at most BYTES of tensors per file; also 500MB, 5GB"},
     {"json", CLI_FLAG, &json, NULL, "one JSON document instead of text"},
     {0},
 };
@@ -24,8 +24,8 @@ static const cli_usage usage = {
             "a PyTorch checkpoint (.pth, .pt, .bin), under the same names to OUT: one file if OUT\n"
             "ends with .safetensors, else a new folder, with the config.json and the tokenizer's files\n"
             "that lie beside them. Integers keep their type. If OUT ends with .gguf, IN is a language\n"
-            "model (another .gguf, too), its vocabulary goes along, and --dtype is that of its\n"
-            "matrices; by default float16 and four bits become float32 there. A number that is too\n"
+            "model (or another .gguf), its vocabulary is included, and --dtype is the type of its\n"
+            "matrices; by default float16 and 4-bit weights become float32. A number that is too\n"
             "large for the type is an error.\n",
 };
 

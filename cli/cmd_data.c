@@ -19,18 +19,18 @@
 static const char *from;
 
 static const cli_option options[] = {
-    {"from", CLI_TEXT, &from, "PATH", "take what was fetched by hand: a folder, an archive, a wheel"},
+    {"from", CLI_TEXT, &from, "PATH", "use files downloaded by hand: a folder, an archive, a wheel"},
     {0},
 };
 static const cli_usage usage = {
     .verb = "data",
     .arguments = "[NAME [DIR]]",
     .options = options,
-    .text = "Fetches a dataset, checks every file by its SHA-256 and lays it out in DIR, by default\n"
-            "data/... in the current folder. What is already there is checked and left alone.\n"
-            "Nothing of what is fetched is run.\n"
-            "Without NAME: lists what there is, with its origin and its licence.\n"
-            "mhla data show draws training pictures after a recipe's augmentation: see mhla data show --help.\n",
+    .text = "Downloads a dataset, checks the SHA-256 of every file and stores it in DIR, by default\n"
+            "data/... in the current folder. Existing files are checked and kept.\n"
+            "Downloaded code is never run.\n"
+            "Without NAME: lists all datasets with their origin and license.\n"
+            "mhla data show draws training images after a recipe's augmentation: see mhla data show --help.\n",
 };
 
 /* ---- Interruption ---- */

@@ -169,8 +169,9 @@ static void print_json(mhla_model *model, const image_row *rows, int count) {
 }
 
 static mhla_status open_as(mhla_model **model, const char *path, const char *dtype, const mhla_context *context) {
-    const mhla_status status = mhla_model_open_as(
-        model, path, &(mhla_open_desc){.size = sizeof(mhla_open_desc), .storage = dtype, .weights = weights});
+    const mhla_status status =
+        mhla_model_open_as(model, model_path(path),
+                           &(mhla_open_desc){.size = sizeof(mhla_open_desc), .storage = dtype, .weights = weights});
     if (status == MHLA_OK) mhla_model_set_context(*model, context);
     return status;
 }

@@ -13,15 +13,16 @@ static int json, append, ignore_eos, plain;
 static int told; /* what went wrong stands on standard error already */
 
 static const cli_option options[] = {
-    {"prompt,p", CLI_TEXT, &prompt, "TEXT", "what to continue; else --file, else standard input"},
-    {"file,f", CLI_TEXT, &file, "FILE", "the prompt from a file (- is standard input); a newline at its end goes"},
-    {"count,n", CLI_INT, &count, "N", "so many continuations of one reading of the prompt, side by side"},
-    {"state", CLI_TEXT, &state, "FILE", "goes on from FILE if it is there, and writes it at the end"},
-    {"append", CLI_FLAG, &append, NULL, "--state: the prompt comes after all that FILE holds, however it begins"},
-    {"plain", CLI_FLAG, &plain, NULL, "special tokens spelled in the prompt are text, and none is put in front"},
-    {"ignore-eos", CLI_FLAG, &ignore_eos, NULL, "the model's token for the end is never drawn"},
-    {"logprobs", CLI_COUNT, &logprobs, "N", "--json: the N likeliest tokens in each place"},
-    {"json", CLI_FLAG, &json, NULL, "a line of JSON for each token, each continuation and the figures"},
+    {"prompt,p", CLI_TEXT, &prompt, "TEXT", "the prompt; default: --file, or standard input"},
+    {"file,f", CLI_TEXT, &file, "FILE",
+     "read the prompt from a file (- is standard input); a newline at its end is removed"},
+    {"count,n", CLI_INT, &count, "N", "generate N continuations, reading the prompt once"},
+    {"state", CLI_TEXT, &state, "FILE", "resume from FILE if it exists, and write it at the end"},
+    {"append", CLI_FLAG, &append, NULL, "--state: append the prompt to the saved text, even if both begin alike"},
+    {"plain", CLI_FLAG, &plain, NULL, "treat special tokens in the prompt as text, and add none"},
+    {"ignore-eos", CLI_FLAG, &ignore_eos, NULL, "never generate the model's end token"},
+    {"logprobs", CLI_COUNT, &logprobs, "N", "--json: the N most likely tokens at each position"},
+    {"json", CLI_FLAG, &json, NULL, "one line of JSON for each token, each continuation and the statistics"},
     SPEAK_OPTIONS,
     {0},
 };
@@ -29,7 +30,7 @@ static const cli_usage usage = {
     .verb = "generate",
     .arguments = "",
     .options = options,
-    .text = "Continues a prompt and writes the text as it comes. Ctrl-C ends it with what there is.\n",
+    .text = "Continues a prompt and prints the text as it is generated. Ctrl-C stops.\n",
 };
 
 typedef struct continuation {

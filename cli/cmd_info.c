@@ -10,9 +10,9 @@ static int64_t threads;
 
 static const cli_option options[] = {
     {"json", CLI_FLAG, &json, NULL, "one JSON document instead of text"},
-    {"threads", CLI_INT, &threads, "N", "measure with N threads; default: what OpenMP would use"},
-    {"no-measure", CLI_FLAG, &no_measure, NULL, "leave out what takes time: peak and bandwidth"},
-    {"tensors", CLI_FLAG, &tensors, NULL, "of a model: names and shapes of its parameters, too"},
+    {"threads", CLI_INT, &threads, "N", "measure with N threads; default: OpenMP's"},
+    {"no-measure", CLI_FLAG, &no_measure, NULL, "do not measure peak and bandwidth"},
+    {"tensors", CLI_FLAG, &tensors, NULL, "model: also print names and shapes of its parameters"},
     {"presets", CLI_FLAG, &presets, NULL, "the presets of all models, a line each"},
     {0},
 };
@@ -21,7 +21,7 @@ static const cli_usage usage = {
     .arguments = "[MODEL [KEY=VALUE]...]",
     .options = options,
     .text = "Prints the version, the kernels chosen for this CPU and why, threads, caches, and\n"
-            "what the machine can do at most: its rates of multiply-adds and of reading memory.\n"
+            "the peak of the machine: its rates of multiply-adds and of reading memory.\n"
             "MHLA_ISA in the environment forces the kernels.\n\n"
             "With MODEL, a folder, a run, a .gguf file or a preset (--presets lists them) changed by settings such\n"
             "as attention=softmax (or --attention softmax, as for train): its parameters and multiply-adds; of a\n"
@@ -140,7 +140,7 @@ static int info_model(char **argv, int given) {
     const int preset = cli_is_preset(argv[0]);
     if (!preset && given > 1) return cli_wrong(usage.verb, "\"%s\" is not expected: only presets are changed", argv[1]);
     mhla_status status = preset ? mhla_model_outline(&model, argv[0], (const char *const *)argv + 1, given - 1)
-                                : mhla_model_open(&model, argv[0]);
+                                : mhla_model_open(&model, model_path(argv[0]));
     if (status == MHLA_OK) status = mhla_model_query(model, &info);
     const int text = mhla_model_has(model, MHLA_ROLE_DECODER);
     if (status == MHLA_OK && text) status = mhla_lm_query(model, &lm);

@@ -19,9 +19,10 @@ static const cli_option options[] = {
     {"split", CLI_TEXT, &split, "SPLIT", "of datasets: test (default) or train"},
     {"limit", CLI_INT, &limit, "N", "at most N images of each, spread over the set"},
     {"neighbours", CLI_INT, &neighbours, "K", "of precision and recall; default: 3"},
-    {"size", CLI_GRID, &size, "WxH", "the centre of all pictures, black around what is smaller; default: all of them"},
+    {"size", CLI_GRID, &size, "WxH", "crop images to their centre, and pad smaller ones with black; default: neither"},
     {"resize", CLI_TEXT, &resize, "HOW", "to Inception's size: torch (default) as pytorch-fid, tf1 as the first code"},
-    {"dump", CLI_TEXT, &dump, "DIR", "the features of both as .npy, and what classes the generated are taken for"},
+    {"dump", CLI_TEXT, &dump, "DIR",
+     "write the features of both as .npy, and the class probabilities of the generated images"},
     {"json", CLI_FLAG, &json, NULL, "one JSON document instead of text"},
     {0},
 };
@@ -29,13 +30,13 @@ static const cli_usage usage = {
     .verb = "measure",
     .arguments = "REAL GENERATED",
     .options = options,
-    .text = "Compares two sets of pictures: Fréchet distance, Inception score of the second, precision and recall.\n"
-            "REAL and GENERATED are datasets (\"fashion-mnist\"), folders with pictures or with a folder of them\n"
+    .text = "Compares two sets of images: Fréchet distance, Inception score of the second, precision and recall.\n"
+            "REAL and GENERATED are datasets (\"fashion-mnist\"), folders with images or with a folder of images\n"
             "per class, or .npy files of uint8 [N,H,W] or [N,H,W,3].\n"
             "\n"
             "With Inception's features the distance is FID; with those of a classifier it is not, and may only be\n"
-            "compared with others by the same classifier. Where GENERATED has folders by the classifier's classes,\n"
-            "the share of pictures that it gives their class is told as well.\n",
+            "compared with others by the same classifier. If GENERATED has a folder for each class of the classifier,\n"
+            "the share of images that it assigns to the intended class is printed as well.\n",
 };
 
 static void show(void *user, int64_t done, int64_t all) {
@@ -110,7 +111,7 @@ int cmd_measure(int argc, char **argv) {
                                     .real = argv[0],
                                     .generated = argv[1],
                                     .split = split,
-                                    .features = features,
+                                    .features = model_path(features),
                                     .limit = limit,
                                     .neighbours = (int)neighbours,
                                     .progress = isatty(STDERR_FILENO) ? show : NULL,

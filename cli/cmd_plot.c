@@ -8,7 +8,8 @@
 static const char *output;
 
 static const cli_option options[] = {
-    {"output", CLI_TEXT, &output, "FILE", "where to; default: report.html in the run, or here for several"},
+    {"output", CLI_TEXT, &output, "FILE",
+     "output file; default: report.html in the run, or in the current folder for several runs"},
     {0},
 };
 static const cli_usage usage = {
@@ -17,7 +18,7 @@ static const cli_usage usage = {
     .options = options,
     .text = "Writes one self-contained HTML page about runs of mhla train, finished or not: their\n"
             "curves side by side, accuracy by class, sample predictions, and the mixing matrices\n"
-            "that MHLA has learned. Any browser shows it, offline. Prints its path.\n",
+            "that MHLA has learned. It works offline in any browser. Prints its path.\n",
 };
 
 static void tell(void *user, const char *text) {

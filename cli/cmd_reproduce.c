@@ -25,9 +25,10 @@ static void usage(FILE *out) {
     }
     fprintf(out, "  %-10s %5d %6d %9d %8s %7s  %s\n", "mqar", 3, 1, 15, "-", "-",
             "recall of values by their keys (zoology), with options of its own");
-    fprintf(out, "\nMinutes and hours are of all seeds, on two idle cores, the search of learning rates included. "
-                 "Results so far: docs/results.\n\n"
-                 "  mhla reproduce EXPERIMENT --help   its options\n");
+    fprintf(out,
+            "\nMinutes and hours are estimates for all seeds on two idle cores, the search of learning rates included. "
+            "Results so far: docs/results.\n\n"
+            "  mhla reproduce EXPERIMENT --help   its options\n");
 }
 
 /* Before and after what can be stopped, and where nothing can: the exit code is that of a stopped run all the same. */

@@ -18,28 +18,28 @@ static cli_grid size;
 static int no_clip, animate, json, quiet, any_model;
 
 static const cli_option options[] = {
-    {"model,m", CLI_TEXT, &model, "MODEL", "a model's folder or a run; needed"},
-    {"classes,c", CLI_TEXT, &classes, "LIST", "names or numbers with commas between them, none, or all (the default)"},
+    {"model,m", CLI_TEXT, &model, "MODEL", "a folder, a run or a shipped model; required"},
+    {"classes,c", CLI_TEXT, &classes, "LIST", "names or numbers separated by commas, none, or all (the default)"},
     {"count,n", CLI_INT, &count, "N", "images of each class; default 1"},
     {"seed,s", CLI_COUNT, &seed, "S", "images of a class have the seeds S, S+1, ...; default 0"},
     {"guidance,g", CLI_AMOUNT, &guidance, "X",
-     "how much a class weighs, 1: as it is; default 2 if the model can, else 1"},
-    {"guided-channels", CLI_INT, &channels, "N", "guidance acts on the first N channels; default all"},
+     "strength of the class, 1: no guidance; default 2 if the model supports it, else 1"},
+    {"guided-channels", CLI_INT, &channels, "N", "apply guidance to the first N channels; default all"},
     {"sampler", CLI_TEXT, &sampler, "NAME",
      "ddim (default), ddpm, dpm++, unipc; of flows euler (default), dpm++, unipc"},
     {"steps", CLI_INT, &steps, "N", "default 50; ddpm 250"},
-    {"eta", CLI_AMOUNT, &eta, "X", "ddim: noise that is added, 0 to 1; default 0"},
-    {"shift", CLI_REAL, &shift, "X", "flows: more steps where there is much noise; default 1"},
-    {"no-clip", CLI_FLAG, &no_clip, NULL, "what is seen behind the noise may leave the range of pixels on the way"},
+    {"eta", CLI_AMOUNT, &eta, "X", "ddim: amount of added noise, 0 to 1; default 0"},
+    {"shift", CLI_REAL, &shift, "X", "flows: values above 1 take more steps at high noise; default 1"},
+    {"no-clip", CLI_FLAG, &no_clip, NULL, "do not clip predicted pixels between steps"},
     {"size", CLI_GRID, &size, "WxH", "pixels, multiples of the patch; default: as in training"},
-    {"weights", CLI_TEXT, &weights, "WHICH", "raw, or ema (their average); default: which did better in training"},
+    {"weights", CLI_TEXT, &weights, "WHICH", "raw, or ema (averaged); default: whichever scored better in training"},
     {"dtype", CLI_TEXT, &dtype, "TYPE", "weights and products as float32 (default), bfloat16 or q8_0"},
-    {"out,o", CLI_TEXT, &out, "PATH", "FILE.png: one image, or a grid of all; FILE.npy: their numbers; else a folder"},
-    {"animate", CLI_FLAG, &animate, NULL, "animated PNG: out of the noise, step by step"},
-    {"like", CLI_TEXT, &like, "FILE.png", "makes this picture of mhla sample again, and compares"},
-    {"any-model", CLI_FLAG, &any_model, NULL, "--like: with other weights, too"},
-    {"batch", CLI_INT, &batch, "N", "images at a time; changes no pixel"},
-    {"threads", CLI_INT, &threads, "N", "default: what OpenMP would use; changes no pixel"},
+    {"out,o", CLI_TEXT, &out, "PATH", "FILE.png: one image or a grid; FILE.npy: an array; otherwise a folder"},
+    {"animate", CLI_FLAG, &animate, NULL, "animated PNG of all steps"},
+    {"like", CLI_TEXT, &like, "FILE.png", "make this image of mhla sample again and compare"},
+    {"any-model", CLI_FLAG, &any_model, NULL, "--like: allow other weights"},
+    {"batch", CLI_INT, &batch, "N", "images per batch; does not change the result"},
+    {"threads", CLI_INT, &threads, "N", "default: OpenMP's; does not change the result"},
     {"json", CLI_FLAG, &json, NULL, "one JSON document instead of text"},
     {"quiet", CLI_FLAG, &quiet, NULL, "no progress"},
     {0},
@@ -49,9 +49,9 @@ static const cli_usage usage = {
     .arguments = "",
     .options = options,
     .text =
-        "Makes images out of noise with a diffusion model. An image depends on its class, its seed and the options\n"
-        "alone, and its PNG says all of them: mhla sample --like FILE.png makes it again. A folder has a folder\n"
-        "for each class, and the same command goes on with one that is not complete. Ctrl-C stops.\n",
+        "Generates images with a diffusion model. An image depends only on its class, its seed and the options,\n"
+        "and its PNG records all of them: mhla sample --like FILE.png makes it again. An output folder has a folder\n"
+        "for each class; the same command resumes an incomplete one. Ctrl-C stops.\n",
 };
 
 enum { IMAGES_MOST = 1000000, MANY_CLASSES = 100 };
@@ -188,7 +188,7 @@ static int open_model(sample_work *w, mhla_context **context) {
     struct stat info;
     mhla_cpu_info machine = {.size = sizeof machine};
     w->info.size = sizeof w->info;
-    mhla_status status = mhla_model_open_as(&w->model, r->model,
+    mhla_status status = mhla_model_open_as(&w->model, model_path(r->model),
                                             &(mhla_open_desc){.size = sizeof(mhla_open_desc),
                                                               .storage = *r->dtype ? r->dtype : NULL,
                                                               .weights = *r->choice ? r->choice : NULL});
@@ -225,7 +225,7 @@ static int open_model(sample_work *w, mhla_context **context) {
     snprintf(r->isa, sizeof r->isa, "%s", machine.isa);
     /* which weights were taken is part of how an image was made */
     const char *file = w->info.weights ? strrchr(w->info.weights, '/') : NULL;
-    if (stat(r->model, &info) == 0 && S_ISDIR(info.st_mode) && file)
+    if (stat(model_path(r->model), &info) == 0 && S_ISDIR(info.st_mode) && file)
         snprintf(r->choice, sizeof r->choice, "%s", strcmp(file, "/ema.safetensors") == 0 ? "ema" : "raw");
     return -1;
 }
@@ -237,7 +237,7 @@ static int read_like(sample_work *w, mhla_picture *original) {
     if (status == MHLA_OK) status = mhla_sample_record_read(&w->record, original->text, like);
     if (status != MHLA_OK) return cli_failed(usage.verb, status);
     struct stat info;
-    if (model == NULL && stat(w->record.model ? w->record.model : "", &info) != 0) {
+    if (model == NULL && stat(w->record.model ? model_path(w->record.model) : "", &info) != 0) {
         fprintf(stderr, "mhla %s: %s was made with the model %s, which is not there: name it with --model\n",
                 usage.verb, like, w->record.model ? w->record.model : "");
         return CLI_FAILED;

@@ -14,13 +14,13 @@ static const char *text, *out;
 static int decode, pieces, special, plain, skip_special, timed, json;
 
 static const cli_option options[] = {
-    {"text", CLI_TEXT, &text, "TEXT", "this text instead of files"},
-    {"decode", CLI_FLAG, &decode, NULL, "the other way: files hold ids, the text goes to standard output"},
-    {"special", CLI_FLAG, &special, NULL, "with the tokens that stand around a text (<s>)"},
-    {"plain", CLI_FLAG, &plain, NULL, "special tokens that the text spells out are text"},
+    {"text", CLI_TEXT, &text, "TEXT", "use this text instead of files"},
+    {"decode", CLI_FLAG, &decode, NULL, "decode: files hold ids, the text is printed"},
+    {"special", CLI_FLAG, &special, NULL, "add the special tokens around a text (<s>)"},
+    {"plain", CLI_FLAG, &plain, NULL, "treat special tokens in the text as text"},
     {"skip-special", CLI_FLAG, &skip_special, NULL, "with --decode: leave special tokens out"},
-    {"pieces", CLI_FLAG, &pieces, NULL, "the pieces as the tokenizer spells them, too"},
-    {"time", CLI_FLAG, &timed, NULL, "how fast one thread is, instead of the ids"},
+    {"pieces", CLI_FLAG, &pieces, NULL, "also print the pieces as the tokenizer spells them"},
+    {"time", CLI_FLAG, &timed, NULL, "print the speed of one thread instead of the ids"},
     {"out", CLI_TEXT, &out, "SHARD", "write the documents of files and folders as a shard for mhla train"},
     {"json", CLI_FLAG, &json, NULL, "one JSON document instead of text"},
     {0},

@@ -464,7 +464,8 @@ int eval_language(mhla_model *model, const eval_options *o) {
         const char *next = status == MHLA_OK ? eval_storage(o->storage, n) : NULL;
         if (next == NULL) break;
         status = mhla_model_open_as(
-            &model, o->path, &(mhla_open_desc){.size = sizeof(mhla_open_desc), .storage = next, .weights = o->weights});
+            &model, model_path(o->path),
+            &(mhla_open_desc){.size = sizeof(mhla_open_desc), .storage = next, .weights = o->weights});
         if (status == MHLA_OK) mhla_model_set_context(model, o->context);
     }
     if (samples) unwritten = eval_samples_end(samples);

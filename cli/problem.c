@@ -66,7 +66,9 @@ static void fill_mix(float *mix, int64_t rows, int64_t M, uint64_t *seed) {
     }
 }
 
-static int has_decay(mhla_kind kind) { return kind == MHLA_KIND_SIMPLE_GLA || kind == MHLA_KIND_GLA; }
+static int has_decay(mhla_kind kind) {
+    return kind == MHLA_KIND_SIMPLE_GLA || kind == MHLA_KIND_GLA || kind == MHLA_KIND_GATED_DELTA;
+}
 
 /* Summaries that a state of so many tokens has: N0 and N1 of mhla_call. */
 static int64_t state_chunks(const mhla_plan_desc *d, const mhla_plan *plan, int64_t tokens) {
@@ -143,6 +145,13 @@ static int make_inputs(problem *p, const problem_desc *desc, uint64_t *seed) {
         for (int64_t i = 0; i < p->n_decay; i++) decay[i] = (float)(0.05 * random_unit(seed) - 0.05);
         p->call.decay = decay;
     }
+    if (d->kind == MHLA_KIND_GATED_DELTA) { /* from 0 to 2 */
+        p->n_beta = B * T * H;
+        float *beta = own_f32(p, p->n_beta);
+        if (beta == NULL) return 0;
+        for (int64_t i = 0; i < p->n_beta; i++) beta[i] = (float)(1.0 + random_unit(seed));
+        p->call.beta = beta;
+    }
     if (desc->second_pair) {
         p->call.q2 = own_random(p, d->dtype, p->n_q, seed);
         p->call.k2 = own_random(p, d->dtype, p->n_k, seed);
@@ -160,6 +169,7 @@ static int make_gradients(problem *p, const problem_desc *desc, uint64_t *seed) 
     if (p->mix && !(p->grads.dmix = own_f32(p, p->n_mix))) return 0;
     if (p->n_focus && !(p->grads.dfocus = own_f32(p, p->n_focus))) return 0;
     if (p->n_decay && !(p->grads.ddecay = own_f32(p, p->n_decay))) return 0;
+    if (p->n_beta && !(p->grads.dbeta = own_f32(p, p->n_beta))) return 0;
     if (!desc->second_pair) return 1;
     p->grads.dq2 = own_f32(p, p->n_q);
     p->grads.dk2 = own_f32(p, p->n_k);

@@ -1,4 +1,5 @@
-/* Where `mhla train NAME` finds its recipe: a file, recipes/NAME.toml in the current folder, or the installed recipes. */
+/* Where the program finds what it ships by name: recipes (recipes/NAME.toml) and models (models/NAME), in the current folder or
+ * among the installed files. */
 #include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,8 +10,8 @@
 
 static const char here[] = "recipes";
 
-/* Installed recipes, relative to the program: PREFIX/bin/mhla has PREFIX/share/mhla/recipes. */
-static int installed(char folder[4096]) {
+/* Installed files, relative to the program: PREFIX/bin/mhla has PREFIX/share/mhla/recipes and /models. */
+static int installed(char folder[4096], const char *what) {
     char program[4096];
     const ssize_t n = readlink("/proc/self/exe", program, sizeof program - 1);
     if (n <= 0) return 0;
@@ -21,7 +22,7 @@ static int installed(char folder[4096]) {
     slash = strrchr(program, '/'); /* without "..": the folder shows up in messages */
     if (slash == NULL) return 0;
     *slash = '\0';
-    return snprintf(folder, 4096, "%s/share/mhla/recipes", program) < 4096;
+    return snprintf(folder, 4096, "%s/share/mhla/%s", program, what) < 4096;
 }
 
 /* Anything but a folder: a FIFO or an unreadable file is for the library to refuse, with its reason. */
@@ -67,7 +68,7 @@ int recipe_find(const char *verb, char path[4096], const char *name) {
     if (snprintf(path, 4096, "%s", name) >= 4096) return cli_wrong(verb, "the name of the recipe is too long");
     if (is_file(name) || strchr(name, '/') != NULL || *name == '\0') return -1;
     if (in_folder(path, here, name)) return -1;
-    if (installed(folder) && in_folder(path, folder, name)) return -1;
+    if (installed(folder, here) && in_folder(path, folder, name)) return -1;
     names known = {.count = 0};
     list_folder(&known, here);
     if (*folder) list_folder(&known, folder);
@@ -79,4 +80,20 @@ int recipe_find(const char *verb, char path[4096], const char *name) {
         fprintf(stderr, "\n");
     }
     return CLI_FAILED;
+}
+
+/* FOLDER/NAME: its NAME.gguf where it has one, else the folder. */
+static int model_in(char path[4096], const char *folder, const char *name) {
+    struct stat info;
+    if (snprintf(path, 4096, "%s/%s/%s.gguf", folder, name, name) < 4096 && is_file(path)) return 1;
+    return snprintf(path, 4096, "%s/%s", folder, name) < 4096 && stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+const char *model_path(const char *name) {
+    static char path[4096];
+    char folder[4096];
+    if (*name == '\0' || strchr(name, '/') != NULL || access(name, F_OK) == 0) return name;
+    if (model_in(path, "models", name)) return path;
+    if (installed(folder, "models") && model_in(path, folder, name)) return path;
+    return name;
 }

@@ -51,7 +51,7 @@ mhla_status speak_open(speaker *s) {
     const mhla_open_desc desc = {.size = sizeof desc, .storage = o->storage};
     *s = (speaker){.info = {.size = sizeof s->info}, .tokens = {.size = sizeof s->tokens}};
     s->seed = o->seed >= 0 ? (uint64_t)o->seed : ((uint64_t)time(NULL) << 20 ^ (uint64_t)getpid()) & 0xffffffff;
-    mhla_status status = mhla_model_open_as(&s->model, o->model, &desc);
+    mhla_status status = mhla_model_open_as(&s->model, model_path(o->model), &desc);
     if (status == MHLA_OK && o->threads) {
         const mhla_context_desc threads = {.size = sizeof threads, .threads = (int)o->threads};
         status = mhla_context_create(&s->context, &threads);

@@ -22,33 +22,37 @@ extern speak_options speak_given;
 
 /* Rows for a verb's table of options. */
 #define SPEAK_OPTIONS                                                                                                  \
-    {"model,m", CLI_TEXT, &speak_given.model, "MODEL", "a model's folder, a run, or a .gguf file; needed"},            \
+    {"model,m", CLI_TEXT, &speak_given.model, "MODEL", "a folder, a run, a .gguf file or a shipped model; required"},  \
         {"tokens", CLI_COUNT, &speak_given.tokens, "N",                                                                \
-         "new tokens at most; default 256, of chat 1024; 0: until it ends by itself"},                                 \
-        {"temperature", CLI_AMOUNT, &speak_given.temperature, "X", "0: the likeliest token, always; default 0.8"},     \
-        {"top-k", CLI_COUNT, &speak_given.top_k, "N", "only the N likeliest; default 40, 0: all"},                     \
-        {"top-p", CLI_AMOUNT, &speak_given.top_p, "X", "only the likeliest that make up X; default 0.95, 1: all"},     \
+         "at most N new tokens; default 256, in chat 1024; 0: no limit"},                                              \
+        {"temperature", CLI_AMOUNT, &speak_given.temperature, "X", "0: always the most likely token; default 0.8"},    \
+        {"top-k", CLI_COUNT, &speak_given.top_k, "N", "only the N most likely tokens; default 40, 0: all"},            \
+        {"top-p", CLI_AMOUNT, &speak_given.top_p, "X",                                                                 \
+         "only the most likely tokens with total probability X; default 0.95, 1: all"},                                \
         {"min-p", CLI_AMOUNT, &speak_given.min_p, "X",                                                                 \
-         "only what has X of the likeliest's probability; default 0.05"},                                              \
-        {"repeat-penalty", CLI_REAL, &speak_given.repeat_penalty, "X", "against the last 64 tokens; default 1: none"}, \
+         "only tokens with at least X times the highest probability; default 0.05"},                                   \
+        {"repeat-penalty", CLI_REAL, &speak_given.repeat_penalty, "X",                                                 \
+         "penalty on the last 64 tokens; default 1: none"},                                                            \
         {"presence-penalty", CLI_SIGNED, &speak_given.presence_penalty, "X",                                           \
-         "taken once from the logit of each of the last 64 tokens; default 0"},                                        \
+         "subtracted once from the logit of each of the last 64 tokens; default 0"},                                   \
         {"frequency-penalty", CLI_SIGNED, &speak_given.frequency_penalty, "X",                                         \
-         "taken for each time that it is among the last 64; default 0"},                                               \
+         "subtracted for each occurrence among the last 64 tokens; default 0"},                                        \
         {"logit-bias", CLI_TEXTS, &speak_given.bias, "TOKEN=X",                                                        \
          "adds X to the logit of a token, an id or text that is one token; may be repeated"},                          \
-        {"temper-first", CLI_FLAG, &speak_given.hf, NULL, "temperature before top-k, top-p, min-p, not after them"},   \
-        {"seed", CLI_COUNT, &speak_given.seed, "N", "the same seed, the same text; default: another one each time"},   \
-        {"stop", CLI_TEXTS, &speak_given.stop, "TEXT", "ends where TEXT would come; may be given several times"},      \
+        {"temper-first", CLI_FLAG, &speak_given.hf, NULL,                                                              \
+         "apply the temperature before top-k, top-p and min-p, not after"},                                            \
+        {"seed", CLI_COUNT, &speak_given.seed, "N", "the same seed gives the same text; default: random"},             \
+        {"stop", CLI_TEXTS, &speak_given.stop, "TEXT", "stop before TEXT; may be repeated"},                           \
         {"beyond", CLI_TEXT, &speak_given.beyond, "HOW", "past the trained length: error (default), clamp, chunk"},    \
         {"max-tokens", CLI_INT, &speak_given.max_tokens, "N",                                                          \
-         "the longest prompt and answer together; --beyond chunk needs it"},                                           \
-        {"dtype", CLI_TEXT, &speak_given.storage, "TYPE", "weights as float32, bfloat16 or q8_0; default: as filed"},  \
+         "at most N tokens of prompt and answer together; --beyond chunk needs it"},                                   \
+        {"dtype", CLI_TEXT, &speak_given.storage, "TYPE",                                                              \
+         "weights as float32, bfloat16 or q8_0; default: as in the file"},                                             \
         {"cache", CLI_TEXT, &speak_given.cache, "TYPE",                                                                \
          "keys and values of softmax layers as float32 or bfloat16; default: float32 if the weights are"},             \
         {"storage", CLI_TEXT, &speak_given.storage, "TYPE", NULL},                                                     \
-        {"threads", CLI_INT, &speak_given.threads, "N", "default: what OpenMP would use"}, {                           \
-        "stats", CLI_FLAG, &speak_given.stats, NULL, "figures on standard error, as on a terminal"                     \
+        {"threads", CLI_INT, &speak_given.threads, "N", "default: OpenMP's"}, {                                        \
+        "stats", CLI_FLAG, &speak_given.stats, NULL, "print statistics on standard error, as on a terminal"            \
     }
 
 typedef struct speaker {

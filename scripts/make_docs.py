@@ -17,7 +17,7 @@ import api_reference
 import pages
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-HEADERS = ["mhla.h", "nn.h", "lm.h", "diffusion.h", "analysis.h", "lab.h"]
+HEADERS = ["mhla.h", "nn.h", "lm.h", "diffusion.h", "analysis.h", "lab.h", "page.h"]
 
 # The order in which they are read: (title of a group, [(page, what it is for)])
 GROUPS = [

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """tutorial_figures.py FOLDER [OUT]: draws the figures of docs/tutorial.md, SVG, from what `mhla analyze` wrote into FOLDER.
 
-The models are those that `make demo` leaves behind, and one with more blocks; in the folder in which runs/ lies:
+The models are the three of section 5, and one with more blocks; the image is one that `make demo` writes. In the folder of runs/:
 
-    mhla analyze -m runs/demo-1/softmax -m runs/demo-1/linear -m runs/demo-1/mhla --out FOLDER/three
-    mhla analyze -m runs/demo-1/softmax -m runs/demo-1/linear -m runs/demo-1/mhla --data runs/demo-1/pictures/9.png --samples 1
+    mhla analyze -m runs/short/softmax -m runs/short/linear -m runs/short/mhla --out FOLDER/three
+    mhla analyze -m runs/short/softmax -m runs/short/linear -m runs/short/mhla --data runs/demo-1/test-image.png --samples 1
         --no-rank --dump FOLDER/matrices
     mhla train recipes/fashion-mnist.toml --patch 2 --blocks 4,4 --steps 500 --warmup_steps 50 --rate 2e-3 --out runs/fine
     mhla analyze -m runs/fine --out FOLDER/fine
-    cp runs/demo-1/pictures/9.png FOLDER/picture.png
+    cp runs/demo-1/test-image.png FOLDER/picture.png
     python3 scripts/tutorial_figures.py FOLDER
 
 They go into docs/, or into the folder that a second argument names. Nothing but Python is needed.

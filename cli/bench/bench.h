@@ -30,6 +30,7 @@ typedef enum bench_operator {
     OPERATOR_RALA,
     OPERATOR_SIMPLE_GLA, /* from here on: causal only */
     OPERATOR_GLA,
+    OPERATOR_GATED_DELTA,
     OPERATORS
 } bench_operator;
 

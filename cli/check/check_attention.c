@@ -112,6 +112,12 @@ static const attention_case decay_cases[] = {
      .plan = {.kind = MHLA_KIND_SIMPLE_GLA, HKV(4, 128, 64), .key_heads = 1, .denominator = MHLA_DEN_NONE}},
     {"GLA, 130 tokens, 128x256", 1, 130,
      .plan = {.kind = MHLA_KIND_GLA, HKV(1, 128, 256), .denominator = MHLA_DEN_NONE}},
+    {"delta rule, 130 tokens, 128x256, 2 heads share q and k", 1, 130,
+     .plan = {.kind = MHLA_KIND_GATED_DELTA,
+              HKV(2, 128, 256),
+              .key_heads = 1,
+              .denominator = MHLA_DEN_NONE,
+              .qk_l2norm = 1}},
     {"simple GLA, one token, 7x1", 2, 1,
      .plan = {.kind = MHLA_KIND_SIMPLE_GLA, HKV(1, 7, 1), .denominator = MHLA_DEN_NONE}, .past = 1, .state = 1},
     {"GLA, state in and out, chunks of 48", 2, 100,
@@ -119,6 +125,12 @@ static const attention_case decay_cases[] = {
     {"simple GLA, packed", 1, 130, .plan = {.kind = MHLA_KIND_SIMPLE_GLA, HKV(2, 33, 20), .denominator = MHLA_DEN_NONE},
      .cu_seqlens = packed, .sequences = 4},
     {"GLA, packed, 1x20", 1, 130, .plan = {.kind = MHLA_KIND_GLA, HKV(2, 1, 20), .denominator = MHLA_DEN_NONE},
+     .cu_seqlens = packed, .sequences = 4},
+    {"delta rule, state in and out, chunks of 48", 2, 100,
+     .plan = {.kind = MHLA_KIND_GATED_DELTA, HKV(2, 60, 33), .chunk = 48, .denominator = MHLA_DEN_NONE, .qk_l2norm = 1},
+     .past = 1, .state = 1},
+    {"delta rule, packed", 1, 130,
+     .plan = {.kind = MHLA_KIND_GATED_DELTA, HKV(2, 33, 20), .denominator = MHLA_DEN_NONE, .qk_l2norm = 1},
      .cu_seqlens = packed, .sequences = 4},
 };
 
@@ -135,7 +147,7 @@ typedef struct compared {
     double *want;
 } compared;
 
-enum { MOST_COMPARED = 13 };
+enum { MOST_COMPARED = 14 };
 
 static int list_compared(compared *t, const problem *p) {
     const mhla_grads *g = &p->grads;
@@ -153,6 +165,7 @@ static int list_compared(compared *t, const problem *p) {
         {"dinitial_z", g->dinitial_z, p->n_z0, MHLA_F32, NULL},
         {"dfocus", g->dfocus, p->n_focus, MHLA_F32, NULL},
         {"ddecay", g->ddecay, p->n_decay, MHLA_F32, NULL},
+        {"dbeta", g->dbeta, p->n_beta, MHLA_F32, NULL},
     };
     int n = 0;
     for (int i = 0; i < COUNT(all); i++)
@@ -260,5 +273,6 @@ mhla_status check_vision(check_row *row, const check_isas *isas, int brief) {
 }
 
 mhla_status check_decay(check_row *row, const check_isas *isas, int brief) {
-    return check_cases(row, isas, decay_cases, brief ? BRIEF : COUNT(decay_cases), MHLA_KIND_SIMPLE_GLA);
+    enum { KINDS = 3 };
+    return check_cases(row, isas, decay_cases, brief ? KINDS : COUNT(decay_cases), MHLA_KIND_SIMPLE_GLA);
 }

@@ -52,6 +52,26 @@ static const struct stream_case {
      80,
      {.kind = MHLA_KIND_LINEAR_CAUSAL, .heads = 2, .key_dim = 72, .value_dim = 60, .denominator = MHLA_DEN_NONE}},
     {"linear, eq4", 70, {.kind = MHLA_KIND_LINEAR_CAUSAL, .heads = 2, .key_dim = 24, .value_dim = 30}},
+    {"simple GLA, 4 heads share q and k",
+     130,
+     {.kind = MHLA_KIND_SIMPLE_GLA,
+      .heads = 4,
+      .key_heads = 1,
+      .key_dim = 128,
+      .value_dim = 64,
+      .denominator = MHLA_DEN_NONE}},
+    {"GLA, 60x33",
+     90,
+     {.kind = MHLA_KIND_GLA, .heads = 2, .key_dim = 60, .value_dim = 33, .denominator = MHLA_DEN_NONE}},
+    {"delta rule, 2 heads share q and k",
+     130,
+     {.kind = MHLA_KIND_GATED_DELTA,
+      .heads = 2,
+      .key_heads = 1,
+      .key_dim = 64,
+      .value_dim = 130,
+      .denominator = MHLA_DEN_NONE,
+      .qk_l2norm = 1}},
 };
 enum { CASES = sizeof cases / sizeof *cases, BRIEF = 2 };
 
@@ -59,14 +79,17 @@ static size_t width(const problem *p) { return p->dtype == MHLA_F32 ? 4 : 2; }
 
 /* Tokens [begin, end) of the problem's one sequence, outputs in their places. */
 static mhla_status feed(problem *p, mhla_state *state, const mhla_plan_desc *d, int64_t begin, int64_t end) {
-    const int64_t G = d->kv_heads ? d->kv_heads : d->heads;
+    const int64_t G = d->kv_heads ? d->kv_heads : d->heads, Gq = d->key_heads ? d->key_heads : d->heads,
+                  Gk = d->key_heads ? d->key_heads : G;
     mhla_call call = p->call;
     call.tokens = end - begin;
+    if (call.decay) call.decay += begin * (d->kind == MHLA_KIND_GLA ? d->heads * d->key_dim : d->heads);
+    if (call.beta) call.beta += begin * d->heads;
     const char *q = p->q, *k = p->k, *v = p->v;
     char *o = p->o;
     const int64_t bytes = begin * (int64_t)width(p);
-    return mhla_step(p->plan, &call, &state, 1, o + bytes * d->heads * d->value_dim, q + bytes * d->heads * d->key_dim,
-                     k + bytes * G * d->key_dim, v + bytes * G * d->value_dim, p->mix);
+    return mhla_step(p->plan, &call, &state, 1, o + bytes * d->heads * d->value_dim, q + bytes * Gq * d->key_dim,
+                     k + bytes * Gk * d->key_dim, v + bytes * G * d->value_dim, p->mix);
 }
 
 /* The state saved and loaded again, in place of the old one. */

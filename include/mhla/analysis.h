@@ -86,7 +86,7 @@ typedef struct mhla_head_analysis {
     size_t size;
     const char *attention;
     int64_t bound;           /* the most that the rank can be: T of softmax; min(T, sum_b min(n_b, K)) of MHLA; K of linear,
-                                Focused and RALA; K + 1 of InLine and MALA. At most `rows` */
+                                Focused and RALA; K + 1 of InLine and MALA; T of recurrences with decay. At most `rows` */
     double rank, rank_deviation; /* singular values above max(rows, T) 2^-52 times the largest; NaN without rank samples */
     double effective_rank, effective_rank_deviation; /* exp of the entropy of the singular values over their sum */
     double entropy, entropy_deviation; /* -sum a ln a, mean over rows; negative weights are 0 and rows sum to 1 there */

@@ -366,6 +366,9 @@ static mhla_status run(mhla_analysis *a, mhla_model *m, const mhla_analysis_desc
         x.first = at;
         status = mhla_inputs_run(inputs, tape, a, at, at + piece < a->samples ? piece : a->samples - at);
         if (x.failed) status = mhla_fail(x.status, "%s", x.message);
+        if (status == MHLA_OK && a->text && a->layer[a->layers - 1].attention == NULL)
+            status = mhla_fail(MHLA_ENOTSUP, "%s has a layer whose mixer is no matrix: Mamba's selective scan is none",
+                               a->model);
     }
     for (int64_t i = 0; status == MHLA_OK && i < (int64_t)a->layers * a->heads * a->samples; i++)
         a->svd_seconds += a->found[i].svd_seconds / threads;

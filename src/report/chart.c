@@ -140,12 +140,14 @@ static mhla_status draw(drawn *d, const mhla_series *s, int smooth) {
 /* ---- Axes ---- */
 
 typedef struct axes {
-    double x0, x1, y0, y1; /* y after the logarithm */
-    int log_y;
+    double x0, x1, y0, y1; /* after the logarithm, where the axis has one */
+    int log_x, log_y;
     double only; /* the value of all points, to the digits that an axis shows; NaN: they differ */
 } axes;
 
-static double place_x(const axes *a, double x) { return LEFT + (x - a->x0) / (a->x1 - a->x0) * (WIDE - LEFT - RIGHT); }
+static double place_x(const axes *a, double x) {
+    return LEFT + ((a->log_x ? log2(x) : x) - a->x0) / (a->x1 - a->x0) * (WIDE - LEFT - RIGHT);
+}
 static double place_y(const axes *a, double y) {
     return HIGH - BOTTOM - ((a->log_y ? log10(y) : y) - a->y0) / (a->y1 - a->y0) * (HIGH - TOP - BOTTOM);
 }
@@ -153,11 +155,13 @@ static double place_y(const axes *a, double y) {
 static int shown(const axes *a, double y) { return !a->log_y || y > 0.0; }
 
 static axes find_axes(const drawn *lines, const mhla_chart *c) {
-    axes a = {0.0, 0.0, c->from_zero ? 0.0 : INFINITY, -INFINITY, c->log_y, NAN};
+    axes a = {.y0 = c->from_zero ? 0.0 : INFINITY, .y1 = -INFINITY, .log_x = c->log_x, .log_y = c->log_y, .only = NAN};
+    if (a.log_x) a.x0 = INFINITY, a.x1 = -INFINITY;
     for (int k = 0; k < c->count; k++)
         for (int64_t i = 0; i < lines[k].count; i++) {
-            a.x0 = fmin(a.x0, lines[k].x[i]);
-            a.x1 = fmax(a.x1, lines[k].x[i]);
+            const double x = a.log_x ? log2(lines[k].x[i]) : lines[k].x[i];
+            a.x0 = fmin(a.x0, x);
+            a.x1 = fmax(a.x1, x);
             if (!shown(&a, lines[k].y[i])) continue;
             const double y = a.log_y ? log10(lines[k].y[i]) : lines[k].y[i];
             a.y0 = fmin(a.y0, y);
@@ -226,7 +230,10 @@ static void write_axes(FILE *out, const axes *a, const mhla_chart *c) {
                  dy = tick_step(y0, y1, 5.0);
     /* Counted, not added up: with a step too small to move a double the loop would not end. */
     const double first_x = ceil(a->x0 / dx - 1e-9), first_y = ceil(y0 / dy - 1e-9);
-    for (int i = 0; i < 20 && (first_x + i) * dx <= a->x1 + 1e-9 * dx; i++) tick_x(out, a, (first_x + i) * dx, dx);
+    if (c->log_x)
+        for (int power = 2 * (int)ceil(a->x0 / 2.0); power <= a->x1; power += 2) tick_x(out, a, exp2(power), 0.0);
+    else
+        for (int i = 0; i < 20 && (first_x + i) * dx <= a->x1 + 1e-9 * dx; i++) tick_x(out, a, (first_x + i) * dx, dx);
     if (!isnan(a->only))
         tick_y(out, a, a->only, 0.0, c->percent);
     else if (a->log_y && a->y1 - a->y0 > 0.5)
@@ -320,9 +327,9 @@ static void write_numbers(FILE *out, const char *key, const double *values, int6
 /* What the script needs to find values and places again; numbers only, so that nothing in it can be a tag. */
 static void write_data(FILE *out, const axes *a, const drawn *lines, const mhla_chart *c) {
     fprintf(out,
-            "<script type=\"application/json\">{\"box\":[%d,%d,%d,%d],\"x\":[%.9g,%.9g],\"y\":[%.9g,%.9g],\"log\":%d,"
-            "\"percent\":%d,\"lines\":[",
-            LEFT, WIDE - RIGHT, TOP, HIGH - BOTTOM, a->x0, a->x1, a->y0, a->y1, a->log_y, c->percent);
+            "<script type=\"application/json\">{\"box\":[%d,%d,%d,%d],\"x\":[%.9g,%.9g],\"y\":[%.9g,%.9g],\"logx\":%d,"
+            "\"log\":%d,\"percent\":%d,\"lines\":[",
+            LEFT, WIDE - RIGHT, TOP, HIGH - BOTTOM, a->x0, a->x1, a->y0, a->y1, a->log_x, a->log_y, c->percent);
     int written = 0;
     for (int k = 0; k < c->count; k++) {
         if (lines[k].count == 0) continue;

@@ -31,6 +31,7 @@ typedef struct mhla_chart {
     const mhla_line *lines;
     int count;
     int percent;   /* y is 0..1, shown as percent */
+    int log_x;     /* x is above 0; ticks at powers of four: for numbers of tokens */
     int log_y;     /* points of 0 and less are left out */
     int smooth;    /* noisy: a running mean is drawn over the measured points */
     int whole_x;   /* x counts: no ticks between whole numbers */

@@ -326,18 +326,31 @@ static mhla_status write_recipes(FILE *out, const run *runs, int n) {
 
 /* ---- The page ---- */
 
-static void write_head(FILE *out, const run *runs, int n) {
+void mhla_report_begin(FILE *out) {
     fputs("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
           "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; img-src data:; style-src "
           "'unsafe-inline'; script-src 'unsafe-inline'\">\n"
           "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
           "<meta name=\"color-scheme\" content=\"light dark\">\n<title>mhla: ",
           out);
+}
+
+void mhla_report_body(FILE *out) {
+    fprintf(out, "</title>\n<style>\n%s%s</style>\n</head>\n<body>\n<header><h1>", mhla_palette_css, mhla_report_css);
+}
+
+void mhla_report_end(FILE *out) {
+    fprintf(out, "</main>\n<footer class=\"small\">mhla %s</footer>\n<script>\n%s</script>\n</body>\n</html>\n",
+            mhla_version(), mhla_report_js);
+}
+
+static void write_head(FILE *out, const run *runs, int n) {
+    mhla_report_begin(out);
     for (int i = 0; i < n; i++) {
         if (i) fputs(", ", out);
         mhla_html_text(out, runs[i].name);
     }
-    fprintf(out, "</title>\n<style>\n%s%s</style>\n</head>\n<body>\n<header><h1>", mhla_palette_css, mhla_report_css);
+    mhla_report_body(out);
     if (n == 1)
         mhla_html_text(out, runs[0].name);
     else
@@ -354,8 +367,7 @@ static mhla_status write_page(FILE *out, const run *runs, int n) {
     mhla_report_write_grids(out, runs, n);
     MHLA_TRY(write_mixing(out, runs, n));
     MHLA_TRY(write_recipes(out, runs, n));
-    fprintf(out, "</main>\n<footer class=\"small\">mhla %s</footer>\n<script>\n%s</script>\n</body>\n</html>\n",
-            mhla_version(), mhla_report_js);
+    mhla_report_end(out);
     return MHLA_OK;
 }
 

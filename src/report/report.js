@@ -12,7 +12,8 @@ for (const figure of document.querySelectorAll('.chart')) {
   const values = [...figure.querySelectorAll('.entry')].map(e => e.querySelectorAll('b'));
   const resting = [at, ...values.flatMap(v => [...v])].map(e => [e, e.textContent]);
   const [left, right, top, bottom] = d.box;
-  const px = x => left + (x - d.x[0]) / (d.x[1] - d.x[0]) * (right - left);
+  const ax = x => d.logx ? Math.log2(x) : x; // along the axis
+  const px = x => left + (ax(x) - d.x[0]) / (d.x[1] - d.x[0]) * (right - left);
   const py = y => bottom - ((d.log ? Math.log10(y) : y) - d.y[0]) / (d.y[1] - d.y[0]) * (bottom - top);
   const text = y => d.percent ? (100 * y).toFixed(2) + ' %' : String(Number(y.toPrecision(4)));
   const reach = (d.x[1] - d.x[0]) / 50; // farther from a line's ends it has no value
@@ -27,7 +28,7 @@ for (const figure of document.querySelectorAll('.chart')) {
     at.textContent = at.dataset.name + ' ' + Number(x.toPrecision(6));
     d.lines.forEach((line, k) => {
       const i = near(line.x, x), drawn = line.m ? line.m[i] : line.y[i];
-      const beyond = x < line.x[0] - reach || x > line.x[line.x.length - 1] + reach;
+      const beyond = ax(x) < ax(line.x[0]) - reach || ax(x) > ax(line.x[line.x.length - 1]) + reach;
       dots[k].style.display = beyond ? 'none' : 'inline';
       dots[k].setAttribute('cx', px(line.x[i]));
       dots[k].setAttribute('cy', d.log && drawn <= 0 ? bottom : py(drawn));
@@ -42,7 +43,8 @@ for (const figure of document.querySelectorAll('.chart')) {
   };
   const follow = e => {
     const box = svg.getBoundingClientRect(), x = (e.clientX - box.left) / box.width * svg.viewBox.baseVal.width;
-    show(d.x[0] + (x - left) / (right - left) * (d.x[1] - d.x[0]));
+    const along = d.x[0] + (x - left) / (right - left) * (d.x[1] - d.x[0]);
+    show(d.logx ? 2 ** along : along);
   };
   svg.addEventListener('pointermove', follow);
   svg.addEventListener('pointerdown', follow);

@@ -40,6 +40,11 @@ static void colour(uint8_t rgb[3], const scale *s, double v) {
         rgb[c] = (uint8_t)lround(s->stops[i].rgb[c] + (at - i) * (s->stops[i + 1].rgb[c] - s->stops[i].rgb[c]));
 }
 
+void mhla_report_shade(uint8_t rgb[3], double part) {
+    const scale s = SCALE(amount, 0.0, 1.0);
+    colour(rgb, &s, part);
+}
+
 static void write_scale(FILE *out, const scale *s, const char *title) {
     fprintf(out, "<p class=\"scale\">%s <span>%.3g</span><i style=\"background:linear-gradient(90deg", title, s->low);
     for (int i = 0; i < s->count; i++)

@@ -78,7 +78,15 @@ void mhla_report_write_grids(FILE *out, const mhla_report_run *runs, int count);
 mhla_status mhla_report_write_mixing(FILE *out, const mhla_report_run *run);
 void mhla_report_write_samples(FILE *out, const mhla_report_run *runs, int count);
 
+/* The colour of 0 (little) to 1 (much), also for those who see no colours. */
+void mhla_report_shade(uint8_t rgb[3], double part);
+
 /* ---- report.c ---- */
+
+/* A page: _begin, its title as text, _body, its heading, "</h1></header><main>", its contents, _end. */
+void mhla_report_begin(FILE *out);
+void mhla_report_body(FILE *out);
+void mhla_report_end(FILE *out);
 
 /* Which colour is which run; nothing for a single one. */
 void mhla_report_write_keys(FILE *out, const mhla_report_run *runs, int count);

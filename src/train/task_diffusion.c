@@ -20,18 +20,18 @@
 #define BOOL MHLA_RECIPE_BOOL
 
 static const mhla_recipe_row keys[] = {
-    {"train.label_drop", REAL, "0.1", 0, 1, NULL, "diffusion: part of the pictures that are shown without their class"},
-    {"train.logit_normal", BOOL, "false", 0, 0, NULL, "flows: times crowd in the middle, by a normal of their logit"},
-    {"train.shift", REAL, "1", 0.01, 100, NULL, "flows: times shifted towards the noise"},
+    {"train.label_drop", REAL, "0.1", 0, 1, NULL, "diffusion: share of images trained without their class"},
+    {"train.logit_normal", BOOL, "false", 0, 0, NULL, "flows: draw times from a logit-normal distribution"},
+    {"train.shift", REAL, "1", 0.01, 100, NULL, "flows: shift of times towards noise"},
 
     {"augment.crop", TEXT, "none", 0, 0, "none|centre|random|pad",
      "none: resized; centre: as it is, with black around; random: a resized part; pad: shifted"},
 
-    {"sample.columns", INT, "6", 0, 64, NULL, "pictures of each class in the grid of an evaluation; 0: no grids"},
+    {"sample.columns", INT, "6", 0, 64, NULL, "images of each class in the sample grid of an evaluation; 0: no grids"},
     {"sample.rows", INT, "10", 1, 64, NULL, "classes in it, spread over all"},
     {"sample.sampler", TEXT, "dpm++", 0, 0, "ddpm|ddim|dpm++|unipc|euler", "how it is made"},
-    {"sample.steps", INT, "20", 1, 1000, NULL, "in so many steps"},
-    {"sample.guidance", REAL, "2", 1, 100, NULL, "towards the class; 1: none"},
+    {"sample.steps", INT, "20", 1, 1000, NULL, "sampling steps"},
+    {"sample.guidance", REAL, "2", 1, 100, NULL, "guidance towards the class; 1: none"},
     {0},
 };
 

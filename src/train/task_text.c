@@ -17,11 +17,11 @@
 
 static const mhla_recipe_row keys[] = {
     {"data.source", TEXT, "text", 0, 0, NULL, "a folder with train and validation, or what mhla data fetched: text"},
-    {"data.validation", TEXT, "", 0, 0, NULL, "text or shards to measure with, where the folder has none"},
-    {"data.tokenizer", TEXT, "", 0, 0, NULL, "its file or folder; default: what lies beside the data"},
+    {"data.validation", TEXT, "", 0, 0, NULL, "validation text or shards, if the folder has none"},
+    {"data.tokenizer", TEXT, "", 0, 0, NULL, "tokenizer file or folder; default: the one beside the data"},
     {"train.context", INT, "1024", 2, 1e9, NULL, "text: tokens of a window"},
     {"train.packing", TEXT, "documents", 0, 0, "documents|concatenation",
-     "text: no document sees another, or windows go on over their borders"},
+     "text: documents are separate, or windows continue across their borders"},
     {0},
 };
 

@@ -7,7 +7,7 @@ mhla bench forward backward --tokens 40 --heads 2 --key 12 --value 8 --operator 
 mhla bench --tokens 100 --chunk 16 --heads 2 --kv-heads 1 --compare --dtype float32,bfloat16 --seconds 0.01 --json >json || exit
 json <json | positive '(best_ms|median_ms|calls|gflop|percent_of_peak|workspace_bytes|rows\.[0-9]+\.gflops|peak_f32_gflops)$'
 json <json | grep -E '\.(group|variant|dtype|sizes) '
-mhla bench causal causal-backward --tokens 70 --heads 4 --kv-heads 2 --key 8 --value 12 --operator simple-gla,gla --seconds 0.01 --json |
+mhla bench causal causal-backward --tokens 70 --heads 4 --kv-heads 2 --key 8 --value 12 --operator simple-gla,gla,gated-delta --seconds 0.01 --json |
     json | grep -E '\.(group|variant|sizes) '
 mhla bench mamba conv-2048 scan-1 --seconds 0.01 --json | json | grep -E "\.(group|shape|sizes) "
 mhla bench layers deit-out-256 lm-proj-8 --seconds 0.01 --json | json | grep -E '\.(group|shape|sizes) '

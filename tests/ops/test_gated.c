@@ -79,6 +79,8 @@ static double largest(const float *x, int64_t n) {
  * are 0 in truth (one token without a past), the reference's double has rounding of its own, 1e-16. */
 static void compare(const gated_case *c, const results *got, const results *want, const char *isa) {
     for (int i = 0; i < RESULTS; i++) {
+        /* One number divided by its own length is 1 or -1: these gradients are 1e-6 of equal numbers' difference. */
+        if ((i == DQ || i == DK) && c->d.qk_l2norm && c->d.key_dim == 1) continue;
         if (i == DDECAY && largest(want->x[i], want->n[i]) < 1e-12 && largest(got->x[i], got->n[i]) < 1e-12) continue;
         ASSERT_CLOSE(got->x[i], want->x[i], got->n[i], 1e-5, "%s, %s, %s", result_names[i], isa, c->text);
     }
@@ -233,9 +235,19 @@ static void test_differences(void **state) {
 static void test_threads(void **state) {
     (void)state;
     static const int counts[] = {1, 2, 3, 64};
-    for (size_t k = 0; k < KINDS; k++) {
-        const sizes z = {
-            kinds[k], 2, 150, k != 1 ? 6 : 3, k != 1 ? 2 : 0, 40, 200, .start = 1, .strength = k == 0 ? 0.5f : 3.0f};
+    for (int n = 0; n < 4 * KINDS;
+         n++) { /* strong decays or not; heads that share q and k, or walks that make the scores */
+        const int k = n % KINDS, shared = n / KINDS % 2 && k != 1;
+        const sizes z = {kinds[k],
+                         2,
+                         150,
+                         shared ? 6 : 3,
+                         shared ? 2 : 0,
+                         40,
+                         200,
+                         .start = 1,
+                         .strength = n / KINDS / 2 ? 3.0f : 0.1f,
+                         .norm = k == 2};
         rng r = {4};
         gated_case c;
         make_case(&c, &r, &z);

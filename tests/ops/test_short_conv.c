@@ -151,6 +151,8 @@ static void sizes_and_instruction_sets(void **state) {
             if (z.packed) z.B = 1;
             compare_case(&r, &z, names[k]);
         }
+        compare_case(&r, &(sizes){.B = 1, .T = 130, .D = 20, .W = 64, .start = 1, .packed = 1}, names[k]);
+        compare_case(&r, &(sizes){.B = 2, .T = 70, .D = 20, .W = 11, .start = 1}, names[k]);
         compare_case(&r, &(sizes){.B = 3, .T = 2000, .D = 5, .W = 4, .start = 1, .activation = MHLA_ACT_SILU},
                      names[k]);
     }
@@ -252,8 +254,8 @@ static void wrong_calls(void **state) {
     TRY_CONV(call.tokens = 0, "tokens is 0");
     TRY_CONV(call.batch = 0, "batch is 0");
     TRY_CONV(call.channels = -2, "channels is -2");
-    TRY_CONV(call.width = 0, "width is 0: expected 1 to 8");
-    TRY_CONV(call.width = 9, "width is 9: expected 1 to 8");
+    TRY_CONV(call.width = 0, "width is 0: expected 1 to 64");
+    TRY_CONV(call.width = 65, "width is 65: expected 1 to 64");
     TRY_CONV(call.activation = (mhla_activation)9, "activation is 9");
     const int64_t cu[] = {0, 5};
     TRY_CONV((call.cu_seqlens = cu, call.sequences = 1), "cu_seqlens ends with 5");

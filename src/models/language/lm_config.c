@@ -133,11 +133,11 @@ const mhla_recipe_row *mhla_lm_rows(void) {
 /* ---- Presets ---- */
 
 static const mhla_lm_size sizes[] = {
-    {"lm_micro", 512, 64, 2, 2, 4, 16, 16, 0, 0, NULL, 0},
-    {"lm_nano", 8192, 384, 6, 4, 6, 32, 32, 0, 0, NULL, 0},
-    {"lm_340m", 32000, 1024, 24, 4, 16, 64, 32, 1, 2, NULL, 0}, /* the released one */
+    {"lm_micro", 512, 64, 2, 2, 4, 16, 16, 0, 0, 0, NULL},
+    {"lm_nano", 8192, 384, 6, 4, 6, 32, 32, 0, 0, 0, NULL},
+    {"lm_340m", 32000, 1024, 24, 4, 16, 64, 32, 1, 2, 0, NULL}, /* the released one */
     /* flash-linear-attention's gated_deltanet_340M, which is larger than its name says */
-    {"lm_480m", 32000, 1024, 24, 4, 16, 64, 32, 1, 2, "gated_deltanet", 256},
+    {"lm_480m", 32000, 1024, 24, 4, 16, 64, 32, 1, 2, 256, "gated_deltanet"},
 };
 enum { SIZES = sizeof sizes / sizeof *sizes };
 

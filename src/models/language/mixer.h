@@ -31,8 +31,8 @@ typedef struct mhla_lm_size {
     int narrow_heads; /* many and narrow: softmax */
     int chunk, blocks;
     int bos, eos;
-    const char *attention; /* the mixer that the preset is of; NULL: any */
     int head_dim;          /* of Gated DeltaNet; 0: 3/4 of width in all */
+    const char *attention; /* the mixer that the preset is of; NULL: any */
 } mhla_lm_size;
 
 typedef struct mhla_mixer_facts {

@@ -103,7 +103,7 @@ static const mhla_setting fields[] = {
     F("classes", INT, INT, classes, 1, 1000000, NULL, "how many classes"),
     F("mlp_ratio", REAL, REAL, mlp_ratio, 0.01, 64, NULL, "hidden width of the MLP over dim"),
     F("class_token", BOOL, BOOL, attn.class_token, 0, 0, NULL,
-      "read a class token out instead of the mean of all tokens; MHLA: a block of its own"),
+      "classify from a class token instead of the mean of all tokens; MHLA: it is its own block"),
     F("norm", TEXT, CHOICE, norm, 0, 0, "layer|rms", "norms of blocks and output"),
     F("norm_eps", REAL, REAL, norm_eps, 0, 1, NULL, "their eps"),
     F("cpe", INT, INT, cpe, 0, 31, NULL, "kernel of the convolution that starts each block (3), 0 none"),
@@ -124,7 +124,7 @@ static const mhla_setting fields[] = {
       "MHLA: the mixing matrix before training"),
     F("mean", REALS, REAL3, mean, 0, 1, NULL, "subtracted from pixels, 0..1, per channel"),
     F("deviation", REALS, REAL3, deviation, 1e-6, 16, NULL, "what they are divided by"),
-    F("crop", REAL, REAL, crop, 0.05, 1, NULL, "evaluation: part of the image's side that is seen"),
+    F("crop", REAL, REAL, crop, 0.05, 1, NULL, "evaluation: share of the image side that is kept"),
 #undef F
 };
 static const mhla_settings table = {fields, sizeof fields / sizeof *fields, offsetof(mhla_deit_config, channels)};

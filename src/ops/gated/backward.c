@@ -30,17 +30,12 @@ static void store_panels(const mhla_gated *w, float *to, const float *S, int fir
     }
 }
 
-/* to = total * from + rows^T keys, panels first .. last-1; rows [n] are of v or do. */
+/* to = total * from + rows^T keys, panels first .. last-1; rows [n] are of v or do, and copied, since columns of the caller's may
+ * all lie in the same set of the cache. `fetch` [2] is read next, or NULL. */
 static void next_state(const mhla_gated *w, mhla_gated_scratch *z, float *to, const float *from, const mhla_rows *rows,
-                       const float *keys, int n, int first, int last) {
+                       const float *keys, int n, int first, int last, const mhla_prefetch *fetch) {
     const mhla_run *run = w->run;
-    const float *a = rows->base;
-    int64_t lda = rows->stride;
-    if (rows->dtype != MHLA_F32) {
-        run->kernels->copy_rows(z->v, w->ldv, rows, n, w->V, NULL);
-        a = z->v;
-        lda = w->ldv;
-    }
+    run->kernels->copy_rows(z->v, w->ldv, rows, n, w->V, NULL);
     for (int i = first; i < last; i++) {
         const int begin = mhla_panel_begin(&w->pk, i), width = mhla_panel_begin(&w->pk, i + 1) - begin;
         const int vectors = width / w->pk.unit;
@@ -58,13 +53,32 @@ static void next_state(const mhla_gated *w, mhla_gated_scratch *z, float *to, co
                        .n = {width, w->pk.unit, vectors, 1, vectors, 0},
                        .store = MHLA_STORE_ADD,
                        .c = to + at,
-                       .c_row = width};
-        g.f = (mhla_factor){.k = n, .a = a, .a_row = 1, .a_k = lda, .b = keys + begin, .b_k = w->ldk};
+                       .c_row = width,
+                       .prefetch = fetch,
+                       .n_prefetch = fetch && i == first ? 2 : 0};
+        g.f = (mhla_factor){.k = n, .a = z->v, .a_row = 1, .a_k = w->ldv, .b = keys + begin, .b_k = w->ldk};
         mhla_multiply(run, &g);
     }
 }
 
 /* ---- S front to back, D back to front: a head, or some of its panels ---- */
+
+/* What a chunk adds to a state, k and v, or to its gradient, q and do. */
+typedef struct state_rows {
+    mhla_rows keys, values;
+} state_rows;
+
+static state_rows rows_of(const mhla_gated *w, const mhla_gated_chunk *x, int64_t h, int back) {
+    const mhla_run *run = w->run;
+    const mhla_call *c = &run->call;
+    const mhla_dtype dtype = run->plan->d.dtype;
+    const int64_t key_head = h / w->R;
+    if (back)
+        return (state_rows){mhla_gated_rows(x, run->q, dtype, &c->q, key_head),
+                            mhla_gated_rows(x, run->dO, dtype, &c->o, h)};
+    return (state_rows){mhla_gated_rows(x, run->k, dtype, &c->k, key_head),
+                        mhla_gated_rows(x, run->v, dtype, &c->v, h)};
+}
 
 static void run_states(const mhla_gated_back *job, mhla_gated_scratch *z, int64_t unit, int64_t r, int first, int last,
                        int back) {
@@ -72,26 +86,31 @@ static void run_states(const mhla_gated_back *job, mhla_gated_scratch *z, int64_
     const mhla_run *run = w->run;
     const mhla_call *c = &run->call;
     const mhla_grads *grads = &run->grads;
-    const mhla_dtype dtype = run->plan->d.dtype;
-    const int64_t s = unit / w->G, key_head = unit % w->G, h = key_head * w->R + r, n = mhla_gated_unit_chunks(w, unit);
+    const int64_t s = unit / w->G, h = unit % w->G * w->R + r, n = mhla_gated_unit_chunks(w, unit);
     const int64_t at = (s * w->H + h) * w->K * w->V;
     if (back)
         load_panels(w, state_at(job, job->D, unit, r, n), grads->dfinal_state ? grads->dfinal_state + at : NULL, first,
                     last);
     else
         load_panels(w, state_at(job, job->S, unit, r, 0), c->initial_state ? c->initial_state + at : NULL, first, last);
-    for (int64_t e = 0; e < (back ? n : n - 1); e++) { /* nothing reads S after the last chunk */
-        const int64_t chunk = back ? n - 1 - e : e;
+    float *all = back ? job->D : job->S;
+    const int64_t steps = back ? n : n - 1; /* nothing reads S after the last chunk */
+    for (int64_t e = 0; e < steps; e++) {
+        const int64_t chunk = back ? n - 1 - e : e, from = chunk + back, to = chunk + !back;
         const mhla_gated_chunk x = mhla_gated_at(w, w->first[s] + chunk);
+        const state_rows at_hand = rows_of(w, &x, h, back);
+        mhla_prefetch fetch[2];
+        if (e + 1 < steps) {
+            const mhla_gated_chunk next = mhla_gated_at(w, w->first[s] + to - back);
+            const state_rows later = rows_of(w, &next, h, back);
+            const int element = (int)mhla_dtype_size(run->plan->d.dtype);
+            fetch[0] = (mhla_prefetch){later.keys, next.n, w->K * element};
+            fetch[1] = (mhla_prefetch){later.values, next.n, w->V * element};
+        }
         mhla_gated_decays(w, z, &x, h);
-        const mhla_rows keys = back ? mhla_gated_rows(&x, run->q, dtype, &c->q, key_head)
-                                    : mhla_gated_rows(&x, run->k, dtype, &c->k, key_head);
-        const mhla_rows rows =
-            back ? mhla_gated_rows(&x, run->dO, dtype, &c->o, h) : mhla_gated_rows(&x, run->v, dtype, &c->v, h);
-        mhla_gated_decayed(w, z, z->kd, &keys, x.n, back ? z->eb : z->ek, back ? run->plan->d.scale : 1.0f);
-        float *all = back ? job->D : job->S;
-        next_state(w, z, state_at(job, all, unit, r, back ? chunk : chunk + 1),
-                   state_at(job, all, unit, r, back ? chunk + 1 : chunk), &rows, z->kd, x.n, first, last);
+        mhla_gated_decayed(w, z, z->kd, &at_hand.keys, x.n, back ? z->eb : z->ek, back ? run->plan->d.scale : 1.0f);
+        next_state(w, z, state_at(job, all, unit, r, to), state_at(job, all, unit, r, from), &at_hand.values, z->kd,
+                   x.n, first, last, e + 1 < steps ? fetch : NULL);
     }
     if (back && grads->dinitial_state)
         store_panels(w, grads->dinitial_state + at, state_at(job, job->D, unit, r, 0), first, last, grads->accumulate);
@@ -225,7 +244,7 @@ static void head_backward(const mhla_gated_back *job, mhla_gated_scratch *z, con
     const int64_t key_head = unit % w->G, h = key_head * w->R + r, chunk = c->x - w->first[c->s];
     const int n = c->n;
     const float *S = state_at(job, job->S, unit, r, chunk), *D = state_at(job, job->D, unit, r, chunk + 1);
-    const float *A = mhla_gated_scores_at(w, c->x, key_head);
+    const float *A = mhla_gated_scores_at(w, z, c->x, key_head);
     mhla_gated_decays(w, z, c, h);
     for (int t = 0; t < n; t++) z->scale[t] = run->plan->d.scale;
     const mhla_rows dO = mhla_gated_rows(c, run->dO, dtype, &run->call.o, h);

@@ -12,7 +12,7 @@ static int64_t odd_lines(int64_t floats) { return ((floats + 15) / 16 | 1) * 16;
 
 static int64_t sequence_tokens(const mhla_call *c, int64_t s) { return mhla_seq_end(c, s) - mhla_seq_begin(c, s); }
 
-void mhla_gated_make(mhla_gated *w, const mhla_run *run, mhla_carver *carver) {
+void mhla_gated_make(mhla_gated *w, const mhla_run *run, mhla_carver *carver, int backward) {
     const mhla_plan_desc *d = &run->plan->d;
     const mhla_call *c = &run->call;
     *w = (mhla_gated){.run = run,
@@ -42,7 +42,10 @@ void mhla_gated_make(mhla_gated *w, const mhla_run *run, mhla_carver *carver) {
         w->chunks += (sequence_tokens(c, s) + w->C - 1) / w->C;
     }
     if (w->first) w->first[w->N] = w->chunks;
-    w->scores = mhla_carve_floats(carver, w->chunks * (w->delta ? 2 * w->H : w->G) * w->C * w->ldc);
+    const int most = w->pv.vectors * w->pv.unit / 32; /* pieces of 32 columns or more */
+    w->pieces = mhla_gated_pieces(w->N * w->H, most < w->pv.vectors ? most : w->pv.vectors, run->threads);
+    w->fused = !backward && w->R == 1 && w->pieces == 1;
+    if (!w->fused) w->scores = mhla_carve_floats(carver, w->chunks * (w->delta ? 2 * w->H : w->G) * w->C * w->ldc);
     if (d->qk_l2norm) w->norms = mhla_carve_floats(carver, w->chunks * w->G * 2 * w->C);
 }
 
@@ -71,6 +74,7 @@ mhla_gated_scratch mhla_gated_carve(mhla_carver *c, const mhla_gated *w, int bac
     z.sums = mhla_carve_floats(c, w->ldk > w->ldc ? w->ldk : w->ldc);
     z.ones = mhla_carve_floats(c, w->ldc);
     for (int64_t i = 0; c->base && i < w->ldc; i++) z.ones[i] = 1.0f;
+    if (w->fused) z.own = mhla_carve_floats(c, (w->delta ? 2 : 1) * square);
     if (!w->delta) return z;
     z.beta = mhla_carve_floats(c, w->ldc);
     z.kb = mhla_carve_floats(c, keys);
@@ -132,15 +136,35 @@ static void add_rows(const mhla_gated *w, float *row, const float *x, const floa
 }
 
 /* Sums are of numbers of one sign, from where they begin: no difference of large sums, and -inf is never subtracted. */
-static void decays_of_channels(const mhla_gated *w, mhla_gated_scratch *z, int n) {
-    const size_t row = (size_t)w->ldk * sizeof(float);
-    memcpy(z->eb, z->g, row);
+static void channels_from_begin(const mhla_gated *w, mhla_gated_scratch *z, int n) {
+    memcpy(z->eb, z->g, (size_t)w->ldk * sizeof(float));
     for (int t = 1; t < n; t++) add_rows(w, z->eb + t * w->ldk, z->eb + (t - 1) * w->ldk, z->g + t * w->ldk);
+    w->run->kernels->vexp(z->eb, z->eb, n * w->ldk);
+}
+
+static void channels_to_end(const mhla_gated *w, mhla_gated_scratch *z, int n) {
+    const size_t row = (size_t)w->ldk * sizeof(float);
     memset(z->ek + (n - 1) * w->ldk, 0, row);
     for (int t = n - 2; t >= 0; t--) add_rows(w, z->ek + t * w->ldk, z->ek + (t + 1) * w->ldk, z->g + (t + 1) * w->ldk);
-    w->run->kernels->vexp(z->eb, z->eb, n * w->ldk);
     w->run->kernels->vexp(z->ek, z->ek, n * w->ldk);
     memcpy(z->total, z->eb + (n - 1) * w->ldk, row);
+}
+
+static void swap(float **a, float **b) {
+    float *t = *a;
+    *a = *b;
+    *b = t;
+}
+
+void mhla_gated_decays_left(const mhla_gated *w, mhla_gated_scratch *z, int n) {
+    if (z->whole) {
+        swap(&z->eb, &z->ec);
+        swap(&z->qd, &z->qs);
+    } else {
+        channels_from_begin(w, z, n);
+        mhla_gated_times(w, z->qd, z->q, z->eb, w->ldk, n, 1.0f, 0);
+    }
+    channels_to_end(w, z, n);
 }
 
 void mhla_gated_decays(const mhla_gated *w, mhla_gated_scratch *z, const mhla_gated_chunk *c, int64_t h) {
@@ -149,7 +173,8 @@ void mhla_gated_decays(const mhla_gated *w, mhla_gated_scratch *z, const mhla_ga
     const mhla_rows rows = mhla_gated_rows(c, call->decay, MHLA_F32, &call->decay_strides, h);
     if (w->channels) {
         w->run->kernels->copy_rows(z->g, w->ldk, &rows, n, w->K, NULL);
-        decays_of_channels(w, z, n);
+        channels_from_begin(w, z, n);
+        channels_to_end(w, z, n);
         return;
     }
     for (int t = 0; t < n; t++) z->g[t] = ((const float *)rows.base)[t * rows.stride];
@@ -240,36 +265,38 @@ void mhla_gated_times_turned(const mhla_gated *w, mhla_gated_scratch *z, float *
 
 /* ---- Scores ---- */
 
+void mhla_gated_score(const mhla_gated *w, mhla_gated_scratch *z, const mhla_gated_chunk *c, int64_t key_head) {
+    const mhla_run *run = w->run;
+    const mhla_dtype dtype = run->plan->d.dtype;
+    const mhla_rows q = mhla_gated_rows(c, run->q, dtype, &run->call.q, key_head);
+    const mhla_rows k = mhla_gated_rows(c, run->k, dtype, &run->call.k, key_head);
+    run->kernels->copy_rows(z->q, w->ldk, &q, c->n, w->K, NULL);
+    run->kernels->copy_rows(z->k, w->ldk, &k, c->n, w->K, NULL);
+    float *scores = mhla_gated_scores_at(w, z, c->x, key_head);
+    if (w->channels) {
+        const mhla_rows g = mhla_gated_rows(c, run->call.decay, MHLA_F32, &run->call.decay_strides, key_head);
+        run->kernels->copy_rows(z->g, w->ldk, &g, c->n, w->K, NULL);
+        z->whole = mhla_gla_scores(w, z, scores, c->n);
+        return;
+    }
+    const mhla_panels p = mhla_gated_score_panels(run->kernels, c->n);
+    run->kernels->transpose(z->T, &p, z->k, w->ldk, w->K);
+    mhla_gated_lower(w, scores, z->q, w->ldk, z->T, w->K, c->n);
+}
+
 typedef struct score_job {
     const mhla_gated *w;
     mhla_gated_scratch *scratch;
+    mhla_gated_score_fn *score;
 } score_job;
 
 static void score_chunk(void *arg, int64_t i, int worker) {
     const score_job *job = arg;
-    const mhla_gated *w = job->w;
-    const mhla_run *run = w->run;
-    mhla_gated_scratch *z = &job->scratch[worker];
-    const mhla_gated_chunk c = mhla_gated_at(w, i / w->G);
-    const int64_t h = i % w->G;
-    const mhla_dtype dtype = run->plan->d.dtype;
-    const mhla_rows q = mhla_gated_rows(&c, run->q, dtype, &run->call.q, h);
-    const mhla_rows k = mhla_gated_rows(&c, run->k, dtype, &run->call.k, h);
-    run->kernels->copy_rows(z->q, w->ldk, &q, c.n, w->K, NULL);
-    run->kernels->copy_rows(z->k, w->ldk, &k, c.n, w->K, NULL);
-    float *scores = mhla_gated_scores_at(w, c.x, h);
-    if (w->channels) {
-        const mhla_rows g = mhla_gated_rows(&c, run->call.decay, MHLA_F32, &run->call.decay_strides, h);
-        run->kernels->copy_rows(z->g, w->ldk, &g, c.n, w->K, NULL);
-        mhla_gla_scores(w, z, scores, c.n);
-        return;
-    }
-    const mhla_panels p = mhla_gated_score_panels(run->kernels, c.n);
-    run->kernels->transpose(z->T, &p, z->k, w->ldk, w->K);
-    mhla_gated_lower(w, scores, z->q, w->ldk, z->T, w->K, c.n);
+    const mhla_gated_chunk c = mhla_gated_at(job->w, i / job->w->G);
+    job->score(job->w, &job->scratch[worker], &c, i % job->w->G);
 }
 
-void mhla_gated_score(const mhla_gated *w, mhla_gated_scratch *scratch) {
-    score_job job = {w, scratch};
+void mhla_gated_score_all(const mhla_gated *w, mhla_gated_scratch *scratch, mhla_gated_score_fn *score) {
+    score_job job = {w, scratch, score};
     mhla_parallel(w->run->call.context, w->chunks * w->G, score_chunk, &job);
 }

@@ -10,6 +10,8 @@ typedef struct mhla_gated {
     const mhla_run *run;
     int channels;          /* a decay for each key channel */
     int delta;             /* the delta rule */
+    int pieces;            /* of V, in the walk of the forward pass */
+    int fused;             /* the walk makes the scores of a chunk when it comes there: nobody else needs them */
     int K, V, C;           /* C: tokens of a chunk */
     int64_t N, H, G, R;    /* sequences, heads, heads of q and k, H / G */
     mhla_panels pk, pv;    /* columns K, columns V */
@@ -38,8 +40,10 @@ typedef struct mhla_gated_scratch {
     float *S;                        /* [K] panelled over V */
     float *dq, *dk, *x, *y;          /* [C][ldk] */
     float *qs, *F, *X, *ec, *minus;  /* GLA: [C][ldk], see intra.c */
+    int whole;                       /* what mhla_gla_scores said */
     float *scale, *db, *sums, *ones; /* [C]; db GLA [C][ldk]; sums [C or ldk] */
     float *early, *late;             /* [C] */
+    float *own;                      /* scores of the chunk at hand, where the walk makes them */
     /* delta rule */
     float *beta;         /* [C] */
     float *kb, *yp;      /* [C][ldk]; panelled [C][V] */
@@ -49,13 +53,14 @@ typedef struct mhla_gated_scratch {
     float *w, *du;       /* [C][ldk], [C][ldv] */
 } mhla_gated_scratch;
 
-void mhla_gated_make(mhla_gated *w, const mhla_run *run, mhla_carver *c);
+void mhla_gated_make(mhla_gated *w, const mhla_run *run, mhla_carver *c, int backward);
 mhla_gated_scratch mhla_gated_carve(mhla_carver *c, const mhla_gated *w, int backward);
 mhla_gated_chunk mhla_gated_at(const mhla_gated *w, int64_t x);
 mhla_rows mhla_gated_rows(const mhla_gated_chunk *c, const void *x, mhla_dtype dtype, const mhla_strides *s,
                           int64_t head);
-static inline float *mhla_gated_scores_at(const mhla_gated *w, int64_t x, int64_t key_head) {
-    return w->scores + (x * w->G + key_head) * w->C * w->ldc;
+static inline float *mhla_gated_scores_at(const mhla_gated *w, const mhla_gated_scratch *z, int64_t x,
+                                          int64_t key_head) {
+    return w->fused ? z->own : w->scores + (x * w->G + key_head) * w->C * w->ldc;
 }
 
 /* Columns [begin, begin + p.n) of v and of the state, in the forward pass. */
@@ -64,15 +69,19 @@ typedef struct mhla_gated_columns {
     mhla_panels p;
 } mhla_gated_columns;
 
+/* The scores of a chunk and of the heads that share a head of q and k. */
+typedef void mhla_gated_score_fn(const mhla_gated *w, mhla_gated_scratch *z, const mhla_gated_chunk *c,
+                                 int64_t key_head);
 /* A chunk of head h: writes o, moves the state z->S on. fresh: it is 0 before, and nothing is there. */
 typedef void mhla_gated_walk_fn(const mhla_gated *w, mhla_gated_scratch *z, const mhla_gated_chunk *c, int64_t h,
                                 const mhla_gated_columns *cols, int fresh);
-/* Each head's chunks in order. */
-void mhla_gated_walk(const mhla_gated *w, mhla_gated_scratch *scratch, mhla_gated_walk_fn *chunk);
+/* The forward pass: scores of all chunks, then each head's chunks in order; or both at once. */
+mhla_status mhla_gated_run_forward(const mhla_run *run, mhla_gated_score_fn *score, mhla_gated_walk_fn *chunk);
+void mhla_gated_score_all(const mhla_gated *w, mhla_gated_scratch *scratch, mhla_gated_score_fn *score);
 mhla_gated_scratch *mhla_gated_carve_all(mhla_carver *c, const mhla_gated *w, int backward);
-/* z->S = total z->S + kd^T values, values panelled [n][p]. */
-void mhla_gated_next_state(const mhla_gated *w, mhla_gated_scratch *z, const float *values, int n, const mhla_panels *p,
-                           int fresh);
+/* z->S = total z->S + kd^T values, values panelled [n][cols]; meanwhile what the next chunk will read is fetched. */
+void mhla_gated_next_state(const mhla_gated *w, mhla_gated_scratch *z, const mhla_gated_chunk *c, int64_t h,
+                           const float *values, const mhla_gated_columns *cols, int fresh);
 
 /* g, eb, ek and total of head h. */
 void mhla_gated_decays(const mhla_gated *w, mhla_gated_scratch *z, const mhla_gated_chunk *c, int64_t h);
@@ -81,8 +90,9 @@ void mhla_gated_decayed(const mhla_gated *w, mhla_gated_scratch *z, float *dst, 
                         const float *e, float factor);
 /* L [n][ldc] = exp of the sum of g over u+1..t, for u <= t, one decay per token. */
 void mhla_gated_mask(const mhla_gated *w, mhla_gated_scratch *z, int n);
-/* The scores of all chunks. */
-void mhla_gated_score(const mhla_gated *w, mhla_gated_scratch *scratch);
+mhla_gated_score_fn mhla_gated_score;
+/* GLA, after its scores: total, ek, and what they left of eb and q e^b. */
+void mhla_gated_decays_left(const mhla_gated *w, mhla_gated_scratch *z, int n);
 
 /* c [n][ldc] = lower triangle of a b^T, bT transposed and panelled as mhla_gated_score_panels says; more may be written. */
 mhla_panels mhla_gated_score_panels(const mhla_kernels *kernels, int n);
@@ -99,7 +109,7 @@ void mhla_gated_times(const mhla_gated *w, float *y, const float *x, const float
                       int add);
 
 /* intra.c: GLA inside a chunk, from q, k and g in z. dq and dk get what tokens before t and after u add: no diagonal. */
-void mhla_gla_scores(const mhla_gated *w, mhla_gated_scratch *z, float *A, int n);
+int mhla_gla_scores(const mhla_gated *w, mhla_gated_scratch *z, float *A, int n); /* 1: ec and qs are eb and q e^b */
 void mhla_gla_scores_backward(const mhla_gated *w, mhla_gated_scratch *z, const float *dA, int n);
 
 /* ---- The backward pass ----
@@ -109,7 +119,7 @@ void mhla_gla_scores_backward(const mhla_gated *w, mhla_gated_scratch *z, const 
 typedef struct mhla_gated_back mhla_gated_back;
 typedef struct mhla_gated_passes {
     const mhla_panels *panels; /* of a state, which a pass over states may take a part of */
-    void (*score)(const mhla_gated *w, mhla_gated_scratch *scratch);
+    mhla_gated_score_fn *score;
     /* Panels first .. last-1 of the states, or of their gradients, of head h = unit's r-th. */
     void (*states)(const mhla_gated_back *job, mhla_gated_scratch *z, int64_t unit, int64_t r, int first, int last,
                    int back);

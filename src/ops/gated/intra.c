@@ -87,7 +87,7 @@ static void exact_scores(const mhla_gated *w, mhla_gated_scratch *z, float *A, c
     }
 }
 
-void mhla_gla_scores(const mhla_gated *w, mhla_gated_scratch *z, float *A, int n) {
+int mhla_gla_scores(const mhla_gated *w, mhla_gated_scratch *z, float *A, int n) {
     const mhla_kernels *k = w->run->kernels;
     const int size = part_tokens(w, z, n), parts = (n + size - 1) / size;
     begin_parts(w, z, n, size);
@@ -112,6 +112,7 @@ void mhla_gla_scores(const mhla_gated *w, mhla_gated_scratch *z, float *A, int n
         }
         if (!p.fast) exact_scores(w, z, A, &p);
     }
+    return parts == 1;
 }
 
 /* ---- Gradients: A[t][u] = sum qs_t X_u, so dq_t += sum_u dA[t][u] X_u ec_t, dk_u += sum_t dA[t][u] qs_t F_u ---- */

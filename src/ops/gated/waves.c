@@ -125,7 +125,7 @@ static mhla_gated_back carve_job(mhla_carver *c, const mhla_gated *w) {
 size_t mhla_gated_backward_workspace(const mhla_run *run) {
     mhla_carver c = {0};
     mhla_gated w;
-    mhla_gated_make(&w, run, &c);
+    mhla_gated_make(&w, run, &c, 1);
     carve_job(&c, &w);
     return c.used;
 }
@@ -134,11 +134,11 @@ mhla_status mhla_gated_run_backward(const mhla_run *run, mhla_gated_passes *pass
     MHLA_TRY(mhla_gated_check_decay(run));
     mhla_carver c = {.base = run->ws};
     mhla_gated w;
-    mhla_gated_make(&w, run, &c);
+    mhla_gated_make(&w, run, &c, 1);
     passes->panels = w.delta ? &w.pv : &w.pk;
     mhla_gated_back job = carve_job(&c, &w);
     job.passes = passes;
-    passes->score(&w, job.scratch);
+    mhla_gated_score_all(&w, job.scratch, passes->score);
     for (job.begin = 0; job.begin < w.N * w.G; job.begin = job.end) {
         int64_t states, chunks = 0, before = 0;
         job.end = wave_end(&w, job.begin, &states);

@@ -70,7 +70,7 @@ static void make_y(const mhla_gated *w, mhla_gated_scratch *z, const mhla_gated_
     mhla_gemm solve = {
         .m = n, .n = v->p, .f2_lower = 1, .f2_lead = 1, .store = MHLA_STORE_SET, .c = Y + v->begin, .c_row = w->ldv};
     solve.f2 = (mhla_factor){
-        .k = n, .a = mhla_delta_inverse(w, c->x, h), .a_row = w->ldc, .a_k = 1, .b = z->v + v->begin, .b_k = w->ldv};
+        .k = n, .a = mhla_delta_inverse(w, z, c->x, h), .a_row = w->ldc, .a_k = 1, .b = z->v + v->begin, .b_k = w->ldv};
     run->kernels->gemm(&solve);
 }
 
@@ -100,8 +100,8 @@ static void make_dx(const mhla_gated *w, mhla_gated_scratch *z, const mhla_gated
                     float *dX, const float *D) {
     const mhla_rows rows = mhla_gated_rows(c, w->run->dO, w->run->plan->d.dtype, &w->run->call.o, h);
     w->run->kernels->copy_rows(z->a, w->ldv, &rows, c->n, w->V, NULL);
-    times_turned(w, z, v, c->n, z->du, mhla_delta_scores(w, c->x, h), z->a, z->kd, D);
-    times_turned(w, z, v, c->n, dX, mhla_delta_inverse(w, c->x, h), z->du, NULL, NULL);
+    times_turned(w, z, v, c->n, z->du, mhla_delta_scores(w, z, c->x, h), z->a, z->kd, D);
+    times_turned(w, z, v, c->n, dX, mhla_delta_inverse(w, z, c->x, h), z->du, NULL, NULL);
 }
 
 static void run_states(const mhla_gated_back *job, mhla_gated_scratch *z, int64_t unit, int64_t r, int first, int last,

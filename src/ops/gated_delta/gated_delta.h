@@ -5,11 +5,11 @@
 #include "ops/gated/gated.h"
 
 /* What a chunk and head needs, [C][ldc] each: P = scale q k^T times the mask, columns times beta; and the inverse of I + N. */
-static inline float *mhla_delta_scores(const mhla_gated *w, int64_t x, int64_t h) {
-    return w->scores + (x * w->H + h) * 2 * w->C * w->ldc;
+static inline float *mhla_delta_scores(const mhla_gated *w, const mhla_gated_scratch *z, int64_t x, int64_t h) {
+    return w->fused ? z->own : w->scores + (x * w->H + h) * 2 * w->C * w->ldc;
 }
-static inline float *mhla_delta_inverse(const mhla_gated *w, int64_t x, int64_t h) {
-    return mhla_delta_scores(w, x, h) + w->C * w->ldc;
+static inline float *mhla_delta_inverse(const mhla_gated *w, const mhla_gated_scratch *z, int64_t x, int64_t h) {
+    return mhla_delta_scores(w, z, x, h) + w->C * w->ldc;
 }
 
 /* What the rows of q, or of k, are multiplied with; NULL = 1. */
@@ -17,8 +17,7 @@ static inline float *mhla_delta_norms(const mhla_gated *w, int64_t x, int64_t ke
     return w->norms ? w->norms + ((x * w->G + key_head) * 2 + of_k) * w->C : NULL;
 }
 
-/* scores.c: P and the inverse of all chunks and heads. */
-void mhla_delta_score(const mhla_gated *w, mhla_gated_scratch *scratch);
+mhla_gated_score_fn mhla_delta_score; /* scores.c: P and the inverse */
 /* z->q, z->k [n][ldk] of a head of q and k, of length 1 where the plan says so. */
 void mhla_delta_load(const mhla_gated *w, mhla_gated_scratch *z, const mhla_gated_chunk *c, int64_t key_head);
 /* z->A, z->kk = lower triangles of q k^T and k k^T, of what is in z->q and z->k. */

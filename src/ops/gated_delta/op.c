@@ -8,8 +8,10 @@ static void walk_chunk(const mhla_gated *w, mhla_gated_scratch *z, const mhla_ga
     const mhla_plan_desc *d = &run->plan->d;
     const int n = c->n;
     const size_t before = (size_t)cols->begin * mhla_dtype_size(d->dtype);
-    mhla_gated_decays(w, z, c, h);
-    mhla_delta_betas(w, z, c, h);
+    if (!w->fused) { /* else the scores have left them */
+        mhla_gated_decays(w, z, c, h);
+        mhla_delta_betas(w, z, c, h);
+    }
     mhla_delta_factors(w, z, c, h);
     mhla_rows v = mhla_gated_rows(c, run->v, d->dtype, &run->call.v, h);
     mhla_rows o = mhla_gated_rows(c, run->o, d->dtype, &run->call.o, h);
@@ -23,8 +25,8 @@ static void walk_chunk(const mhla_gated *w, mhla_gated_scratch *z, const mhla_ga
     }
     mhla_gemm solve = {
         .m = n, .n = cols->p, .f2_lower = 1, .f2_lead = 1, .store = MHLA_STORE_SET, .c = z->yp, .c_rows = n};
-    solve.f2 =
-        (mhla_factor){.k = n, .a = mhla_delta_inverse(w, c->x, h), .a_row = w->ldc, .a_k = 1, .b = z->vp, .b_rows = n};
+    solve.f2 = (mhla_factor){
+        .k = n, .a = mhla_delta_inverse(w, z, c->x, h), .a_row = w->ldc, .a_k = 1, .b = z->vp, .b_rows = n};
     run->kernels->gemm(&solve);
     mhla_gemm out = {.m = n,
                      .n = cols->p,
@@ -34,24 +36,17 @@ static void walk_chunk(const mhla_gated *w, mhla_gated_scratch *z, const mhla_ga
                      .out = o,
                      .accumulate = run->call.accumulate};
     if (!fresh) out.f = (mhla_factor){.k = w->K, .a = z->qd, .a_row = w->ldk, .a_k = 1, .b = z->S, .b_rows = w->K};
-    out.f2 =
-        (mhla_factor){.k = n, .a = mhla_delta_scores(w, c->x, h), .a_row = w->ldc, .a_k = 1, .b = z->yp, .b_rows = n};
+    out.f2 = (mhla_factor){
+        .k = n, .a = mhla_delta_scores(w, z, c->x, h), .a_row = w->ldc, .a_k = 1, .b = z->yp, .b_rows = n};
     if (fresh)
         run->kernels->gemm(&out);
     else
         mhla_multiply(run, &out);
-    mhla_gated_next_state(w, z, z->yp, n, &cols->p, fresh);
+    mhla_gated_next_state(w, z, c, h, z->yp, cols, fresh);
 }
 
 static mhla_status delta_forward(const mhla_run *run) {
-    MHLA_TRY(mhla_gated_check_decay(run));
-    mhla_carver c = {.base = run->ws};
-    mhla_gated w;
-    mhla_gated_make(&w, run, &c);
-    mhla_gated_scratch *scratch = mhla_gated_carve_all(&c, &w, 0);
-    mhla_delta_score(&w, scratch);
-    mhla_gated_walk(&w, scratch, walk_chunk);
-    return MHLA_OK;
+    return mhla_gated_run_forward(run, mhla_delta_score, walk_chunk);
 }
 
 const mhla_op mhla_op_gated_delta = {

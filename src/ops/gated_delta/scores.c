@@ -56,23 +56,27 @@ void mhla_delta_masks(const mhla_gated *w, mhla_gated_scratch *z, const mhla_gat
     times_square(w, z->LB, z->L, z->beta, 0, c->n, 1.0f);
 }
 
-/* dst = rows, row t times factor e_t norm_t more_t */
+/* dst = rows, row t times norm_t, then times factor e_t more_t: rounded alike, whether rows have been divided by their length or not */
 static void scaled_rows(const mhla_gated *w, mhla_gated_scratch *z, float *dst, const mhla_rows *rows, int n,
-                        const float *e, const float *norm, const float *more, float factor) {
-    for (int t = 0; t < n; t++) z->scale[t] = factor * e[t] * (norm ? norm[t] : 1.0f) * (more ? more[t] : 1.0f);
-    load_rows(w, dst, rows, n, z->scale);
+                        const float *norm, const float *e, const float *more, float factor) {
+    const mhla_rows loaded = {dst, NULL, w->ldk, MHLA_F32};
+    if (norm) load_rows(w, dst, rows, n, norm);
+    for (int t = 0; t < n; t++) z->scale[t] = factor * e[t] * (more ? more[t] : 1.0f);
+    load_rows(w, dst, norm ? &loaded : rows, n, z->scale);
 }
 
 void mhla_delta_factors(const mhla_gated *w, mhla_gated_scratch *z, const mhla_gated_chunk *c, int64_t h) {
     const mhla_run *run = w->run;
     const mhla_dtype dtype = run->plan->d.dtype;
     const int64_t key_head = h / w->R;
-    const mhla_rows q = mhla_gated_rows(c, run->q, dtype, &run->call.q, key_head);
-    const mhla_rows k = mhla_gated_rows(c, run->k, dtype, &run->call.k, key_head);
-    const float *k_norm = mhla_delta_norms(w, c->x, key_head, 1);
-    scaled_rows(w, z, z->qd, &q, c->n, z->eb, mhla_delta_norms(w, c->x, key_head, 0), NULL, run->plan->d.scale);
-    scaled_rows(w, z, z->kb, &k, c->n, z->eb, k_norm, NULL, -1.0f);
-    scaled_rows(w, z, z->kd, &k, c->n, z->ek, k_norm, z->beta, 1.0f);
+    const mhla_rows loaded[2] = {{z->q, NULL, w->ldk, MHLA_F32}, {z->k, NULL, w->ldk, MHLA_F32}};
+    const mhla_rows q = w->fused ? loaded[0] : mhla_gated_rows(c, run->q, dtype, &run->call.q, key_head);
+    const mhla_rows k = w->fused ? loaded[1] : mhla_gated_rows(c, run->k, dtype, &run->call.k, key_head);
+    const float *q_norm = w->fused ? NULL : mhla_delta_norms(w, c->x, key_head, 0);
+    const float *k_norm = w->fused ? NULL : mhla_delta_norms(w, c->x, key_head, 1);
+    scaled_rows(w, z, z->qd, &q, c->n, q_norm, z->eb, NULL, run->plan->d.scale);
+    scaled_rows(w, z, z->kb, &k, c->n, k_norm, z->eb, NULL, -1.0f);
+    scaled_rows(w, z, z->kd, &k, c->n, k_norm, z->ek, z->beta, 1.0f);
 }
 
 /* ---- The inverse of I + N ---- */
@@ -117,31 +121,16 @@ static void invert(const mhla_gated *w, mhla_gated_scratch *z, float *T, const f
     }
 }
 
-/* ---- All chunks ---- */
+/* ---- A chunk and the heads that share q and k ---- */
 
-typedef struct score_job {
-    const mhla_gated *w;
-    mhla_gated_scratch *scratch;
-} score_job;
-
-static void score_chunk(void *arg, int64_t i, int worker) {
-    const score_job *job = arg;
-    const mhla_gated *w = job->w;
-    mhla_gated_scratch *z = &job->scratch[worker];
-    const mhla_gated_chunk c = mhla_gated_at(w, i / w->G);
-    const int64_t key_head = i % w->G;
-    for (int of_k = 0; w->norms && of_k < 2; of_k++) make_norms(w, z, &c, key_head, of_k);
-    mhla_delta_load(w, z, &c, key_head);
-    mhla_delta_squares(w, z, c.n);
+void mhla_delta_score(const mhla_gated *w, mhla_gated_scratch *z, const mhla_gated_chunk *c, int64_t key_head) {
+    for (int of_k = 0; w->norms && of_k < 2; of_k++) make_norms(w, z, c, key_head, of_k);
+    mhla_delta_load(w, z, c, key_head);
+    mhla_delta_squares(w, z, c->n);
     for (int64_t h = key_head * w->R; h < (key_head + 1) * w->R; h++) {
-        mhla_delta_masks(w, z, &c, h);
-        times_square(w, mhla_delta_scores(w, c.x, h), z->A, z->LB, w->ldc, c.n, w->run->plan->d.scale);
-        times_square(w, z->N, z->kk, z->LB, w->ldc, c.n, 1.0f);
-        invert(w, z, mhla_delta_inverse(w, c.x, h), z->N, c.n);
+        mhla_delta_masks(w, z, c, h);
+        times_square(w, mhla_delta_scores(w, z, c->x, h), z->A, z->LB, w->ldc, c->n, w->run->plan->d.scale);
+        times_square(w, z->N, z->kk, z->LB, w->ldc, c->n, 1.0f);
+        invert(w, z, mhla_delta_inverse(w, z, c->x, h), z->N, c->n);
     }
-}
-
-void mhla_delta_score(const mhla_gated *w, mhla_gated_scratch *scratch) {
-    score_job job = {w, scratch};
-    mhla_parallel(w->run->call.context, w->chunks * w->G, score_chunk, &job);
 }

@@ -51,7 +51,7 @@ static mhla_status make(mhla_carry **to, const mhla_carry_size *size) {
 
 mhla_status mhla_carry_remember(void **to, void *layer, const void *policy) {
     const mhla_carry_size *size = layer;
-    mhla_carry *m;
+    mhla_carry *m = NULL;
     (void)policy;
     MHLA_TRY(make(&m, size));
     const mhla_status status = size->plan ? mhla_state_create(&m->stream, size->plan, NULL) : MHLA_OK;
@@ -75,7 +75,7 @@ static void set(mhla_carry *m, const void *bytes, int64_t tokens) {
 
 mhla_status mhla_carry_fork(void **to, const void *of) {
     const mhla_carry *m = of;
-    mhla_carry *copy;
+    mhla_carry *copy = NULL;
     MHLA_TRY(make(&copy, m->size));
     const mhla_status status = m->stream ? mhla_state_fork(&copy->stream, m->stream) : MHLA_OK;
     if (status != MHLA_OK) {
