@@ -511,7 +511,7 @@ static void test_bad_plans(void **state) {
     BAD(d.kv_heads = 3, "not a multiple");
     BAD(d.kv_heads = 1, "kv_heads is 1");
     BAD(d.dtype = (mhla_dtype)7, "dtype is 7");
-    BAD(d.kind = (mhla_kind)11, "kind is 11");
+    BAD(d.kind = (mhla_kind)(MHLA_KIND_GATED_DELTA + 1), "kind is 12");
     BAD(d.feature = (mhla_feature)9, "feature is 9");
     BAD(d.axes = 4, "axes is 4");
     BAD(d.axes = 0, "n_tokens is 0");

@@ -64,11 +64,12 @@ static int tile_rows(int nv) {
 }
 
 void KERNEL(panels)(mhla_panels *p, int n) {
-    /* 32 registers: up to 4 vectors a panel. 16: two, or three where the number is odd. Half vectors where they cost half and
-     * save padding (72 = 9 x 8); elsewhere five whole ones are far quicker than nine halves. */
+    /* 32 registers: up to 4 vectors a panel. 16: two, or three where the number is odd. Half vectors where they save padding
+     * (72 = 9 x 8) and cost half; where they cost as much as whole ones, five of those are far quicker than nine halves. Few
+     * columns gain nothing, and keep the bits that they have on other CPUs. */
     int unit = LANES, most = REGISTERS == 32 ? 4 : 2;
 #if defined(__AVX512F__)
-    if (mhla_half_vectors && n % 16 != 0 && n % 16 <= 8) unit = 8, most = 3;
+    if ((mhla_half_vectors || n <= 32) && n % 16 != 0 && n % 16 <= 8) unit = 8, most = 3;
 #endif
     const int vectors = (n + unit - 1) / unit;
     int count = REGISTERS == 32 ? (vectors + most - 1) / most : vectors / most;
