@@ -10,7 +10,6 @@ import re
 import sys
 
 FOLDER = pathlib.Path(__file__).resolve().parent.parent / "docs" / "results"
-WIDTH = 320  # of a small figure
 
 # What is claimed, the experiment, its figure, and what the page says in figures: {arm | column} is a cell of its table.
 CLAIMS = [
@@ -140,7 +139,7 @@ def front(pages: dict) -> str:
             continue
         page = pages[name]
         said = re.sub(r"\{(.*?) \| (.*?)\}", lambda m: page.cell(m[1], m[2]), sentence)
-        picture = f'<img src="{name}-{figure}.svg" width="{WIDTH}" alt="{page.title}">'
+        picture = f"![{page.title}]({name}-{figure}.svg)"
         out.append(f"| {claim} | {said}<br>{picture} | [{page.score()}]({name}.md), {page.scale()} |")
     out += ["", "## Every table and figure of the paper", "",
             "As far as their contents are known to this project; a figure that only explains the method is not listed.", "",

@@ -120,7 +120,9 @@ SCRIPTS = {
     "make_docs.py": "the test `docs_pages` runs it",
     "models_table.py": models_table,
     "pages.py": lambda tmp: module("pages", "assert pages.parse('# One')"),
+    "results_page.py": lambda tmp: python("results_page.py", "--check"),
     "setup.sh": lambda tmp: run("sh", "scripts/setup.sh", "no-such-group", code=2, said="usage"),
+    "ship_model.sh": lambda tmp: run("sh", "scripts/ship_model.sh", "lm-small", code=2, said="usage"),  # else it measures for minutes
     "stages.sh": lambda tmp: run("sh", "-c", ". scripts/stages.sh; stage one true; stage two false; stages_end", code=1, said="1 passed, 1 failed"),
     "tutorial_figures.py": tutorial_figures,
     "unicode_changes.py": lambda tmp: python("unicode_changes.py", "--help", said="unicode.c"),  # else it fetches wheels
