@@ -576,7 +576,7 @@ BAD = {
     "no weight": (lambda: ops.causal_conv1d(X[0]), "weight is None"),
     "an activation": (lambda: ops.causal_conv1d(X[0], torch.ones(8, 4), activation="relu"), "activation is 'relu'"),
     "states and seq_idx": (lambda: ops.causal_conv1d_fn(X[0], torch.ones(2, 4), seq_idx=G[0], return_final_states=True), "seq_idx is given"),
-    "too many taps": (lambda: ops.causal_conv1d(X[0], torch.ones(8, 9)), "width is 9"),
+    "too many taps": (lambda: ops.causal_conv1d(X[0], torch.ones(8, 65)), "width is 65"),
     "a scale of 0": (lambda: ops.chunk_gla(X, X, X, X, scale=0.0), "scale is 0"),
     "varlen states without cu_seqlens": (lambda: ops.mamba_chunk_scan_combined(X, G, G[0, 0], X, X, 64, return_varlen_states=True), "needs cu_seqlens"),
 }
