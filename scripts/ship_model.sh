@@ -78,7 +78,7 @@ esac
 } >"$card"
 case $name in
 lm-small)
-    printf '\n## Ten samples\n\nSeeds 0 to 9, not selected: `MHLA_ISA=plain mhla generate -m lm-small -p "In the beginning" --seed N --tokens 40`. Other kernels round in\nanother way, and may choose other words.\n' >>"$card"
+    printf '\n## Ten samples\n\nSeeds 0 to 9; the seeds are not selected, the prompt is: `MHLA_ISA=plain mhla generate -m lm-small -p "In the beginning" --seed N --tokens 40`. Other kernels round in\nanother way, and may choose other words.\n' >>"$card"
     for seed in 0 1 2 3 4 5 6 7 8 9; do
         printf '\n```text\n%s\n```\n' "In the beginning$(MHLA_ISA=plain $mhla generate -m lm-small -p "In the beginning" --seed $seed --tokens 40)" >>"$card"
     done ;;
