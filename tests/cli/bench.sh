@@ -20,7 +20,8 @@ sed 1d text | figures
 mhla bench models deit-t-1 --seconds 0.01 --json >json || exit
 json <json | positive '(gflop|percent_of_peak|memory_bytes|images_per_second)$'
 json <json | grep -E '\.(group|shape|sizes) '
-mhla bench forward decode step --batch 2 --heads 2 --tokens 64 --simulate-threads 4,16 --seconds 0.01 | figures
+mhla bench forward decode step --batch 2 --heads 2 --tokens 64 --simulate-threads 4,16 --seconds 0.01 | figures |
+    sed -E 's/ +N%/  N%/g' # 100% and more fill their column
 mhla bench layers deit-out-256 --simulate-threads 8 --seconds 0.01 --json >json || exit
 json <json | positive '(one_thread_ms|ms|speedup)$'
 json <json | grep -E '\.(name|threads) '
