@@ -62,7 +62,7 @@ void text_put(FILE *to, const char *text, size_t bytes) { put(to, text, bytes, "
 void text_write(const char *text, size_t bytes) {
     if (isatty(STDOUT_FILENO))
         text_put(stdout, text, bytes);
-    else
+    else if (bytes > 0) /* no bytes may come as NULL */
         fwrite(text, 1, bytes, stdout);
 }
 
