@@ -8,7 +8,7 @@
 
 enum { MOST = 64 };
 
-/* "0,25,50" to numbers; how many, or 0 where the text is no list of them. */
+/* "0,25,50" to numbers; returns how many, or 0 if the text is not such a list. */
 static int numbers_of(double x[MOST], const char *text) {
     int n = 0;
     for (const char *at = text;; at++) {
