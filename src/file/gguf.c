@@ -450,8 +450,10 @@ const mhla_gguf_tensor *mhla_gguf_find_tensor(const mhla_gguf *f, const char *na
 
 static mhla_status check_type(const mhla_gguf_tensor *t) {
     if (mhla_gguf_layout_of((uint32_t)t->type)->readable) return MHLA_OK;
-    return mhla_fail(MHLA_ENOTSUP, "%s: tensor %s is of type %s; known are F32, F16, BF16, Q8_0, Q4_0, Q4_1", t->path,
-                     MHLA_QUOTE(t->name), mhla_gguf_type_text(t->type));
+    return mhla_fail(MHLA_ENOTSUP,
+                     "%s: tensor %s is of type %s; known are F32, F16, BF16, Q8_0, Q4_0, Q4_1, "
+                     "Q5_0, Q5_1 and Q2_K to Q6_K",
+                     t->path, MHLA_QUOTE(t->name), mhla_gguf_type_text(t->type));
 }
 
 mhla_status mhla_gguf_need_tensor(const mhla_gguf_tensor **tensor, const mhla_gguf *f, const char *name) {

@@ -10,21 +10,28 @@
 
 enum { MHLA_GGUF_RANK = 4 }; /* most axes of a tensor */
 
-/* Types of tensors that are known here, by their numbers in the file. Quantised rows are blocks of 32 numbers:
- * Q8_0 {f16 d; int8 q[32]} = d q, Q4_0 {f16 d; nibbles} = d (q - 8), Q4_1 {f16 d, m; nibbles} = d q + m. */
+/* Types of tensors that are known here, by their numbers in the file. Quantised rows are blocks of 32 or 256 numbers
+ * (gguf_quants.c). */
 typedef enum mhla_gguf_type {
     MHLA_GGUF_F32 = 0,
     MHLA_GGUF_F16 = 1,
     MHLA_GGUF_Q4_0 = 2,
     MHLA_GGUF_Q4_1 = 3,
+    MHLA_GGUF_Q5_0 = 6,
+    MHLA_GGUF_Q5_1 = 7,
     MHLA_GGUF_Q8_0 = 8,
+    MHLA_GGUF_Q2_K = 10,
+    MHLA_GGUF_Q3_K = 11,
+    MHLA_GGUF_Q4_K = 12,
+    MHLA_GGUF_Q5_K = 13,
+    MHLA_GGUF_Q6_K = 14,
     MHLA_GGUF_BF16 = 30
 } mhla_gguf_type;
 const char *mhla_gguf_type_text(mhla_gguf_type type); /* "Q8_0" */
-/* Bytes of a row of `cols` numbers; cols is a multiple of 32 where the type has blocks. */
+/* Bytes of a row of `cols` numbers, which are whole blocks of the type. */
 size_t mhla_gguf_row_bytes(mhla_gguf_type type, int64_t cols);
 /* count numbers (whole blocks) of a row to float32, exactly as GGUF defines them; any alignment. And back: F32, F16, BF16
- * (to nearest even), and Q8_0 as ggml's reference quantises; not the Q4 ones. */
+ * (to nearest even), and Q8_0 as ggml's reference quantises; no other type. */
 void mhla_gguf_to_f32(float *to, const void *from, mhla_gguf_type type, int64_t count);
 void mhla_gguf_from_f32(void *to, const float *from, mhla_gguf_type type, int64_t count);
 

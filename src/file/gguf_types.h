@@ -3,11 +3,13 @@
 #define MHLA_FILE_GGUF_TYPES_H
 
 #include "file/gguf.h"
+#include "file/gguf_quants.h"
 
 typedef struct mhla_gguf_layout {
     const char *text;
-    int block, bytes; /* numbers of a block, and its bytes */
-    int readable;     /* mhla_gguf_to_f32 knows it; others are only measured, so that their file can be opened */
+    int block, bytes;      /* numbers of a block, and its bytes */
+    int readable;          /* mhla_gguf_to_f32 knows it; others are only measured, so that their file can be opened */
+    mhla_gguf_widen widen; /* of quantised ones that are readable */
 } mhla_gguf_layout;
 
 /* NULL for a number that is no type. */

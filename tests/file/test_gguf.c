@@ -178,6 +178,109 @@ static void test_types(void **state) {
     }
 }
 
+/* ---- Blocks with more bits or of 256 numbers: packed here, widened there ---- */
+
+static uint64_t drawn = 7;
+static int draw(int least, int most) {
+    drawn = drawn * 6364136223846793005u + 1442695040888963407u;
+    return least + (int)((drawn >> 33) % (uint64_t)(most - least + 1));
+}
+
+static void put_half(unsigned char *at, float x) {
+    const uint16_t h = mhla_float_to_half(x);
+    memcpy(at, &h, sizeof h);
+}
+
+enum { D = -3, LEAST = 5 }; /* d = -3/8, m = 5/8: products and sums of small whole numbers are exact */
+
+static void same_block(const char *what, mhla_gguf_type type, const unsigned char *block, int count,
+                       const float *want) {
+    float *x = new_poisoned(count);
+    mhla_gguf_to_f32(x, block, type, count);
+    for (int i = 0; i < count; i++)
+        if (!(x[i] == want[i])) fail_msg("%s: number %d is %g, expected %g", what, i, (double)x[i], (double)want[i]);
+    free(x);
+}
+
+static void test_five_bits(void **state) {
+    (void)state;
+    unsigned char b[24] = {0};
+    float want[32];
+    put_half(b, (float)D / 8);
+    put_half(b + 2, (float)LEAST / 8);
+    for (int i = 0; i < 32; i++) {
+        const int q = draw(0, 31);
+        b[8 + i % 16] |= (unsigned char)((q & 15) << (i < 16 ? 0 : 4));
+        b[4 + i / 8] |= (unsigned char)(q >> 4 << i % 8);
+        want[i] = (float)(D * q + LEAST) / 8;
+    }
+    same_block("Q5_1", MHLA_GGUF_Q5_1, b, 32, want);
+    for (int i = 0; i < 32; i++) want[i] -= (float)(LEAST + 16 * D) / 8;
+    memmove(b + 2, b + 4, 20);
+    same_block("Q5_0", MHLA_GGUF_Q5_0, b, 32, want);
+}
+
+/* Eight groups with a scale and a minimum of six bits each. */
+static void test_q4_k_q5_k(void **state) {
+    (void)state;
+    for (int bits = 4; bits <= 5; bits++) {
+        unsigned char b[176] = {0}, *scales = b + 4, *high = b + 16, *qs = bits == 4 ? b + 16 : b + 48;
+        float want[256];
+        put_half(b, (float)D / 8);
+        put_half(b + 2, (float)LEAST / 8);
+        for (int k = 0; k < 8; k++) {
+            const int scale = draw(0, 63), least = draw(0, 63);
+            if (k < 4) {
+                scales[k] |= (unsigned char)scale, scales[k + 4] |= (unsigned char)least;
+            } else {
+                scales[k + 4] |= (unsigned char)((scale & 15) | (least & 15) << 4);
+                scales[k - 4] |= (unsigned char)(scale >> 4 << 6), scales[k] |= (unsigned char)(least >> 4 << 6);
+            }
+            for (int l = 0; l < 32; l++) {
+                const int q = draw(0, (1 << bits) - 1);
+                qs[k / 2 * 32 + l] |= (unsigned char)((q & 15) << k % 2 * 4);
+                if (bits == 5) high[l] |= (unsigned char)(q >> 4 << k);
+                want[32 * k + l] = (float)(D * scale * q - LEAST * least) / 8;
+            }
+        }
+        same_block(bits == 4 ? "Q4_K" : "Q5_K", bits == 4 ? MHLA_GGUF_Q4_K : MHLA_GGUF_Q5_K, b, 256, want);
+    }
+}
+
+/* Sixteen groups; number i of a half has its low bits at 2 (i / 32) of byte i mod 32. */
+static void test_q2_k_q3_k_q6_k(void **state) {
+    (void)state;
+    unsigned char two[84] = {0}, three[110] = {0}, six[210] = {0};
+    float want[3][256];
+    put_half(two + 80, (float)D / 8);
+    put_half(two + 82, (float)LEAST / 8);
+    put_half(three + 108, (float)D / 8);
+    put_half(six + 208, (float)D / 8);
+    for (int k = 0; k < 16; k++) {
+        const int scale2 = draw(0, 15), least2 = draw(0, 15), scale3 = draw(-32, 31), scale6 = draw(-128, 127);
+        two[k] = (unsigned char)(scale2 | least2 << 4);
+        three[96 + k % 8] |= (unsigned char)(((scale3 + 32) & 15) << k / 8 * 4);
+        three[104 + k % 4] |= (unsigned char)((scale3 + 32) >> 4 << k / 4 * 2);
+        six[192 + k] = (unsigned char)(int8_t)scale6;
+        for (int i = 16 * k; i < 16 * k + 16; i++) {
+            const int half = i / 128, l = i % 32, shift = i % 128 / 32 * 2;
+            const int q2 = draw(0, 3), q3 = draw(-4, 3), q6 = draw(-32, 31);
+            two[16 + 32 * half + l] |= (unsigned char)(q2 << shift);
+            three[32 + 32 * half + l] |= (unsigned char)((q3 & 3) << shift);
+            if (q3 >= 0) three[l] |= (unsigned char)(1 << i / 32);
+            six[64 * half + i % 64] |= (unsigned char)(((q6 + 32) & 15) << (i % 128 < 64 ? 0 : 4));
+            six[128 + 32 * half + l] |= (unsigned char)((q6 + 32) >> 4 << shift);
+            want[0][i] = (float)(D * scale2 * q2 - LEAST * least2) / 8;
+            want[1][i] = (float)(D * scale3 * q3) / 8;
+            want[2][i] = (float)(D * scale6 * q6) / 8;
+        }
+    }
+    same_block("Q2_K", MHLA_GGUF_Q2_K, two, 256, want[0]);
+    same_block("Q3_K", MHLA_GGUF_Q3_K, three, 256, want[1]);
+    same_block("Q6_K", MHLA_GGUF_Q6_K, six, 256, want[2]);
+    assert_int_equal(mhla_gguf_row_bytes(MHLA_GGUF_Q6_K, 512), 420);
+}
+
 /* The bytes of llama.cpp's reference (by its Python package) for numbers of many sizes, ties and zeros among them. */
 static void test_q8_0(void **state) {
     (void)state;
@@ -390,9 +493,10 @@ static void test_smollm2(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip),    cmocka_unit_test(test_types),   cmocka_unit_test(test_q8_0),
-        cmocka_unit_test(test_truncated),     cmocka_unit_test(test_flipped), cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_write_refuses), cmocka_unit_test(test_smollm2),
+        cmocka_unit_test(test_round_trip),    cmocka_unit_test(test_types),          cmocka_unit_test(test_q8_0),
+        cmocka_unit_test(test_truncated),     cmocka_unit_test(test_flipped),        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_write_refuses), cmocka_unit_test(test_smollm2),        cmocka_unit_test(test_five_bits),
+        cmocka_unit_test(test_q4_k_q5_k),     cmocka_unit_test(test_q2_k_q3_k_q6_k),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
