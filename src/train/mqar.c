@@ -17,7 +17,7 @@ static const uint64_t TEST_SEED = 0x7465737400000000u;
 /* Lengths and pairs of zoology's Figure 2. */
 static const struct { int length, pairs; } kinds[MHLA_MQAR_ROWS] = {{64, 4}, {128, 8}, {256, 16}, {512, 64}};
 
-enum { LONGEST = 512, TEST_EVERY = 200, EARLY_TESTS = 32, MEAN = 100 };
+enum { LONGEST = 512, TEST_EVERY = 200, EARLY_TESTS = 32, MEAN = 100, MOST_SETTINGS = 32 };
 
 typedef struct recall {
     mhla_mqar_desc d;
@@ -34,8 +34,10 @@ typedef struct recall {
 static mhla_status make_model(mhla_model **model, const mhla_mqar_desc *d) {
     enum { SETTINGS = 14, ROOM = 48 };
     char text[SETTINGS][ROOM];
-    const char *settings[SETTINGS];
+    const char *settings[SETTINGS + MOST_SETTINGS];
     int n = 0;
+    if (d->setting_count < 0 || d->setting_count > MOST_SETTINGS || (d->setting_count && d->settings == NULL))
+        return mhla_fail(MHLA_EINVAL, "%d settings of the model: expected at most %d", d->setting_count, MOST_SETTINGS);
     if (d->heads < 1 || d->width < 1 || d->width % d->heads)
         return mhla_fail(MHLA_EINVAL, "width is %d: expected a multiple of the %d heads", d->width, d->heads);
 #define SET(...) (snprintf(text[n], ROOM, __VA_ARGS__), settings[n] = text[n], n++)
@@ -54,6 +56,7 @@ static mhla_status make_model(mhla_model **model, const mhla_mqar_desc *d) {
     SET("use_short_conv=%s", d->conv ? "true" : "false");
     if (d->conv) SET("conv_size=%d", d->conv);
 #undef SET
+    for (int i = 0; i < d->setting_count; i++) settings[n++] = d->settings[i];
     return mhla_model_create(model, "lm_nano", settings, n, d->seed);
 }
 
