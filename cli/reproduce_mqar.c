@@ -14,7 +14,7 @@ enum { ATTENTIONS = 8, STANDARD = 3 }; /* STANDARD: the first ones, where none i
 static const char *only, *out;
 static int64_t width, layers, heads, vocabulary, chunk, conv, steps, tokens, tests, seed = 1, threads;
 static double rate;
-static int json;
+static int json, dense;
 
 #define ATTENTION_NAMES "mhla, linear, softmax, gla, retnet, mamba, mamba2 or gated_deltanet"
 static const cli_option options[] = {
@@ -24,6 +24,7 @@ static const cli_option options[] = {
     {"heads", CLI_INT, &heads, "N", "default 2"},
     {"vocabulary", CLI_INT, &vocabulary, "N", "half of it keys, half of it values; default 8192"},
     {"chunk", CLI_INT, &chunk, "N", "tokens of a chunk of MHLA; default 16"},
+    {"dense", CLI_FLAG, &dense, NULL, "sequences as short as the pairs allow: 64 tokens, 256 for 64 pairs"},
     {"conv", CLI_COUNT, &conv, "N",
      "a causal convolution of N tokens before all but softmax; default: none, of Mamba 4"},
     {"steps", CLI_INT, &steps, "N", "updates, fewer once all is learned; default 4000"},
@@ -89,7 +90,8 @@ static mhla_status run(mhla_mqar_result *r, const char *attention, const mhla_co
                                  .seed = (uint64_t)seed,
                                  .context = context,
                                  .settings = (const char *const *)settings,
-                                 .setting_count = given};
+                                 .setting_count = given,
+                                 .dense = dense};
     *r = (mhla_mqar_result){.size = sizeof *r};
     const mhla_status status = mhla_mqar_run(r, &desc, progress, &s);
     if (isatty(STDERR_FILENO)) fprintf(stderr, "\r\033[K");

@@ -519,6 +519,7 @@ typedef struct mhla_mqar_desc {
     const mhla_context *context;
     const char *const *settings; /* [setting_count] keys of the model besides, "state_size=16"; the last of a key counts */
     int setting_count;
+    int dense; /* sequences as short as the pairs allow, almost without filler: 64 tokens for 4, 8 and 16 pairs, 256 for 64 */
 } mhla_mqar_desc;
 
 typedef struct mhla_mqar_row {

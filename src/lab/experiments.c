@@ -416,19 +416,20 @@ const mhla_experiment mhla_experiments[] = {
                  "one block. Mamba and Mamba2 have more layers and no MLPs, RetNet and Gated DeltaNet narrower MLPs, "
                  "so that the numbers of parameters are close. Needles are asked for within the trained length; "
                  "models of this size find few. Recall is zoology's task in another model: two layers without MLPs, "
-                 "1,024 tokens to choose from (docs/mqar.md).",
+                 "512 tokens to choose from, almost no filler (docs/mqar.md).",
              .data = "text",
              .minutes = 60,
              .quick = 5},
-        .settings = "task=text model.model=lm_micro model.hidden_size=128 model.num_hidden_layers=3 model.num_heads=4 "
-                    "model.vocab_size=1024 train.context=512 train.batch=8 train.steps=500 train.min_rate=1e-4 "
-                    "train.schedule=cosine-after train.warmup_steps=30 train.warmup_rate=1e-5 train.beta2=0.95 "
-                    "train.weight_decay=0.01 train.clip=1 eval.epochs=0 eval.steps=50 eval.limit=20000 "
-                    "checkpoint.minutes=0.5 lab.measured=200000 lab.needle=128,512 lab.needles=40 "
-                    "lab.rates=1e-3,2e-3,4e-3 search.train.steps=120 search.train.warmup_steps=12 search.eval.steps=0 "
-                    "search.eval.limit=512 search.log.steps=1 lab.width=64 lab.vocabulary=1024 lab.batch=4096 "
-                    "lab.conv=4 lab.steps=2500 lab.tests=250 lab.recall_rates=2e-3,5e-3,1e-2 lab.search_steps=800 "
-                    "recall.parameter_names=mamba recall.initializer_range=0.1",
+        .settings =
+            "task=text model.model=lm_micro model.hidden_size=128 model.num_hidden_layers=3 model.num_heads=4 "
+            "model.vocab_size=1024 train.context=512 train.batch=8 train.steps=500 train.min_rate=1e-4 "
+            "train.schedule=cosine-after train.warmup_steps=30 train.warmup_rate=1e-5 train.beta2=0.95 "
+            "train.weight_decay=0.01 train.clip=1 eval.epochs=0 eval.steps=50 eval.limit=20000 "
+            "checkpoint.minutes=0.5 lab.measured=200000 lab.needle=128,512 lab.needles=40 "
+            "lab.rates=1e-3,2e-3,4e-3 search.train.steps=120 search.train.warmup_steps=12 search.eval.steps=0 "
+            "search.eval.limit=512 search.log.steps=1 lab.width=64 lab.dense=1 lab.vocabulary=512 lab.batch=4096 "
+            "lab.conv=4 lab.steps=2500 lab.tests=250 lab.recall_rates=2e-3,5e-3,1e-2 lab.search_steps=800 "
+            "recall.parameter_names=mamba recall.initializer_range=0.1",
         .quick_settings = "train.steps=30 train.warmup_steps=5 eval.steps=10 eval.limit=5000 lab.measured=20000 "
                           "lab.needle=128 lab.needles=5 lab.rates=2e-3,4e-3 search.train.steps=4 "
                           "search.train.warmup_steps=1 lab.steps=200 lab.tests=50 lab.recall_rates=5e-3,1e-2 "

@@ -236,7 +236,8 @@ static mhla_status train_recall(mhla_mqar_result *r, mhla_lab_part *part, const 
                                  .seed = seed,
                                  .context = part->lab->context,
                                  .settings = settings,
-                                 .setting_count = split_recall(text, settings)};
+                                 .setting_count = split_recall(text, settings),
+                                 .dense = (int)mhla_part_number(part, "lab.dense")};
     const mhla_status status = mhla_mqar_run(r, &desc, tell_step, part);
     free(text);
     return status;
