@@ -416,9 +416,10 @@ const mhla_experiment mhla_experiments[] = {
                  "one block. Mamba and Mamba2 have more layers and no MLPs, RetNet and Gated DeltaNet narrower MLPs, "
                  "so that the numbers of parameters are close. Needles are asked for within the trained length; "
                  "models of this size find few. Recall is zoology's task in another model: two layers without MLPs, "
-                 "512 tokens to choose from, almost no filler (docs/mqar.md).",
+                 "512 tokens to choose from, almost no filler; softmax has a first layer that only convolves "
+                 "(docs/mqar.md).",
              .data = "text",
-             .minutes = 60,
+             .minutes = 45,
              .quick = 5},
         .settings =
             "task=text model.model=lm_micro model.hidden_size=128 model.num_hidden_layers=3 model.num_heads=4 "
@@ -428,11 +429,12 @@ const mhla_experiment mhla_experiments[] = {
             "checkpoint.minutes=0.5 lab.measured=200000 lab.needle=128,512 lab.needles=40 "
             "lab.rates=1e-3,2e-3,4e-3 search.train.steps=120 search.train.warmup_steps=12 search.eval.steps=0 "
             "search.eval.limit=512 search.log.steps=1 lab.width=64 lab.dense=1 lab.vocabulary=512 lab.batch=4096 "
-            "lab.conv=4 lab.steps=2500 lab.tests=250 lab.recall_rates=2e-3,5e-3,1e-2 lab.search_steps=800 "
-            "recall.parameter_names=mamba recall.initializer_range=0.1",
+            "lab.conv=4 lab.steps=2000 lab.tests=250 lab.recall_rates=5e-3,1e-2,2e-2 lab.search_steps=600 "
+            "recall.parameter_names=mamba recall.initializer_range=0.3 recall.use_output_gate=false "
+            "recall.use_gate=false",
         .quick_settings = "train.steps=30 train.warmup_steps=5 eval.steps=10 eval.limit=5000 lab.measured=20000 "
                           "lab.needle=128 lab.needles=5 lab.rates=2e-3,4e-3 search.train.steps=4 "
-                          "search.train.warmup_steps=1 lab.steps=200 lab.tests=50 lab.recall_rates=5e-3,1e-2 "
+                          "search.train.warmup_steps=1 lab.steps=100 lab.tests=20 lab.recall_rates=1e-2,2e-2 "
                           "lab.search_steps=20",
         .paper_titles = {"paper: WikiText ppl, 340M", "LAMBADA ppl"},
         .paper_digits = 2,
@@ -440,21 +442,28 @@ const mhla_experiment mhla_experiments[] = {
             {{"mhla",
               "MHLA",
               "model.attention=mhla model.chunk_size=32 model.num_blocks=16 model.use_short_conv=true "
-              "lab.chunk=32",
+              "lab.chunk=16",
               {38.31, 71.64}},
              {"linear",
               "linear",
               "model.attention=mhla model.chunk_size=512 model.num_blocks=1 model.use_short_conv=true "
-              "lab.chunk=512",
+              "lab.chunk=256",
               {0}},
-             {"softmax", "softmax (Transformer++)", "model.attention=softmax", {34.57, 60.46}},
+             {"softmax",
+              "softmax (Transformer++)",
+              "model.attention=softmax recall.initializer_range=0.1 recall.linear_layers=[0] "
+              "recall.linear_use_short_conv=true recall.linear_num_heads=1 recall.linear_expand_k=0.0625",
+              {34.57, 60.46}},
              {"gla", "GLA", "model.attention=gla model.use_short_conv=true", {41.47, 86.98}},
              {"retnet", "RetNet", "model.attention=retnet model.use_short_conv=true model.intermediate_size=336", {0}},
              {"mamba", "Mamba", "model.attention=mamba model.num_hidden_layers=7", {38.32, 62.43}},
-             {"mamba2", "Mamba2", "model.attention=mamba2 model.num_hidden_layers=6", {35.40, 58.51}},
+             {"mamba2",
+              "Mamba2",
+              "model.attention=mamba2 model.num_hidden_layers=6 recall.state_size=16",
+              {35.40, 58.51}},
              {"gated_deltanet",
               "Gated DeltaNet",
-              "model.attention=gated_deltanet model.intermediate_size=416",
+              "model.attention=gated_deltanet model.intermediate_size=416 recall.head_dim=32",
               {35.01, 60.16}}},
         .columns = {{"bpb", "bits per byte", 1.0, 3},
                     {"bits_64", "bits per token, the first 64", 1.0, 3},
