@@ -1,4 +1,4 @@
-/* mhla reproduce mqar: the three attentions learn to recall values by their keys; accuracy by number of pairs. */
+/* mhla reproduce mqar: attentions learn to recall values by their keys; accuracy by number of pairs. */
 #include <errno.h>
 #include <mhla/lm.h>
 #include <stdio.h>
@@ -9,21 +9,24 @@
 #include "cli.h"
 #include "reproduce.h"
 
-enum { ATTENTIONS = 3 };
+enum { ATTENTIONS = 8, STANDARD = 3 }; /* STANDARD: the first ones, where none is named */
 
 static const char *only, *out;
 static int64_t width, layers, heads, vocabulary, chunk, conv, steps, tokens, tests, seed = 1, threads;
 static double rate;
-static int json;
+static int json, dense;
 
+#define ATTENTION_NAMES "mhla, linear, softmax, gla, retnet, mamba, mamba2 or gated_deltanet"
 static const cli_option options[] = {
-    {"attention", CLI_TEXT, &only, "NAME", "mhla, linear or softmax only; default: all three"},
+    {"attention", CLI_TEXT, &only, "NAME", ATTENTION_NAMES "; default: the first three, one after the other"},
     {"width", CLI_INT, &width, "N", "of the model; default 64"},
     {"layers", CLI_INT, &layers, "N", "default 2"},
     {"heads", CLI_INT, &heads, "N", "default 2"},
     {"vocabulary", CLI_INT, &vocabulary, "N", "half of it keys, half of it values; default 8192"},
     {"chunk", CLI_INT, &chunk, "N", "tokens of a chunk of MHLA; default 16"},
-    {"conv", CLI_COUNT, &conv, "N", "a causal convolution of so many tokens before attention; default: none"},
+    {"dense", CLI_FLAG, &dense, NULL, "sequences as short as the pairs allow: 64 tokens, 256 for 64 pairs"},
+    {"conv", CLI_COUNT, &conv, "N",
+     "a causal convolution of N tokens before all but softmax; default: none, of Mamba 4"},
     {"steps", CLI_INT, &steps, "N", "updates, fewer once all is learned; default 4000"},
     {"tokens", CLI_INT, &tokens, "N", "of a batch; default 8192"},
     {"rate", CLI_REAL, &rate, "R", "learning rate; default 0.005"},
@@ -36,16 +39,21 @@ static const cli_option options[] = {
 };
 static const cli_usage usage = {
     .verb = "reproduce mqar",
-    .arguments = "",
+    .arguments = "[KEY=VALUE]...",
     .options = options,
     .text = "Multi-query associative recall by zoology's recipe at one width: a sequence has pairs of a key and a "
             "value, then\n"
             "keys again; at each of those the model is to say the value. Data is made from the seed, one model per "
             "attention\n"
-            "is trained on all lengths, accuracy is that of the likeliest token on sequences it has not seen.\n",
+            "is trained on all lengths, accuracy is that of the likeliest token on sequences it has not seen.\n"
+            "KEY=VALUE sets any key of the models: state_size=16 of mamba2, parameter_names=mamba for layers without "
+            "MLP.\n",
 };
 
-static const char *const attentions[ATTENTIONS] = {"mhla", "linear", "softmax"};
+static const char *const attentions[ATTENTIONS] = {"mhla",   "linear", "softmax", "gla",
+                                                   "retnet", "mamba",  "mamba2",  "gated_deltanet"};
+static char **settings; /* [given] KEY=VALUE */
+static int given;
 
 typedef struct show {
     const char *attention;
@@ -80,7 +88,10 @@ static mhla_status run(mhla_mqar_result *r, const char *attention, const mhla_co
                                  .rate = rate,
                                  .tests = tests,
                                  .seed = (uint64_t)seed,
-                                 .context = context};
+                                 .context = context,
+                                 .settings = (const char *const *)settings,
+                                 .setting_count = given,
+                                 .dense = dense};
     *r = (mhla_mqar_result){.size = sizeof *r};
     const mhla_status status = mhla_mqar_run(r, &desc, progress, &s);
     if (isatty(STDERR_FILENO)) fprintf(stderr, "\r\033[K");
@@ -90,16 +101,16 @@ static mhla_status run(mhla_mqar_result *r, const char *attention, const mhla_co
 static double accuracy(const mhla_mqar_row *row) { return (double)row->right / (double)row->asked; }
 
 static void print_head(const mhla_mqar_result *r) {
-    printf("\naccuracy at queries\n%-10s", "pairs");
+    printf("\naccuracy at queries\n%-14s", "pairs");
     for (int i = 0; i < MHLA_MQAR_ROWS; i++) printf(" %9d", r->rows[i].pairs);
-    printf("\n%-10s", "tokens");
+    printf("\n%-14s", "tokens");
     for (int i = 0; i < MHLA_MQAR_ROWS; i++) printf(" %9d", r->rows[i].length);
     printf(" %11s %7s %8s\n", "parameters", "steps", "time");
 }
 
 static void print_row(const char *name, const mhla_mqar_result *r) {
     char a[32], b[32];
-    printf("%-10s", name);
+    printf("%-14s", name);
     for (int i = 0; i < MHLA_MQAR_ROWS; i++) printf(" %7.1f %%", 100.0 * accuracy(&r->rows[i]));
     printf(" %11s %7lld %8s\n", text_count(a, sizeof a, r->parameters), (long long)r->steps,
            text_time(b, sizeof b, r->seconds));
@@ -160,19 +171,20 @@ static mhla_status run_all(const char *const *names, int n, mhla_mqar_result *re
 }
 
 int reproduce_mqar(int argc, char **argv) {
-    mhla_mqar_result results[ATTENTIONS];
+    mhla_mqar_result results[STANDARD];
     mhla_context *context = NULL;
     int known = 0;
-    const int code = cli_parse(&usage, argc, argv, NULL);
+    const int code = cli_parse(&usage, argc, argv, &given);
     if (code >= 0) return code;
+    settings = argv;
     for (int i = 0; i < ATTENTIONS; i++) known |= only && strcmp(only, attentions[i]) == 0;
-    if (only && !known) return cli_wrong(usage.verb, "--attention is \"%s\": expected mhla, linear or softmax", only);
+    if (only && !known) return cli_wrong(usage.verb, "--attention is \"%s\": expected " ATTENTION_NAMES, only);
     const int64_t small[] = {width, layers, heads, vocabulary, chunk, conv};
     for (size_t i = 0; i < sizeof small / sizeof *small; i++)
         if (small[i] > 1 << 20) return cli_wrong(usage.verb, "%lld is too large", (long long)small[i]);
     if (threads > 1024) return cli_wrong(usage.verb, "--threads is %lld: expected 1 to 1024", (long long)threads);
     const char *const *names = only ? &only : attentions;
-    const int n = only ? 1 : ATTENTIONS;
+    const int n = only ? 1 : STANDARD;
     if (out && !cli_writable(out)) { /* now, not after minutes of work */
         fprintf(stderr, "mhla %s: %s: cannot be written: %s\n", usage.verb, out, strerror(errno));
         return CLI_FAILED;

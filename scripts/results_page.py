@@ -24,6 +24,11 @@ CLAIMS = [
     ("As a language model MHLA is better than linear attention and close to softmax.", "language", 1,
      "Bits per byte at 512 tokens: MHLA {MHLA, 512 tokens; MHLA, text | bits per byte}, linear {linear, 512 tokens; linear, text | bits per byte}, "
      "softmax {softmax, 512 tokens; softmax, text | bits per byte}."),
+    ("As a language model MHLA is better than GLA; softmax, Mamba2 and Gated DeltaNet are better than MHLA.", "mixers", 1,
+     "Bits per byte: MHLA {MHLA | bits per byte}, linear {linear | bits per byte}, softmax {softmax (Transformer++) | bits per byte}, "
+     "GLA {GLA | bits per byte}, RetNet {RetNet | bits per byte}, Mamba {Mamba | bits per byte}, Mamba2 {Mamba2 | bits per byte}, "
+     "Gated DeltaNet {Gated DeltaNet | bits per byte}. Recall of 64 pairs: MHLA {MHLA | 64 pairs} %, linear {linear | 64 pairs} %, "
+     "softmax {softmax (Transformer++) | 64 pairs} %, Mamba2 {Mamba2 | 64 pairs} %, Gated DeltaNet {Gated DeltaNet | 64 pairs} %."),
     ("MHLA classifies images better than the other attentions.", "deit", 1,
      "Right: MHLA {MHLA | accuracy, %} %, linear {linear | accuracy, %} %, softmax {softmax | accuracy, %} %, MALA {MALA | accuracy, %} %."),
     ("... also images in colour.", "deit-cifar", 1,
@@ -54,7 +59,7 @@ PAPER = [
      "CLIP score 28.15 and 28.26, GenEval 0.64 and 0.68."),
     ("Video", "Wan with MHLA: VBench", [],
      "Out of reach: it takes many videos of a large model and judges that are not in this project. The paper's figures are not at hand here."),
-    ("Tab. 6", "language models of 340M parameters", ["language"], "The same size on a larger machine: `mhla train recipes/lm-340m.toml`."),
+    ("Tab. 6", "language models of 340M parameters", ["language", "mixers"], "The same size on a larger machine: `mhla train recipes/lm-340m.toml`."),
     ("Tab. 7a", "how the mixing matrix begins, learned or frozen", ["mixing"], ""),
     ("Tab. 7b", "the number of blocks", ["heads"], ""),
     ("Tab. 8", "long documents (LongBench), 325M parameters", [],

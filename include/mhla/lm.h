@@ -506,17 +506,20 @@ MHLA_API mhla_status mhla_needle_page(const char *path, const mhla_needle_result
  * every field; training goes through all lengths in turn. */
 typedef struct mhla_mqar_desc {
     size_t size;
-    const char *attention;    /* "mhla" (NULL), "softmax", "linear" */
+    const char *attention;    /* "mhla" (NULL), "softmax", "linear", "gla", .. */
     int vocabulary;           /* 8192 */
     int width, layers, heads; /* 64, 2, 2 */
     int chunk;                /* of MHLA layers: 16 tokens; as many blocks as the longest sequence needs */
-    int conv;                 /* width of a causal convolution of q, k, v; 0 = none */
+    int conv;                 /* width of a causal convolution of q, k, v; 0 = none. Softmax has none */
     int64_t steps;            /* updates, at most: 4000 */
     int64_t tokens;           /* of a batch, about: 8192 */
     double rate;              /* at its highest: 0.005; falls to 0 along a cosine */
     int64_t tests;            /* sequences of each kind that are tested: 250 */
     uint64_t seed;
     const mhla_context *context;
+    const char *const *settings; /* [setting_count] keys of the model besides, "state_size=16"; the last of a key counts */
+    int setting_count;
+    int dense; /* sequences as short as the pairs allow, almost without filler: 64 tokens for 4, 8 and 16 pairs, 256 for 64 */
 } mhla_mqar_desc;
 
 typedef struct mhla_mqar_row {

@@ -50,30 +50,44 @@ static void put_sizes(FILE *out, const mhla_lab *lab) {
     }
 }
 
-static void put_rates(FILE *out, const mhla_lab *lab) {
+/* The measure with `prefix` in front, in the arm's first row. */
+static double first_with(const mhla_lab *lab, int arm, const char *prefix, const char *measure) {
+    char name[64];
+    snprintf(name, sizeof name, "%s%s", prefix, measure);
+    return first_of(lab, arm, name);
+}
+
+/* What mhla_search_rate has put with `prefix`; how many arms have it. */
+static int put_search(FILE *out, const mhla_lab *lab, const char *prefix, const char *of) {
     const mhla_experiment *e = lab->experiment;
     double runs = 0.0, seconds = 0.0;
     int n = 0, ends = 0;
     for (int arm = 0; arm < MHLA_LAB_ARMS && e->arms[arm].name; arm++) {
-        const double rate = first_of(lab, arm, "rate");
+        const double rate = first_with(lab, arm, prefix, "rate");
         if (isnan(rate)) continue;
-        fprintf(out, "%s %s %g",
-                n++ ? "," : "* learning rates, found by the same search for each arm:", e->arms[arm].title, rate);
-        if (first_of(lab, arm, "search_end") > 0.0) ends++, fputs(" (the end of the list)", out);
-        runs += first_of(lab, arm, "search_runs");
-        seconds += first_of(lab, arm, "search_seconds");
+        if (n++)
+            fputs(",", out);
+        else
+            fprintf(out, "* learning rates%s, found by the same search for each arm:", of);
+        fprintf(out, " %s %g", e->arms[arm].title, rate);
+        if (first_with(lab, arm, prefix, "search_end") > 0.0) ends++, fputs(" (the end of the list)", out);
+        runs += first_with(lab, arm, prefix, "search_runs");
+        seconds += first_with(lab, arm, prefix, "search_seconds");
     }
-    if (n == 0) {
-        if (e->info.data)
-            fputs("* learning rates: the same for all arms, in the settings below; none was searched\n", out);
-        return;
-    }
+    if (n == 0) return 0;
     fprintf(
         out,
         ". The search took %.0f short trainings and %.1f minutes in all, with a seed that no result is made with. It "
-        "took the rate with the least training loss over the last quarter of the updates; the test set was not "
+        "took the rate with the least training loss over the last %s; the test set was not "
         "looked at.%s\n",
-        runs, seconds / 60.0, ends ? " Where the end of the list was best, a rate beyond it may be better." : "");
+        runs, seconds / 60.0, *prefix ? "100 updates" : "quarter of the updates",
+        ends ? " Where the end of the list was best, a rate beyond it may be better." : "");
+    return n;
+}
+
+static void put_rates(FILE *out, const mhla_lab *lab) {
+    if (put_search(out, lab, "", "") + put_search(out, lab, "recall_", " of recall") == 0 && lab->experiment->info.data)
+        fputs("* learning rates: the same for all arms, in the settings below; none was searched\n", out);
 }
 
 void mhla_fair_markdown(FILE *out, const mhla_lab *lab) {

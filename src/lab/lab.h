@@ -12,6 +12,7 @@
 enum {
     MHLA_LAB_ARMS = 16,
     MHLA_LAB_SEEDS = 100,
+    MHLA_LAB_SEARCH_SEED = 1000, /* of the search of learning rates: above all that MHLA_LAB_SEEDS allows */
     MHLA_LAB_COLUMNS = 16,
     MHLA_LAB_CLAIMS = 16,
     MHLA_LAB_LINES = 12,
@@ -154,6 +155,11 @@ int64_t mhla_part_number(const mhla_lab_part *part, const char *key); /* the sam
 /* search.c: before a part is made. Where its settings have `lab.rates`, the arm's learning rate is searched, put among the measures
  * ("rate") and added to the settings, behind the key: it follows from what is in there. */
 mhla_status mhla_part_search(mhla_lab_part *part);
+/* The same of another training: `try_one` makes one and says its loss, NaN if it was stopped. PREFIXrate, PREFIXsearch_runs and so on are put
+ * among the measures. *rate 0: stopped. */
+typedef mhla_status (*mhla_try_fn)(mhla_lab_part *part, const char *rate, double *loss);
+mhla_status mhla_search_rate(mhla_lab_part *part, const char *list, const char *prefix, mhla_try_fn try_one,
+                             double *rate);
 
 /* Ways of making one. trained.c: to the end, and "parameters" is put; MHLA_OK with run "" if stopped */
 mhla_status mhla_part_train(mhla_lab_part *part, char run[MHLA_LAB_PATH]);
@@ -171,6 +177,9 @@ void mhla_scaling_remark(FILE *out, const mhla_lab *lab);
 /* language.c: */
 mhla_status mhla_part_corpus(mhla_lab_part *part); /* to be prepared */
 mhla_status mhla_part_language(mhla_lab_part *part);
+/* Text and recall in one part, and the held-out loss during training as curve_STEP. */
+mhla_status mhla_part_mixer(mhla_lab_part *part);
+void mhla_mixer_remark(FILE *out, const mhla_lab *lab);
 
 /* ---- Judging: stats.c, no files and no models ---- */
 

@@ -1,5 +1,5 @@
-/* Parts of the language experiment: small decoders on text, measured in bits by position, and on recall (MQAR). Linear attention is
- * MHLA of one block, so that everything around the attention is the same. */
+/* Parts of the experiments language and mixers: small decoders on text, measured in bits by position and by needles, and on recall (MQAR).
+ * Linear attention is MHLA of one block, so that everything around the attention is the same. */
 #include <math.h>
 #include <mhla/lm.h>
 #include <stdlib.h>
@@ -142,6 +142,36 @@ static mhla_status measure_far(mhla_lab_part *part, mhla_model *model) {
     return status;
 }
 
+/* Is the right number the likeliest of ten? As needle_LENGTH at each length of lab.needle; other texts for each seed. */
+static mhla_status measure_needle(mhla_lab_part *part, mhla_model *model) {
+    char list[64] = "", name[48], *rest = NULL;
+    int64_t lengths[8];
+    int n = 0;
+    mhla_part_setting(part, "lab.needle", list, sizeof list);
+    for (char *at = strtok_r(list, ",", &rest); at && n < 8; at = strtok_r(NULL, ",", &rest))
+        lengths[n++] = strtoll(at, NULL, 10);
+    if (n == 0) return MHLA_OK;
+    mhla_needle_result r = {.size = sizeof r};
+    mhla_status status = mhla_lm_needle(model, &r,
+                                        &(mhla_needle_desc){.size = sizeof(mhla_needle_desc),
+                                                            .lengths = lengths,
+                                                            .length_count = n,
+                                                            .samples = (int)mhla_part_number(part, "lab.needles"),
+                                                            .seed = (uint64_t)part->seed},
+                                        tell_done, part);
+    for (int i = 0; status == MHLA_OK && i < n; i++) {
+        double asked = 0.0, right = 0.0;
+        const mhla_needle_cell *cells = &r.cells[i * r.depth_count];
+        for (int k = 0; k < r.depth_count; k++) asked += (double)cells[k].asked, right += (double)cells[k].right;
+        const double share = right / asked;
+        snprintf(name, sizeof name, "needle_%lld", (long long)lengths[i]);
+        /* the depths have the same texts: they do not count as independent */
+        status = mhla_part_put(part, name, share, sqrt(share * (1.0 - share) * r.depth_count / asked));
+    }
+    mhla_needle_free(&r);
+    return status;
+}
+
 static mhla_status measure_text(mhla_lab_part *part, const char *run) {
     char path[MHLA_LAB_PATH + 32];
     mhla_model *model = NULL;
@@ -160,6 +190,7 @@ static mhla_status measure_text(mhla_lab_part *part, const char *run) {
                                                   .limit = mhla_part_number(part, "lab.measured")},
                           "bits", "bpb");
     if (status == MHLA_OK) status = measure_far(part, model);
+    if (status == MHLA_OK) status = measure_needle(part, model);
     texts_free(&t);
     mhla_model_free(model);
     return status;
@@ -175,22 +206,47 @@ static mhla_status make_text(mhla_lab_part *part) {
 
 static void tell_step(void *user, const mhla_mqar_event *e) { mhla_part_tell(user, e->step, e->steps); }
 
-static mhla_status make_recall(mhla_lab_part *part, const char *attention) {
-    char rate[32] = "0", name[48];
-    mhla_part_setting(part, "lab.rate", rate, sizeof rate);
-    mhla_mqar_result r = {.size = sizeof r};
-    MHLA_TRY(mhla_mqar_run(&r,
-                           &(mhla_mqar_desc){.size = sizeof(mhla_mqar_desc),
-                                             .attention = attention,
-                                             .width = (int)mhla_part_number(part, "lab.width"),
-                                             .chunk = (int)mhla_part_number(part, "lab.chunk"),
-                                             .conv = (int)mhla_part_number(part, "lab.conv"),
-                                             .steps = mhla_part_number(part, "lab.steps"),
-                                             .tests = mhla_part_number(part, "lab.tests"),
-                                             .rate = strtod(rate, NULL),
-                                             .seed = (uint64_t)part->seed,
-                                             .context = part->lab->context},
-                           tell_step, part));
+enum { RECALL_SETTINGS = 16 };
+
+/* What begins with "recall." in the settings, without that; `text` is cut into pieces. */
+static int split_recall(char *text, const char *settings[RECALL_SETTINGS]) {
+    int n = 0;
+    char *rest = NULL;
+    for (char *at = strtok_r(text, " ", &rest); at && n < RECALL_SETTINGS; at = strtok_r(NULL, " ", &rest))
+        if (strncmp(at, "recall.", 7) == 0) settings[n++] = at + 7;
+    return n;
+}
+
+static mhla_status train_recall(mhla_mqar_result *r, mhla_lab_part *part, const char *attention, const char *rate,
+                                uint64_t seed, int64_t steps) {
+    const char *settings[RECALL_SETTINGS];
+    char *text = strdup(part->settings);
+    if (text == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for a part");
+    *r = (mhla_mqar_result){.size = sizeof *r};
+    const mhla_mqar_desc desc = {.size = sizeof desc,
+                                 .attention = attention,
+                                 .vocabulary = (int)mhla_part_number(part, "lab.vocabulary"),
+                                 .width = (int)mhla_part_number(part, "lab.width"),
+                                 .chunk = (int)mhla_part_number(part, "lab.chunk"),
+                                 .conv = (int)mhla_part_number(part, "lab.conv"),
+                                 .steps = steps,
+                                 .tokens = mhla_part_number(part, "lab.batch"),
+                                 .tests = mhla_part_number(part, "lab.tests"),
+                                 .rate = strtod(rate, NULL),
+                                 .seed = seed,
+                                 .context = part->lab->context,
+                                 .settings = settings,
+                                 .setting_count = split_recall(text, settings),
+                                 .dense = (int)mhla_part_number(part, "lab.dense")};
+    const mhla_status status = mhla_mqar_run(r, &desc, tell_step, part);
+    free(text);
+    return status;
+}
+
+static mhla_status make_recall(mhla_lab_part *part, const char *attention, const char *rate) {
+    char name[48];
+    mhla_mqar_result r;
+    MHLA_TRY(train_recall(&r, part, attention, rate, (uint64_t)part->seed, mhla_part_number(part, "lab.steps")));
     MHLA_TRY(mhla_part_put(part, "parameters_recall", (double)r.parameters, NAN));
     for (int i = 0; i < MHLA_MQAR_ROWS; i++) {
         const double asked = (double)r.rows[i].asked, share = (double)r.rows[i].right / asked;
@@ -206,7 +262,71 @@ mhla_status mhla_part_corpus(mhla_lab_part *part) {
 }
 
 mhla_status mhla_part_language(mhla_lab_part *part) {
-    char attention[32];
-    if (mhla_part_setting(part, "lab.recall", attention, sizeof attention)) return make_recall(part, attention);
+    char attention[32], rate[32] = "0";
+    mhla_part_setting(part, "lab.rate", rate, sizeof rate);
+    if (mhla_part_setting(part, "lab.recall", attention, sizeof attention)) return make_recall(part, attention, rate);
     return make_text(part);
+}
+
+/* ---- A mixer: text, held-out loss during training, needles, recall ---- */
+
+static mhla_status take_curve(void *user, const json_t *line) {
+    mhla_lab_part *part = user;
+    char name[48];
+    const char *kind = json_string_value(json_object_get(line, "kind"));
+    if (kind == NULL || strcmp(kind, "test") != 0) return MHLA_OK;
+    snprintf(name, sizeof name, "curve_%lld", (long long)json_integer_value(json_object_get(line, "step")));
+    return mhla_part_put(part, name, json_number_value(json_object_get(line, "bits_per_byte")), NAN);
+}
+
+static mhla_status try_recall(mhla_lab_part *part, const char *rate, double *loss) {
+    char attention[32] = "";
+    mhla_mqar_result r;
+    mhla_part_setting(part, "model.attention", attention, sizeof attention);
+    MHLA_TRY(train_recall(&r, part, attention, rate, MHLA_LAB_SEARCH_SEED, mhla_part_number(part, "lab.search_steps")));
+    *loss = isfinite(r.loss) ? r.loss : INFINITY;
+    return MHLA_OK;
+}
+
+mhla_status mhla_part_mixer(mhla_lab_part *part) {
+    char run[MHLA_LAB_PATH], path[MHLA_LAB_PATH + 32], attention[32] = "", rates[160] = "", rate[32];
+    double best;
+    MHLA_TRY(mhla_part_train(part, run));
+    if (*run == '\0') return MHLA_OK;
+    snprintf(path, sizeof path, "%s/metrics.jsonl", run);
+    MHLA_TRY(mhla_jsonl_read(path, take_curve, part));
+    MHLA_TRY(measure_text(part, run));
+    mhla_part_setting(part, "model.attention", attention, sizeof attention);
+    mhla_part_setting(part, "lab.recall_rates", rates, sizeof rates);
+    MHLA_TRY(mhla_search_rate(part, rates, "recall_", try_recall, &best));
+    snprintf(rate, sizeof rate, "%g", best);
+    return make_recall(part, attention, rate);
+}
+
+/* Does held-out loss fall in each arm? First and last point of every curve, means over the seeds. */
+void mhla_mixer_remark(FILE *out, const mhla_lab *lab) {
+    const mhla_experiment *e = lab->experiment;
+    const mhla_lab_lines *l = &e->lines[0];
+    const double *x = lab->quick ? l->x_quick : l->x;
+    double values[MHLA_LAB_SEEDS], errors[MHLA_LAB_SEEDS];
+    char name[64];
+    int said = 0;
+    for (int arm = 0; arm < MHLA_LAB_ARMS && e->arms[arm].name; arm++) {
+        double first = NAN, last = NAN, before = INFINITY;
+        int rises = 0;
+        for (int i = 0; i < MHLA_LAB_LINES && x[i] > 0.0; i++) {
+            snprintf(name, sizeof name, "%s%.0f", l->prefix, x[i]);
+            const mhla_seeds s = mhla_seeds_of(values, errors, mhla_results_take(lab, arm, name, values, errors));
+            if (s.count == 0) continue;
+            if (isnan(first)) first = s.mean;
+            rises += s.mean > before;
+            before = last = s.mean;
+        }
+        if (isnan(first)) continue;
+        fprintf(out, "%s %s %.3f to %.3f",
+                said++ ? "," : "Held-out bits per byte from the first to the last evaluation:", e->arms[arm].title,
+                first, last);
+        if (rises) fprintf(out, " (rising %d times in between)", rises);
+    }
+    if (said) fputs(".\n", out);
 }

@@ -114,11 +114,12 @@ static void put_making(FILE *out, const mhla_lab *lab) {
         fprintf(out, "\n* data: %s, SHA-256 of all its files ", lab->data_name);
         put_distinct(out, lab, offsetof(mhla_lab_row, data));
     }
-    fputs(
+    fprintf(
+        out,
         "\n\nSettings of all arms, as `mhla train` takes them (those that begin with `lab.` are the experiment's own; "
-        "those with `search.` hold for the search of the learning rate), then what each arm has besides:\n\n"
+        "those with `search.` hold for the search of the learning rate%s), then what each arm has besides:\n\n"
         "```\nall:",
-        out);
+        strstr(e->settings, " recall.") ? ", those with `recall.` for the model that learns to recall" : "");
     char all[2048];
     const char *form = mhla_lab_form(lab);
     snprintf(all, sizeof all, "%s%s%s%s", e->settings, *form ? " " : "", form,

@@ -44,7 +44,11 @@ mhla_status mhla_lab_query(int i, mhla_lab_info *info) {
 
 /* ---- The version of the data: SHA-256 of all names and bytes, in the order of the names ---- */
 
-static int visible(const struct dirent *entry) { return entry->d_name[0] != '.'; }
+/* Not what `mhla tokenize` writes beside a text: no experiment reads it, and copies of the data on other machines may lack it. */
+static int belongs(const struct dirent *entry) {
+    const char *name = entry->d_name, *end = strrchr(name, '.');
+    return *name != '.' && strcmp(name, "tokenizer.json") != 0 && !(end && strcmp(end, ".shard") == 0);
+}
 
 static mhla_status add_file(mhla_sha256 *sum, const char *path, const char *name) {
     mhla_file file;
@@ -57,7 +61,7 @@ static mhla_status add_file(mhla_sha256 *sum, const char *path, const char *name
 
 static mhla_status add_folder(mhla_sha256 *sum, const char *folder, int depth) {
     struct dirent **entries = NULL;
-    const int n = scandir(folder, &entries, visible, alphasort);
+    const int n = scandir(folder, &entries, belongs, alphasort);
     mhla_status status = n < 0 ? mhla_fail(MHLA_EIO, "%s: %s", folder, strerror(errno)) : MHLA_OK;
     for (int i = 0; i < n; i++) {
         char path[4096];

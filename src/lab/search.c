@@ -8,8 +8,8 @@
 #include "core/status.h"
 #include "lab/lab.h"
 
-enum { SEED = 1000, RATES = 8 }; /* SEED: above all that MHLA_LAB_SEEDS allows */
-_Static_assert((int)SEED > (int)MHLA_LAB_SEEDS, "the search has a seed of its own");
+enum { RATES = 8 };
+_Static_assert((int)MHLA_LAB_SEARCH_SEED > (int)MHLA_LAB_SEEDS, "the search has a seed of its own");
 
 /* ---- The loss of a run: the mean over the last quarter of its updates ---- */
 
@@ -56,26 +56,20 @@ static char *settings_of(const char *settings, const char *rate) {
         if (strncmp(at, "search.", 7) == 0) fprintf(out, " %.*s", n - 7, at + 7);
         at += n;
     }
-    fprintf(out, " train.rate=%s seed=%d", rate, SEED);
+    fprintf(out, " train.rate=%s seed=%d", rate, MHLA_LAB_SEARCH_SEED);
     if (fclose(out) == 0) return text;
     free(text);
     return NULL;
 }
 
-/* A rate with which the training breaks off, as its loss is not finite, is worse than any other. *loss NaN: stopped. */
 static mhla_status try_rate(mhla_lab_part *part, const char *rate, double *loss) {
     char run[MHLA_LAB_PATH];
     mhla_lab_part one = *part;
-    *loss = NAN;
     one.measures = json_object();
     one.settings = settings_of(part->settings, rate);
     mhla_status status = one.settings && one.measures ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory for a part");
     if (status == MHLA_OK) status = mhla_part_train(&one, run);
-    if (status == MHLA_ERANGE) {
-        *loss = INFINITY;
-        status = MHLA_OK;
-    } else if (status == MHLA_OK && *run)
-        status = late_loss(loss, run);
+    if (status == MHLA_OK && *run) status = late_loss(loss, run);
     free(one.settings);
     json_decref(one.measures);
     return status;
@@ -83,51 +77,66 @@ static mhla_status try_rate(mhla_lab_part *part, const char *rate, double *loss)
 
 /* ---- All of them ---- */
 
-static mhla_status use(mhla_lab_part *part, double rate) {
-    char *more = NULL;
-    if (asprintf(&more, "%s train.rate=%g", part->settings, rate) < 0)
-        return mhla_fail(MHLA_ENOMEM, "no memory for a part");
-    free(part->settings);
-    part->settings = more;
+static const char *const names[] = {"rate", "search_runs", "search_seconds", "search_end"};
+enum { NAMES = sizeof names / sizeof *names };
+
+/* What another seed of the arm has found counts for this one. */
+static mhla_status from_results(mhla_lab_part *part, const char *prefix, double *rate) {
+    char name[64];
+    snprintf(name, sizeof name, "%s%s", prefix, names[0]);
+    for (int i = 0; i < part->lab->count; i++) {
+        const mhla_lab_row *row = &part->lab->rows[i];
+        if (row->arm != part->arm || !json_object_get(row->measures, name)) continue;
+        *rate = json_number_value(json_object_get(row->measures, name));
+        for (int k = 0; k < NAMES; k++) {
+            snprintf(name, sizeof name, "%s%s", prefix, names[k]);
+            MHLA_TRY(mhla_part_put(part, name, json_number_value(json_object_get(row->measures, name)), NAN));
+        }
+        return MHLA_OK;
+    }
     return MHLA_OK;
 }
 
-/* What another seed of the arm has found counts for this one. */
-static mhla_status from_results(mhla_lab_part *part, int *found) {
-    static const char *const names[] = {"rate", "search_runs", "search_seconds", "search_end"};
-    *found = 0;
-    for (int i = 0; i < part->lab->count && !*found; i++) {
-        const mhla_lab_row *row = &part->lab->rows[i];
-        if (row->arm != part->arm || !json_object_get(row->measures, "rate")) continue;
-        for (size_t k = 0; k < sizeof names / sizeof *names; k++)
-            MHLA_TRY(mhla_part_put(part, names[k], json_number_value(json_object_get(row->measures, names[k])), NAN));
-        MHLA_TRY(use(part, json_number_value(json_object_get(row->measures, "rate"))));
-        *found = 1;
+mhla_status mhla_search_rate(mhla_lab_part *part, const char *list, const char *prefix, mhla_try_fn try_one,
+                             double *rate) {
+    char rates[160], name[64], *rest = NULL;
+    int n = 0, best = -1;
+    double values[RATES], least = INFINITY;
+    const double begin = mhla_seconds();
+    snprintf(rates, sizeof rates, "%s", list); /* is cut into pieces */
+    *rate = 0.0;
+    MHLA_TRY(from_results(part, prefix, rate));
+    if (*rate > 0.0) return MHLA_OK;
+    for (char *one = strtok_r(rates, ",", &rest); one && n < RATES; one = strtok_r(NULL, ",", &rest)) {
+        double loss = NAN;
+        const mhla_status status = try_one(part, one, &loss);
+        if (status == MHLA_ERANGE) /* it broke off, as its loss is not finite: worse than any other */
+            loss = INFINITY;
+        else if (status != MHLA_OK || isnan(loss)) /* NaN: stopped */
+            return status;
+        values[n] = strtod(one, NULL);
+        if (loss < least) least = loss, best = n;
+        n++;
+    }
+    if (best < 0) return mhla_fail(MHLA_ERANGE, "no learning rate of %s trains this arm", list);
+    *rate = values[best];
+    const double found[NAMES] = {*rate, n, mhla_seconds() - begin, n > 1 && (best == 0 || best == n - 1)};
+    for (int k = 0; k < NAMES; k++) {
+        snprintf(name, sizeof name, "%s%s", prefix, names[k]);
+        MHLA_TRY(mhla_part_put(part, name, found[k], NAN));
     }
     return MHLA_OK;
 }
 
 mhla_status mhla_part_search(mhla_lab_part *part) {
-    char list[160], rates[160], *rest = NULL;
-    int found, n = 0, best = -1;
-    double values[RATES], least = INFINITY;
-    const double begin = mhla_seconds();
+    char list[160], *more = NULL;
+    double rate;
     if (!mhla_part_setting(part, "lab.rates", list, sizeof list) || *list == '\0') return MHLA_OK;
-    snprintf(rates, sizeof rates, "%s", list); /* is cut into pieces */
-    MHLA_TRY(from_results(part, &found));
-    if (found) return MHLA_OK;
-    for (char *rate = strtok_r(rates, ",", &rest); rate && n < RATES; rate = strtok_r(NULL, ",", &rest)) {
-        double loss;
-        MHLA_TRY(try_rate(part, rate, &loss));
-        if (isnan(loss)) return MHLA_OK; /* stopped */
-        values[n] = strtod(rate, NULL);
-        if (loss < least) least = loss, best = n;
-        n++;
-    }
-    if (best < 0) return mhla_fail(MHLA_ERANGE, "no learning rate of %s trains this arm", list);
-    MHLA_TRY(mhla_part_put(part, "rate", values[best], NAN));
-    MHLA_TRY(mhla_part_put(part, "search_runs", n, NAN));
-    MHLA_TRY(mhla_part_put(part, "search_seconds", mhla_seconds() - begin, NAN));
-    MHLA_TRY(mhla_part_put(part, "search_end", n > 1 && (best == 0 || best == n - 1), NAN));
-    return use(part, values[best]);
+    MHLA_TRY(mhla_search_rate(part, list, "", try_rate, &rate));
+    if (rate == 0.0) return MHLA_OK; /* stopped */
+    if (asprintf(&more, "%s train.rate=%g", part->settings, rate) < 0)
+        return mhla_fail(MHLA_ENOMEM, "no memory for a part");
+    free(part->settings);
+    part->settings = more;
+    return MHLA_OK;
 }

@@ -30,14 +30,14 @@ static void tell(void *user, const mhla_train_event *e) {
 static int by_key(const void *a, const void *b) { return strcmp(*(const char *const *)a, *(const char *const *)b); }
 
 /* Settings as the trainer takes them; `text` is cut into pieces. Of several for one key the last counts; those of the lab's own
- * ("lab.", "search.") are left out; sorted, so that what means the same is the same. */
+ * ("lab.", "search.", "recall.") are left out; sorted, so that what means the same is the same. */
 static int split(char *text, const char *settings[SETTINGS]) {
     int n = 0;
     char *rest = NULL;
     for (char *at = strtok_r(text, " ", &rest); at; at = strtok_r(NULL, " ", &rest)) {
         const size_t key = strcspn(at, "=") + 1;
         int same = 0;
-        if (strncmp(at, "lab.", 4) == 0 || strncmp(at, "search.", 7) == 0) continue;
+        if (strncmp(at, "lab.", 4) == 0 || strncmp(at, "search.", 7) == 0 || strncmp(at, "recall.", 7) == 0) continue;
         while (same < n && strncmp(settings[same], at, key) != 0) same++;
         if (same == SETTINGS - 1) break; /* one place is kept for the data */
         settings[same] = at;

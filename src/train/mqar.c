@@ -14,13 +14,19 @@
 /* Tests are drawn from another seed than training. */
 static const uint64_t TEST_SEED = 0x7465737400000000u;
 
-/* Lengths and pairs of zoology's Figure 2. */
-static const struct { int length, pairs; } kinds[MHLA_MQAR_ROWS] = {{64, 4}, {128, 8}, {256, 16}, {512, 64}};
+typedef struct kind {
+    int length, pairs;
+} kind;
 
-enum { LONGEST = 512, TEST_EVERY = 200, EARLY_TESTS = 32, MEAN = 100 };
+/* Lengths and pairs of zoology's Figure 2, and as short as the pairs allow. */
+static const kind figure[MHLA_MQAR_ROWS] = {{64, 4}, {128, 8}, {256, 16}, {512, 64}},
+                  dense[MHLA_MQAR_ROWS] = {{64, 4}, {64, 8}, {64, 16}, {256, 64}};
+
+enum { TEST_EVERY = 200, EARLY_TESTS = 32, MEAN = 100, MOST_SETTINGS = 32 };
 
 typedef struct recall {
     mhla_mqar_desc d;
+    const kind *kinds; /* [MHLA_MQAR_ROWS], the longest one at the end */
     mhla_model *model;
     mhla_tape *tape;
     mhla_optim *optim;
@@ -31,11 +37,13 @@ typedef struct recall {
 
 /* ---- The model ---- */
 
-static mhla_status make_model(mhla_model **model, const mhla_mqar_desc *d) {
+static mhla_status make_model(mhla_model **model, const mhla_mqar_desc *d, int longest) {
     enum { SETTINGS = 14, ROOM = 48 };
     char text[SETTINGS][ROOM];
-    const char *settings[SETTINGS];
+    const char *settings[SETTINGS + MOST_SETTINGS];
     int n = 0;
+    if (d->setting_count < 0 || d->setting_count > MOST_SETTINGS || (d->setting_count && d->settings == NULL))
+        return mhla_fail(MHLA_EINVAL, "%d settings of the model: expected at most %d", d->setting_count, MOST_SETTINGS);
     if (d->heads < 1 || d->width < 1 || d->width % d->heads)
         return mhla_fail(MHLA_EINVAL, "width is %d: expected a multiple of the %d heads", d->width, d->heads);
 #define SET(...) (snprintf(text[n], ROOM, __VA_ARGS__), settings[n] = text[n], n++)
@@ -44,16 +52,17 @@ static mhla_status make_model(mhla_model **model, const mhla_mqar_desc *d) {
     SET("vocab_size=%d", d->vocabulary);
     SET("hidden_size=%d", d->width);
     SET("intermediate_size=%d", 2 * d->width);
-    SET("max_position_embeddings=%d", LONGEST);
+    SET("max_position_embeddings=%d", longest);
     SET("tie_word_embeddings=true");
     SET("num_heads=%d", d->heads);
     SET("expand_k=1");
     SET("expand_v=1");
     SET("chunk_size=%d", d->chunk);
-    SET("num_blocks=%d", (LONGEST + d->chunk - 1) / d->chunk);
+    SET("num_blocks=%d", (longest + d->chunk - 1) / d->chunk);
     SET("use_short_conv=%s", d->conv ? "true" : "false");
     if (d->conv) SET("conv_size=%d", d->conv);
 #undef SET
+    for (int i = 0; i < d->setting_count; i++) settings[n++] = d->settings[i];
     return mhla_model_create(model, "lm_nano", settings, n, d->seed);
 }
 
@@ -68,13 +77,15 @@ static void recall_free(recall *r) {
 }
 
 static mhla_status recall_create(recall *r) {
+    r->kinds = r->d.dense ? dense : figure;
+    const int longest = r->kinds[MHLA_MQAR_ROWS - 1].length;
     for (int i = 0; i < MHLA_MQAR_ROWS; i++)
-        MHLA_TRY(mhla_mqar_check(
-            &(mhla_mqar_shape){.vocabulary = r->d.vocabulary, .length = kinds[i].length, .pairs = kinds[i].pairs}));
-    MHLA_TRY(make_model(&r->model, &r->d));
+        MHLA_TRY(mhla_mqar_check(&(mhla_mqar_shape){
+            .vocabulary = r->d.vocabulary, .length = r->kinds[i].length, .pairs = r->kinds[i].pairs}));
+    MHLA_TRY(make_model(&r->model, &r->d, longest));
     MHLA_TRY(mhla_tape_create(&r->tape, r->d.context));
     MHLA_TRY(mhla_optim_create(&r->optim, r->model->params, &(mhla_optim_desc){.weight_decay = 0.1}));
-    r->capacity = r->d.tokens > LONGEST ? r->d.tokens : LONGEST;
+    r->capacity = r->d.tokens > longest ? r->d.tokens : longest;
     const size_t bytes = (size_t)r->capacity * sizeof(int32_t);
     r->ids = mhla_alloc(bytes);
     r->labels = mhla_alloc(bytes);
@@ -88,8 +99,8 @@ static mhla_status recall_create(recall *r) {
 /* ---- A batch: `count` sequences of a kind, the first of them number `first` of the seed; *n queries ---- */
 
 static mhla_status draw(recall *r, int kind, uint64_t seed, uint64_t first, int64_t count, int64_t *n) {
-    const int L = kinds[kind].length;
-    const mhla_mqar_shape shape = {.vocabulary = r->d.vocabulary, .length = L, .pairs = kinds[kind].pairs};
+    const int L = r->kinds[kind].length;
+    const mhla_mqar_shape shape = {.vocabulary = r->d.vocabulary, .length = L, .pairs = r->kinds[kind].pairs};
     for (int64_t i = 0; i < count; i++)
         MHLA_TRY(mhla_mqar_make(r->ids + i * L, r->labels + i * L, &shape, seed, first + (uint64_t)i));
     *n = 0;
@@ -102,7 +113,7 @@ static mhla_status draw(recall *r, int kind, uint64_t seed, uint64_t first, int6
 }
 
 static mhla_status train_step(recall *r, int64_t step, int kind, double *loss) {
-    const int L = kinds[kind].length;
+    const int L = r->kinds[kind].length;
     const int64_t count = r->capacity / L;
     /* as transformers' cosine: to 0 at the end, after a short rise */
     const mhla_schedule schedule = {
@@ -128,8 +139,8 @@ static int64_t likeliest(const float *x, int64_t n) {
 }
 
 static mhla_status test(recall *r, int kind, int64_t sequences, mhla_mqar_row *row) {
-    const int L = kinds[kind].length;
-    *row = (mhla_mqar_row){.length = L, .pairs = kinds[kind].pairs};
+    const int L = r->kinds[kind].length;
+    *row = (mhla_mqar_row){.length = L, .pairs = r->kinds[kind].pairs};
     for (int64_t done = 0; done < sequences;) {
         const int64_t most = r->capacity / L, count = sequences - done < most ? sequences - done : most;
         int64_t n;
@@ -173,8 +184,8 @@ static mhla_status run(recall *r, mhla_mqar_result *result, mhla_mqar_fn report,
                                             .step = step + 1,
                                             .steps = r->d.steps,
                                             .loss = loss,
-                                            .length = kinds[kind].length,
-                                            .pairs = kinds[kind].pairs});
+                                            .length = r->kinds[kind].length,
+                                            .pairs = r->kinds[kind].pairs});
         if ((step + 1) % TEST_EVERY == 0) MHLA_TRY(learned(r, &done));
     }
     const int64_t n = result->steps < MEAN ? result->steps : MEAN;

@@ -176,6 +176,43 @@ static void moved(void **state) {
     free(b);
 }
 
+/* Half of the results, alone, copied to another machine, where the data has another path and a tokenizer in it: only the rest is made
+ * there, and what comes out is the same. */
+static void copied(void **state) {
+    (void)state;
+    char path[600], from[400], to[400], line[4096];
+    int lines = 0;
+    snprintf(path, sizeof path, "%s/tiny/results.jsonl", in_root("straight"));
+    FILE *in = fopen(path, "r");
+    snprintf(path, sizeof path, "%s/tiny", in_root("copied"));
+    assert_int_equal(mhla_folder_make(path), MHLA_OK);
+    snprintf(path, sizeof path, "%s/tiny/results.jsonl", in_root("copied"));
+    FILE *out = fopen(path, "w");
+    assert_true(in && out);
+    for (; lines < 2 && fgets(line, sizeof line, in); lines++) fputs(line, out);
+    assert_int_equal(lines, 2);
+    fclose(in);
+    fclose(out);
+    snprintf(from, sizeof from, "%s", in_root("data"));
+    snprintf(to, sizeof to, "%s", in_root("elsewhere"));
+    assert_int_equal(rename(from, to), 0);
+    snprintf(path, sizeof path, "%s/tokenizer.json", to);
+    out = fopen(path, "w");
+    assert_non_null(out);
+    fclose(out);
+    data = "elsewhere";
+    const int code = run_child("copied", 0);
+    char *b = text_of("copied");
+    data = "data";
+    assert_int_equal(remove(path), 0);
+    assert_int_equal(rename(to, from), 0);
+    assert_int_equal(code, 20 + 2);
+    char *a = text_of("straight");
+    assert_string_equal(a, b);
+    free(a);
+    free(b);
+}
+
 /* A run that was killed before its first checkpoint, and a results file whose last line is torn. */
 static void torn(void **state) {
     (void)state;
@@ -270,8 +307,10 @@ static void labels(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(goes_on), cmocka_unit_test(moved),    cmocka_unit_test(search), /* first: they fork */
-        cmocka_unit_test(torn),    cmocka_unit_test(refusals), cmocka_unit_test(control), cmocka_unit_test(labels),
+        cmocka_unit_test(goes_on), cmocka_unit_test(moved),
+        cmocka_unit_test(copied),  cmocka_unit_test(search), /* first: they fork */
+        cmocka_unit_test(torn),    cmocka_unit_test(refusals),
+        cmocka_unit_test(control), cmocka_unit_test(labels),
     };
     return cmocka_run_group_tests(tests, begin, end);
 }

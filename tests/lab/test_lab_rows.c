@@ -13,7 +13,7 @@ static int split(char *text, int search, const char *settings[128]) {
     char *rest = NULL, *own[128];
     int owns = 0;
     for (char *at = strtok_r(text, " ", &rest); at; at = strtok_r(NULL, " ", &rest)) {
-        if (strncmp(at, "lab.", 4) == 0) continue;
+        if (strncmp(at, "lab.", 4) == 0 || strncmp(at, "recall.", 7) == 0) continue;
         if (strncmp(at, "search.", 7) == 0)
             own[owns++] = at + 7;
         else
