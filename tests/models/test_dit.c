@@ -12,9 +12,9 @@
 #include "models/model.h"
 #include "train/train.h"
 
-static mhla_dit_config configure(const char *model, int structure, int attention) {
-    mhla_dit_config c;
-    ASSERT_OK(mhla_dit_preset(&c, model, structure, attention, MHLA_DIT_LINEAR));
+static mhla_frame_config configure(const char *model, int structure, int attention) {
+    mhla_frame_config c;
+    ASSERT_OK(mhla_dit_preset(&c, model, structure, attention, MHLA_PROCESS_LINEAR));
     return c;
 }
 
@@ -35,18 +35,18 @@ static void counts(void **state) {
         {"dit_s_2", MHLA_GRID_SOFTMAX, 32, 32963360, 32865056},
     };
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
-        mhla_dit_config c = configure(known[i].model, MHLA_STRUCTURE_RELEASED, known[i].attention);
+        mhla_frame_config c = configure(known[i].model, MHLA_STRUCTURE_RELEASED, known[i].attention);
         c.image[0] = c.image[1] = known[i].side;
-        mhla_dit *m;
-        ASSERT_OK(mhla_dit_create(&m, &c));
+        mhla_frame *m;
+        ASSERT_OK(mhla_frame_create(&m, &mhla_dit_kind, &c));
         int64_t trainable = 0;
-        for (int k = 0; k < mhla_params_count(mhla_dit_params(m)); k++) {
-            const mhla_param *p = mhla_params_at(mhla_dit_params(m), k);
+        for (int k = 0; k < mhla_params_count(mhla_frame_params(m)); k++) {
+            const mhla_param *p = mhla_params_at(mhla_frame_params(m), k);
             if (!(p->flags & MHLA_PARAM_FROZEN)) trainable += p->count;
         }
-        assert_int_equal(mhla_params_elements(mhla_dit_params(m)), known[i].parameters);
+        assert_int_equal(mhla_params_elements(mhla_frame_params(m)), known[i].parameters);
         assert_int_equal(trainable, known[i].trainable);
-        mhla_dit_free(m);
+        mhla_frame_free(m);
     }
     mhla_model *m;
     const char *const released[] = {"structure=released"};
@@ -66,11 +66,11 @@ static void equal_surroundings(void **state) {
     (void)state;
     int64_t n[3];
     for (int a = 0; a < 3; a++) {
-        const mhla_dit_config c = configure("dit_micro", MHLA_STRUCTURE_EQUAL, a);
-        mhla_dit *m;
-        ASSERT_OK(mhla_dit_create(&m, &c));
-        n[a] = mhla_params_elements(mhla_dit_params(m));
-        mhla_dit_free(m);
+        const mhla_frame_config c = configure("dit_micro", MHLA_STRUCTURE_EQUAL, a);
+        mhla_frame *m;
+        ASSERT_OK(mhla_frame_create(&m, &mhla_dit_kind, &c));
+        n[a] = mhla_params_elements(mhla_frame_params(m));
+        mhla_frame_free(m);
     }
     assert_int_equal(n[1], n[2]);
     assert_int_equal(n[0], n[1] + 4 * 256); /* depth 4, M = 16 */
@@ -116,21 +116,21 @@ static void config_round_trip(void **state) {
     for (int structure = 0; structure < 2; structure++)
         for (int attention = 0; attention < 3; attention++)
             for (int process = 0; process < 3; process++) {
-                mhla_dit_config c, back = {0};
+                mhla_frame_config c, back = {0};
                 ASSERT_OK(mhla_dit_preset(&c, "dit_l_4", structure, attention, process));
-                assert_int_equal(c.learn_sigma, process != MHLA_DIT_FLOW);
+                assert_int_equal(c.learn_sigma, process != MHLA_PROCESS_FLOW);
                 c.image[0] = 64;
-                c.cpe = MHLA_DIT_CPE_GRID;
+                c.cpe = MHLA_CPE_GRID;
                 c.attn.gate = 1;
                 c.dropout = 0.25;
-                json_t *tree = mhla_dit_config_tree(&c);
+                json_t *tree = mhla_frame_config_tree(&c, &mhla_dit_kind);
                 assert_non_null(tree);
-                ASSERT_OK(mhla_dit_config_read(&back, tree, "config.json"));
-                json_t *again = mhla_dit_config_tree(&back);
+                ASSERT_OK(mhla_frame_config_read(&back, &mhla_dit_kind, tree, "config.json"));
+                json_t *again = mhla_frame_config_tree(&back, &mhla_dit_kind);
                 assert_true(json_equal(tree, again));
                 json_decref(again);
                 json_object_set_new(tree, "heads", json_integer(5)); /* no number is wrong, the two together are */
-                assert_int_equal(mhla_dit_config_read(&back, tree, "at/config.json"), MHLA_EDATA);
+                assert_int_equal(mhla_frame_config_read(&back, &mhla_dit_kind, tree, "at/config.json"), MHLA_EDATA);
                 assert_non_null(strstr(mhla_message(), "at/config.json: dim 1024 is no multiple of heads 5"));
                 json_decref(tree);
             }
@@ -140,8 +140,8 @@ static void config_round_trip(void **state) {
 
 enum { B = 2 };
 
-static mhla_dit_config small(int attention, int cpe, int gate, int lepe, int released) {
-    mhla_dit_config c = configure("dit_micro", released ? MHLA_STRUCTURE_RELEASED : MHLA_STRUCTURE_EQUAL, attention);
+static mhla_frame_config small(int attention, int cpe, int gate, int lepe, int released) {
+    mhla_frame_config c = configure("dit_micro", released ? MHLA_STRUCTURE_RELEASED : MHLA_STRUCTURE_EQUAL, attention);
     c.image[0] = 4;
     c.image[1] = 16; /* 2 x 8 patches: a number that is a square, on a grid that is none */
     c.channels = 2;
@@ -181,7 +181,7 @@ typedef struct sample {
     int height, width;
 } sample;
 
-static sample draw(rng *r, const mhla_dit_config *c, int height, int width) {
+static sample draw(rng *r, const mhla_frame_config *c, int height, int width) {
     sample s = {.times = {17.0f, 999.0f}, .labels = {1, c->classes}, .height = height, .width = width};
     s.pixels = (int64_t)c->channels * height * width;
     s.answer = s.pixels * (c->learn_sigma ? 2 : 1);
@@ -195,11 +195,11 @@ static void drop(sample *s) {
     free(s->dy);
 }
 
-static mhla_tensor *forward(mhla_tape *t, mhla_dit *m, const sample *s, int recompute) {
-    const mhla_dit_config *c = mhla_dit_config_of(m);
-    return mhla_dit_forward(t, m, &(mhla_network_run){.recompute = recompute},
-                            mhla_nn_input(t, s->x, MHLA_SHAPE(B, c->channels, s->height, s->width)), s->times,
-                            s->labels);
+static mhla_tensor *forward(mhla_tape *t, mhla_frame *m, const sample *s, int recompute) {
+    const mhla_frame_config *c = &m->config;
+    return mhla_frame_forward(t, m, &(mhla_network_run){.recompute = recompute},
+                              mhla_nn_input(t, s->x, MHLA_SHAPE(B, c->channels, s->height, s->width)), s->times,
+                              s->labels);
 }
 
 static double ref_loss(const dit_ref *d, const sample *s) {
@@ -212,7 +212,7 @@ static double ref_loss(const dit_ref *d, const sample *s) {
     return sum;
 }
 
-static void check_answer(mhla_dit *m, const dit_ref *d, const sample *s, mhla_tape *t, const char *what) {
+static void check_answer(mhla_frame *m, const dit_ref *d, const sample *s, mhla_tape *t, const char *what) {
     mhla_tape_begin(t, MHLA_TAPE_INFER);
     const mhla_tensor *y = forward(t, m, s, 0);
     ASSERT_OK(mhla_tape_status(t));
@@ -255,14 +255,14 @@ static void check_gradients(const dit_ref *ref, const sample *s, rng *r, const c
     }
 }
 
-static void check_combination(const mhla_dit_config *c, uint64_t seed, const char *what) {
+static void check_combination(const mhla_frame_config *c, uint64_t seed, const char *what) {
     rng r = {seed};
-    mhla_dit *m;
+    mhla_frame *m;
     mhla_tape *t;
-    ASSERT_OK(mhla_dit_create(&m, c));
+    ASSERT_OK(mhla_frame_create(&m, &mhla_dit_kind, c));
     ASSERT_OK(mhla_tape_create(&t, NULL));
-    ASSERT_OK(mhla_params_init(mhla_dit_params(m), 7));
-    mhla_params *ps = mhla_dit_params(m);
+    ASSERT_OK(mhla_params_init(mhla_frame_params(m), 7));
+    mhla_params *ps = mhla_frame_params(m);
     stir(ps, &r);
     sample s = draw(&r, c, c->image[0], c->image[1]);
     dit_ref *ref = dit_ref_of(m, s.height, s.width);
@@ -288,7 +288,7 @@ static void check_combination(const mhla_dit_config *c, uint64_t seed, const cha
     drop(&s);
     dit_ref_free(ref);
     mhla_tape_free(t);
-    mhla_dit_free(m);
+    mhla_frame_free(m);
 }
 
 static void combinations(void **state) {
@@ -299,12 +299,12 @@ static void combinations(void **state) {
                 for (int lepe = 0; lepe < 2; lepe++) {
                     char what[64];
                     snprintf(what, sizeof what, "attention %d, cpe %d, gate %d, lepe %d", attention, cpe, gate, lepe);
-                    const mhla_dit_config c = small(attention, cpe, gate, 3 * lepe, 0);
+                    const mhla_frame_config c = small(attention, cpe, gate, 3 * lepe, 0);
                     check_combination(&c, (uint64_t)(100 * attention + 10 * cpe + gate), what);
                 }
-    const mhla_dit_config released = small(MHLA_GRID_MHLA, MHLA_DIT_CPE_FOLDED, 0, 3, 1);
+    const mhla_frame_config released = small(MHLA_GRID_MHLA, MHLA_CPE_FOLDED, 0, 3, 1);
     check_combination(&released, 5, "as released");
-    const mhla_dit_config facebook = small(MHLA_GRID_SOFTMAX, MHLA_DIT_CPE_NONE, 0, 0, 1);
+    const mhla_frame_config facebook = small(MHLA_GRID_SOFTMAX, MHLA_CPE_NONE, 0, 0, 1);
     check_combination(&facebook, 6, "facebookresearch's");
 }
 
@@ -315,19 +315,19 @@ static void sizes(void **state) {
     static const int sides[][2] = {{8, 20}, {4, 6}, {12, 6}, {4, 16}, {8, 20}};
     for (int attention = 0; attention < 3; attention++) {
         rng r = {(uint64_t)attention};
-        mhla_dit_config c = small(attention, MHLA_DIT_CPE_GRID, 0, 3, 0);
-        mhla_dit *m;
+        mhla_frame_config c = small(attention, MHLA_CPE_GRID, 0, 3, 0);
+        mhla_frame *m;
         mhla_tape *t;
-        ASSERT_OK(mhla_dit_create(&m, &c));
+        ASSERT_OK(mhla_frame_create(&m, &mhla_dit_kind, &c));
         ASSERT_OK(mhla_tape_create(&t, NULL));
-        ASSERT_OK(mhla_params_init(mhla_dit_params(m), 7));
-        stir(mhla_dit_params(m), &r);
+        ASSERT_OK(mhla_params_init(mhla_frame_params(m), 7));
+        stir(mhla_frame_params(m), &r);
         for (size_t i = 0; i < sizeof sides / sizeof *sides; i++) {
             sample s = draw(&r, &c, sides[i][0], sides[i][1]);
             dit_ref *ref = dit_ref_of(m, s.height, s.width);
             check_answer(m, ref, &s, t, "another size");
             if (i == 0) {
-                mhla_params_clear_grads(mhla_dit_params(m));
+                mhla_params_clear_grads(mhla_frame_params(m));
                 mhla_tape_begin(t, MHLA_TAPE_RECORD);
                 ASSERT_OK(mhla_tape_backward_from(t, forward(t, m, &s, 0), s.dy));
                 check_gradients(ref, &s, &r, "another size");
@@ -342,7 +342,7 @@ static void sizes(void **state) {
         assert_non_null(strstr(mhla_message(), "width is 7"));
         drop(&s);
         mhla_tape_free(t);
-        mhla_dit_free(m);
+        mhla_frame_free(m);
     }
 }
 
@@ -572,11 +572,11 @@ static void files(void **state) {
 /* A dry run counts what the real one takes. */
 static void dry_run(void **state) {
     (void)state;
-    mhla_dit_config c = small(MHLA_GRID_MHLA, MHLA_DIT_CPE_FOLDED, 1, 3, 0);
-    mhla_dit *m;
+    mhla_frame_config c = small(MHLA_GRID_MHLA, MHLA_CPE_FOLDED, 1, 3, 0);
+    mhla_frame *m;
     size_t peak[2];
-    ASSERT_OK(mhla_dit_create(&m, &c));
-    ASSERT_OK(mhla_params_init(mhla_dit_params(m), 1));
+    ASSERT_OK(mhla_frame_create(&m, &mhla_dit_kind, &c));
+    ASSERT_OK(mhla_params_init(mhla_frame_params(m), 1));
     rng r = {1};
     sample s = draw(&r, &c, c.image[0], c.image[1]);
     for (int dry = 0; dry < 2; dry++) {
@@ -584,14 +584,15 @@ static void dry_run(void **state) {
         ASSERT_OK(mhla_tape_create(&t, NULL));
         mhla_tape_begin(t, MHLA_TAPE_RECORD | (dry ? MHLA_TAPE_DRY : 0));
         mhla_tensor *x = mhla_nn_input(t, dry ? NULL : s.x, MHLA_SHAPE(B, c.channels, s.height, s.width));
-        mhla_tensor *y = mhla_dit_forward(t, m, &(mhla_network_run){0}, x, dry ? NULL : s.times, dry ? NULL : s.labels);
+        mhla_tensor *y =
+            mhla_frame_forward(t, m, &(mhla_network_run){0}, x, dry ? NULL : s.times, dry ? NULL : s.labels);
         ASSERT_OK(mhla_tape_backward(t, mhla_nn_mse(t, y, s.dy), 1.0f));
         peak[dry] = mhla_tape_peak(t);
         mhla_tape_free(t);
     }
     assert_int_equal(peak[0], peak[1]);
     drop(&s);
-    mhla_dit_free(m);
+    mhla_frame_free(m);
 }
 
 int main(void) {

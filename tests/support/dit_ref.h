@@ -8,16 +8,17 @@
 typedef struct dit_ref {
     deit_ref r; /* parameters, and what attention needs of a config */
     mhla_deit_config like;
-    const mhla_dit_config *c;
+    const mhla_frame_config *c;
 } dit_ref;
 
 /* For images of another size than in training H and W change; the table of positions is made here. */
-static dit_ref *dit_ref_of(const mhla_dit *m, int height, int width) {
-    const mhla_dit_config *c = mhla_dit_config_of(m);
+static dit_ref *dit_ref_of(const mhla_frame *m, int height, int width) {
+    const mhla_frame_config *c = &m->config;
     dit_ref *d = calloc(1, sizeof *d);
     d->c = c;
     d->like = (mhla_deit_config){.attn = c->attn};
-    d->r = (deit_ref){&d->like, mhla_dit_params(m), ref_data(mhla_dit_params(m)), height / c->patch, width / c->patch};
+    d->r =
+        (deit_ref){&d->like, mhla_frame_params(m), ref_data(mhla_frame_params(m)), height / c->patch, width / c->patch};
     return d;
 }
 
@@ -42,7 +43,7 @@ static double *ref_modulated(const double *x, const double *shift, const double 
 }
 
 static double *dit_ref_attention(const dit_ref *d, int block, double *h, int T) {
-    const mhla_dit_config *c = d->c;
+    const mhla_frame_config *c = d->c;
     const deit_ref *r = &d->r;
     const int D = c->attn.dim, K = D / c->attn.heads, softmax = c->attn.attention == MHLA_GRID_SOFTMAX;
     if (c->attn.inner_norm) ref_norm(r, block, "attn.norm", 1e-5, 0, h, T);
@@ -81,7 +82,7 @@ static void dit_ref_cpe(const dit_ref *d, int block, double *x, int T) {
     double *in = ref_zeros((int64_t)T * D), *out = ref_zeros((int64_t)T * D);
     int *order = calloc((size_t)T, sizeof *order), n = 0; /* place t of the list is token order[t] */
     const int blocks = d->c->attn.blocks[0] * d->c->attn.blocks[1];
-    for (int b = 0; b < blocks && d->c->cpe == MHLA_DIT_CPE_FOLDED; b++)
+    for (int b = 0; b < blocks && d->c->cpe == MHLA_CPE_FOLDED; b++)
         for (int t = 0, place; t < T; t++)
             if (ref_block(&d->r, t, &place) == b) order[n++] = t;
     for (int t = 0; t < T && n == 0; t++) order[t] = t;
@@ -118,7 +119,7 @@ static void dit_ref_block(const dit_ref *d, int block, const double *cond, doubl
 
 /* The answer [out channels, height, width] to one sample. */
 static double *dit_ref_answer(const dit_ref *d, const float *image, double time, int label) {
-    const mhla_dit_config *c = d->c;
+    const mhla_frame_config *c = d->c;
     const deit_ref *r = &d->r;
     const int D = c->attn.dim, P = c->patch, C = c->channels, out = c->learn_sigma ? 2 * C : C;
     const int T = r->H * r->W, height = r->H * P, width = r->W * P;
