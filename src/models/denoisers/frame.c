@@ -18,7 +18,7 @@ static const mhla_initial small = {.kind = MHLA_INITIAL_NORMAL, .number = 0.02},
                           identity = {.kind = MHLA_INITIAL_CENTRE};
 
 /* In the order of the published lists. adaLN-Zero: a fresh block adds nothing. */
-static void add_block(mhla_frame_block *b, const mhla_frame *m, int i) {
+void mhla_frame_declare_block(mhla_frame_block *b, const mhla_frame *m, int i) {
     char name[64];
     const mhla_frame_config *c = &m->config;
     mhla_params *ps = m->params;
@@ -44,7 +44,7 @@ static void add_all(mhla_frame *m) {
     m->time2 = mhla_layer_matrix(ps, D, D, 1, small, "t_embedder.mlp.2");
     m->labels = mhla_params_add(ps, "y_embedder.embedding_table.weight", MHLA_SHAPE(c->classes + c->null_label, D),
                                 MHLA_PARAM_DECAY, small);
-    for (int i = 0; i < c->depth; i++) add_block(&m->blocks[i], m, i);
+    for (int i = 0; i < c->depth; i++) mhla_frame_declare_block(&m->blocks[i], m, i);
     m->final = mhla_layer_matrix(ps, p * p * out_channels(c), D, 1, MHLA_ZERO, "final_layer.linear");
     m->final_ada = mhla_layer_matrix(ps, 2 * D, D, 1, MHLA_ZERO, "final_layer.adaLN_modulation.1");
 }

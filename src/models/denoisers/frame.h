@@ -182,6 +182,8 @@ mhla_status mhla_frame_grid_of(const mhla_frame_grid **found, mhla_frame *m, int
  * threads. */
 mhla_tensor *mhla_frame_forward(mhla_tape *t, mhla_frame *model, const mhla_network_run *run, mhla_tensor *x,
                                 const float *times, const int32_t *labels);
+/* The parameters of block i. */
+void mhla_frame_declare_block(mhla_frame_block *b, const mhla_frame *m, int i);
 /* A block, a mhla_frame_call, of x [B,T,D]; and what its attention makes of h [B,T,D], output layer and dropout included. */
 mhla_tensor *mhla_frame_run_block(mhla_tape *t, const void *call, mhla_tensor *x);
 mhla_tensor *mhla_frame_attend(mhla_tape *t, const mhla_frame_call *a, mhla_tensor *h);
