@@ -256,7 +256,7 @@ static mhla_status check_turns(const mhla_frame_config *c) {
     const int H = c->image[0] / c->patch, W = c->image[1] / c->patch, *blocks = c->attn.blocks;
     if (H == W && blocks[0] == blocks[1] && H % blocks[0] == 0 && c->depth % DIRECTIONS == 0) return MHLA_OK;
     return mhla_fail(
-        MHLA_ENOTSUP,
+        MHLA_EINVAL,
         "scan is four, and attention MHLA: weights of such a training can be changed for a square grid, equal "
         "blocks, as many on each axis, and a depth that 4 divides; here are %d x %d patches, %d x %d blocks, "
         "depth %d",
