@@ -19,12 +19,13 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "models.md"
 IMAGES = ["deit_nano", "deit_tiny", "deit_small", "deit_base"]
 DIFFUSION = ["dit_micro", "dit_nano"] + [f"dit_{size}_{patch}" for size in ("s", "b", "l", "xl") for patch in (2, 4, 8)]
+GATED = [f"dig_{size}" for size in ("micro", "nano", "s", "b", "l", "xl")]
 LANGUAGE = ["lm_micro", "lm_nano", "lm_340m"]
 MIXERS = {"mhla": "MHLA", "softmax": "Transformer++", "linear": "linear attention", "gla": "GLA", "retnet": "RetNet", "mamba": "Mamba",
           "mamba": "Mamba", "mamba2": "Mamba2",
           "gated_deltanet": "Gated DeltaNet", "gated_deltanet, lm_480m": "Gated DeltaNet, larger"}
 ATTENTIONS = ["mhla", "linear", "softmax", "focused", "inline", "mala", "rala"]
-MARKS = {"images": IMAGES, "attentions": ATTENTIONS, "diffusion": DIFFUSION, "language": LANGUAGE, "mixers": list(MIXERS)}
+MARKS = {"images": IMAGES, "attentions": ATTENTIONS, "diffusion": DIFFUSION, "gated": GATED, "language": LANGUAGE, "mixers": list(MIXERS)}
 
 
 def size(bytes_: float) -> str:

@@ -198,7 +198,7 @@ def load(path: Path, weights: Optional[str] = None, storage: Optional[str] = Non
 
 def create(preset: str, seed: int = 0, **settings: Any) -> Model:
     """A fresh model: "deit_nano", "deit_tiny", "deit_small" or "deit_base", a diffusion model from "dit_micro" and "dit_nano"
-    to "dit_xl_2", a language model "lm_micro", "lm_nano", "lm_340m" or "lm_480m" (without a tokenizer), changed by settings, which are
+    to "dit_xl_2" or "dig_micro" to "dig_xl", a language model "lm_micro", "lm_nano", "lm_340m" or "lm_480m" (without a tokenizer), changed by settings, which are
     the keys of config.json; weights are drawn from the seed.
 
     >>> import mhla

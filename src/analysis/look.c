@@ -32,6 +32,8 @@ static mhla_status describe_grid(mhla_analysis *a, const mhla_token_view *v) {
         a->grid[i] = v->grid[i];
         a->blocks[i] = v->blocks[i];
     }
+    a->orders = v->orders;
+    a->cycle = v->cycle;
     return MHLA_OK;
 }
 
@@ -147,7 +149,9 @@ typedef struct look {
     int64_t done;
     const mhla_attended *seen;
     int layer;
-    int failed; /* set once, by whichever task comes first */
+    const int32_t *order; /* [T] tokens of the layer in turn, or NULL: by rows */
+    int64_t *turns;       /* [rows] of the rows that are formed, in this order */
+    int failed;           /* set once, by whichever task comes first */
     mhla_status status;
     char message[300];
 } look;
@@ -156,6 +160,29 @@ static void fail(look *x, mhla_status status) {
     if (__atomic_exchange_n(&x->failed, 1, __ATOMIC_ACQ_REL)) return;
     x->status = status;
     snprintf(x->message, sizeof x->message, "%s", mhla_message());
+}
+
+/* A of the rows asked for, rows and columns by the place of tokens on the grid, whatever the layer's order. */
+static mhla_status form(double *A, const look *x, int64_t b, int h, int masked) {
+    const mhla_analysis *a = x->a;
+    if (x->order == NULL) return mhla_matrix_form(A, x->seen, b, h, a->which, a->rows, masked);
+    double *row = malloc((size_t)a->T * sizeof *row);
+    if (row == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for a row of %lld tokens", (long long)a->T);
+    const mhla_status status = mhla_matrix_form(A, x->seen, b, h, x->turns, a->rows, masked);
+    for (int64_t i = 0; i < a->rows && status == MHLA_OK; i++) {
+        memcpy(row, A + i * a->T, (size_t)a->T * sizeof *row);
+        for (int64_t t = 0; t < a->T; t++) A[i * a->T + x->order[t]] = row[t];
+    }
+    free(row);
+    return status;
+}
+
+static void take_order(look *x) {
+    const mhla_analysis *a = x->a;
+    x->order = a->orders ? a->orders + x->layer % a->cycle * a->T : NULL;
+    for (int64_t t = 0; t < a->T && x->order; t++)
+        for (int64_t i = 0; i < a->rows; i++)
+            if ((a->which ? a->which[i] : i) == x->order[t]) x->turns[i] = t;
 }
 
 static mhla_status dump_array(const char *folder, int64_t sample, int layer, int head, const char *what,
@@ -178,7 +205,7 @@ static mhla_status dump(const look *x, const double *A, int64_t b, int h) {
     mhla_status status = dump_array(x->d->dump, sample, x->layer, h, "A", MHLA_IO_F64, a->rows, T, A);
     double *scores =
         status == MHLA_OK && mhla_matrix_causal(s->plan) ? mhla_alloc((size_t)(a->rows * T) * sizeof *A) : NULL;
-    if (scores) status = mhla_matrix_form(scores, s, b, h, a->which, a->rows, 0);
+    if (scores) status = form(scores, x, b, h, 0);
     if (scores && status == MHLA_OK)
         status = dump_array(x->d->dump, sample, x->layer, h, "scores", MHLA_IO_F64, a->rows, T, scores);
     mhla_free(scores);
@@ -186,7 +213,8 @@ static mhla_status dump(const look *x, const double *A, int64_t b, int h) {
         const mhla_strides *st = which ? &s->call->o : &s->call->v;
         const float *from =
             (which ? s->o : s->v) + b * st->batch + (which ? h : h / (p->heads / p->kv_heads)) * st->head;
-        for (int64_t t = 0; t < T; t++) memcpy(values + t * V, from + t * st->token, (size_t)V * sizeof *values);
+        for (int64_t t = 0; t < T; t++)
+            memcpy(values + (x->order ? x->order[t] : t) * V, from + t * st->token, (size_t)V * sizeof *values);
         status = dump_array(x->d->dump, sample, x->layer, h, which ? "o" : "v", MHLA_IO_F32, T, V, values);
     }
     if (status == MHLA_OK && a->which)
@@ -206,9 +234,9 @@ static mhla_status measure(look *x, double *A, int64_t b, int h) {
     const int64_t sample = x->first + b, cells = a->rows * a->T;
     mhla_found *f = mhla_found_at(a, x->layer, h, sample);
     if (x->ranked[sample] && mhla_matrix_causal(x->seen->plan)) /* the rank first, of the scores without a mask */
-        MHLA_TRY(mhla_matrix_form(A, x->seen, b, h, a->which, a->rows, 0));
+        MHLA_TRY(form(A, x, b, h, 0));
     else
-        MHLA_TRY(mhla_matrix_form(A, x->seen, b, h, a->which, a->rows, 1));
+        MHLA_TRY(form(A, x, b, h, 1));
     for (int64_t i = 0; i < cells; i++)
         if (!isfinite(A[i]))
             return mhla_fail(MHLA_ERANGE, "the attention matrix is not finite at row %lld, column %lld",
@@ -221,7 +249,7 @@ static mhla_status measure(look *x, double *A, int64_t b, int h) {
         MHLA_TRY(mhla_spectrum(&rank, &f->effective, NULL, copy, a->rows, a->T));
         f->svd_seconds = mhla_seconds() - begin;
         f->rank = (double)rank;
-        if (mhla_matrix_causal(x->seen->plan)) MHLA_TRY(mhla_matrix_form(A, x->seen, b, h, a->which, a->rows, 1));
+        if (mhla_matrix_causal(x->seen->plan)) MHLA_TRY(form(A, x, b, h, 1));
     }
     if (sample < a->maps) {
         float *map = mhla_map_at(a, sample, x->layer, h);
@@ -264,6 +292,7 @@ static void watch(void *user, const mhla_attended *seen) {
     }
     x->seen = seen;
     x->layer = (int)seen->index;
+    take_order(x);
     mhla_found_layer *l = &a->layer[x->layer];
     l->attention = mhla_matrix_name(seen->plan);
     l->heads = seen->plan->d.heads;
@@ -336,9 +365,10 @@ static mhla_status reserve(mhla_analysis *a, const mhla_analysis_desc *d, look *
     a->pieces = calloc((size_t)(a->maps * a->T) + 1, sizeof *a->pieces);
     a->position = calloc((size_t)a->T, sizeof *a->position);
     x->ranked = calloc((size_t)a->samples, 1);
+    x->turns = calloc((size_t)a->rows, sizeof *x->turns);
     a->tokens = malloc((size_t)d->token_count * sizeof *a->tokens + 1);
     if (!a->layer || !a->found || (a->maps && !a->map) || !a->pictures || !a->titles || !a->pieces || !a->position ||
-        !x->ranked || !a->tokens)
+        !x->ranked || !x->turns || !a->tokens)
         return mhla_fail(MHLA_ENOMEM, "no memory for %lld samples of %d layers", (long long)a->samples, a->layers);
     if (d->token_count) memcpy(a->tokens, d->tokens, (size_t)d->token_count * sizeof *a->tokens);
     a->token_count = d->token_count;
@@ -374,6 +404,7 @@ static mhla_status run(mhla_analysis *a, mhla_model *m, const mhla_analysis_desc
         a->svd_seconds += a->found[i].svd_seconds / threads;
     mhla_tape_free(tape);
     free(x.ranked);
+    free(x.turns);
     return status;
 }
 

@@ -31,6 +31,8 @@ struct mhla_analysis {
     int64_t T, rows;
     int64_t *which; /* [rows], NULL: all */
     int grid[2], first, blocks[2], chunk;
+    const int32_t *orders; /* [cycle][T] of layers that read the grid in another order (mhla_token_view), or NULL */
+    int cycle;
     mhla_place_of *place; /* [T] */
     int64_t samples, rank_samples, maps;
     mhla_found_layer *layer; /* [layers] */

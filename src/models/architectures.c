@@ -12,6 +12,7 @@
 #define ARCHITECTURES(X)                                                                                               \
     X(deit)                                                                                                            \
     X(dit)                                                                                                             \
+    X(dig)                                                                                                             \
     X(lm)
 
 #define DECLARE(name) extern const mhla_architecture mhla_architecture_##name;

@@ -20,6 +20,10 @@ typedef struct mhla_token_view {
     int first;     /* tokens in front of the grid: a class token */
     int grid[2];   /* rows, columns */
     int blocks[2]; /* MHLA's pieces of them, or what they would be */
+    /* NULL: tokens come by rows. Else [cycle][grid], which token of the grid comes t-th in layers i, i + cycle, ...; lives as long
+     * as the model */
+    const int32_t *orders;
+    int cycle;
 } mhla_token_view;
 
 /* What a forward pass may be told. Zero: none of these. */

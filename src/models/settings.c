@@ -9,6 +9,7 @@
 
 #include "core/status.h"
 #include "file/text.h"
+#include "models/attention/grid.h"
 
 typedef struct made {
     struct made *next;
@@ -79,6 +80,7 @@ static mhla_status set_field(void *config, const mhla_settings *table, const mhl
         *(int *)to = (int)mix;
         break;
     }
+    case MHLA_SETTING_GRID: *(int *)to = mhla_grid_named(mhla_recipe_text(given, key)); break;
     case MHLA_SETTING_INT:
     case MHLA_SETTING_OPTIONAL: *(int *)to = (int)mhla_recipe_int(given, key); break;
     case MHLA_SETTING_REAL: *(double *)to = mhla_recipe_real(given, key); break;
@@ -216,6 +218,7 @@ static json_t *field_value(const void *config, const mhla_settings *table, const
         choice_text(text, sizeof text, f->row.choices, *(const int *)from);
         return json_string(text);
     case MHLA_SETTING_MIX: return json_string(mhla_mix_name((mhla_mix_init) * (const int *)from));
+    case MHLA_SETTING_GRID: return json_string(mhla_grid_name(*(const int *)from));
     case MHLA_SETTING_OPTIONAL:
         if (*(const int *)from == 0) return json_null(); /* fallthrough */
     case MHLA_SETTING_INT: return json_integer(*(const int *)from);

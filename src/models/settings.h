@@ -8,13 +8,14 @@
 #include "file/json.h"
 #include "file/recipe.h"
 
-/* TEXT is a char[MHLA_SETTING_CHARS], CHOICE an int that counts the row's choices, MIX an int that is a mhla_mix_init, REAL3 a
- * double[3] of which as many count as the structure has channels. OPTIONAL is an int whose 0 is null in config.json, where
- * other programs may also say "auto". */
+/* TEXT is a char[MHLA_SETTING_CHARS], CHOICE an int that counts the row's choices, MIX an int that is a mhla_mix_init, GRID one
+ * that is MHLA_GRID_*, REAL3 a double[3] of which as many count as the structure has channels. OPTIONAL is an int whose 0 is null
+ * in config.json, where other programs may also say "auto". */
 typedef enum mhla_setting_kind {
     MHLA_SETTING_TEXT,
     MHLA_SETTING_CHOICE,
     MHLA_SETTING_MIX,
+    MHLA_SETTING_GRID,
     MHLA_SETTING_INT,
     MHLA_SETTING_OPTIONAL,
     MHLA_SETTING_INT2,

@@ -51,7 +51,7 @@ typedef struct mhla_initial {
         MHLA_INITIAL_CONSTANT,     /* number */
         MHLA_INITIAL_NORMAL,       /* deviation `number` */
         MHLA_INITIAL_TRUNC_NORMAL, /* the same, cut at +-2 as timm's: in units of 1 */
-        MHLA_INITIAL_XAVIER,       /* uniform, sqrt(6 / (fan_in + fan_out)); shape [out, in...] */
+        MHLA_INITIAL_XAVIER,       /* uniform, sqrt(6 / (fan_in + fan_out)) times `number` (0: 1); shape [out, in...] */
         MHLA_INITIAL_TORCH,     /* PyTorch's default of linear and convolution: uniform, 1/sqrt(`number`), the fan_in */
         MHLA_INITIAL_IDENTITY,  /* of a square matrix */
         MHLA_INITIAL_CENTRE,    /* depthwise kernels [D,1,k,k]: the middle 1, all else 0 */
@@ -358,6 +358,8 @@ mhla_tensor *mhla_nn_concat_tokens(mhla_tape *t, mhla_tensor *a, mhla_tensor *b)
 mhla_tensor *mhla_nn_slice_tokens(mhla_tape *t, mhla_tensor *x, int64_t first, int64_t count); /* a copy */
 /* [n,D]: rows `rows` of x [...,D], any order, repeated or not; they live until backward. */
 mhla_tensor *mhla_nn_take_rows(mhla_tape *t, const int32_t *rows, int64_t n, mhla_tensor *x);
+/* y[b,t] = x[b,order[t]] of x [B,T,D]; order [T], a permutation of 0..T-1, lives until backward. */
+mhla_tensor *mhla_nn_reorder(mhla_tape *t, const int32_t *order, mhla_tensor *x);
 mhla_tensor *mhla_nn_mean_tokens(mhla_tape *t, mhla_tensor *x); /* [B,T,D] -> [B,D] */
 
 /* Only where the mode has MHLA_TAPE_DROP; else x itself. Dropout by element; drop path drops the branch of a whole

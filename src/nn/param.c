@@ -353,7 +353,7 @@ mhla_status mhla_param_init(mhla_param *p, uint64_t seed) {
     switch (x->kind) {
     case MHLA_INITIAL_NORMAL: fill_normal(p, seed, x->number, INFINITY); break;
     case MHLA_INITIAL_TRUNC_NORMAL: fill_normal(p, seed, x->number, 2.0); break;
-    case MHLA_INITIAL_XAVIER: fill_uniform(p, seed, xavier_bound(p)); break;
+    case MHLA_INITIAL_XAVIER: fill_uniform(p, seed, xavier_bound(p) * (x->number > 0.0 ? x->number : 1.0)); break;
     case MHLA_INITIAL_TORCH: fill_uniform(p, seed, 1.0 / sqrt(x->number)); break;
     case MHLA_INITIAL_LOG_UNIFORM:
     case MHLA_INITIAL_TIME_STEPS: fill_logarithms(p, seed); break;

@@ -364,6 +364,47 @@ mhla_tensor *mhla_nn_take_rows(mhla_tape *t, const int32_t *rows, int64_t n, mhl
     return mhla_tape_record(t, &op->r, take_backward, y, x->needs_grad);
 }
 
+/* ---- y[b,t] = x[b,order[t]] ---- */
+
+typedef struct reordered {
+    mhla_record r;
+    mhla_tensor *x, *y; /* [B,T,D] */
+    const int32_t *order;
+    mhla_slot dx; /* wanted in backward */
+} reordered;
+
+/* order is a permutation: rows of dx are written by one task each */
+static void reorder_task(void *arg, int64_t row, int worker) {
+    const reordered *op = arg;
+    const int64_t T = op->y->shape[1], D = op->y->cols, other = row / T * T + op->order[row % T];
+    (void)worker;
+    if (!op->dx.wanted) {
+        memcpy(op->y->data + row * op->y->ld, op->x->data + other * op->x->ld, sizeof(float) * (size_t)D);
+        return;
+    }
+    const float *dy = mhla_tape_arrived(op->y) + row * op->y->ld;
+    float *dx = op->dx.data + other * op->dx.ld; /* dx[b,order[t]] += dy[b,t] */
+    for (int64_t j = 0; j < D; j++) dx[j] = (op->dx.add ? dx[j] : 0.0f) + dy[j];
+}
+
+static void reorder_backward(mhla_tape *t, void *arg) {
+    reordered *op = arg;
+    op->dx = mhla_tape_grad(t, op->x);
+    if (op->dx.wanted) mhla_tape_run(t, op->y->rows, reorder_task, op);
+}
+
+mhla_tensor *mhla_nn_reorder(mhla_tape *t, const int32_t *order, mhla_tensor *x) {
+    MHLA_GIVEN(t, x);
+    MHLA_GIVEN(t, order);
+    if (!is_tokens(t, x)) return NULL;
+    reordered *op = mhla_tape_op(t, sizeof *op);
+    mhla_tensor *y = op ? mhla_tape_tensor(t, x->shape, x->dims) : NULL;
+    if (y == NULL) return NULL;
+    *op = (reordered){.x = x, .y = y, .order = order};
+    mhla_tape_run(t, y->rows, reorder_task, op);
+    return mhla_tape_record(t, &op->r, reorder_backward, y, x->needs_grad);
+}
+
 /* ---- y = mean over tokens of x ---- */
 
 static void mean_backward(mhla_tape *t, void *arg) {

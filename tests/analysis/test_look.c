@@ -147,6 +147,48 @@ static void rows_and_maps(void **state) {
     remove_folder(folder);
 }
 
+/* DiG's layers read the grid in turns: maps are by rows. Layers of the same weights that only read in another direction have
+ * maps with the same rows in another place; causal is what comes before in the layer's own order. */
+static void directions(void **state) {
+    (void)state;
+    char folder[40];
+    new_pictures(folder);
+    const char *settings[] = {"image=16,16", "channels=1", "patch=4", "depth=4", "dim=48", "heads=1"};
+    mhla_model *m;
+    ASSERT_OK(mhla_model_create(&m, "dig_micro", settings, 6, 3));
+    mhla_analysis *a =
+        look(m, in_folder(folder, "pictures.npy"), (mhla_analysis_desc){.samples = 1, .maps = 1, .rank_samples = -1});
+    mhla_analysis *some = look(m, in_folder(folder, "pictures.npy"),
+                               (mhla_analysis_desc){.samples = 1, .maps = 1, .rows = 5, .rank_samples = -1});
+    /* the place of a token of the 4 x 4 grid in the order of each layer */
+    for (int layer = 0; layer < 4; layer++) {
+        int turn[16];
+        for (int t = 0; t < 16; t++) {
+            turn[t] = layer < 2 ? t : t % 4 * 4 + t / 4;
+            if (layer % 2) turn[t] = 15 - turn[t];
+        }
+        for (int t = 0; t < 16; t++) {
+            float row[16], again[16];
+            int seen = 0;
+            ASSERT_OK(mhla_analysis_map(a, row, 0, layer, 0, t));
+            for (int u = 0; u < 16; u++) {
+                if (turn[u] > turn[t]) assert_true(row[u] == 0.0f);
+                seen += row[u] != 0.0f;
+            }
+            assert_int_equal(seen, turn[t] + 1);
+            for (int i = 0; i < 5; i++)
+                if (t == i * 16 / 5) {
+                    ASSERT_OK(mhla_analysis_map(some, again, 0, layer, 0, t));
+                    assert_memory_equal(row, again, sizeof row);
+                }
+        }
+    }
+    mhla_analysis_free(some);
+    mhla_analysis_free(a);
+    mhla_model_free(m);
+    remove_folder(folder);
+}
+
 /* Means do not depend on the number of threads. */
 static void threads(void **state) {
     (void)state;
@@ -427,7 +469,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(linear_is_a_case), cmocka_unit_test(rows_and_maps), cmocka_unit_test(threads),
         cmocka_unit_test(mixing),           cmocka_unit_test(files),         cmocka_unit_test(text),
-        cmocka_unit_test(different_models),
+        cmocka_unit_test(different_models), cmocka_unit_test(directions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -197,10 +197,10 @@ static void generators(void **state) {
     ASSERT_OK(mhla_model_create(&m, "dit_micro", settings, 4, 5));
     mhla_tape *t = watched(&c);
     float *x = new_random(&r, 256);
-    mhla_dit_forward(t, ((mhla_dit *)m->net), &(mhla_network_run){0}, mhla_nn_input(t, x, MHLA_SHAPE(1, 1, 16, 16)),
-                     (float[]){300.0f}, (int32_t[]){0});
+    mhla_frame_forward(t, ((mhla_frame *)m->net), &(mhla_network_run){0}, mhla_nn_input(t, x, MHLA_SHAPE(1, 1, 16, 16)),
+                       (float[]){300.0f}, (int32_t[]){0});
     ASSERT_OK(mhla_tape_status(t));
-    assert_int_equal(c.layers, mhla_dit_config_of(((mhla_dit *)m->net))->depth);
+    assert_int_equal(c.layers, ((const mhla_frame *)m->net)->config.depth);
     assert_true(c.error < 1e-5);
     mhla_tape_free(t);
     mhla_model_free(m);

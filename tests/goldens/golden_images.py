@@ -6,7 +6,7 @@ import re
 import torch
 
 import mhla
-from golden_case import GRAD, OUT, Case, Skip, known, program, run_model
+from golden_case import GRAD, OUT, Case, Skip, known, program, run_frame, run_model
 from golden_formula import formula_parameters
 
 
@@ -223,6 +223,80 @@ def dit_full(case):
     parameters["pos_embed"] = positions(config["dim"], [n // config["patch"] for n in config["image"]])[None]
     got = run_model("forward", config, parameters, dit_inputs(case))
     case.compare("out.y", got["out.y"], case.tensors["out.y"], OUT)
+
+
+# ---- DiG, LiT ----
+
+
+def compare_frame(case, what, config):
+    """A block or an attention, forward and gradients; what the file has of the way between is not looked at."""
+    inputs = {name: case.tensors[name] for name in ("in.x", "in.c") if name in case.tensors} | {"dout.y": case.tensors["in.gy"]}
+    got = run_frame(what, config, case.group("param."), inputs)
+    case.compare("out.y", got["out.y"], case.tensors["out.y"], OUT)
+    for name, golden in case.group("out.grad.").items():
+        if f"grad.{name}" in got:
+            case.compare(f"grad.{name}", got[f"grad.{name}"], golden, GRAD)
+        else:
+            case.results.append((f"grad.{name} that nothing has", math.inf, GRAD))
+
+
+def dig_config(case, parameters, dim, heads, grid):
+    """A DiG whose first block has these tensors, of `grid` patches of 1."""
+    def width(name):
+        return len(parameters[name]) / dim if name in parameters else 0
+
+    released, mix = "attn.to_qkv.weight" in parameters, "attn.piece_attn.conv.weight" in parameters
+    lepe = parameters.get("attn.lepe.weight")
+    config = {"model_type": "mhla_dig", "model": "dig_s", "attention": "mhla-dit" if released else "mhla" if mix else "gla", "image": list(grid),
+              "patch": 1, "dim": dim, "depth": 1, "heads": heads, "expand_k": width("attn.q_proj.weight"), "expand_v": width("attn.v_proj.weight"),
+              "gate": any(name in parameters for name in ("attn.g_proj.weight", "attn.g.weight")), "lepe": 0 if lepe is None else lepe.shape[-1],
+              "mlp_hidden": parameters["mlp.down_proj.weight"].shape[1] if "mlp.down_proj.weight" in parameters else 1,
+              "cpe": "grid" if "dw_conv.weight" in parameters else "none"}
+    if mix:
+        config |= {"blocks": case["blocks"] or square_blocks(parameters["attn.piece_attn.conv.weight"]), "denominator": case["mode"] or "eq4",
+                   "feature_eps": case.first("pe", "feature_eps") or 0.0, "den_eps": case.first("de", "den_eps") or 0.0}
+    else:
+        config |= {"gate_low_rank_dim": len(parameters["attn.gk_proj.0.weight"]), "gate_logit_normalizer": case["gate_logit_normalizer"] or 16}
+    return config
+
+
+@known(case="dig_gla_layer.*")
+def dig_layer(case):
+    B, T, D = case.tensors["in.x"].shape
+    heads = case.first("num_heads", "heads")
+    compare_frame(case, "attention", dig_config(case, {f"attn.{n}": p for n, p in case.group("param.").items()}, D, heads, [1, T]))
+
+
+@known(case="dig_(mhla|gla)_block.*")
+def dig_block(case):
+    x = case.tensors["in.x"]
+    side = math.isqrt(x.shape[1])
+    compare_frame(case, "block", dig_config(case, case.group("param."), x.shape[2], case.first("heads", "num_heads"), case["grid"] or [side, side]))
+
+
+@known(case="dig_model.*")
+def dig_model(case):
+    parameters, x, T = case.group("param."), case.tensors["in.latent"], case.tensors
+    first = {name.removeprefix("blocks.0."): p for name, p in parameters.items() if name.startswith("blocks.0.")}
+    (dim, channels), patch = parameters["x_embedder.proj.weight"].shape[:2], parameters["x_embedder.proj.weight"].shape[-1]
+    classes = case["num_classes"] or len(parameters["y_embedder.embedding_table.weight"]) - 1
+    config = dig_config(case, first, dim, case.first("num_heads", "heads"), x.shape[-2:])
+    config |= {"patch": patch, "channels": channels, "depth": depth_of(parameters), "classes": classes,
+               "null_label": len(parameters["y_embedder.embedding_table.weight"]) > classes,
+               "learn_sigma": len(parameters["final_layer.linear.weight"]) // patch**2 == 2 * channels}
+    inputs = {"in.x": x, "in.t": T["in.timestep"].float(), "in.label": T["in.label"].to(torch.int64)}
+    got = run_model("forward", config, parameters, inputs)
+    for name, mine in [("out.sample", "out.y")] + [(f"out.blocks.{i}",) * 2 for i in range(config["depth"])]:
+        case.compare(name, got[mine], T[name], OUT)
+
+
+@known(case="lit_attn.*")
+def lit_attention(case):
+    dwc = case.tensors.get("param.dwc.weight")
+    config = {"model_type": "mhla_dit", "model": "dit_s_2", "attention": "lit", "image": case["grid"], "patch": 1, "dim": case.tensors["in.x"].shape[2],
+              "heads": case["heads"], "depth": 1, "lepe": 0 if dwc is None else dwc.shape[-1], "qkv_bias": "param.q.bias" in case.tensors,
+              "feature_eps": case["pe"], "den_eps": case["de"]}
+    compare_frame(case, "attention", config)
 
 
 # ---- Optimisers ----

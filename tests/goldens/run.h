@@ -20,6 +20,8 @@ void run_keep_grads(const mhla_params *params);
 mhla_status run_levels(char **arg);
 mhla_status run_diffusion_steps(char **arg);
 mhla_status run_flow(char **arg);
+/* run_frame.c: */
+mhla_status run_frame(char **arg);
 /* run_layers.c: */
 mhla_status run_layer(char **arg);
 mhla_status run_resize(char **arg);

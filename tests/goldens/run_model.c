@@ -3,6 +3,8 @@
  *   run_model forward MODEL IN OUT        in.x and in.target or dout.logits -> out.*, grad.in.x, grad.param.*
  *                                         of a diffusion model in.x, in.t, in.label and dout.y or not -> the same
  *   run_model attention MODEL IN OUT      a classifier's first block: in.x [B,T,D], dout.y -> out.y, grad.in.x, grad.param.*
+ *   run_model frame WHAT CONFIG IN OUT    a block (WHAT block: in.x [B,T,D], in.c [B,D]) or its attention (attention: in.x) of a
+ *                                         diffusion model, param.* by their names in it, dout.y -> out.y, grad.*
  *   run_model steps MODEL IN OUT RATE DECAY EMA BETA1 BETA2 EPS   in.x.0, in.target.0, ... -> out.loss.N, out.stepN.*,
  *                                         out.emaN.*
  *   run_model schedule KIND OUT BASE FLOOR FROM WARMUP TOTAL COUNT   -> out.rates
@@ -308,6 +310,7 @@ static const struct verb {
 } verbs[] = {
     {"forward", 3, 2, run_forward},
     {"attention", 3, 2, run_attention},
+    {"frame", 4, 3, run_frame},
     {"steps", 9, 2, run_steps},
     {"schedule", 8, 1, schedule},
     {"levels", 4, 1, run_levels},

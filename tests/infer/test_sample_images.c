@@ -92,7 +92,7 @@ static int keep(void *user, const mhla_sample_state *s) {
 static void guidance(void **state) {
     (void)state;
     mhla_model *m = small((const char *[]){"process=linear", "learn_sigma=true"}, 2);
-    const int learned = mhla_dit_config_of(((mhla_dit *)m->net))->learn_sigma;
+    const int learned = ((const mhla_frame *)m->net)->config.learn_sigma;
     assert_true(learned);
     for (int guided = 0; guided <= 3; guided++) {
         watch w = {0};
@@ -121,8 +121,8 @@ static void guidance(void **state) {
         const float time = (float)mhla_sampler_time(s, 0), times[2] = {time, time};
         const int32_t labels[2] = {classes[3], 5};
         mhla_tape_begin(t, MHLA_TAPE_INFER);
-        const mhla_tensor *y = mhla_dit_forward(t, ((mhla_dit *)m->net), &(mhla_network_run){0},
-                                                mhla_nn_input(t, x, MHLA_SHAPE(2, 3, 8, 8)), times, labels);
+        const mhla_tensor *y = mhla_frame_forward(t, ((mhla_frame *)m->net), &(mhla_network_run){0},
+                                                  mhla_nn_input(t, x, MHLA_SHAPE(2, 3, 8, 8)), times, labels);
         ASSERT_OK(mhla_tape_status(t));
         for (int i = 0; i < 2 * EACH; i++) {
             const float with = y->data[i], without = y->data[2 * EACH + i];

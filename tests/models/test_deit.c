@@ -261,7 +261,7 @@ static void refused(void **state) {
 static void config_round_trip(void **state) {
     (void)state;
     for (int structure = 0; structure < 2; structure++)
-        for (int attention = 0; attention < MHLA_GRID_KINDS; attention++) {
+        for (int attention = 0; attention <= MHLA_GRID_RALA; attention++) {
             mhla_deit_config c = configure("deit_small", structure, attention), back;
             c.image[0] = 96;
             c.padding[1] = 16;
@@ -372,7 +372,7 @@ static void gradients(void **state) {
     (void)state;
     enum { B = 2 };
     const int32_t labels[B] = {3, 1};
-    for (int attention = 0; attention < MHLA_GRID_KINDS; attention++)
+    for (int attention = 0; attention <= MHLA_GRID_RALA; attention++)
         for (int variant = 0; variant < VARIANTS; variant++) {
             const mhla_deit_config c = small(attention, variant);
             rng r = {(uint64_t)(10 * attention + variant)};
@@ -422,7 +422,7 @@ static void threads_and_memory(void **state) {
     (void)state;
     enum { B = 5 };
     const int32_t labels[B] = {3, 1, 0, 4, 2};
-    for (int attention = 0; attention < MHLA_GRID_KINDS; attention++) {
+    for (int attention = 0; attention <= MHLA_GRID_RALA; attention++) {
         mhla_deit_config c = configure("deit_nano", MHLA_STRUCTURE_EQUAL, attention);
         c.depth = 1;
         c.classes = 5;

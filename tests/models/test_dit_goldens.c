@@ -19,10 +19,10 @@ static int attention_of(const json_t *said) {
 
 /* The image is as large as what goes in; as many blocks as the mixing matrix has rows lie in a square, unless the file says how
  * they lie; heads and classes are said; all other sizes are those of the parameters, and what `f` has parameters for is there. */
-static mhla_dit_config configure(const json_t *said, const mhla_safetensors *f, int attention) {
+static mhla_frame_config configure(const json_t *said, const mhla_safetensors *f, int attention) {
     const json_t *blocks = json_object_get(said, "blocks");
-    mhla_dit_config c;
-    ASSERT_OK(mhla_dit_preset(&c, "dit_s_2", MHLA_STRUCTURE_RELEASED, attention, MHLA_DIT_LINEAR));
+    mhla_frame_config c;
+    ASSERT_OK(mhla_dit_preset(&c, "dit_s_2", MHLA_STRUCTURE_RELEASED, attention, MHLA_PROCESS_LINEAR));
     const mhla_stored *patches, *answer, *hidden, *labels, *lepe, *mix, *x = mhla_safetensors_find(f, "in.x");
     if (x == NULL) ASSERT_OK(mhla_safetensors_need(&x, f, "in.x.0"));
     mix = mhla_safetensors_find(f, "param.blocks.0.attn.piece_attn.conv.weight");
@@ -52,14 +52,14 @@ static mhla_dit_config configure(const json_t *said, const mhla_safetensors *f, 
     c.attn.qkv_bias = mhla_safetensors_find(f, "param.blocks.0.attn.to_qkv.bias") ||
                       mhla_safetensors_find(f, "param.blocks.0.attn.qkv.bias");
     c.attn.qk_norm = mhla_safetensors_find(f, "param.blocks.0.attn.q_norm.weight") != NULL;
-    if (mhla_safetensors_find(f, "param.blocks.0.dw_conv.weight")) c.cpe = MHLA_DIT_CPE_FOLDED;
+    if (mhla_safetensors_find(f, "param.blocks.0.dw_conv.weight")) c.cpe = MHLA_CPE_FOLDED;
     return c;
 }
 
-static mhla_dit *model_of(const mhla_dit_config *c, const mhla_safetensors *f) {
-    mhla_dit *m;
-    ASSERT_OK(mhla_dit_create(&m, c));
-    mhla_params *ps = mhla_dit_params(m);
+static mhla_frame *model_of(const mhla_frame_config *c, const mhla_safetensors *f) {
+    mhla_frame *m;
+    ASSERT_OK(mhla_frame_create(&m, &mhla_dit_kind, c));
+    mhla_params *ps = mhla_frame_params(m);
     for (int i = 0; i < mhla_params_count(ps); i++) {
         char name[128];
         mhla_param *p = mhla_params_at(ps, i);
@@ -106,9 +106,9 @@ static void drop_batch(batch *b) {
 /* ---- Whole models ---- */
 
 static void check_model(const char *name, const mhla_safetensors *f, const json_t *said) {
-    const mhla_dit_config c = configure(said, f, attention_of(said));
-    mhla_dit *m = model_of(&c, f);
-    mhla_params *ps = mhla_dit_params(m);
+    const mhla_frame_config c = configure(said, f, attention_of(said));
+    mhla_frame *m = model_of(&c, f);
+    mhla_params *ps = mhla_frame_params(m);
     batch b = read_batch(f, "");
     float *want = golden(f, "out.y", ""), *dy = golden(f, "dout.y", ""), *dx = golden(f, "grad.in.x", "");
     for (int recompute = 0; recompute < 2; recompute++) {
@@ -116,7 +116,7 @@ static void check_model(const char *name, const mhla_safetensors *f, const json_
         ASSERT_OK(mhla_tape_create(&t, NULL));
         mhla_tape_begin(t, MHLA_TAPE_RECORD);
         mhla_tensor *x = mhla_nn_variable(t, b.x, b.shape, 4);
-        mhla_tensor *y = mhla_dit_forward(t, m, &(mhla_network_run){.recompute = recompute}, x, b.t, b.labels);
+        mhla_tensor *y = mhla_frame_forward(t, m, &(mhla_network_run){.recompute = recompute}, x, b.t, b.labels);
         ASSERT_OK(mhla_tape_status(t));
         const int64_t n = y->rows * y->cols;
         ASSERT_CLOSE(y->data, want, n, OUT, "%s", name);
@@ -143,7 +143,7 @@ static void check_model(const char *name, const mhla_safetensors *f, const json_
     free(dy);
     free(dx);
     drop_batch(&b);
-    mhla_dit_free(m);
+    mhla_frame_free(m);
 }
 
 static void with_mhla(void **state) {
@@ -191,15 +191,15 @@ static mhla_safetensors *parameters_of(const char *path, const json_t *said) {
 static void check_guided(const char *file, const mhla_safetensors *f, const json_t *said) {
     mhla_safetensors *parameters = parameters_of(file, said);
     if (parameters == NULL) fail_msg("%s: no file beside it has its parameters", file);
-    const mhla_dit_config c = configure(said, parameters, attention_of(said));
-    mhla_dit *m = model_of(&c, parameters);
+    const mhla_frame_config c = configure(said, parameters, attention_of(said));
+    mhla_frame *m = model_of(&c, parameters);
     batch b = read_batch(f, "");
     float *plain = golden(f, "out.plain", ""), *guided = golden(f, "out.y", "");
     const float scale = (float)json_number_value(json_object_get(said, "cfg_scale"));
     mhla_tape *t;
     ASSERT_OK(mhla_tape_create(&t, NULL));
     mhla_tape_begin(t, MHLA_TAPE_INFER);
-    mhla_tensor *y = mhla_dit_forward(t, m, &(mhla_network_run){0}, mhla_nn_input(t, b.x, b.shape, 4), b.t, b.labels);
+    mhla_tensor *y = mhla_frame_forward(t, m, &(mhla_network_run){0}, mhla_nn_input(t, b.x, b.shape, 4), b.t, b.labels);
     ASSERT_OK(mhla_tape_status(t));
     const int64_t half = b.B / 2, each = y->rows * y->cols / b.B, noise = b.shape[1] * b.shape[2] * b.shape[3];
     float *mine = new_poisoned(b.B * each);
@@ -207,7 +207,7 @@ static void check_guided(const char *file, const mhla_safetensors *f, const json
     memcpy(b.x + half * noise, b.x, (size_t)(half * noise) * sizeof(float));
     ASSERT_CLOSE(y->data, plain, b.B * each, OUT, "%s", file);
     mhla_tape_begin(t, MHLA_TAPE_INFER);
-    y = mhla_dit_forward(t, m, &(mhla_network_run){0}, mhla_nn_input(t, b.x, b.shape, 4), b.t, b.labels);
+    y = mhla_frame_forward(t, m, &(mhla_network_run){0}, mhla_nn_input(t, b.x, b.shape, 4), b.t, b.labels);
     ASSERT_OK(mhla_tape_status(t));
     for (int64_t i = 0; i < b.B * each; i++) {
         const int64_t s = i / each, e = i % each;
@@ -220,7 +220,7 @@ static void check_guided(const char *file, const mhla_safetensors *f, const json
     free(guided);
     drop_batch(&b);
     mhla_tape_free(t);
-    mhla_dit_free(m);
+    mhla_frame_free(m);
     mhla_safetensors_close(parameters);
 }
 
@@ -244,20 +244,20 @@ static void check_tables(const char *path, const mhla_safetensors *f, const json
         const int sizes = sscanf(s->name, "out.pos_embed_d%d_g%dx%d", &dim, &grid[0], &grid[1]);
         if (sizes < 2) continue;
         if (sizes == 2) grid[1] = grid[0];
-        mhla_dit_config c;
-        ASSERT_OK(mhla_dit_preset(&c, "dit_micro", MHLA_STRUCTURE_EQUAL, MHLA_GRID_LINEAR, MHLA_DIT_LINEAR));
+        mhla_frame_config c;
+        ASSERT_OK(mhla_dit_preset(&c, "dit_micro", MHLA_STRUCTURE_EQUAL, MHLA_GRID_LINEAR, MHLA_PROCESS_LINEAR));
         c.attn.dim = dim;
         for (c.attn.heads = 1; dim % c.attn.heads || dim / c.attn.heads > 128;) c.attn.heads++;
         c.depth = 1;
         for (int a = 0; a < 2; a++) c.image[a] = c.patch * grid[a];
-        mhla_dit *m;
-        ASSERT_OK(mhla_dit_create(&m, &c));
-        const mhla_param *p = mhla_params_find(mhla_dit_params(m), "pos_embed");
+        mhla_frame *m;
+        ASSERT_OK(mhla_frame_create(&m, &mhla_dit_kind, &c));
+        const mhla_param *p = mhla_params_find(mhla_frame_params(m), "pos_embed");
         assert_int_equal(p->count, s->count);
         float *want = golden(f, s->name, "");
         ASSERT_CLOSE(p->data, want, p->count, 1e-7, "%s", s->name);
         free(want);
-        mhla_dit_free(m);
+        mhla_frame_free(m);
         found++;
     }
     assert_true(found > 0);
@@ -273,15 +273,15 @@ static void tables(void **state) {
 static int check_names(const char *list, const char *model, int cpe) {
     char path[512], line[256], name[160], shape[64], file[64];
     snprintf(file, sizeof file, "names/%s.txt", list);
-    mhla_dit_config c;
-    ASSERT_OK(mhla_dit_preset(&c, model, MHLA_STRUCTURE_RELEASED, MHLA_GRID_MHLA, MHLA_DIT_LINEAR));
-    if (cpe) c.cpe = MHLA_DIT_CPE_FOLDED;
+    mhla_frame_config c;
+    ASSERT_OK(mhla_dit_preset(&c, model, MHLA_STRUCTURE_RELEASED, MHLA_GRID_MHLA, MHLA_PROCESS_LINEAR));
+    if (cpe) c.cpe = MHLA_CPE_FOLDED;
     if (!golden_there(path, file)) return 0;
     FILE *f = fopen(path, "r");
     assert_non_null(f);
-    mhla_dit *m;
-    ASSERT_OK(mhla_dit_create(&m, &c));
-    const mhla_params *ps = mhla_dit_params(m);
+    mhla_frame *m;
+    ASSERT_OK(mhla_frame_create(&m, &mhla_dit_kind, &c));
+    const mhla_params *ps = mhla_frame_params(m);
     int i = 0;
     while (fgets(line, sizeof line, f)) {
         if (line[0] == '#') continue;
@@ -298,7 +298,7 @@ static int check_names(const char *list, const char *model, int cpe) {
         assert_int_equal(*at, '\0');
     }
     assert_int_equal(i, mhla_params_count(ps));
-    mhla_dit_free(m);
+    mhla_frame_free(m);
     fclose(f);
     return 1;
 }
@@ -346,18 +346,18 @@ static int list_has(const char *list, const char *part) {
 }
 
 static void check_full(const char *path, const mhla_safetensors *f, const json_t *said) {
-    mhla_dit_config c;
-    ASSERT_OK(mhla_dit_preset(&c, "dit_s_2", MHLA_STRUCTURE_RELEASED, MHLA_GRID_MHLA, MHLA_DIT_LINEAR));
+    mhla_frame_config c;
+    ASSERT_OK(mhla_dit_preset(&c, "dit_s_2", MHLA_STRUCTURE_RELEASED, MHLA_GRID_MHLA, MHLA_PROCESS_LINEAR));
     batch b = read_batch(f, "");
     const int inner = (int)sqrt((double)number(said, "block_size"));
     for (int a = 0; a < 2; a++) {
         c.image[a] = (int)b.shape[2 + a];
         if (inner) c.attn.blocks[a] = c.image[a] / c.patch / inner;
     }
-    if (list_has(json_string_value(json_object_get(said, "names")), "dw_conv.weight")) c.cpe = MHLA_DIT_CPE_FOLDED;
-    mhla_dit *m;
-    ASSERT_OK(mhla_dit_create(&m, &c));
-    mhla_params *ps = mhla_dit_params(m);
+    if (list_has(json_string_value(json_object_get(said, "names")), "dw_conv.weight")) c.cpe = MHLA_CPE_FOLDED;
+    mhla_frame *m;
+    ASSERT_OK(mhla_frame_create(&m, &mhla_dit_kind, &c));
+    mhla_params *ps = mhla_frame_params(m);
     assert_int_equal(mhla_params_elements(ps), number(said, "params"));
     for (int i = 0; i < mhla_params_count(ps); i++)
         if (strcmp(mhla_params_at(ps, i)->name, "pos_embed") != 0) fill_formula(mhla_params_at(ps, i), i);
@@ -365,17 +365,17 @@ static void check_full(const char *path, const mhla_safetensors *f, const json_t
     mhla_tape *t;
     ASSERT_OK(mhla_tape_create(&t, NULL));
     mhla_tape_begin(t, MHLA_TAPE_INFER);
-    mhla_tensor *y = mhla_dit_forward(t, m, &(mhla_network_run){0}, mhla_nn_input(t, b.x, b.shape, 4), b.t, b.labels);
+    mhla_tensor *y = mhla_frame_forward(t, m, &(mhla_network_run){0}, mhla_nn_input(t, b.x, b.shape, 4), b.t, b.labels);
     ASSERT_OK(mhla_tape_status(t));
     ASSERT_CLOSE(y->data, want, y->rows * y->cols, OUT, "%s", path);
     const json_t *cost = json_object_get(said, "mac");
     if (cost)
-        assert_int_equal(mhla_dit_multiply_adds(&c, (int)b.shape[2], (int)b.shape[3], 0),
+        assert_int_equal(mhla_frame_multiply_adds(&mhla_dit_kind, &c, (int)b.shape[2], (int)b.shape[3], 0),
                          (int64_t)json_number_value(cost));
     free(want);
     drop_batch(&b);
     mhla_tape_free(t);
-    mhla_dit_free(m);
+    mhla_frame_free(m);
 }
 
 static void full_size(void **state) {
@@ -387,14 +387,14 @@ static void full_size(void **state) {
 
 static void check_updates(const char *path, const mhla_safetensors *f, const json_t *said) {
     (void)path;
-    const mhla_dit_config c = configure(json_object_get(said, "config"), f, MHLA_GRID_MHLA);
-    mhla_dit *m = model_of(&c, f);
+    const mhla_frame_config c = configure(json_object_get(said, "config"), f, MHLA_GRID_MHLA);
+    mhla_frame *m = model_of(&c, f);
     const mhla_optim_desc adamw = {.kind = MHLA_OPTIM_ADAMW,
                                    .weight_decay = json_number_value(json_object_get(said, "weight_decay")),
                                    .beta1 = json_number_value(json_array_get(json_object_get(said, "betas"), 0)),
                                    .beta2 = json_number_value(json_array_get(json_object_get(said, "betas"), 1)),
                                    .eps = json_number_value(json_object_get(said, "eps"))};
-    mhla_params *ps = mhla_dit_params(m);
+    mhla_params *ps = mhla_frame_params(m);
     mhla_tape *t;
     mhla_optim *optim;
     mhla_ema *ema;
@@ -410,7 +410,7 @@ static void check_updates(const char *path, const mhla_safetensors *f, const jso
         float *target = golden(f, name, "");
         mhla_tape_begin(t, MHLA_TAPE_RECORD);
         mhla_tensor *y =
-            mhla_dit_forward(t, m, &(mhla_network_run){0}, mhla_nn_input(t, b.x, b.shape, 4), b.t, b.labels);
+            mhla_frame_forward(t, m, &(mhla_network_run){0}, mhla_nn_input(t, b.x, b.shape, 4), b.t, b.labels);
         mhla_tensor *loss = mhla_nn_mse(t, y, target);
         ASSERT_OK(mhla_tape_backward(t, loss, 1.0f));
         snprintf(name, sizeof name, "out.loss.%d", step);
@@ -441,7 +441,7 @@ static void check_updates(const char *path, const mhla_safetensors *f, const jso
     mhla_ema_free(ema);
     mhla_optim_free(optim);
     mhla_tape_free(t);
-    mhla_dit_free(m);
+    mhla_frame_free(m);
 }
 
 static void updates(void **state) {

@@ -336,9 +336,10 @@ static void pointwise(void **state) {
 
 /* ---- Tokens: x [2,3,D], vectors [2,D] ---- */
 
-enum { MODULATE, GATE_ADD, POSITION, PREPEND, CONCAT, SLICE, MEAN, TAKE, RESHAPE, TOKENS_END };
+enum { MODULATE, GATE_ADD, POSITION, PREPEND, CONCAT, SLICE, MEAN, TAKE, REORDER, RESHAPE, TOKENS_END };
 
 static const int32_t taken[] = {4, 0, 4, 1, 5}; /* of 6 rows */
+static const int32_t reordered[] = {2, 0, 1};
 
 static mhla_tensor *tokens_build(mhla_tape *t, const layer_case *c) {
     switch (*(const int *)c->arg) {
@@ -350,6 +351,7 @@ static mhla_tensor *tokens_build(mhla_tape *t, const layer_case *c) {
     case SLICE: return mhla_nn_slice_tokens(t, X(0), 1, 1);
     case MEAN: return mhla_nn_mean_tokens(t, X(0));
     case TAKE: return mhla_nn_take_rows(t, taken, 5, X(0));
+    case REORDER: return mhla_nn_reorder(t, reordered, X(0));
     default: break;
     }
     /* views of views, one of them of half the columns */
@@ -371,6 +373,7 @@ static void tokens_reference(double *y, const layer_case *c) {
                 const double v = x[(b * 3 + k) * w + j];
                 if (which == MODULATE) y[at++] = v * (1.0 + D(2)[b * w + j]) + D(1)[b * w + j];
                 if (which == GATE_ADD) y[at++] = v + D(1)[b * w + j] * D(2)[(b * 3 + k) * w + j];
+                if (which == REORDER) y[at++] = x[(b * 3 + reordered[k]) * w + j];
                 if (which == POSITION) y[at++] = v + D(1)[k * w + j];
                 if (which == PREPEND || which == CONCAT || (which == SLICE && k == 1)) y[at++] = v;
                 if (which == RESHAPE && j >= 1 && j < 1 + w / 2) y[at++] = 2.0 * v;

@@ -34,7 +34,8 @@ static mhla_status create_diffusion(mhla_trainer **t, const char *run, ...) {
     int n = 23;
     va_list more;
     va_start(more, run);
-    for (const char *s; (s = va_arg(more, const char *)) != NULL && n < 48;) list[n++] = s;
+    for (const char *s; (s = va_arg(more, const char *)) != NULL && n < 48;)
+        list[strncmp(s, "model.model=", 12) == 0 ? 2 : n++] = s; /* it decides which keys there are */
     va_end(more);
     return mhla_trainer_create(t, in_root(run), NULL, list, n);
 }
@@ -108,6 +109,22 @@ static void learns(void **state) {
     fclose(f);
     assert_int_equal(grids, 3);
     assert_true(named >= 3); /* each row of a grid has its class beside it */
+}
+
+/* DiG: the same, stopped in the middle. */
+static void goes_on_dig(void **state) {
+    (void)state;
+    mhla_trainer *t;
+    watch w = {0};
+    ASSERT_OK(create_diffusion(&t, "dig", "model.model=dig_micro", NULL));
+    assert_int_equal(run(t, &w), 1);
+    ASSERT_OK(create_diffusion(&t, "dig-stopped", "model.model=dig_micro", "train.recompute=true", NULL));
+    w = (watch){.stop_at = 11};
+    assert_int_equal(run(t, &w), 0);
+    ASSERT_OK(mhla_trainer_resume(&t, in_root("dig-stopped")));
+    w = (watch){0};
+    assert_int_equal(run(t, &w), 1);
+    assert_same_run("dig", "dig-stopped");
 }
 
 static void goes_on(void **state) {
@@ -251,9 +268,9 @@ static void killed(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(killed),        cmocka_unit_test(learns),     cmocka_unit_test(goes_on),
-        cmocka_unit_test(accumulates),   cmocka_unit_test(goes_wrong), cmocka_unit_test(drops_labels),
-        cmocka_unit_test(same_pictures),
+        cmocka_unit_test(killed),       cmocka_unit_test(learns),        cmocka_unit_test(goes_on),
+        cmocka_unit_test(goes_on_dig),  cmocka_unit_test(accumulates),   cmocka_unit_test(goes_wrong),
+        cmocka_unit_test(drops_labels), cmocka_unit_test(same_pictures),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

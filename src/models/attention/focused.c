@@ -25,7 +25,8 @@ static void declare(mhla_grid_attention *a, mhla_params *ps, const char *name) {
     mhla_grid_declare_outputs(a, ps, name, "proj");
 }
 
-static void plan(mhla_plan_desc *desc, const mhla_grid_settings *s) {
+static void plan(mhla_plan_desc *desc, const mhla_grid_settings *s, int64_t T) {
+    (void)T;
     desc->feature_eps = (float)s->feature_eps;
     desc->den_eps = (float)s->den_eps;
     desc->focus_power = s->power;
@@ -42,4 +43,4 @@ static int64_t cost(const mhla_grid_settings *s, int64_t T, int as_paper) {
     return as_paper ? 0 : mhla_grid_linear_cost(s, T);
 }
 
-const mhla_grid_kind mhla_grid_focused = {MHLA_KIND_FOCUSED, preset, declare, plan, forward, cost};
+const mhla_grid_kind mhla_grid_focused = {MHLA_KIND_FOCUSED, preset, declare, plan, forward, cost, NULL};

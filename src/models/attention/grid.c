@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "core/memory.h"
 #include "core/status.h"
@@ -14,13 +15,18 @@ static const mhla_grid_kind *const kinds[MHLA_GRID_KINDS] = {
 #undef X
 };
 
-const char *mhla_grid_name(int attention) {
-    static const char *const names[MHLA_GRID_KINDS] = {
+static const char *const names[MHLA_GRID_KINDS] = {
 #define X(NAME, name, text) text,
-        MHLA_GRID_LIST(X)
+    MHLA_GRID_LIST(X)
 #undef X
-    };
-    return names[attention];
+};
+
+const char *mhla_grid_name(int attention) { return names[attention]; }
+
+int mhla_grid_named(const char *name) {
+    for (int i = 0; i < MHLA_GRID_KINDS; i++)
+        if (strcmp(names[i], name) == 0) return i;
+    return -1;
 }
 
 int64_t mhla_grid_blocks(const mhla_grid_settings *s) { return (int64_t)s->blocks[0] * s->blocks[1] + s->class_token; }
@@ -49,9 +55,21 @@ static mhla_status check_blocks(const mhla_grid_settings *s, int64_t H, int64_t 
     return MHLA_OK;
 }
 
+static mhla_status check_widths(const mhla_grid_settings *s) {
+    const double expand[2] = {s->expand_k, s->expand_v};
+    for (int i = 0; i < 2; i++) {
+        const int width = (int)(s->dim * expand[i]);
+        if (width < s->heads || width % s->heads != 0 || width / s->heads > 512)
+            return mhla_fail(MHLA_EINVAL,
+                             "%s %g makes %s of %d numbers: expected a multiple of heads %d, at most 512 each",
+                             i ? "expand_v" : "expand_k", expand[i], i ? "values" : "keys", width, s->heads);
+    }
+    return MHLA_OK;
+}
+
 mhla_status mhla_grid_check(const mhla_grid_settings *s, int64_t H, int64_t W) {
     if (s->dim % s->heads != 0) return mhla_fail(MHLA_EINVAL, "dim %d is no multiple of heads %d", s->dim, s->heads);
-    if (s->attention == MHLA_GRID_MHLA) MHLA_TRY(check_blocks(s, H, W));
+    if (kinds[s->attention]->op == MHLA_KIND_BIDIRECTIONAL) MHLA_TRY(check_blocks(s, H, W));
     if (s->rope && s->attention != MHLA_GRID_MALA && s->attention != MHLA_GRID_RALA)
         return mhla_fail(MHLA_EINVAL, "rope is true: only the attentions mala and rala have it");
     if (s->rope && s->dim / s->heads % 4 != 0)
@@ -61,6 +79,12 @@ mhla_status mhla_grid_check(const mhla_grid_settings *s, int64_t H, int64_t W) {
     if ((s->power > 0) != (s->attention == MHLA_GRID_FOCUSED))
         return mhla_fail(MHLA_EINVAL, "power is %d: the attention focused has one, 1 to 16, the others none (0)",
                          s->power);
+    if (s->attention == MHLA_GRID_LIT && (s->gate || s->inner_norm || s->qk_norm))
+        return mhla_fail(MHLA_EINVAL, "%s is true: the attention lit has none",
+                         s->gate         ? "gate"
+                         : s->inner_norm ? "inner_norm"
+                                         : "qk_norm");
+    if (s->attention == MHLA_GRID_GLA || s->attention == MHLA_GRID_GLA_MHLA) MHLA_TRY(check_widths(s));
     if (s->lepe && s->lepe % 2 == 0)
         return mhla_fail(MHLA_EINVAL, "lepe is %d: kernels are odd, or 0 for none", s->lepe);
     if (s->dim / s->heads > 512)
@@ -142,7 +166,7 @@ static mhla_status make_plan(mhla_grid_place *g, const mhla_grid_settings *s) {
         .key_dim = s->dim / s->heads,
         .value_dim = s->dim / s->heads,
     };
-    if (kinds[s->attention]->plan) kinds[s->attention]->plan(&desc, s);
+    if (kinds[s->attention]->plan) kinds[s->attention]->plan(&desc, s, g->first + (int64_t)g->H * g->W);
     if (desc.kind == MHLA_KIND_BIDIRECTIONAL) {
         if (g->first) return plan_with_class(g, &desc, s->blocks);
         desc.axes = 2;
@@ -229,8 +253,9 @@ mhla_tensor *mhla_grid_plain(mhla_tape *t, const mhla_grid_attention *a, const m
 
 int64_t mhla_grid_cost(const mhla_grid_settings *s, int64_t T, int64_t patches, int as_paper) {
     const int64_t D = s->dim;
-    return T * D * ((s->gate ? 4 : 3) * D + D) + patches * D * s->lepe * s->lepe +
-           kinds[s->attention]->cost(s, T, as_paper);
+    const mhla_grid_kind *kind = kinds[s->attention];
+    const int64_t token = kind->projections ? kind->projections(s) : D * ((s->gate ? 4 : 3) * D + D);
+    return T * token + patches * D * s->lepe * s->lepe + kind->cost(s, T, as_paper);
 }
 
 int64_t mhla_grid_linear_cost(const mhla_grid_settings *s, int64_t T) {

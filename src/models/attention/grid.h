@@ -21,7 +21,10 @@
     X(FOCUSED, focused, "focused")                                                                                     \
     X(INLINE, inline, "inline")                                                                                        \
     X(MALA, mala, "mala")                                                                                              \
-    X(RALA, rala, "rala")
+    X(RALA, rala, "rala")                                                                                              \
+    X(LIT, lit, "lit")                                                                                                 \
+    X(GLA, gla, "gla")                                                                                                 \
+    X(GLA_MHLA, gla_mhla, "gla-mhla")
 enum {
 #define X(NAME, name, text) MHLA_GRID_##NAME,
     MHLA_GRID_LIST(X)
@@ -38,7 +41,7 @@ typedef struct mhla_grid_settings {
     int qk_norm; /* RMS norm of q and k over all heads */
     double qk_norm_eps;
     int lepe; /* kernel of the depthwise convolution of v that is added to the result, 0 = none. Focused LA: its filters
-                      are shared by heads (dwc); InLine: each image predicts its own (residual) */
+                      are shared by heads (dwc), LiT's too; InLine: each image predicts its own (residual) */
     int gate; /* the result is multiplied: MALA, RALA: by a fourth part of the projection; others: by silu(W_g x + b_g),
                       before LePE is added ... */
     int gate_norm;               /* ... after an RMS norm of each head */
@@ -49,12 +52,15 @@ typedef struct mhla_grid_settings {
     int denominator;             /* MHLA: mhla_denominator */
     int mix;                     /* MHLA: mhla_mix_init */
     double mix_low;              /* MHLA: after each update the matrix is clipped to [mix_low, 1] */
+    double expand_k, expand_v;   /* GLA, GLA_MHLA: widths of keys and values over dim */
+    int rank;                    /* GLA: of the matrices of the log-decays ... */
+    double divisor;              /* ... which are divided by this */
     int class_token;             /* 1: a token in front of the grid; MHLA: it is a block of its own */
     int64_t tokens; /* of the grid that parameters belong to, class token counted; Focused LA's positions */
     mhla_initial weights, filters; /* of linear layers, of depthwise convolutions */
 } mhla_grid_settings;
 
-enum { MHLA_GRID_OWN = 4, MHLA_GRID_INLINE_HEAD = 32 }; /* the size of a head of InLine */
+enum { MHLA_GRID_OWN = 6, MHLA_GRID_INLINE_HEAD = 32 }; /* the size of a head of InLine */
 
 typedef struct mhla_grid_attention {
     const mhla_grid_settings *settings;
@@ -76,6 +82,7 @@ typedef struct mhla_grid_place {
 } mhla_grid_place;
 
 const char *mhla_grid_name(int attention);
+int mhla_grid_named(const char *name); /* -1: none */
 /* What belongs to a variant as its authors wrote it, whatever surrounds it. */
 void mhla_grid_preset(mhla_grid_settings *s);
 /* Do the settings fit together, and a grid of this size? Everything else trusts checked settings. */
@@ -98,9 +105,12 @@ typedef struct mhla_grid_kind {
     mhla_kind op;
     void (*preset)(mhla_grid_settings *s); /* NULL: nothing is its own */
     void (*declare)(mhla_grid_attention *a, mhla_params *ps, const char *name);
-    void (*plan)(mhla_plan_desc *desc, const mhla_grid_settings *s); /* adds to sizes and kind; NULL: nothing */
+    /* Adds to sizes and kind what T tokens need; NULL: nothing. */
+    void (*plan)(mhla_plan_desc *desc, const mhla_grid_settings *s, int64_t T);
     mhla_tensor *(*forward)(mhla_tape *t, const mhla_grid_attention *a, const mhla_grid_place *g, mhla_tensor *h);
     int64_t (*cost)(const mhla_grid_settings *s, int64_t T, int as_paper); /* beyond the projections and LePE */
+    int64_t (*projections)(
+        const mhla_grid_settings *s); /* multiply-adds of a token; NULL: q, k, v, gate, output of dim */
 } mhla_grid_kind;
 
 #define X(NAME, name, text) extern const mhla_grid_kind mhla_grid_##name;
@@ -108,9 +118,10 @@ MHLA_GRID_LIST(X)
 #undef X
 
 /* The parameters that most variants have, in the order of the published lists: norm (unless it is there already), q/k/v,
- * norms of q and k; LePE; the gate and the output layer. */
+ * norms of q and k; LePE; the mixing matrix; the gate and the output layer. */
 void mhla_grid_declare_inputs(mhla_grid_attention *a, mhla_params *ps, const char *name, const char *qkv);
 void mhla_grid_declare_lepe(mhla_grid_attention *a, mhla_params *ps, const char *name);
+void mhla_grid_declare_mix(mhla_grid_attention *a, mhla_params *ps, const char *name); /* MHLA's mixing matrix */
 void mhla_grid_declare_outputs(mhla_grid_attention *a, mhla_params *ps, const char *name, const char *out);
 /* NAME of a part: the text of the last call on this thread lives until the next. */
 const char *mhla_grid_part(const char *name, const char *part);
@@ -126,6 +137,8 @@ mhla_tensor *mhla_grid_lepe(mhla_tape *t, const mhla_grid_attention *a, const mh
                             mhla_tensor *x);
 /* Forward of a variant that has nothing of its own but the operator: q, k, v; the operator, added onto LePE; a gate. */
 mhla_tensor *mhla_grid_plain(mhla_tape *t, const mhla_grid_attention *a, const mhla_grid_place *g, mhla_tensor *h);
+/* What MHLA does between its projections, with keys and values of these widths. */
+int64_t mhla_grid_mhla_cost(const mhla_grid_settings *s, int64_t T, int64_t keys, int64_t values);
 /* Linear attention: S = sum k v, q S, q z. */
 int64_t mhla_grid_linear_cost(const mhla_grid_settings *s, int64_t T);
 

@@ -47,4 +47,4 @@ static int64_t cost(const mhla_grid_settings *s, int64_t T, int as_paper) {
     return kernels + (as_paper ? 0 : mhla_grid_linear_cost(s, T) + T * D);
 }
 
-const mhla_grid_kind mhla_grid_inline = {MHLA_KIND_INLINE, preset, declare, NULL, forward, cost};
+const mhla_grid_kind mhla_grid_inline = {MHLA_KIND_INLINE, preset, declare, NULL, forward, cost, NULL};

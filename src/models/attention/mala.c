@@ -19,7 +19,8 @@ static void declare(mhla_grid_attention *a, mhla_params *ps, const char *name) {
     a->out = mhla_layer_pointwise(ps, D, D, 1, s->weights, mhla_grid_part(name, "proj"));
 }
 
-static void plan(mhla_plan_desc *desc, const mhla_grid_settings *s) {
+static void plan(mhla_plan_desc *desc, const mhla_grid_settings *s, int64_t T) {
+    (void)T;
     desc->den_eps = (float)s->den_eps;
     if (s->rope) desc->rope = MHLA_ROPE_INTERLEAVED;
 }
@@ -38,5 +39,5 @@ static int64_t cost(const mhla_grid_settings *s, int64_t T, int as_paper) {
     return as_paper ? 0 : mhla_grid_linear_cost(s, T) + T * s->dim + (s->gate ? T * s->dim : 0);
 }
 
-const mhla_grid_kind mhla_grid_mala = {MHLA_KIND_MALA, preset, declare, plan, forward, cost};
-const mhla_grid_kind mhla_grid_rala = {MHLA_KIND_RALA, preset, declare, plan, forward, cost};
+const mhla_grid_kind mhla_grid_mala = {MHLA_KIND_MALA, preset, declare, plan, forward, cost, NULL};
+const mhla_grid_kind mhla_grid_rala = {MHLA_KIND_RALA, preset, declare, plan, forward, cost, NULL};

@@ -23,31 +23,39 @@ static mhla_status fill_mix(mhla_param *p, const void *of) {
     return MHLA_OK;
 }
 
-static void declare(mhla_grid_attention *a, mhla_params *ps, const char *name) {
+void mhla_grid_declare_mix(mhla_grid_attention *a, mhla_params *ps, const char *name) {
     const int64_t M = mhla_grid_blocks(a->settings);
     const mhla_initial initial = {.kind = MHLA_INITIAL_CALL, .fill = fill_mix, .of = a->settings};
-    mhla_grid_declare_inputs(a, ps, name, "to_qkv");
-    mhla_grid_declare_lepe(a, ps, name);
     a->mix = mhla_params_add(ps, mhla_grid_part(name, "piece_attn.conv.weight"), MHLA_SHAPE(M, M, 1, 1),
                              MHLA_PARAM_DECAY | MHLA_PARAM_MIX, initial);
     if (a->mix) a->mix->mix_low = (float)a->settings->mix_low;
+}
+
+static void declare(mhla_grid_attention *a, mhla_params *ps, const char *name) {
+    mhla_grid_declare_inputs(a, ps, name, "to_qkv");
+    mhla_grid_declare_lepe(a, ps, name);
+    mhla_grid_declare_mix(a, ps, name);
     mhla_grid_declare_outputs(a, ps, name, "to_out.0");
 }
 
-static void plan(mhla_plan_desc *desc, const mhla_grid_settings *s) {
+static void plan(mhla_plan_desc *desc, const mhla_grid_settings *s, int64_t T) {
+    (void)T;
     desc->denominator = (mhla_denominator)s->denominator;
     desc->feature_eps = (float)s->feature_eps;
     desc->den_eps = (float)s->den_eps;
 }
 
-static int64_t cost(const mhla_grid_settings *s, int64_t T, int as_paper) {
-    const int64_t D = s->dim, K = s->dim / s->heads, M = mhla_grid_blocks(s);
-    if (as_paper) return 0;
-    int64_t all = mhla_grid_linear_cost(s, T) + M * M * D * K;        /* S' = m S */
-    if (s->denominator == MHLA_DEN_EQ4) all += M * M * D;             /* z' = m z */
+int64_t mhla_grid_mhla_cost(const mhla_grid_settings *s, int64_t T, int64_t keys, int64_t values) {
+    const int64_t V = values / s->heads, M = mhla_grid_blocks(s);
+    int64_t all = (2 * T + M * M) * keys * V;                         /* S = sum k v, S' = m S, q S' */
+    if (s->denominator != MHLA_DEN_NONE) all += T * keys;             /* q z' */
+    if (s->denominator == MHLA_DEN_EQ4) all += M * M * keys;          /* z' = m z */
     if (s->denominator == MHLA_DEN_RELEASED) all += M * T * s->heads; /* of the products */
-    if (s->denominator == MHLA_DEN_NONE) all -= T * D;
     return all;
 }
 
-const mhla_grid_kind mhla_grid_mhla = {MHLA_KIND_BIDIRECTIONAL, NULL, declare, plan, mhla_grid_plain, cost};
+static int64_t cost(const mhla_grid_settings *s, int64_t T, int as_paper) {
+    return as_paper ? 0 : mhla_grid_mhla_cost(s, T, s->dim, s->dim);
+}
+
+const mhla_grid_kind mhla_grid_mhla = {MHLA_KIND_BIDIRECTIONAL, NULL, declare, plan, mhla_grid_plain, cost, NULL};

@@ -11,4 +11,4 @@ static int64_t cost(const mhla_grid_settings *s, int64_t T, int as_paper) {
     return as_paper ? 0 : 2 * T * T * s->dim; /* scores, their use */
 }
 
-const mhla_grid_kind mhla_grid_softmax = {MHLA_KIND_SOFTMAX, NULL, declare, NULL, mhla_grid_plain, cost};
+const mhla_grid_kind mhla_grid_softmax = {MHLA_KIND_SOFTMAX, NULL, declare, NULL, mhla_grid_plain, cost, NULL};

@@ -1,123 +1,112 @@
 /* DiT: a noisy image is cut into patches, a stack of transformer blocks, told how noisy it is and what it shows, lets them
  * look at each other, and each patch answers with the noise in it (or the velocity). With MHLA for attention this is the
- * generator of the paper; linear and softmax attention stand in the same place. One file, from the parameters to the answer;
- * dit_config.c has the choices.
+ * generator of the paper; linear, softmax and LiT's attention stand in the same place. frame.h has the model; here are its
+ * choices, its MLP and the convolution that may end a block.
  *
- *   x = patches + position,  c = silu(time + label)
- *   shift1, scale1, gate1, shift2, scale2, gate2 = linear(c)                                        adaLN-Zero
- *   x = x + gate1 attention(norm(x) (1 + scale1) + shift1),  x = x + gate2 mlp(norm(x) (1 + scale2) + shift2)    depth times
- *   answer = image(linear(norm(x) (1 + scale) + shift)) */
+ *   mlp(h) = fc2 gelu(fc1 h) */
 #include "models/denoisers/dit.h"
 
 #include <math.h>
-#include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "core/status.h"
-#include "nn/op.h"
 
-enum { FREQUENCIES = 256 };     /* numbers that a time becomes */
-static const float EPS = 1e-6f; /* of the norms */
+/* ---- Presets -------------------------------------------------------------------------------------------------- */
 
-/* ---- Parameters, under the names of the published checkpoints ---------------------------------------------------- */
+#define PRESETS                                                                                                        \
+    "dit_nano|dit_micro|dit_s_2|dit_s_4|dit_s_8|dit_b_2|dit_b_4|dit_b_8|dit_l_2|dit_l_4|dit_l_8|dit_xl_2|dit_xl_4|"    \
+    "dit_xl_8"
 
-typedef struct block {
-    mhla_grid_attention attn;
-    mhla_layer fc1, fc2; /* [4D,D], [D,4D] */
-    mhla_layer ada;      /* [6D,D] */
-    mhla_layer cpe;      /* [D,1,3,3] */
-} block;
-
-/* What belongs to a size of image: made when first seen, kept as long as the model. */
-typedef struct grid {
-    struct grid *next;
-    mhla_grid_place place;
-    mhla_params *own; /* holds `position` where it is not the checkpoint's */
-    mhla_param *position;
-    int32_t *order; /* [2][T]: token of each place of the list of blocks; place of each token. Folded CPE only */
-} grid;
-
-struct mhla_dit {
-    mhla_dit_config config;
-    mhla_params *params;
-    grid *grids;
-    mhla_param *pos_embed;
-    mhla_layer patch, time0, time2, final, final_ada;
-    mhla_param *labels; /* [classes + 1, D] */
-    block *blocks;      /* [depth] */
+/* The published sizes see latents of 32 x 32 x 4, images of 256 x 256; the small ones see pixels. Blocks keep to the paper's
+ * rule for a linear cost, M * M <= T. */
+static const mhla_frame_size sizes[] = {
+    {"dit_nano", 32, 3, 2, 192, 6, 3, 10, 4},      {"dit_micro", 32, 3, 2, 96, 4, 3, 10, 4},
+    {"dit_s_2", 32, 4, 2, 384, 12, 6, 1000, 4},    {"dit_s_4", 32, 4, 4, 384, 12, 6, 1000, 2},
+    {"dit_s_8", 32, 4, 8, 384, 12, 6, 1000, 2},    {"dit_b_2", 32, 4, 2, 768, 12, 12, 1000, 4},
+    {"dit_b_4", 32, 4, 4, 768, 12, 12, 1000, 2},   {"dit_b_8", 32, 4, 8, 768, 12, 12, 1000, 2},
+    {"dit_l_2", 32, 4, 2, 1024, 24, 16, 1000, 4},  {"dit_l_4", 32, 4, 4, 1024, 24, 16, 1000, 2},
+    {"dit_l_8", 32, 4, 8, 1024, 24, 16, 1000, 2},  {"dit_xl_2", 32, 4, 2, 1152, 28, 16, 1000, 4},
+    {"dit_xl_4", 32, 4, 4, 1152, 28, 16, 1000, 2}, {"dit_xl_8", 32, 4, 8, 1152, 28, 16, 1000, 2},
 };
+enum { SIZES = sizeof sizes / sizeof *sizes };
 
-static mhla_status fill_positions(mhla_param *p, const void *of);
-static const mhla_initial small = {.kind = MHLA_INITIAL_NORMAL, .number = 0.02},
-                          identity = {.kind = MHLA_INITIAL_CENTRE};
-
-/* In the order of the published lists. adaLN-Zero: a fresh block adds nothing. */
-static void add_block(block *b, mhla_params *ps, const mhla_dit_config *c, int i) {
-    char name[64];
-    const int64_t D = c->attn.dim, hidden = (int64_t)(c->attn.dim * c->mlp_ratio);
-#define NAME(suffix) (snprintf(name, sizeof name, "blocks.%d.%s", i, suffix), name)
-    mhla_grid_declare(&b->attn, ps, &c->attn, NAME("attn"));
-    b->fc1 = mhla_layer_matrix(ps, hidden, D, 1, MHLA_XAVIER, NAME("mlp.fc1"));
-    b->fc2 = mhla_layer_matrix(ps, D, hidden, 1, MHLA_XAVIER, NAME("mlp.fc2"));
-    b->ada = mhla_layer_matrix(ps, 6 * D, D, 1, MHLA_ZERO, NAME("adaLN_modulation.1"));
-    if (c->cpe) b->cpe = mhla_layer_depthwise(ps, D, 3, identity, NAME("dw_conv"));
-#undef NAME
-}
-
-static int64_t out_channels(const mhla_dit_config *c) { return c->learn_sigma ? 2 * c->channels : c->channels; }
-
-static void add_all(mhla_dit *m) {
-    const mhla_dit_config *c = &m->config;
-    mhla_params *ps = m->params;
-    const int64_t D = c->attn.dim, p = c->patch, T = mhla_dit_tokens(c, c->image[0], c->image[1]);
-    const mhla_initial positions = {.kind = MHLA_INITIAL_CALL, .fill = fill_positions, .of = c};
-    m->pos_embed = mhla_params_add(ps, "pos_embed", MHLA_SHAPE(1, T, D), MHLA_PARAM_FROZEN, positions);
-    m->patch = mhla_layer_patches(ps, D, c->channels, p, MHLA_XAVIER, "x_embedder.proj");
-    m->time0 = mhla_layer_matrix(ps, D, FREQUENCIES, 1, small, "t_embedder.mlp.0");
-    m->time2 = mhla_layer_matrix(ps, D, D, 1, small, "t_embedder.mlp.2");
-    m->labels = mhla_params_add(ps, "y_embedder.embedding_table.weight", MHLA_SHAPE(c->classes + c->null_label, D),
-                                MHLA_PARAM_DECAY, small);
-    for (int i = 0; i < c->depth; i++) add_block(&m->blocks[i], ps, c, i);
-    m->final = mhla_layer_matrix(ps, p * p * out_channels(c), D, 1, MHLA_ZERO, "final_layer.linear");
-    m->final_ada = mhla_layer_matrix(ps, 2 * D, D, 1, MHLA_ZERO, "final_layer.adaLN_modulation.1");
-}
-
-/* ---- What belongs to a size -------------------------------------------------------------------------------------------- */
-
-/* table [H*W, D]: the first half of a row tells the column, the second the row, each [sin, cos] of D/4 frequencies. */
-static void write_positions(float *table, int64_t H, int64_t W, int64_t D) {
-    const int64_t n = D / 4, sides[2] = {W, H};
-    for (int64_t half = 0; half < 2; half++)
-        for (int64_t place = 0; place < sides[half]; place++)
-            for (int64_t j = 0; j < n; j++) {
-                const double angle = (double)place * pow(10000.0, -(double)j / (double)n);
-                const float sine = (float)sin(angle), cosine = (float)cos(angle);
-                for (int64_t other = 0; other < sides[1 - half]; other++) {
-                    float *row = table + (half ? place * W + other : other * W + place) * D + half * 2 * n + j;
-                    row[0] = sine;
-                    row[n] = cosine;
-                }
-            }
-}
-
-static mhla_status fill_positions(mhla_param *p, const void *of) {
-    const mhla_dit_config *c = of;
-    write_positions(p->data, c->image[0] / c->patch, c->image[1] / c->patch, c->attn.dim);
+mhla_status mhla_dit_preset(mhla_frame_config *c, const char *model, int structure, int attention, int process) {
+    const int released = structure == MHLA_STRUCTURE_RELEASED, lit = attention == MHLA_GRID_LIT;
+    MHLA_TRY(mhla_frame_preset(c, sizes, SIZES, "dit_nano, dit_micro and dit_{s,b,l,xl}_{2,4,8}", model, process));
+    /* Equal surroundings: whatever can be had with every attention is, so that only the attention differs. */
+    c->structure = structure;
+    c->mlp_ratio = 4.0;
+    c->attn.attention = attention;
+    c->attn.lepe = 3;
+    c->attn.qkv_bias = 1;
+    if (released) c->attn.mix_low = 0.0;
+    if (lit) mhla_grid_preset(&c->attn);
+    if (!released || lit) return MHLA_OK;
+    if (attention == MHLA_GRID_SOFTMAX) { /* facebookresearch's DiT */
+        c->attn.lepe = 0;
+        return MHLA_OK;
+    }
+    c->dropout = 0.1;
+    c->attn.inner_norm = 1;
+    c->attn.qk_norm_eps = 1.1920928955078125e-07;
+    c->attn.denominator = MHLA_DEN_RELEASED;
+    c->attn.mix = MHLA_MIX_RELEASED_LINEAR;
     return MHLA_OK;
 }
 
-/* numbers [FREQUENCIES] of a time: [cos, sin], in double because float32 would be off by 3e-5 at the last steps. */
-static void fill_time(float *numbers, double time) {
-    enum { HALF = FREQUENCIES / 2 };
-    for (int i = 0; i < HALF; i++) {
-        const double angle = time * exp(-log(10000.0) * i / HALF);
-        numbers[i] = (float)cos(angle);
-        numbers[HALF + i] = (float)sin(angle);
-    }
+static mhla_status preset(mhla_frame_config *c, const mhla_frame_config *chosen) {
+    return mhla_dit_preset(c, chosen->model, chosen->structure, chosen->attn.attention, chosen->process);
 }
 
-/* The tokens block after block, as the released code has them, and the way back. */
-static void fill_order(int32_t *order, const int blocks[2], int H, int W) {
+/* ---- Fields ----------------------------------------------------------------------------------------------------- */
+
+#define F MHLA_FRAME_FIELD
+static const mhla_setting fields[] = {
+    F("model", TEXT, TEXT, model, 0, 0, PRESETS, "the preset that sizes come from"),
+    F("structure", TEXT, CHOICE, structure, 0, 0, "equal|released",
+      "equal: all but the attention alike for all; released: as published"),
+    F("attention", TEXT, GRID, attn.attention, 0, 0, "mhla|linear|softmax|lit", "which attention"),
+    MHLA_FRAME_SIZES(F),
+    F("mlp_ratio", REAL, REAL, mlp_ratio, 0.01, 64, NULL, "hidden width of the MLP over dim"),
+    MHLA_FRAME_ANSWER(F),
+    F("cpe", TEXT, CHOICE, cpe, 0, 0, "none|grid|folded",
+      "3x3 convolution that ends each block: on the grid, or as released on the tokens' list folded into a square"),
+    F("lepe", INT, INT, attn.lepe, 0, 31, NULL,
+      "kernel of the convolution of v added to the attention (3, lit 5), 0 none"),
+    F("gate", BOOL, BOOL, attn.gate, 0, 0, NULL, "the attention's result times silu of a projection"),
+    F("gate_norm", BOOL, BOOL, attn.gate_norm, 0, 0, NULL, "with an RMS norm of each head before"),
+    F("inner_norm", BOOL, BOOL, attn.inner_norm, 0, 0, NULL, "a second LayerNorm right before the attention"),
+    F("qkv_bias", BOOL, BOOL, attn.qkv_bias, 0, 0, NULL, "biases of q, k, v"),
+    F("qk_norm", BOOL, BOOL, attn.qk_norm, 0, 0, NULL, "RMS norm of q and k over all heads"),
+    F("qk_norm_eps", REAL, REAL, attn.qk_norm_eps, 0, 1, NULL, "its eps"),
+    MHLA_FRAME_MHLA(F),
+};
+#undef F
+static const mhla_settings table = {fields, sizeof fields / sizeof *fields, offsetof(mhla_frame_config, channels)};
+
+static const mhla_recipe_row *rows(void) { return mhla_settings_rows(&table); }
+
+static mhla_status check(const mhla_frame_config *c, int64_t H, int64_t W) {
+    const int64_t grid[2] = {H, W};
+    for (int a = 0; a < 2 && c->cpe == MHLA_CPE_FOLDED; a++)
+        if (c->attn.blocks[a] > grid[a])
+            return mhla_fail(MHLA_EINVAL, "blocks is %d on an axis of %lld patches: at most one block per patch",
+                             c->attn.blocks[a], (long long)grid[a]);
+    int64_t root = 1;
+    while (root * root < H * W) root++;
+    if (c->cpe == MHLA_CPE_FOLDED && root * root != H * W)
+        return mhla_fail(MHLA_EINVAL, "cpe \"folded\" makes a square of the tokens: %lld are none; \"grid\" takes any",
+                         (long long)(H * W));
+    return MHLA_OK;
+}
+
+/* ---- Network ---- */
+
+/* The tokens block after block, as the released code has them, and the way back: [2][T]. */
+static int orders(const mhla_frame_config *c) { return c->cpe == MHLA_CPE_FOLDED ? 2 : 0; }
+static void fill_order(int32_t *order, const mhla_frame_config *c, int H, int W) {
+    const int *blocks = c->attn.blocks;
     int32_t n = 0, T = H * W;
     for (int i = 0; i < blocks[0]; i++)
         for (int j = 0; j < blocks[1]; j++)
@@ -128,212 +117,128 @@ static void fill_order(int32_t *order, const int blocks[2], int H, int W) {
                 }
 }
 
-static void grid_free(grid *g) {
-    if (g == NULL) return;
-    mhla_grid_place_free(&g->place);
-    mhla_params_free(g->own);
-    mhla_free(g->order);
-    free(g);
+static int64_t hidden(const mhla_frame_config *c) { return (int64_t)(c->attn.dim * c->mlp_ratio); }
+static int64_t mlp_weights(const mhla_frame_config *c) { return 2 * c->attn.dim * hidden(c); }
+
+static void declare_mlp(mhla_frame_block *b, mhla_params *ps, const mhla_frame_config *c, const char *name) {
+    char full[80];
+    snprintf(full, sizeof full, "%s.fc1", name);
+    b->up = mhla_layer_matrix(ps, hidden(c), c->attn.dim, 1, MHLA_XAVIER, full);
+    snprintf(full, sizeof full, "%s.fc2", name);
+    b->down = mhla_layer_matrix(ps, c->attn.dim, hidden(c), 1, MHLA_XAVIER, full);
 }
 
-static mhla_status grid_fill(grid *g, const mhla_dit *m, int H, int W) {
-    const mhla_dit_config *c = &m->config;
-    const int64_t T = (int64_t)H * W;
-    MHLA_TRY(mhla_grid_place_make(&g->place, &c->attn, H, W));
-    if (c->cpe == MHLA_DIT_CPE_FOLDED) {
-        g->order = mhla_alloc(sizeof *g->order * 2 * (size_t)T);
-        if (g->order == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for the order of %lld tokens", (long long)T);
-        fill_order(g->order, c->attn.blocks, H, W);
-    }
-    g->position = m->pos_embed;
-    if (H * c->patch == c->image[0] && W * c->patch == c->image[1]) return MHLA_OK;
-    MHLA_TRY(mhla_params_create(&g->own));
-    g->position = mhla_params_add(g->own, "pos_embed", MHLA_SHAPE(1, T, c->attn.dim), MHLA_PARAM_FROZEN, MHLA_ZERO);
-    MHLA_TRY(mhla_params_status(g->own));
-    write_positions(g->position->data, H, W, c->attn.dim);
-    return MHLA_OK;
+static mhla_tensor *mlp(mhla_tape *t, const mhla_frame_block *b, mhla_tensor *h) {
+    h = mhla_nn_linear(t, b->up.w, b->up.b, MHLA_ACT_GELU_TANH, NULL, h);
+    return mhla_nn_linear(t, b->down.w, b->down.b, MHLA_ACT_NONE, NULL, h);
 }
 
-static mhla_status grid_of(const grid **found, mhla_dit *m, int64_t height, int64_t width) {
-    const mhla_dit_config *c = &m->config;
-    MHLA_TRY(mhla_dit_check_size(c, height, width));
-    const int H = (int)(height / c->patch), W = (int)(width / c->patch);
-    grid *g = m->grids;
-    while (g && (g->place.H != H || g->place.W != W)) g = g->next;
-    if (g == NULL) {
-        g = calloc(1, sizeof *g);
-        if (g == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for a grid");
-        const mhla_status status = grid_fill(g, m, H, W);
-        if (status != MHLA_OK) {
-            grid_free(g);
-            return status;
-        }
-        g->next = m->grids;
-        m->grids = g;
-    }
-    *found = g;
-    return MHLA_OK;
-}
-
-/* ---- Making ------------------------------------------------------------------------------------------------------------ */
-
-mhla_status mhla_dit_create(mhla_dit **model, const mhla_dit_config *config) {
-    *model = NULL;
-    MHLA_TRY(mhla_dit_config_check(config));
-    mhla_dit *m = calloc(1, sizeof *m);
-    block *blocks = calloc((size_t)config->depth, sizeof *blocks);
-    if (m == NULL || blocks == NULL) {
-        free(m);
-        free(blocks);
-        return mhla_fail(MHLA_ENOMEM, "no memory for a model of %d blocks", config->depth);
-    }
-    m->config = *config;
-    m->blocks = blocks;
-    m->config.attn.tokens = mhla_dit_tokens(config, config->image[0], config->image[1]);
-    m->config.attn.weights = MHLA_XAVIER;
-    m->config.attn.filters = identity;
-    const grid *g;
-    mhla_status status = mhla_params_create(&m->params);
-    if (status == MHLA_OK) {
-        add_all(m);
-        status = mhla_params_status(m->params);
-    }
-    if (status == MHLA_OK) status = mhla_param_init(m->pos_embed, 0);
-    if (status == MHLA_OK) status = grid_of(&g, m, config->image[0], config->image[1]);
-    if (status != MHLA_OK) {
-        mhla_dit_free(m);
-        return status;
-    }
-    *model = m;
-    return MHLA_OK;
-}
-
-void mhla_dit_free(mhla_dit *m) {
-    if (m == NULL) return;
-    for (grid *g = m->grids, *next; g; g = next) {
-        next = g->next;
-        grid_free(g);
-    }
-    mhla_params_free(m->params);
-    free(m->blocks);
-    free(m);
-}
-
-const mhla_dit_config *mhla_dit_config_of(const mhla_dit *m) { return &m->config; }
-mhla_params *mhla_dit_params(const mhla_dit *m) { return m->params; }
-
-/* ---- Forward: x is [B,T,D] throughout ------------------------------------------------------------------------------ */
-
-static mhla_tensor *linear(mhla_tape *t, mhla_layer l, mhla_activation activation, mhla_tensor *x) {
-    return mhla_nn_linear(t, l.w, l.b, activation, NULL, x);
-}
-
-/* What a block is called with; lives on the tape until backward. */
-typedef struct call {
-    const mhla_dit *model;
-    const block *b;
-    const grid *g;
-    mhla_tensor *c; /* [B,D] silu(time + label) */
-} call;
-
-static mhla_tensor *attention(mhla_tape *t, const call *a, mhla_tensor *h) {
-    const mhla_grid_attention *attn = &a->b->attn;
-    mhla_tensor *o = linear(t, attn->out, MHLA_ACT_NONE, mhla_grid_forward(t, attn, &a->g->place, h));
-    return mhla_nn_dropout(t, (float)a->model->config.dropout, o);
-}
-
-static mhla_tensor *mlp(mhla_tape *t, const call *a, mhla_tensor *h) {
-    return linear(t, a->b->fc2, MHLA_ACT_NONE, linear(t, a->b->fc1, MHLA_ACT_GELU_TANH, h));
-}
-
-/* Rows of x [B,T,D] in another order, the same for each sample. */
-static mhla_tensor *reorder(mhla_tape *t, const int32_t *order, mhla_tensor *x) {
-    if (x == NULL) return NULL;
-    const int64_t B = x->shape[0], T = x->shape[1];
-    int32_t *rows = mhla_tape_op(t, sizeof *rows * (size_t)(B * T));
-    for (int64_t i = 0; rows && i < B * T; i++) rows[i] = (int32_t)(i / T * T) + order[i % T];
-    return mhla_nn_reshape(t, mhla_nn_take_rows(t, rows, B * T, x), x->shape, x->dims);
-}
-
-static mhla_tensor *cpe(mhla_tape *t, const call *a, mhla_tensor *x) {
-    const grid *g = a->g;
-    const int H = g->place.H, W = g->place.W;
+static mhla_tensor *convolve(mhla_tape *t, const mhla_frame_call *a, mhla_tensor *x) {
+    const int64_t H = a->g->place.H, W = a->g->place.W, T = H * W, side = (int64_t)(sqrt((double)T) + 0.5);
     const mhla_layer l = a->b->cpe;
-    if (a->model->config.cpe == MHLA_DIT_CPE_GRID) return mhla_nn_depthwise(t, l.w, l.b, H, W, NULL, x);
-    const int64_t T = (int64_t)H * W, side = (int64_t)(sqrt((double)T) + 0.5);
-    return reorder(t, g->order + T, mhla_nn_depthwise(t, l.w, l.b, side, side, NULL, reorder(t, g->order, x)));
+    if (a->model->config.cpe == MHLA_CPE_GRID) return mhla_nn_depthwise(t, l.w, l.b, H, W, NULL, x);
+    x = mhla_nn_depthwise(t, l.w, l.b, side, side, NULL, mhla_nn_reorder(t, a->g->order, x));
+    return mhla_nn_reorder(t, a->g->order + T, x);
 }
 
-static mhla_tensor *transformer_block(mhla_tape *t, const void *arg, mhla_tensor *x) {
-    const call *a = arg;
-    const int64_t D = a->model->config.attn.dim;
-    mhla_tensor *ada = linear(t, a->b->ada, MHLA_ACT_NONE, a->c), *part[6]; /* shift, scale, gate; twice */
-    for (int i = 0; i < 6; i++) part[i] = mhla_nn_slice(t, ada, i * D, D);
-    x = mhla_nn_gate_add(t, x, part[2], attention(t, a, mhla_nn_modulated_norm(t, EPS, part[0], part[1], x)));
-    x = mhla_nn_gate_add(t, x, part[5], mlp(t, a, mhla_nn_modulated_norm(t, EPS, part[3], part[4], x)));
-    return a->model->config.cpe ? cpe(t, a, x) : x;
+/* ---- Files: facebookresearch's DiT comes as a bare file ---- */
+
+static int has(const mhla_safetensors *file, const char *name) { return mhla_safetensors_find(file, name) != NULL; }
+
+static int attention_of(const mhla_safetensors *file) {
+    if (has(file, "blocks.0.attn.kv.weight")) return MHLA_GRID_LIT;
+    if (has(file, "blocks.0.attn.piece_attn.conv.weight")) return MHLA_GRID_MHLA;
+    return has(file, "blocks.0.attn.to_qkv.weight") ? MHLA_GRID_LINEAR : MHLA_GRID_SOFTMAX;
 }
 
-/* silu(mlp(sinusoid of the time) + row of the label), [B,D] */
-static mhla_tensor *condition(mhla_tape *t, const mhla_dit *m, int64_t B, const float *times, const int32_t *labels) {
-    const int dry = mhla_tape_dry(t);
-    float *numbers = mhla_tape_floats(t, B * FREQUENCIES);
-    if (numbers == NULL) return NULL;
-    if (!dry && times == NULL) return mhla_tape_fail(t, MHLA_EINVAL, "times is NULL");
-    for (int64_t b = 0; b < B && !dry; b++) {
-        if (!isfinite(times[b])) return mhla_tape_fail(t, MHLA_EINVAL, "times[%lld] is not finite", (long long)b);
-        if (labels && (labels[b] < 0 || labels[b] >= m->labels->shape[0]))
-            return mhla_tape_fail(t, MHLA_EINVAL, "labels[%lld] is %d: the model has %d classes%s", (long long)b,
-                                  labels[b], m->config.classes,
-                                  m->config.null_label ? " and one label more for none" : " and no label for none");
-        fill_time(numbers + b * FREQUENCIES, (double)times[b]);
+static mhla_status guess(mhla_frame_config *c, const mhla_safetensors *file) {
+    static const char *const presets[] = {"dit_s_2", "dit_b_2", "dit_l_2", "dit_xl_2"};
+    static const char *const letters[] = {"s", "b", "l", "xl"};
+    const int attention = attention_of(file), dim = c->attn.dim;
+    const mhla_stored *patch, *fc1, *part;
+    MHLA_TRY(mhla_frame_need(&patch, file, "x_embedder.proj.weight", 4));
+    MHLA_TRY(mhla_frame_need(&fc1, file, "blocks.0.mlp.fc1.weight", 2));
+    int size = 0;
+    for (; size < 4; size++) {
+        MHLA_TRY(mhla_dit_preset(c, presets[size], MHLA_STRUCTURE_RELEASED, attention, MHLA_PROCESS_LINEAR));
+        if (c->attn.dim == dim) break;
     }
-    mhla_tensor *time = mhla_nn_input(t, numbers, MHLA_SHAPE(B, FREQUENCIES));
-    mhla_tensor *label =
-        mhla_nn_reshape(t, mhla_nn_embedding(t, m->labels, labels, B, 1), MHLA_SHAPE(B, m->config.attn.dim));
-    time = linear(t, m->time2, MHLA_ACT_NONE, linear(t, m->time0, MHLA_ACT_SILU, time));
-    return mhla_nn_activation(t, MHLA_ACT_SILU, mhla_nn_add(t, time, label));
-}
-
-mhla_tensor *mhla_dit_forward(mhla_tape *t, mhla_dit *m, const mhla_network_run *run, mhla_tensor *x,
-                              const float *times, const int32_t *labels) {
-    const mhla_dit_config *c = &m->config;
-    const int64_t D = c->attn.dim;
-    const grid *g;
-    MHLA_GIVEN(t, x);
-    MHLA_NEED(t, x->dims == 4 && x->shape[1] == c->channels, "x has %d axes and %lld channels: expected 4 and %d",
-              x->dims, x->dims == 4 ? (long long)x->shape[1] : 0, c->channels);
-    const mhla_status status = grid_of(&g, m, x->shape[2], x->shape[3]);
-    if (status != MHLA_OK) return mhla_tape_fail(t, status, "%s", mhla_message());
-    mhla_tensor *cond = condition(t, m, x->shape[0], times, labels);
-    call *calls = mhla_tape_op(t, sizeof *calls * (size_t)c->depth);
-    const mhla_mark mark = mhla_tape_mark(t);
-    x = mhla_nn_add_position(t, g->position, mhla_nn_patch_embed(t, m->patch.w, m->patch.b, x));
-    for (int i = 0; i < c->depth && calls; i++) {
-        calls[i] = (call){m, &m->blocks[i], g, cond};
-        x = run->recompute ? mhla_nn_checkpoint(t, transformer_block, &calls[i], x)
-                           : transformer_block(t, &calls[i], x);
-        if (run->trace)
-            run->trace[i] = x;
-        else
-            x = mhla_tape_release(t, mark, x);
+    if (size == 4)
+        return mhla_fail(MHLA_EDATA,
+                         "%s: a DiT of width %d, and no config.json beside it: how many heads it has is told by "
+                         "widths of 384, 768, 1024 and 1152 only",
+                         mhla_safetensors_path(file), dim);
+    const int64_t p = patch->shape[2];
+    if (p == 2 || p == 4 || p == 8) snprintf(c->model, sizeof c->model, "dit_%s_%d", letters[size], (int)p);
+    if (p != 2 && p != 4 && p != 8) snprintf(c->model, sizeof c->model, "%s", presets[0]);
+    c->mlp_ratio = (double)fc1->shape[0] / (double)dim;
+    if (has(file, "blocks.0.dw_conv.weight")) c->cpe = MHLA_CPE_FOLDED;
+    if (attention == MHLA_GRID_LIT) { /* filters are as many as a head has dims */
+        c->attn.qkv_bias = has(file, "blocks.0.attn.kv.bias");
+        c->attn.lepe = 0;
+        if (!has(file, "blocks.0.attn.dwc.weight")) return MHLA_OK;
+        MHLA_TRY(mhla_frame_need(&part, file, "blocks.0.attn.dwc.weight", 4));
+        c->attn.lepe = (int)part->shape[2];
+        if (dim % part->shape[0] == 0) c->attn.heads = (int)(dim / part->shape[0]);
+        return MHLA_OK;
     }
-    mhla_tensor *ada = linear(t, m->final_ada, MHLA_ACT_NONE, cond);
-    x = mhla_nn_modulated_norm(t, EPS, mhla_nn_slice(t, ada, 0, D), mhla_nn_slice(t, ada, D, D), x);
-    return mhla_nn_unpatch(t, c->patch, g->place.H, g->place.W, linear(t, m->final, MHLA_ACT_NONE, x));
+    c->attn.qkv_bias =
+        has(file, attention == MHLA_GRID_SOFTMAX ? "blocks.0.attn.qkv.bias" : "blocks.0.attn.to_qkv.bias");
+    c->attn.qk_norm = has(file, "blocks.0.attn.q_norm.weight");
+    c->attn.inner_norm = has(file, "blocks.0.attn.norm.weight");
+    c->attn.gate = has(file, "blocks.0.attn.g.weight");
+    if (c->attn.gate) c->attn.gate_norm = has(file, "blocks.0.attn.g_norm.weight");
+    c->attn.lepe = 0;
+    if (has(file, "blocks.0.attn.lepe.weight")) {
+        MHLA_TRY(mhla_frame_need(&part, file, "blocks.0.attn.lepe.weight", 4));
+        c->attn.lepe = (int)part->shape[2];
+    }
+    if (c->attn.gate && c->attn.gate_norm) { /* it is as wide as a head */
+        MHLA_TRY(mhla_frame_need(&part, file, "blocks.0.attn.g_norm.weight", 1));
+        if (dim % part->shape[0] == 0) c->attn.heads = (int)(dim / part->shape[0]);
+    }
+    return MHLA_OK;
 }
 
-/* ---- What one sample costs ---------------------------------------------------------------------------------------------- */
+const mhla_frame_kind mhla_dit_kind = {
+    .name = "DiT",
+    .model_type = "mhla_dit",
+    .standard = "dit_nano",
+    .table = &table,
+    .first = 4,
+    .preset = preset,
+    .check = check,
+    .guess = guess,
+    .orders = orders,
+    .order = fill_order,
+    .mlp_weights = mlp_weights,
+    .declare_mlp = declare_mlp,
+    .mlp = mlp,
+    .convolve = convolve,
+};
 
-int64_t mhla_dit_tokens(const mhla_dit_config *c, int64_t height, int64_t width) {
-    return height / c->patch * (width / c->patch);
+static mhla_status create(void **net, const mhla_recipe *given, const char *prefix) {
+    return mhla_frame_create_net(net, &mhla_dit_kind, given, prefix);
 }
 
-int64_t mhla_dit_multiply_adds(const mhla_dit_config *c, int64_t height, int64_t width, int as_paper) {
-    const int64_t T = mhla_dit_tokens(c, height, width), D = c->attn.dim, p2 = c->patch * c->patch;
-    const int64_t hidden = (int64_t)(D * c->mlp_ratio);
-    const int64_t each = mhla_grid_cost(&c->attn, T, T, as_paper) + 2 * T * D * hidden + 6 * D * D /* fc1, fc2; adaLN */
-                         + T * D * (c->cpe ? 9 : 0);
-    return T * c->channels * p2 * D + FREQUENCIES * D + D * D + c->depth * each + 2 * D * D +
-           T * D * p2 * out_channels(c);
+/* Of bare files those that are no DiG. */
+static int fits(const mhla_evidence *e) {
+    return mhla_frame_fits(e, "mhla_dit") && (e->config || !has(e->file, "blocks.0.mlp.gate_proj.weight"));
 }
+
+static mhla_status read_files(void **net, const mhla_evidence *e, const mhla_open_desc *desc) {
+    (void)desc; /* storage is the opener's */
+    return mhla_frame_read(net, &mhla_dit_kind, e);
+}
+
+const mhla_architecture mhla_architecture_dit = {
+    .name = "dit",
+    .known =
+        "config.json with \"model_type\": \"mhla_dit\", or a bare file with x_embedder and adaLN_modulation tensors",
+    .presets = PRESETS,
+    .rows = rows,
+    .fits = fits,
+    .create = create,
+    .read = read_files,
+    MHLA_FRAME_ROWS,
+};
