@@ -14,19 +14,19 @@
 /* Tests are drawn from another seed than training. */
 static const uint64_t TEST_SEED = 0x7465737400000000u;
 
-typedef struct kind {
+typedef struct mqar_kind {
     int length, pairs;
-} kind;
+} mqar_kind;
 
 /* Lengths and pairs of zoology's Figure 2, and as short as the pairs allow. */
-static const kind figure[MHLA_MQAR_ROWS] = {{64, 4}, {128, 8}, {256, 16}, {512, 64}},
-                  dense[MHLA_MQAR_ROWS] = {{64, 4}, {64, 8}, {64, 16}, {256, 64}};
+static const mqar_kind figure[MHLA_MQAR_ROWS] = {{64, 4}, {128, 8}, {256, 16}, {512, 64}},
+                       dense[MHLA_MQAR_ROWS] = {{64, 4}, {64, 8}, {64, 16}, {256, 64}};
 
 enum { TEST_EVERY = 200, EARLY_TESTS = 32, MEAN = 100, MOST_SETTINGS = 32 };
 
 typedef struct recall {
     mhla_mqar_desc d;
-    const kind *kinds; /* [MHLA_MQAR_ROWS], the longest one at the end */
+    const mqar_kind *kinds; /* [MHLA_MQAR_ROWS], the longest one at the end */
     mhla_model *model;
     mhla_tape *tape;
     mhla_optim *optim;
