@@ -472,9 +472,9 @@ typedef enum mhla_mix_init {
 /* Fills mix [M,M], M the product of blocks[0..axes-1]; M = 1 gives 1. */
 MHLA_API mhla_status mhla_mix_fill(float *mix, mhla_mix_init init, int axes, const int *blocks, double param);
 
-/* The same of cross attention, mix [Mq,Mk]: both grids are scaled to the same extent, and along each axis a block of the finer one is
- * the unit of distances (README.md in src/ops/mixing). Mk = 1 gives 1; rows or columns without any weight get equal ones.
- * Not CAUSAL. UNIFORM fits grids with different numbers of axes: give each as one axis of M blocks. */
+/* The same of cross attention, mix [Mq,Mk], blocks those of queries: distances are between centres after both grids were scaled to the
+ * same extent, along each axis in blocks of the coarser grid (README.md in src/ops/mixing). CAUSAL needs equal blocks. UNIFORM
+ * suits grids with different numbers of axes, too: say each as one axis of M blocks. */
 MHLA_API mhla_status mhla_mix_fill_cross(float *mix, mhla_mix_init init, int axes, const int *blocks,
                                          const int *key_blocks, double param);
 
