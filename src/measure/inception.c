@@ -483,7 +483,12 @@ mhla_status mhla_inception_run(mhla_inception *m, float *features, float *spatia
         free(all);
         return mhla_fail(MHLA_ENOMEM, "no memory for the Inception network's maps");
     }
-    crowd c = {.net = m, .inner = n > 1 ? m->alone : m->context, .features = features, .spatial = spatial, .x = x, .status = all};
+    crowd c = {.net = m,
+               .inner = n > 1 ? m->alone : m->context,
+               .features = features,
+               .spatial = spatial,
+               .x = x,
+               .status = all};
     mhla_parallel(m->context, n, picture_task, &c);
     for (int64_t i = 0; i < n && status == MHLA_OK; i++)
         if (all[i] != MHLA_OK) status = mhla_fail(all[i], "the Inception network could not run: no memory");

@@ -102,7 +102,8 @@ static mhla_status dump(const char *folder, const mhla_extractor *e, const mhla_
     MHLA_TRY(write_rows(folder, "real", real->x, real->n, dims));
     MHLA_TRY(write_rows(folder, "generated", made->x, made->n, dims));
     if (real->spatial) MHLA_TRY(write_rows(folder, "real.spatial", real->spatial, real->n, MHLA_INCEPTION_SPATIAL));
-    if (made->spatial) MHLA_TRY(write_rows(folder, "generated.spatial", made->spatial, made->n, MHLA_INCEPTION_SPATIAL));
+    if (made->spatial)
+        MHLA_TRY(write_rows(folder, "generated.spatial", made->spatial, made->n, MHLA_INCEPTION_SPATIAL));
     return classes ? write_rows(folder, "generated.probabilities", made->probabilities, made->n, classes) : MHLA_OK;
 }
 
@@ -142,8 +143,7 @@ mhla_status mhla_measure(mhla_measures *result, const mhla_measure_desc *desc) {
     MHLA_TRY(mhla_struct_in(d, sizeof *d, desc, "mhla_measure_desc"));
     MHLA_TRY(mhla_struct_check(result, 0, "mhla_measures"));
     MHLA_TRY(check(d));
-    mhla_measures r = {
-        .size = sizeof r,
+    mhla_measures r = {.size = sizeof r,
                        .score = NAN,
                        .score_deviation = NAN,
                        .precision = NAN,
