@@ -34,9 +34,10 @@ static const cli_usage usage = {
             "REAL and GENERATED are datasets (\"fashion-mnist\"), folders with images or with a folder of images\n"
             "per class, or .npy files of uint8 [N,H,W] or [N,H,W,3].\n"
             "\n"
-            "With Inception's features the distance is FID; with those of a classifier it is not, and may only be\n"
-            "compared with others by the same classifier. If GENERATED has a folder for each class of the classifier,\n"
-            "the share of images that it assigns to the intended class is printed as well.\n",
+            "With Inception's features the distance is FID, and that of its spatial features, sFID, is printed as\n"
+            "well. With those of a classifier it is not FID, and may only be compared with others by the same\n"
+            "classifier. If GENERATED has a folder for each class of the classifier, the share of images that it\n"
+            "assigns to the intended class is printed as well.\n",
 };
 
 static void show(void *user, int64_t done, int64_t all) {
@@ -65,7 +66,7 @@ static void print_text(const mhla_measures *r) {
     printf("images      %s real, %s generated\n", text_count(real, sizeof real, r->real),
            text_count(made, sizeof made, r->generated));
     if (r->inception)
-        printf("FID         %.4f\n", r->distance);
+        printf("FID         %.4f\nsFID        %-9.4f of spatial features\n", r->distance, r->spatial_distance);
     else
         printf("distance    %-9.4f Fréchet distance of this classifier's features; not FID\n", r->distance);
     if (isnan(r->score))
@@ -86,6 +87,7 @@ static void print_json(const mhla_measures *r) {
     json_put_int("real", r->real);
     json_put_int("generated", r->generated);
     json_put_real(r->inception ? "fid" : "frechet_distance", r->distance);
+    json_put_real("sfid", r->spatial_distance);
     json_put_real("score", r->score);
     json_put_real("score_deviation", r->score_deviation);
     json_put_real("precision", r->precision);

@@ -101,23 +101,38 @@ static int make_state(problem *p, const problem_desc *desc, uint64_t *seed) {
     return !desc->backward || (p->grads.dinitial_z = own_f32(p, p->n_z0)) != NULL;
 }
 
-static int make_rope(problem *p, const problem_desc *desc) {
-    const int dim = desc->plan.rope_dim ? desc->plan.rope_dim : desc->plan.key_dim;
-    const int64_t longest = p->call.tokens > p->call.kv_tokens ? p->call.tokens : p->call.kv_tokens;
-    const int rows = (int)(longest + p->call.past);
-    float *cosines = own_f32(p, (int64_t)rows * dim / 2), *sines = own_f32(p, (int64_t)rows * dim / 2);
-    if (!cosines || !sines || mhla_rope_table(cosines, sines, 1, &rows, &dim, 10000.0) != MHLA_OK) return 0;
-    p->call.rope_cos = cosines;
-    p->call.rope_sin = sines;
-    p->call.rope_rows = rows;
+static int make_table(problem *p, const float **cos, const float **sin, int64_t *count, int64_t most, int dim,
+                      double base) {
+    const int rows = (int)most;
+    float *cosines = own_f32(p, most * dim / 2), *sines = own_f32(p, most * dim / 2);
+    if (!cosines || !sines || mhla_rope_table(cosines, sines, 1, &rows, &dim, base) != MHLA_OK) return 0;
+    *cos = cosines;
+    *sin = sines;
+    *count = rows;
     return 1;
+}
+
+/* The keys of cross attention have a table of their own. */
+static int make_rope(problem *p, const problem_desc *desc, int64_t Tk) {
+    const int dim = desc->plan.rope_dim ? desc->plan.rope_dim : desc->plan.key_dim;
+    mhla_call *c = &p->call;
+    const int cross = Tk != c->tokens && desc->plan.kind != MHLA_KIND_SOFTMAX;
+    const int64_t rows = (c->tokens > Tk || cross ? c->tokens : Tk) + c->past;
+    if (!make_table(p, &c->rope_cos, &c->rope_sin, &c->rope_rows, rows, dim, 10000.0)) return 0;
+    return !cross || make_table(p, &c->key_rope_cos, &c->key_rope_sin, &c->key_rope_rows, Tk, dim, 100.0);
+}
+
+/* The keys of a problem: as its call says, as its plan does, or as many as its queries. */
+static int64_t keys_of(const problem *p) {
+    if (p->call.kv_tokens) return p->call.kv_tokens;
+    const int64_t Tk = mhla_plan_key_tokens(p->plan);
+    return Tk ? Tk : p->call.tokens;
 }
 
 static int make_inputs(problem *p, const problem_desc *desc, uint64_t *seed) {
     const mhla_plan_desc *d = &desc->plan;
     const mhla_call *c = &p->call;
-    const int64_t B = c->batch, T = c->tokens, Tk = c->kv_tokens ? c->kv_tokens : T, H = d->heads,
-                  G = d->kv_heads ? d->kv_heads : H;
+    const int64_t B = c->batch, T = c->tokens, Tk = keys_of(p), H = d->heads, G = d->kv_heads ? d->kv_heads : H;
     const int64_t shared = d->key_heads; /* heads that q and k have, if not the usual ones */
     p->n_q = B * T * (shared ? shared : H) * d->key_dim;
     p->n_k = B * Tk * (shared ? shared : G) * d->key_dim;
@@ -130,9 +145,10 @@ static int make_inputs(problem *p, const problem_desc *desc, uint64_t *seed) {
     if (!p->q || !p->k || !p->v || !p->o) return 0;
     if (d->kind == MHLA_KIND_BIDIRECTIONAL || d->kind == MHLA_KIND_CAUSAL) {
         const int64_t M = mhla_plan_blocks(p->plan), rows = (d->mix_per_head ? H : 1) * M;
-        p->n_mix = rows * M;
+        const int64_t columns = mhla_plan_key_blocks(p->plan);
+        p->n_mix = rows * columns;
         if (!(p->mix = own_f32(p, p->n_mix))) return 0;
-        fill_mix(p->mix, rows, M, seed);
+        fill_mix(p->mix, rows, columns, seed);
     }
     if (d->kind == MHLA_KIND_FOCUSED) {
         p->n_focus = H * d->key_dim;
@@ -157,7 +173,7 @@ static int make_inputs(problem *p, const problem_desc *desc, uint64_t *seed) {
         p->call.k2 = own_random(p, d->dtype, p->n_k, seed);
         if (!p->call.q2 || !p->call.k2) return 0;
     }
-    return (d->rope == MHLA_ROPE_NONE || make_rope(p, desc)) && (!desc->state || make_state(p, desc, seed));
+    return (d->rope == MHLA_ROPE_NONE || make_rope(p, desc, Tk)) && (!desc->state || make_state(p, desc, seed));
 }
 
 static int make_gradients(problem *p, const problem_desc *desc, uint64_t *seed) {

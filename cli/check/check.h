@@ -30,6 +30,7 @@ void check_compare(check_row *row, int isa, const char *tensor, const char *name
 typedef mhla_status (*check_group_fn)(check_row *row, const check_isas *isas, int brief);
 
 mhla_status check_bidirectional(check_row *row, const check_isas *isas, int brief);
+mhla_status check_cross(check_row *row, const check_isas *isas, int brief);
 mhla_status check_causal(check_row *row, const check_isas *isas, int brief);
 mhla_status check_linear(check_row *row, const check_isas *isas, int brief);
 mhla_status check_softmax(check_row *row, const check_isas *isas, int brief);

@@ -46,6 +46,29 @@ static const attention_case bidirectional_cases[] = {
     {"256x7", 1, 50, .plan = {HKV(1, 256, 7), .grid = {50}, CUTS(5)}},
 };
 
+/* Cross attention, and linear attention of other keys than queries. */
+#define KEY_CUTS(...) .key_axes = sizeof((int[]){__VA_ARGS__}) / sizeof(int), .key_blocks = {__VA_ARGS__}
+static const attention_case cross_cases[] = {
+    {"16x16 in 4x4 to 12x20 in 3x5, 64x64", 2, 256,
+     .plan = {HKV(3, 64, 64), .grid = {16, 16}, CUTS(4, 4), .key_grid = {12, 20}, KEY_CUTS(3, 5)}},
+    {"10x13 in 3x4 to 77 in 5, 72x60, rotary", 1, 130,
+     .plan = {HKV(2, 72, 60), .grid = {10, 13}, CUTS(3, 4), .key_grid = {77}, KEY_CUTS(5), .rope = MHLA_ROPE_HALF}},
+    {"one query to 63 keys in 7", 2, 1, .plan = {HKV(1, 7, 20), .grid = {1}, CUTS(1), .key_grid = {63}, KEY_CUTS(7)}},
+    {"63 queries in 7 to one key", 2, 63,
+     .plan = {HKV(1, 60, 1), .grid = {63}, CUTS(7), .key_grid = {1}, KEY_CUTS(1), .denominator = MHLA_DEN_NONE}},
+    {"65 in 65 to 2x3x4 in 2x1x4, 1x7", 1, 65,
+     .plan = {HKV(2, 1, 7), .grid = {65}, CUTS(65), .key_grid = {2, 3, 4}, KEY_CUTS(2, 1, 4),
+              .denominator = MHLA_DEN_NONE}},
+    {"elu, mix per head, interleaved rotary", 1, 96,
+     .plan = {HKV(3, 24, 16), .grid = {8, 12}, CUTS(2, 3), .key_grid = {5, 7}, KEY_CUTS(5, 2),
+              .feature = MHLA_FEATURE_ELU, .rope = MHLA_ROPE_INTERLEAVED, .mix_per_head = 1}},
+    {"second pair, 501 in 7 to 300 in 3", 1, 501,
+     .plan = {HKV(1, 40, 128), .grid = {501}, CUTS(7), .key_grid = {300}, KEY_CUTS(3)}, .second_pair = 1},
+    {"linear, 65 to 1100, 60x64, rotary", 2, 65,
+     .plan = {.kind = MHLA_KIND_LINEAR, HKV(2, 60, 64), .rope = MHLA_ROPE_HALF}, .kv_tokens = 1100},
+    {"linear, 1100 to 65, 72x33", 1, 1100, .plan = {.kind = MHLA_KIND_LINEAR, HKV(1, 72, 33)}, .kv_tokens = 65},
+};
+
 static const attention_case causal_cases[] = {
     {"130 tokens, 128x256", 1, 130, .plan = {HKV(2, 128, 256), .chunks = 3, .denominator = MHLA_DEN_NONE}},
     {"501 tokens, chunks of 64", 1, 501, .plan = {HKV(1, 32, 24), .chunks = 8, .denominator = MHLA_DEN_NONE}},
@@ -253,6 +276,10 @@ static mhla_status check_cases(check_row *row, const check_isas *isas, const att
 mhla_status check_bidirectional(check_row *row, const check_isas *isas, int brief) {
     return check_cases(row, isas, bidirectional_cases, brief ? BRIEF : COUNT(bidirectional_cases),
                        MHLA_KIND_BIDIRECTIONAL);
+}
+
+mhla_status check_cross(check_row *row, const check_isas *isas, int brief) {
+    return check_cases(row, isas, cross_cases, brief ? BRIEF : COUNT(cross_cases), MHLA_KIND_BIDIRECTIONAL);
 }
 
 mhla_status check_causal(check_row *row, const check_isas *isas, int brief) {

@@ -12,6 +12,7 @@ static const struct group {
     mhla_dtype last; /* of its dtypes */
 } groups[] = {
     {"bidirectional", check_bidirectional, MHLA_BF16},
+    {"cross", check_cross, MHLA_BF16},
     {"causal", check_causal, MHLA_BF16},
     {"linear", check_linear, MHLA_BF16},
     {"softmax", check_softmax, MHLA_BF16},

@@ -211,7 +211,8 @@ typedef struct mhla_measure_desc {
      * was trained on 28 x 28 within 32 x 32 is so compared with pictures of 28 x 28. */
     int height, width;
     /* A folder, made if it is not there, that gets the features for NumPy: real.npy and generated.npy [images,dims], and, where
-     * the network has classes, generated.probabilities.npy [images,classes]. NULL: none */
+     * the network has classes, generated.probabilities.npy [images,classes]; of Inception real.spatial.npy and
+     * generated.spatial.npy [images,2023], too. NULL: none */
     const char *dump;
 } mhla_measure_desc;
 
@@ -229,6 +230,7 @@ typedef struct mhla_measures {
     int labelled; /* generated images had classes (folders, by name or, as `mhla sample` has them, "3-Dress", by the number
                         in front) that the classifier knows */
     double accuracy; /* share of generated images that the classifier gives the class of; NaN where not labelled */
+    double spatial_distance; /* sFID: Fréchet, of the 17 x 17 x 7 spatial features of Inception; NaN with a classifier */
 } mhla_measures;
 
 MHLA_API mhla_status mhla_measure(mhla_measures *result, const mhla_measure_desc *desc);

@@ -92,6 +92,13 @@ MHLA_API mhla_status mhla_attention(float *o, const float *q, const float *k, co
                                     int64_t B, int64_t T, int H, int K, int V, int axes, const int *grid,
                                     const int *blocks);
 
+/* Cross attention: queries q [B,Tq,H,K] on one grid read keys k [B,Tk,H,K] and values v [B,Tk,H,V] on another; o [B,Tq,H,V],
+ * mix [Mq,Mk]. The grids may differ in the number of their axes. */
+MHLA_API mhla_status mhla_cross_attention(float *o, const float *q, const float *k, const float *v, const float *mix,
+                                          int64_t B, int64_t Tq, int64_t Tk, int H, int K, int V, int axes,
+                                          const int *grid, const int *blocks, int key_axes, const int *key_grid,
+                                          const int *key_blocks);
+
 /* Causal MHLA without denominator, relu features without eps, scale K^-1/2, chunks of `chunk` tokens; mix [M,M], of
  * which the lower triangle is read, with M * chunk >= T. */
 MHLA_API mhla_status mhla_causal_attention(float *o, const float *q, const float *k, const float *v, const float *mix,
@@ -258,6 +265,17 @@ typedef struct mhla_plan_desc {
 
     /* GATED_DELTA: 1 divides each head's q and k of a token by sqrt(sum of squares + 1e-6) on the way in. */
     int qk_l2norm;
+
+    /* Cross attention, MHLA_KIND_BIDIRECTIONAL: keys and values lie on a layout of their own, described as that of the queries
+     * above; `order` holds for both. All zero: that of the queries. The mixing matrix is then [Mq,Mk], and a call's kv_tokens
+     * are those of this layout. MHLA_DEN_RELEASED needs equal layouts. */
+    int64_t key_n_blocks;             /* Mk */
+    int64_t key_n_tokens;             /* Tk */
+    const int64_t *key_block_offsets; /* [Mk+1] */
+    const int32_t *key_permutation;   /* [Tk] */
+    int key_axes;
+    int key_grid[3];
+    int key_blocks[3];
 } mhla_plan_desc;
 
 typedef struct mhla_plan mhla_plan;
@@ -265,8 +283,10 @@ typedef struct mhla_plan mhla_plan;
 /* Checks and copies desc. Free the plan with mhla_plan_free (NULL is legal). */
 MHLA_API mhla_status mhla_plan_create(mhla_plan **plan, const mhla_plan_desc *desc);
 MHLA_API void mhla_plan_free(mhla_plan *plan);
-MHLA_API int64_t mhla_plan_blocks(const mhla_plan *plan); /* M */
+MHLA_API int64_t mhla_plan_blocks(const mhla_plan *plan); /* M: rows of the mixing matrix */
 MHLA_API int64_t mhla_plan_tokens(const mhla_plan *plan); /* T of a bidirectional plan, else 0 */
+MHLA_API int64_t mhla_plan_key_blocks(const mhla_plan *plan); /* Mk: its columns */
+MHLA_API int64_t mhla_plan_key_tokens(const mhla_plan *plan); /* Tk of a bidirectional plan, else 0 */
 MHLA_API int mhla_plan_chunk(const mhla_plan *plan);      /* C as chosen, else 0 */
 
 /* Element strides of a [B,T,H,*] tensor; the last axis is always contiguous. All zero = contiguous. Slices of a fused
@@ -279,8 +299,8 @@ typedef struct mhla_call {
     size_t size;
     const mhla_context *context; /* NULL = default */
     int64_t batch;               /* B */
-    int64_t tokens;              /* T (softmax: Tq) */
-    int64_t kv_tokens;           /* softmax: Tk; 0 = T */
+    int64_t tokens;              /* T, of queries (Tq) */
+    int64_t kv_tokens;           /* Tk. 0 = T, or what the plan's layout of keys has. Differs from T: softmax, LINEAR, cross attention */
     mhla_strides q, k, v, o;     /* o also holds for the gradient that arrives, do */
 
     /* Packed sequences, all causal kinds and softmax: batch is 1, sequence s is tokens cu_seqlens[s] ..
@@ -289,7 +309,7 @@ typedef struct mhla_call {
     int64_t sequences;
 
     /* Rotary table [rope_rows, rope_dim/2] each; row = token (its index in its sequence, plus `past`). Softmax:
-     * query t of Tq is turned by row t + Tk - Tq, key u by row u. */
+     * query t of Tq is turned by row t + Tk - Tq, key u by row u. See also key_rope_cos. */
     const float *rope_cos, *rope_sin;
     int64_t rope_rows;
 
@@ -326,6 +346,10 @@ typedef struct mhla_call {
     /* GATED_DELTA: how much of what a key holds is replaced, float32, [B,T,H]; usually 0 to 1, or to 2. Any number is taken. */
     const float *beta;
     mhla_strides beta_strides;
+
+    /* BIDIRECTIONAL and LINEAR: keys have a table of their own, [key_rope_rows, rope_dim/2]. NULL: that of the queries. */
+    const float *key_rope_cos, *key_rope_sin;
+    int64_t key_rope_rows;
 } mhla_call;
 
 /* Bytes of scratch memory that forward and backward need for this call: the summaries, their mixtures and a block per
@@ -336,9 +360,9 @@ MHLA_API size_t mhla_backward_workspace(const mhla_plan *plan, const mhla_call *
 /* Attention of every query over the mixture that its block has learned.
  *
  *   o    [B,T,H,V]  written, or added to; may not overlap an input
- *   q    [B,T,H,K], k [B,T,G,K], v [B,T,G,V]; the feature map is applied on the way in
+ *   q    [B,T,H,K], k [B,Tk,G,K], v [B,Tk,G,V]; the feature map is applied on the way in
  *        SIMPLE_GLA and GATED_DELTA: q and k have key_heads heads, v has H
- *   mix  [M,M] or [H,M,M], row i = query block i; causal: the lower triangle is read. NULL for the baselines
+ *   mix  [M,Mk] or [H,M,Mk], row i = query block i; causal: the lower triangle is read. NULL for the baselines
  *   ws   the workspace above, 64-byte aligned; NULL lets the call allocate
  *
  * A bfloat16 plan of MHLA_KIND_BIDIRECTIONAL or LINEAR rounds q~, k~, v and mixtures to bfloat16 before they are multiplied (where
@@ -447,6 +471,12 @@ typedef enum mhla_mix_init {
 
 /* Fills mix [M,M], M the product of blocks[0..axes-1]; M = 1 gives 1. */
 MHLA_API mhla_status mhla_mix_fill(float *mix, mhla_mix_init init, int axes, const int *blocks, double param);
+
+/* The same of cross attention, mix [Mq,Mk], blocks those of queries: distances are between centres after both grids were scaled to the
+ * same extent, along each axis in blocks of the coarser grid (README.md in src/ops/mixing). CAUSAL needs equal blocks. UNIFORM
+ * suits grids with different numbers of axes, too: say each as one axis of M blocks. */
+MHLA_API mhla_status mhla_mix_fill_cross(float *mix, mhla_mix_init init, int axes, const int *blocks,
+                                         const int *key_blocks, double param);
 
 /* The name of an initialisation ("paper"), or NULL; and the way back, MHLA_EINVAL for an unknown name. */
 MHLA_API const char *mhla_mix_name(mhla_mix_init init);

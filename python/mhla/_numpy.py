@@ -72,7 +72,8 @@ def unmasked(x: Any, name: str) -> np.ndarray:
 
 
 def forward(kind: str, options: Options, q, k, v, mix=None, q2=None, k2=None, initial_state=None, initial_z=None, rope_cos=None,
-            rope_sin=None, cu_seqlens=None, past: int = 0, output_final_state: bool = False, reference: bool = False) -> tuple:
+            rope_sin=None, cu_seqlens=None, past: int = 0, output_final_state: bool = False, reference: bool = False, key_cos=None,
+            key_sin=None) -> tuple:
     """(o, final_state, final_z); a state is None where it is not asked for."""
     given = {"q": q, "k": k, "v": v, "q2": q2, "k2": k2}
     code = dtype_code(np.asarray(q).dtype, "q")
@@ -87,9 +88,10 @@ def forward(kind: str, options: Options, q, k, v, mix=None, q2=None, k2=None, in
     mix, initial_state, initial_z = (flat(x, np.float32, n) for x, n in
                                      ((mix, "mix"), (initial_state, "initial_state"), (initial_z, "initial_z")))
     rope_cos, rope_sin = flat(rope_cos, np.float32, "rope"), flat(rope_sin, np.float32, "rope")
+    key_cos, key_sin = flat(key_cos, np.float32, "key_rope"), flat(key_sin, np.float32, "key_rope")
     cu_seqlens = flat(cu_seqlens, np.int64, "cu_seqlens")
     shapes = Shapes(*(x if x is None else x.shape for x in
-                      (q, k, v, mix, q2, k2, initial_state, initial_z, rope_cos, rope_sin, cu_seqlens)))
+                      (q, k, v, mix, q2, k2, initial_state, initial_z, rope_cos, rope_sin, cu_seqlens, key_cos, key_sin)))
     p = prepare(kind, code, shapes, past, options)
     o = np.empty(p.o, q.dtype)
     final_state = np.empty(p.final_state, np.float32) if output_final_state else None
@@ -99,5 +101,6 @@ def forward(kind: str, options: Options, q, k, v, mix=None, q2=None, k2=None, in
     run = p.plan.forward_reference if reference else p.plan.forward
     run(p.o[0], p.o[1], k.shape[1], *place(q), *place(k), *place(v), *place(o), address(mix), *place(q2), *place(k2),
         address(rope_cos), address(rope_sin), p.rope_rows, address(cu_seqlens), p.sequences, past, address(initial_state),
-        address(initial_z), address(final_state), address(final_z))
+        address(initial_z), address(final_state), address(final_z),
+        *((address(key_cos), address(key_sin), p.key_rope_rows) if p.key_rope_rows else ()))
     return o, final_state, final_z

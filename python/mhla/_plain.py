@@ -87,20 +87,22 @@ def _division(grid: tuple, blocks: tuple, order: str, offsets: Optional[bytes], 
     return index, none if none.any() else None, place
 
 
-def _bidirectional(q, k, v, mix, q2, k2, rope, o: Options, index: Tensor, none: Optional[Tensor], place: Tensor) -> Tensor:
+def _bidirectional(q, k, v, mix, q2, k2, rope, key_rope, o: Options, queries: tuple, keys: tuple) -> Tensor:
     scale = o.scale or 1.0
     fq, fk = _feature(q, o), _feature(k, o)
     dq, dk = _second(fq, fk, q2, k2, o)
     m = mix.expand(q.shape[2], *mix.shape[-2:]) if mix.dim() == 2 else mix
+    _, none, place = queries
 
-    def cut(x: Tensor) -> Tensor:
+    def cut(x: Tensor, division: tuple) -> Tensor:
+        index, none, _ = division
         x = x.float()[:, index]  # [B,M,n,H,*]
         return x if none is None else x.masked_fill(none[..., None, None], 0.0)
 
-    S = torch.einsum("bmnhk,bmnhv->bmhkv", cut(_rotate(fk, rope, o.rope)), cut(v))
-    y = scale * torch.einsum("binhk,him,bmhkv->binhv", cut(_rotate(fq, rope, o.rope)), m, S)
+    S = torch.einsum("bmnhk,bmnhv->bmhkv", cut(_rotate(fk, key_rope, o.rope), keys), cut(v, keys))
+    y = scale * torch.einsum("binhk,him,bmhkv->binhv", cut(_rotate(fq, rope, o.rope), queries), m, S)
     if o.denominator != "none":
-        dq, z = cut(dq), cut(dk).sum(2)
+        dq, z = cut(dq, queries), cut(dk, keys).sum(2)
         if o.denominator == "eq4":
             den = torch.einsum("binhk,him,bmhk->binh", dq, m, z)
         else:  # the query at the same place of block m
@@ -277,19 +279,25 @@ def _ends(cu: Optional[Tensor], T: int) -> Optional[List[int]]:
     return None if cu is None else ends_of(cu.tolist(), T)
 
 
-def run(kind: str, o: Options, fused: bool, q, k, v, mix, q2, k2, state, z, cos, sin, cu, past, output_final_state):
+def run(kind: str, o: Options, fused: bool, q, k, v, mix, q2, k2, state, z, cos, sin, cu, past, output_final_state,
+        key_cos=None, key_sin=None):
     """The result of the op of this kind: o, or (o, final_state, final_z), empty where there is none."""
     rope = None if cos is None else (cos, sin)
+    key_rope = rope if key_cos is None else (key_cos, key_sin)
     dtype = q.dtype
     if kind in ("bidirectional", "linear"):
         if kind == "linear":
             mix = q.new_ones(1, 1, dtype=torch.float32)
-            index = torch.arange(q.shape[1], device=q.device)
-            division = index[None], None, index
+            queries, keys = ((index[None], None, index) for index in (torch.arange(x.shape[1], device=q.device) for x in (q, k)))
         else:
-            division = tuple(x if x is None else torch.from_numpy(x).to(q.device) for x in _division(
-                o.grid, o.blocks, o.order, o.block_offsets, o.permutation))
-        y = _bidirectional(q, k, v, mix, q2, k2, rope, o, *division)
+            def division(*description) -> tuple:
+                return tuple(x if x is None else torch.from_numpy(x).to(q.device) for x in _division(*description))
+
+            queries = division(o.grid, o.blocks, o.order, o.block_offsets, o.permutation)
+            keys = queries
+            if o.key_grid or o.key_block_offsets is not None:
+                keys = division(o.key_grid, o.key_blocks, o.order, o.key_block_offsets, o.key_permutation)
+        y = _bidirectional(q, k, v, mix, q2, k2, rope, key_rope, o, queries, keys)
     elif kind in ("causal", "linear_causal"):
         y, S, zs = _causal_call(q, k, v, mix, q2, k2, state, z, rope, _ends(cu, q.shape[1]), past, o)
         nothing = q.new_empty(0, dtype=torch.float32)

@@ -43,6 +43,10 @@ class Options(NamedTuple):
     focus_power: int = 0
     key_heads: int = 0
     qk_l2norm: bool = False
+    key_grid: tuple = ()
+    key_blocks: tuple = ()
+    key_block_offsets: Optional[bytes] = None
+    key_permutation: Optional[bytes] = None
 
 
 class Shapes(NamedTuple):
@@ -59,6 +63,8 @@ class Shapes(NamedTuple):
     rope_cos: Optional[Sequence[int]] = None
     rope_sin: Optional[Sequence[int]] = None
     cu_seqlens: Optional[Sequence[int]] = None
+    key_cos: Optional[Sequence[int]] = None
+    key_sin: Optional[Sequence[int]] = None
 
 
 class Prepared(NamedTuple):
@@ -70,6 +76,7 @@ class Prepared(NamedTuple):
     final_z: tuple
     sequences: int
     rope_rows: int
+    key_rope_rows: int
 
 
 _plans: dict = {}
@@ -103,10 +110,11 @@ def make_plan(kind: str, dtype: int, heads: int, kv_heads: int, key_dim: int, va
         mix = None
     _expect(has_mix == (mix is not None), "mix is given: this operator has none" if mix is not None else "mix is missing")
     if mix is not None:
-        square = len(mix) in (2, 3) and mix[-1] == mix[-2] and (len(mix) == 2 or mix[0] == heads)
-        _expect(square, f"mix has shape {tuple(mix)}: expected [M,M] or [{heads},M,M]")
+        fits = len(mix) in (2, 3) and (len(mix) == 2 or mix[0] == heads) and (kind == "bidirectional" or mix[-1] == mix[-2])
+        _expect(fits, f"mix has shape {tuple(mix)}: expected [M,M] or [{heads},M,M]")
     o = options
     _expect(o.permutation is None or o.block_offsets is not None, "permutation is given without block_offsets")
+    _expect(o.key_permutation is None or o.key_block_offsets is not None, "key_permutation is given without key_block_offsets")
     plan = _mhla.Plan(
         kind=_index(KINDS, kind, "kind"), dtype=dtype, heads=heads, kv_heads=kv_heads, key_dim=key_dim, value_dim=value_dim,
         feature=_index(FEATURES, o.feature, "feature"), feature_eps=o.feature_eps,
@@ -116,9 +124,12 @@ def make_plan(kind: str, dtype: int, heads: int, kv_heads: int, key_dim: int, va
         mix_per_head=int(mix is not None and len(mix) == 3), chunk=o.chunk,
         chunks=mix[-1] if kind == "causal" and mix is not None else 0, beyond=_index(BEYONDS, o.beyond, "beyond"),
         max_tokens=o.max_tokens, causal=int(o.causal and kind == "softmax"), window=o.window,
-        focus_power=o.focus_power, key_heads=o.key_heads, qk_l2norm=o.qk_l2norm)
+        focus_power=o.focus_power, key_heads=o.key_heads, qk_l2norm=o.qk_l2norm, key_grid=o.key_grid,
+        key_blocks=o.key_blocks, key_block_offsets=o.key_block_offsets, key_permutation=o.key_permutation)
     if kind == "bidirectional" and mix is not None:
-        _expect(plan.blocks == mix[-1], f"mix has shape {tuple(mix)}: there are {plan.blocks} blocks")
+        M, Mk = plan.blocks, plan.key_blocks
+        _expect((M, Mk) == tuple(mix[-2:]), f"mix has shape {tuple(mix)}: there are {M} blocks" +
+                (f" of queries and {Mk} of keys" if M != Mk else ""))
     if len(_plans) >= _LIMIT:
         _plans.clear()
     _plans[key] = plan
@@ -160,6 +171,13 @@ def prepare(kind: str, dtype: int, shapes: Shapes, past: int, options: Options) 
         _expect(len(shapes.rope_cos) == 2, f"rope's cos has shape {tuple(shapes.rope_cos)}: expected [positions, dim/2]")
         _same("rope's sin", shapes.rope_sin, tuple(shapes.rope_cos))
         rows, rope_dim = shapes.rope_cos[0], 2 * shapes.rope_cos[1]
+    key_rows = 0
+    if shapes.key_cos is not None or shapes.key_sin is not None:
+        _expect(shapes.key_cos is not None and shapes.key_sin is not None, "key_rope is (cos, sin): one of them is missing")
+        _expect(options.rope != "none", "key_rope is given without rope")
+        _same("key_rope's cos", shapes.key_cos, (shapes.key_cos[0], rope_dim // 2))
+        _same("key_rope's sin", shapes.key_sin, tuple(shapes.key_cos))
+        key_rows = shapes.key_cos[0]
     plan = make_plan(kind, dtype, H, G, K, V, shapes.mix, rope_dim, options)
     sequences = 0
     if shapes.cu_seqlens is not None:
@@ -181,7 +199,7 @@ def prepare(kind: str, dtype: int, shapes: Shapes, past: int, options: Options) 
     else:
         _expect(shapes.initial_state is None and shapes.initial_z is None,
                 "initial_state is given: only causal operators have one")
-    found = Prepared(plan, (B, T, H, V), final, z, sequences, rows)
+    found = Prepared(plan, (B, T, H, V), final, z, sequences, rows, key_rows)
     if len(_prepared) >= _LIMIT:
         _prepared.clear()
     _prepared[key] = found

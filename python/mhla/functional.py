@@ -19,7 +19,7 @@ from ._plans import Error, Options
 try:
     import torch
 
-    from . import _torch
+    from . import _cross, _torch  # noqa: F401
 except ImportError:
     torch = None  # type: ignore[assignment]
 
@@ -39,12 +39,7 @@ def _run(name: str, kind: str, tensors: tuple, rope: Optional[Tuple[Array, Array
     cos, sin = (None, None) if rope is None else rope
     if torch is not None and isinstance(tensors[0], torch.Tensor):
         q, k, v, mix, q2, k2, state, z = tensors
-        if not (isinstance(k, torch.Tensor) and isinstance(v, torch.Tensor)):
-            raise Error(f"q is a torch tensor, k {type(k).__name__}, v {type(v).__name__}: all three have to be of one library")
-        if not all(x is None or isinstance(x, torch.Tensor) for x in (q2, k2)):
-            raise Error(f"q is a torch tensor, q2 {type(q2).__name__}, k2 {type(k2).__name__}: all have to be of one library")
-        if not q.is_meta and torch.is_autocast_enabled(q.device.type):
-            q, k, v, q2, k2 = _torch.widest(q, k, v, q2, k2)
+        q, k, v, q2, k2 = _floats(q, k, v, q2, k2)
         where = q.device
         return _torch.call(name, (q, k, v, _single(mix, "mix", where), q2, k2, _single(state, "initial_state", where),
                                   _single(z, "initial_z", where), _single(cos, "rope", where), _single(sin, "rope", where),
@@ -53,13 +48,29 @@ def _run(name: str, kind: str, tensors: tuple, rope: Optional[Tuple[Array, Array
     rope_style, feature, denominator, order, beyond = options[0].split()
     chunk, max_tokens, causal, window, *cuts = options[2]
     axes = len(cuts) // 2
-    raw = (None if x is None else _numpy.whole(np.asarray(x), dtype, which).tobytes()
-           for x, dtype, which in ((block_offsets, np.int64, "block_offsets"), (permutation, np.int32, "permutation")))
+    raw = _raw(block_offsets, "block_offsets"), _raw(permutation, "permutation")
     chosen = Options(rope_style, feature, options[1][0], denominator, options[1][1], options[1][2], tuple(cuts[:axes]),
                      tuple(cuts[axes:]), order, chunk, beyond, max_tokens, bool(causal), window, *raw, int(options[1][3]))
     result = _numpy.forward(kind, chosen, *tensors, rope_cos=cos, rope_sin=sin, cu_seqlens=cu_seqlens, past=past,
                             output_final_state=output_final_state)
     return result if name in ("causal_attention", "linear_attention") else result[0]
+
+
+def _floats(q: Any, k: Any, v: Any, q2: Any, k2: Any) -> tuple:
+    """Torch tensors all, under autocast of one dtype."""
+    if not (isinstance(k, torch.Tensor) and isinstance(v, torch.Tensor)):
+        raise Error(f"q is a torch tensor, k {type(k).__name__}, v {type(v).__name__}: all three have to be of one library")
+    if not all(x is None or isinstance(x, torch.Tensor) for x in (q2, k2)):
+        raise Error(f"q is a torch tensor, q2 {type(q2).__name__}, k2 {type(k2).__name__}: all have to be of one library")
+    if not q.is_meta and torch.is_autocast_enabled(q.device.type):
+        return _torch.widest(q, k, v, q2, k2)
+    return q, k, v, q2, k2
+
+
+def _raw(x: Optional[Any], name: str) -> Optional[bytes]:
+    """The bytes of block_offsets, int64, or of a permutation, int32, for NumPy's calls."""
+    dtype = np.int32 if name.endswith("permutation") else np.int64
+    return None if x is None else _numpy.whole(np.asarray(x), dtype, name).tobytes()
 
 
 def _single(x: Optional[Any], name: str, device: Any):
@@ -117,12 +128,17 @@ def attention(q: ArrayT, k: ArrayT, v: ArrayT, mix: Array, grid: Optional[Sequen
               block_offsets: Optional[Array] = None, permutation: Optional[Array] = None, feature: str = "relu",
               feature_eps: float = 1e-6, denominator: str = "eq4", den_eps: float = 1e-6,
               rope: Optional[Tuple[Array, Array]] = None, rope_style: str = "half", q2: Optional[Array] = None,
-              k2: Optional[Array] = None) -> ArrayT:
+              k2: Optional[Array] = None, key_grid: Optional[Sequence[int]] = None, key_blocks: Optional[Sequence[int]] = None,
+              key_block_offsets: Optional[Array] = None, key_permutation: Optional[Array] = None,
+              key_rope: Optional[Tuple[Array, Array]] = None) -> ArrayT:
     """Bidirectional MHLA: every query reads the mixture of block summaries that its block has learned.
 
+    With any of the arguments that begin with `key_` it is cross attention: keys and values lie elsewhere than queries, and
+    may be more or fewer.
+
     Args:
-        q, k, v: [B,T,H,K], [B,T,H,K], [B,T,H,V].
-        mix: the mixing matrix, [M,M] or [H,M,M], row i = query block i.
+        q, k, v: [B,T,H,K], [B,T,H,K], [B,T,H,V]; of cross attention [B,Tq,H,K], [B,Tk,H,K], [B,Tk,H,V].
+        mix: the mixing matrix, [M,M] or [H,M,M], row i = query block i; of cross attention [Mq,Mk] or [H,Mq,Mk].
         grid, blocks: tokens and pieces per axis, 1 to 3 axes; axis a is cut at floor(i * grid[a] / blocks[a]).
         scale: multiplies q~.k~ (also in the denominator); default 1.
         order: the tokens come in ``"raster"`` order of the grid, or block after block (``"blocks"``).
@@ -133,6 +149,10 @@ def attention(q: ArrayT, k: ArrayT, v: ArrayT, mix: Array, grid: Optional[Sequen
         rope: (cos, sin), each [T, dim/2] (see :func:`rope_table`), turns q~ and k~ in the numerator.
         rope_style: ``"half"``: pairs (j, j + dim/2); ``"interleaved"``: pairs (2j, 2j+1).
         q2, k2: an explicit second pair for the denominator, shaped like q and k.
+        key_grid, key_blocks: the grid of keys and values; or
+        key_block_offsets, key_permutation: any division of them. Without either: as the queries. `order` holds for both grids.
+            ``"released"`` needs equal ones.
+        key_rope: (cos, sin), each [Tk, dim/2], of the keys; without it `rope` holds for both.
 
     Returns:
         o [B,T,H,V].
@@ -142,10 +162,42 @@ def attention(q: ArrayT, k: ArrayT, v: ArrayT, mix: Array, grid: Optional[Sequen
     >>> o = mhla.attention(q, k, v, mhla.mix_init("paper", (2, 2)), grid=(4, 4), blocks=(2, 2))
     >>> o.shape
     (1, 16, 2, 8)
+    >>> mix = mhla.mix_init("paper", (2, 2), key_blocks=(3, 1))
+    >>> mhla.attention(q, k[:, :6], v[:, :6], mix, grid=(4, 4), blocks=(2, 2), key_grid=(3, 2), key_blocks=(3, 1)).shape
+    (1, 16, 2, 8)
     """
     grid, blocks = _axes(grid, blocks)
+    if not (key_grid is key_blocks is key_block_offsets is key_permutation is key_rope is None):
+        return _cross_attention((q, k, v, mix, q2, k2), rope, key_rope, (block_offsets, permutation, key_block_offsets, key_permutation),
+                                _axes(key_grid, key_blocks),
+                                _options(rope, rope_style, feature, feature_eps, denominator, den_eps, scale, order, grid=grid,
+                                         blocks=blocks))
     return _run("attention", "bidirectional", (q, k, v, mix, q2, k2, None, None), rope, None, block_offsets, permutation, 0, False,
                 _options(rope, rope_style, feature, feature_eps, denominator, den_eps, scale, order, grid=grid, blocks=blocks))
+
+
+def _cross_attention(tensors: tuple, rope: Optional[tuple], key_rope: Optional[tuple], divisions: tuple, key_cuts: tuple,
+                     options: tuple):
+    """tensors: q, k, v, mix, q2, k2; divisions: offsets and permutation of queries, then of keys; options: as in _run."""
+    meaning, (feature_eps, den_eps, scale, _), sizes = options
+    style, feature, denominator, order, _ = meaning.split()
+    cuts = sizes[4:]
+    axes = len(cuts) // 2
+    q, k, v, mix, q2, k2 = tensors
+    tables = (*(rope or (None, None)), *(key_rope or (None, None)))
+    if torch is not None and isinstance(q, torch.Tensor):
+        q, k, v, q2, k2 = _floats(q, k, v, q2, k2)
+        where = q.device
+        tables = tuple(_single(x, name, where) for x, name in zip(tables, ("rope", "rope", "key_rope", "key_rope")))
+        return _torch.call("cross_attention", (q, k, v, _single(mix, "mix", where), q2, k2, *tables,
+                                               *(_long(x, where) for x in divisions), f"{style} {feature} {denominator} {order}",
+                                               [feature_eps, den_eps, scale], [axes, *cuts, *key_cuts[0], *key_cuts[1]]))
+    raw = [_raw(x, name) for x, name in zip(divisions, ("block_offsets", "permutation", "key_block_offsets", "key_permutation"))]
+    chosen = Options(style, feature, feature_eps, denominator, den_eps, scale, tuple(cuts[:axes]), tuple(cuts[axes:]), order,
+                     block_offsets=raw[0], permutation=raw[1], key_grid=tuple(key_cuts[0]), key_blocks=tuple(key_cuts[1]),
+                     key_block_offsets=raw[2], key_permutation=raw[3])
+    return _numpy.forward("bidirectional", chosen, q, k, v, mix, q2, k2, rope_cos=tables[0], rope_sin=tables[1],
+                          key_cos=tables[2], key_sin=tables[3])[0]
 
 
 def _side(mix: Array) -> int:

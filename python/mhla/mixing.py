@@ -24,25 +24,38 @@ def mix_names() -> List[str]:
     return _mhla.mix_names()
 
 
-def mix_init(name: str, blocks: Union[int, Sequence[int]], param: float = 0.0) -> "NDArray[np.float32]":
-    """An initial mixing matrix [M,M], M the product of blocks; row i = query block i.
+def mix_init(name: str, blocks: Union[int, Sequence[int]], param: float = 0.0, *,
+             key_blocks: Union[int, Sequence[int], None] = None) -> "NDArray[np.float32]":
+    """An initial mixing matrix [M,M], M the product of blocks; row i = query block i. Of cross attention [Mq,Mk].
 
     Args:
         name: "paper", "released-linear", "cos", "exp", "gaussian", "local", "uniform" or "causal".
         blocks: pieces per axis, 1 to 3 axes.
         param: of "exp" (sigma, default 3) and "local" (radius, default 1.5).
+        key_blocks: pieces of the keys' grid, on as many axes; default: those of the queries. Both grids are scaled to the same
+            extent, and along each axis a block of the coarser one is the unit of distances. Only "uniform" takes grids with
+            different numbers of axes.
 
     >>> import mhla
     >>> mhla.mix_init("causal", 2).tolist()
     [[1.0, 0.0], [0.5, 0.5]]
+    >>> mhla.mix_init("paper", 1, key_blocks=3).tolist()
+    [[0.0, 1.0, 0.0]]
     """
+    blocks = _pieces(blocks, "blocks")
+    keys = blocks if key_blocks is None else _pieces(key_blocks, "key_blocks")
+    if name == "uniform" and len(keys) != len(blocks):
+        blocks, keys = (math.prod(blocks),), (math.prod(keys),)
+    mix = np.empty((math.prod(blocks), math.prod(keys)), np.float32)
+    _mhla.mix_fill(mix.ctypes.data, name, blocks, keys, float(param))
+    return mix
+
+
+def _pieces(blocks: Union[int, Sequence[int]], name: str) -> Tuple[int, ...]:
     blocks = (blocks,) if isinstance(blocks, int) else tuple(blocks)
     if not blocks or min(blocks) < 1:
-        raise Error(f"blocks is {blocks}: expected 1 to 3 positive numbers")
-    M = math.prod(blocks)
-    mix = np.empty((M, M), np.float32)
-    _mhla.mix_fill(mix.ctypes.data, name, blocks, float(param))
-    return mix
+        raise Error(f"{name} is {blocks}: expected 1 to 3 positive numbers")
+    return blocks
 
 
 @overload

@@ -33,17 +33,22 @@ typedef struct plan_object {
 #define GRAD_FIELDS(X)                                                                                                 \
     X(dq) X(dk) X(dv) X(dmix) X(dq2) X(dk2) X(dinitial_state) X(dinitial_z) X(dfinal_state) X(dfinal_z)
 
+/* At the end of either, where keys have a rotary table of their own. */
+#define KEY_FIELDS(X) X(key_rope_cos) X(key_rope_sin) X(key_rope_rows)
+
 typedef struct flat_call {
 #define X(name) int64_t name;
     CALL_FIELDS(X)
     GRAD_FIELDS(X)
+    KEY_FIELDS(X)
 #undef X
 } flat_call;
 
 enum {
 #define X(name) +1
     N_CALL = 0 CALL_FIELDS(X),
-    N_GRAD = 0 GRAD_FIELDS(X)
+    N_GRAD = 0 GRAD_FIELDS(X),
+    N_KEY = 0 KEY_FIELDS(X)
 #undef X
 };
 

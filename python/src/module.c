@@ -42,6 +42,13 @@ int binding_read(flat_call *f, PyObject *const *args, Py_ssize_t given, Py_ssize
     return binding_ints((int64_t *)f, args, given, n);
 }
 
+/* The same, perhaps with KEY_FIELDS. */
+static int read_with_keys(flat_call *f, PyObject *const *args, Py_ssize_t given, Py_ssize_t n) {
+    const int keys = given == n + N_KEY;
+    if (binding_read(f, args, keys ? n : given, n) < 0) return -1;
+    return keys ? binding_ints(&f->key_rope_cos, args + n, N_KEY, N_KEY) : 0;
+}
+
 const mhla_context *binding_context(void) { return context ? context : binding_foreign_context(0); }
 
 mhla_call binding_call(const flat_call *f) {
@@ -60,6 +67,9 @@ mhla_call binding_call(const flat_call *f) {
         .rope_cos = at(f->rope_cos),
         .rope_sin = at(f->rope_sin),
         .rope_rows = f->rope_rows,
+        .key_rope_cos = at(f->key_rope_cos),
+        .key_rope_sin = at(f->key_rope_sin),
+        .key_rope_rows = f->key_rope_rows,
         .q2 = at(f->q2),
         .k2 = at(f->k2),
         .q2_strides = {f->q2_batch, f->q2_token, f->q2_head},
@@ -84,7 +94,7 @@ static mhla_call call_of(const plan_object *p, const flat_call *f, const float *
 static PyObject *run_forward(PyObject *self, PyObject *const *args, Py_ssize_t n, int reference) {
     const plan_object *p = (const plan_object *)self;
     flat_call f;
-    if (binding_read(&f, args, n, N_CALL) < 0) return NULL;
+    if (read_with_keys(&f, args, n, N_CALL) < 0) return NULL;
     const float *mix;
     const mhla_call call = call_of(p, &f, &mix);
     mhla_status status;
@@ -98,7 +108,7 @@ static PyObject *run_forward(PyObject *self, PyObject *const *args, Py_ssize_t n
 static PyObject *run_backward(PyObject *self, PyObject *const *args, Py_ssize_t n, int reference) {
     const plan_object *p = (const plan_object *)self;
     flat_call f;
-    if (binding_read(&f, args, n, N_CALL + N_GRAD) < 0) return NULL;
+    if (read_with_keys(&f, args, n, N_CALL + N_GRAD) < 0) return NULL;
     const float *mix;
     const mhla_call call = call_of(p, &f, &mix);
     const mhla_grads grads = {
@@ -170,23 +180,79 @@ static int read_axes(int *out, PyObject *axes, const char *name) {
     return (int)n;
 }
 
+/* One of the two layouts of a plan, as Python describes it. */
+typedef struct layout {
+    PyObject *grid, *blocks;        /* sequences */
+    Py_buffer offsets, permutation; /* int64 [M+1] and int32 [T], or nothing */
+} layout;
+
+static int read_layout(const layout *l, const char *key, int *axes, int *grid, int *blocks, int64_t *n_blocks,
+                       int64_t *n_tokens, const int64_t **offsets, const int32_t **permutation) {
+    char name[2][16];
+    snprintf(name[0], sizeof name[0], "%sgrid", key);
+    snprintf(name[1], sizeof name[1], "%sblocks", key);
+    *axes = l->grid ? read_axes(grid, l->grid, name[0]) : 0;
+    const int cuts = *axes < 0 || l->blocks == NULL ? *axes : read_axes(blocks, l->blocks, name[1]);
+    if (*axes < 0 || cuts < 0) return -1;
+    if (cuts != *axes) {
+        PyErr_Format(error_type, "%s has %d axes, %s has %d", name[1], cuts, name[0], *axes);
+        return -1;
+    }
+    if (l->offsets.buf == NULL) return 0;
+    *n_blocks = l->offsets.len / 8 - 1;
+    *n_tokens = l->offsets.len >= 8 ? ((const int64_t *)l->offsets.buf)[l->offsets.len / 8 - 1] : 0;
+    *offsets = l->offsets.buf;
+    *permutation = l->permutation.buf;
+    if (l->permutation.buf == NULL || l->permutation.len / 4 == *n_tokens) return 0;
+    PyErr_Format(error_type, "%spermutation has %zd tokens, %sblock_offsets ends with %lld", key,
+                 l->permutation.len / 4, key, (long long)*n_tokens);
+    return -1;
+}
+
 static PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {
-        "kind",        "dtype",       "heads",         "kv_heads",    "key_dim",      "value_dim", "feature",
-        "feature_eps", "denominator", "den_eps",       "scale",       "rope",         "rope_dim",  "grid",
-        "blocks",      "order",       "block_offsets", "permutation", "mix_per_head", "chunk",     "chunks",
-        "beyond",      "max_tokens",  "causal",        "window",      "focus_power",  "key_heads", "qk_l2norm",
-        NULL};
+    static char *names[] = {"kind",
+                            "dtype",
+                            "heads",
+                            "kv_heads",
+                            "key_dim",
+                            "value_dim",
+                            "feature",
+                            "feature_eps",
+                            "denominator",
+                            "den_eps",
+                            "scale",
+                            "rope",
+                            "rope_dim",
+                            "grid",
+                            "blocks",
+                            "order",
+                            "block_offsets",
+                            "permutation",
+                            "mix_per_head",
+                            "chunk",
+                            "chunks",
+                            "beyond",
+                            "max_tokens",
+                            "causal",
+                            "window",
+                            "focus_power",
+                            "key_heads",
+                            "qk_l2norm",
+                            "key_grid",
+                            "key_blocks",
+                            "key_block_offsets",
+                            "key_permutation",
+                            NULL};
     mhla_plan_desc d = {.size = sizeof d};
     int kind, dtype, feature, denominator, rope, order, beyond;
-    PyObject *grid, *blocks;
     long long chunks, max_tokens, window;
-    Py_buffer offsets = {0}, permutation = {0};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iiiiiiififfiiOOiz*z*iiLiLiLiip", names, &kind, &dtype, &d.heads,
-                                     &d.kv_heads, &d.key_dim, &d.value_dim, &feature, &d.feature_eps, &denominator,
-                                     &d.den_eps, &d.scale, &rope, &d.rope_dim, &grid, &blocks, &order, &offsets,
-                                     &permutation, &d.mix_per_head, &d.chunk, &chunks, &beyond, &max_tokens, &d.causal,
-                                     &window, &d.focus_power, &d.key_heads, &d.qk_l2norm))
+    layout queries = {0}, keys = {0};
+    if (!PyArg_ParseTupleAndKeywords(
+            args, kwargs, "iiiiiiififfiiOOiz*z*iiLiLiLiip|OOz*z*", names, &kind, &dtype, &d.heads, &d.kv_heads,
+            &d.key_dim, &d.value_dim, &feature, &d.feature_eps, &denominator, &d.den_eps, &d.scale, &rope, &d.rope_dim,
+            &queries.grid, &queries.blocks, &order, &queries.offsets, &queries.permutation, &d.mix_per_head, &d.chunk,
+            &chunks, &beyond, &max_tokens, &d.causal, &window, &d.focus_power, &d.key_heads, &d.qk_l2norm, &keys.grid,
+            &keys.blocks, &keys.offsets, &keys.permutation))
         return NULL;
     plan_object *self = NULL;
     d.kind = (mhla_kind)kind;
@@ -199,24 +265,11 @@ static PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) 
     d.chunks = chunks;
     d.max_tokens = max_tokens;
     d.window = window;
-    d.axes = read_axes(d.grid, grid, "grid");
-    const int cuts = d.axes < 0 ? -1 : read_axes(d.blocks, blocks, "blocks");
-    if (cuts < 0) goto done;
-    if (cuts != d.axes) {
-        PyErr_Format(error_type, "blocks has %d axes, grid has %d", cuts, d.axes);
+    if (read_layout(&queries, "", &d.axes, d.grid, d.blocks, &d.n_blocks, &d.n_tokens, &d.block_offsets,
+                    &d.permutation) < 0 ||
+        read_layout(&keys, "key_", &d.key_axes, d.key_grid, d.key_blocks, &d.key_n_blocks, &d.key_n_tokens,
+                    &d.key_block_offsets, &d.key_permutation) < 0)
         goto done;
-    }
-    if (offsets.buf) { /* int64 [M+1] and int32 [T] */
-        d.n_blocks = offsets.len / 8 - 1;
-        d.n_tokens = offsets.len >= 8 ? ((const int64_t *)offsets.buf)[offsets.len / 8 - 1] : 0;
-        d.block_offsets = offsets.buf;
-        d.permutation = permutation.buf;
-        if (permutation.buf && permutation.len / 4 != d.n_tokens) {
-            PyErr_Format(error_type, "permutation has %zd tokens, block_offsets ends with %lld", permutation.len / 4,
-                         (long long)d.n_tokens);
-            goto done;
-        }
-    }
     self = (plan_object *)type->tp_alloc(type, 0);
     if (self == NULL) goto done;
     self->focused = d.kind == MHLA_KIND_FOCUSED;
@@ -227,8 +280,10 @@ static PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) 
         Py_CLEAR(self);
     }
 done:
-    PyBuffer_Release(&offsets);
-    PyBuffer_Release(&permutation);
+    PyBuffer_Release(&queries.offsets);
+    PyBuffer_Release(&queries.permutation);
+    PyBuffer_Release(&keys.offsets);
+    PyBuffer_Release(&keys.permutation);
     return (PyObject *)self;
 }
 
@@ -241,6 +296,10 @@ static PyObject *plan_blocks(PyObject *self, void *closure) {
     (void)closure;
     return PyLong_FromLongLong(mhla_plan_blocks(((plan_object *)self)->plan));
 }
+static PyObject *plan_key_blocks(PyObject *self, void *closure) {
+    (void)closure;
+    return PyLong_FromLongLong(mhla_plan_key_blocks(((plan_object *)self)->plan));
+}
 static PyObject *plan_tokens(PyObject *self, void *closure) {
     (void)closure;
     return PyLong_FromLongLong(mhla_plan_tokens(((plan_object *)self)->plan));
@@ -251,7 +310,8 @@ static PyObject *plan_chunk(PyObject *self, void *closure) {
 }
 
 static PyGetSetDef plan_getset[] = {
-    {"blocks", plan_blocks, NULL, "M", NULL},
+    {"blocks", plan_blocks, NULL, "M, of queries", NULL},
+    {"key_blocks", plan_key_blocks, NULL, "Mk", NULL},
     {"tokens", plan_tokens, NULL, "T of a bidirectional plan, else 0", NULL},
     {"chunk", plan_chunk, NULL, "C as chosen, else 0", NULL},
     {NULL, NULL, NULL, NULL, NULL},
@@ -279,19 +339,24 @@ PyTypeObject binding_plan_type = {
 
 /* ---- The mixing matrix, rotary tables ---- */
 
-static PyObject *mix_fill(PyObject *module, PyObject *args) { /* (address [M,M], name, blocks, param) */
+static PyObject *mix_fill(PyObject *module, PyObject *args) { /* (address [Mq,Mk], name, blocks, key_blocks, param) */
     (void)module;
     unsigned long long mix;
     const char *name;
-    PyObject *blocks;
+    PyObject *blocks, *key_blocks;
     double param;
-    int cuts[3];
+    int cuts[3], key_cuts[3];
     mhla_mix_init init;
-    if (!PyArg_ParseTuple(args, "KsOd", &mix, &name, &blocks, &param)) return NULL;
+    if (!PyArg_ParseTuple(args, "KsOOd", &mix, &name, &blocks, &key_blocks, &param)) return NULL;
     const int axes = read_axes(cuts, blocks, "blocks");
-    if (axes < 0) return NULL;
+    const int key_axes = axes < 0 ? -1 : read_axes(key_cuts, key_blocks, "key_blocks");
+    if (key_axes < 0) return NULL;
+    if (key_axes != axes) {
+        PyErr_Format(error_type, "key_blocks has %d axes, blocks has %d", key_axes, axes);
+        return NULL;
+    }
     mhla_status status = mhla_mix_from_name(&init, name);
-    if (status == MHLA_OK) status = mhla_mix_fill(at((int64_t)mix), init, axes, cuts, param);
+    if (status == MHLA_OK) status = mhla_mix_fill_cross(at((int64_t)mix), init, axes, cuts, key_cuts, param);
     if (status != MHLA_OK) return binding_raise(status);
     Py_RETURN_NONE;
 }
@@ -385,7 +450,7 @@ static PyObject *measure_peak(PyObject *module, PyObject *args) {
 }
 
 static PyMethodDef methods[] = {
-    {"mix_fill", mix_fill, METH_VARARGS, "mhla_mix_fill"},
+    {"mix_fill", mix_fill, METH_VARARGS, "mhla_mix_fill_cross"},
     {"mix_clip", mix_clip, METH_VARARGS, "mhla_mix_clip"},
     {"mix_names", mix_names, METH_NOARGS, "Every name that mix_fill knows."},
     {"rope_table", rope_table, METH_VARARGS, "mhla_rope_table"},

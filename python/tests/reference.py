@@ -47,11 +47,11 @@ def gather(a, v):
 
 
 def attention(q, k, v, mix, ids, scale=None, feature="relu", feature_eps=1e-6, denominator="eq4", den_eps=1e-6, rope=None,
-              rope_style="half", q2=None, k2=None):
+              rope_style="half", q2=None, k2=None, key_ids=None, key_rope=None):
     scale = 1.0 if scale is None else scale
-    weight = (mix[None] if mix.dim() == 2 else mix)[:, ids][:, :, ids]  # [1 or H,T,T]
+    weight = (mix[None] if mix.dim() == 2 else mix)[:, ids][:, :, ids if key_ids is None else key_ids]  # [1 or H,Tq,Tk]
     fq, fk = features(q, feature, feature_eps), features(k, feature, feature_eps)
-    o = gather(scale * scores(rotate(fq, rope, rope_style), rotate(fk, rope, rope_style)) * weight, v)
+    o = gather(scale * scores(rotate(fq, rope, rope_style), rotate(fk, key_rope or rope, rope_style)) * weight, v)
     if denominator == "none":
         return o
     dq, dk = (fq, fk) if q2 is None else (features(q2, feature, feature_eps), features(k2, feature, feature_eps))

@@ -10,6 +10,8 @@ import mhla
 B, T, H, K, V, C = 2, 12, 2, 4, 3, 4
 ROPE = tuple(map(torch.from_numpy, mhla.rope_table((3, 4), (2, 2))))
 IDS = reference.block_of_tokens((3, 4), (1, 2), "raster")
+NINE, THREE = reference.block_of_tokens((9,), (2,), "raster"), reference.block_of_tokens((3, 4), (3, 1), "raster")
+FIRST = tuple(map(torch.from_numpy, mhla.rope_table(9, 4)))
 OFFSETS, ORDER = torch.tensor([0, 6, 12]), IDS.argsort(stable=True)
 OPTIONS = dict(feature="elu", denominator="eq4", rope=ROPE)
 
@@ -21,6 +23,10 @@ OPS = {
                  lambda q, k, v, m: reference.attention(q, k, v, m, IDS, feature="elu", denominator="released"), (2, 2)),
     "offsets": (lambda q, k, v, m: mhla.attention(q, k, v, m, block_offsets=OFFSETS, permutation=ORDER, feature="elu"),
                 lambda q, k, v, m: reference.attention(q, k, v, m, IDS, feature="elu"), (2, 2)),
+    "cross": (lambda q, k, v, m: mhla.attention(q[:, :9], k, v, m, 9, 2, key_grid=(3, 4), key_blocks=(3, 1), feature="elu", rope=FIRST,
+                                               key_rope=ROPE),
+              lambda q, k, v, m: reference.attention(q[:, :9], k, v, m, NINE, feature="elu", rope=FIRST, key_ids=THREE, key_rope=ROPE),
+              (2, 3)),
     "causal": (lambda q, k, v, m: mhla.causal_attention(q, k, v, m, chunk_size=C, **OPTIONS)[0],
                lambda q, k, v, m: reference.causal_attention(q, k, v, m, None, C, **OPTIONS)[0], (3, 3)),
     "linear": (lambda q, k, v, m: mhla.linear_attention(q, k, v, feature="elu", rope=ROPE)[0],
@@ -168,7 +174,8 @@ def test_divisions_among_the_arguments():
     """Integers that a transformation wraps with the rest; vmap cannot have a division for each."""
     _, _, (q, k, v, mix) = problem("attention", 1)
     calls = {"cu_seqlens": (lambda q, d: mhla.softmax_attention(q, k, v, cu_seqlens=d)),
-             "block_offsets": (lambda q, d: mhla.attention(q, k, v, mix, block_offsets=d))}
+             "block_offsets": (lambda q, d: mhla.attention(q, k, v, mix, block_offsets=d)),
+             "key_block_offsets": (lambda q, d: mhla.attention(q, k, v, mix, (3, 4), (1, 2), key_block_offsets=d))}
     for name, call in calls.items():
         division = torch.tensor([0, 5, 12])
         leaf = q.clone().requires_grad_()

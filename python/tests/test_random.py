@@ -8,6 +8,7 @@ import torch
 
 import mhla
 from mhla import _plain, _torch
+from mhla._dispatch import SIGNATURES
 
 N = 40  # descriptions of each operator
 
@@ -98,7 +99,7 @@ def choose_features(rng):
 @pytest.fixture(params=["kernels", "plain"], autouse=True)
 def engine(request, monkeypatch):
     if request.param == "plain":
-        monkeypatch.setattr(_torch, "call", _torch._plainly)
+        monkeypatch.setattr(_torch, "call", lambda name, args: SIGNATURES[name].plain(name, args))
     return request.param
 
 
@@ -150,6 +151,52 @@ def test_attention(seed, dtype):
     scale = options.pop("scale")
     twin = dict(q2=q2_, k2=k2_) if second else {}
     expected = reference.attention(q_, k_, v_, mix_, ids, scale, **options, **twin)
+    check(p, [o], [expected], *tolerances(dtype))
+
+
+def layout(rng):
+    """(the arguments of a division of tokens, by the names that queries have; block of each token; tokens; blocks)"""
+    axes = rng.randint(1, 3)
+    grid = [rng.randint(1, (60, 9, 6)[axes - 1]) for _ in range(axes)]
+    blocks = [rng.randint(1, min(g, 5)) for g in grid]
+    T, M = torch.tensor(grid).prod().item(), torch.tensor(blocks).prod().item()
+    if rng.random() < 0.6:
+        return dict(grid=grid, blocks=blocks), reference.block_of_tokens(grid, blocks, "raster"), T, M
+    cuts = sorted(rng.sample(range(1, T), M - 1)) if M > 1 else []
+    sizes = torch.tensor([b - a for a, b in zip([0] + cuts, cuts + [T])])
+    perm, ids = torch.randperm(T), torch.empty(T, dtype=torch.long)
+    ids[perm] = torch.repeat_interleave(torch.arange(M), sizes)
+    return dict(block_offsets=torch.cat([torch.zeros(1, dtype=torch.long), sizes.cumsum(0)]), permutation=perm), ids, T, M
+
+
+@DTYPES
+@pytest.mark.parametrize("seed", range(300, 300 + N))
+def test_cross_attention(seed, dtype):
+    p = Problem(seed, dtype)
+    rng = p.rng
+    (queries, ids, T, M), (keys, key_ids, Tk, Mk) = layout(rng), layout(rng)
+    B, H, K, V = rng.randint(1, 3), rng.randint(1, 3), rng.choice([1, 2, 5, 8, 16, 60, 64]), rng.choice([1, 3, 8, 17, 64])
+    options = choose_features(rng)
+    denominator = rng.choice(["eq4", "none"])
+    positive = denominator != "none" and options["feature"] == "identity"
+    if denominator != "none" and options["feature"] == "relu":
+        options["feature_eps"] = 0.1
+    # one block of keys: with a small epsilon the denominator cancels mix, whose gradient would be rounding alone
+    epsilons = [1e-6, 1e-2] if Mk > 1 else [1.0]
+    options.update(denominator=denominator, den_eps=rng.choice(epsilons), scale=rng.choice([None, 0.3]))
+    options["rope"], options["rope_style"] = rotary(rng, max(T, Tk), K)
+    if options["rope"] and rng.random() < 0.7:
+        angles = torch.rand(Tk, options["rope"][0].shape[1]) * 6
+        options["key_rope"] = angles.cos(), angles.sin()
+    (q, q_), (k, k_) = p.tensor((B, T, H, K), positive), p.tensor((B, Tk, H, K), positive)
+    v, v_ = p.tensor((B, Tk, H, V))
+    mix, mix_ = p.flat(torch.rand((M, Mk) if rng.random() < 0.7 else (H, M, Mk)) + 0.05)
+    second, twins = {}, {}
+    if denominator != "none" and rng.random() < 0.3:
+        (q2, q2_), (k2, k2_) = p.tensor((B, T, H, K), positive), p.tensor((B, Tk, H, K), positive)
+        second, twins = dict(q2=q2, k2=k2), dict(q2=q2_, k2=k2_)
+    o = mhla.attention(q, k, v, mix, **queries, **{f"key_{name}": x for name, x in keys.items()}, **options, **second)
+    expected = reference.attention(q_, k_, v_, mix_, ids, key_ids=key_ids, **options, **twins)
     check(p, [o], [expected], *tolerances(dtype))
 
 

@@ -7,6 +7,7 @@ import torch
 
 import mhla
 from mhla import _torch
+from mhla._dispatch import SIGNATURES
 
 
 def problem(dtype=torch.float32, T=16, B=2, H=2, K=8, V=6, G=None, grad=True):
@@ -26,6 +27,11 @@ ROPE = tuple(map(torch.from_numpy, mhla.rope_table((4, 4), (2, 2))))
 # one call of each operator, with much of what it can take
 def attention(q, k, v, mix):
     return mhla.attention(q, k, v, mix, (4, 4), (2, 2), rope=ROPE, rope_style="interleaved", q2=q + 1, k2=k + 1)
+
+
+def cross(q, k, v, mix):
+    return mhla.attention(q[:, :12], k, v, mix, (3, 4), (1, 2), key_block_offsets=[0, 3, 11, 16], key_permutation=torch.arange(16).flip(0),
+                          rope=ROPE, key_rope=ROPE, q2=q[:, :12] + 1, k2=k + 1)
 
 
 def causal(q, k, v, mix):
@@ -49,7 +55,7 @@ def rala(q, k, v, mix):
     return mhla.rala_attention(q, k, v, rope=ROPE)
 
 
-FUNCTIONS = {"attention": (attention, mix_of(2, 2)), "causal": (causal, mix_of(4, name="causal")), "linear": (linear, None),
+FUNCTIONS = {"attention": (attention, mix_of(2, 2)), "cross": (cross, torch.ones(2, 3).requires_grad_()), "causal": (causal, mix_of(4, name="causal")), "linear": (linear, None),
              "softmax": (softmax, None), "focused": (focused, torch.linspace(-1, 1, 16).requires_grad_()), "rala": (rala, None)}
 
 
@@ -74,8 +80,9 @@ def test_opcheck(name, dtype, monkeypatch):
         result = result if isinstance(result, tuple) else (result, None, None)
         given = [a.detach() if isinstance(a, torch.Tensor) else a for a in args]
         finals = [t if t is not None and t.numel() else None for t in result[1:]]
-        wanted = [a is not None for a in args[:8]]
-        torch.library.opcheck(_torch.BACKWARD[op], (result[0], *finals, wanted, *given))
+        wanted = [a is not None for a in args[: SIGNATURES[op].grads]]
+        arrived = (result[0], *finals)[: 1 + SIGNATURES[op].finals]
+        torch.library.opcheck(_torch.BACKWARD[op], (*arrived, wanted, *given))
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
@@ -314,3 +321,68 @@ def test_mixing_helpers_take_tensors():
         assert np.isfinite(mhla.mix_init(name, blocks)).all()
     with pytest.raises(mhla.Error):
         mhla.mix_init("nonsense", 3)
+
+
+# ---- Cross attention ---------------------------------------------------------------------------------------------------
+
+def across(T=12, Tk=16, **options):
+    q, k, v = problem(grad=False)
+    given = dict(q=q[:, :T], k=k[:, :Tk], v=v[:, :Tk], mix=torch.ones(2, 4), grid=(3, 4), blocks=(1, 2), key_grid=(4, 4), key_blocks=(2, 2))
+    given.update(options)
+    return given
+
+
+def test_numpy_computes_cross_attention_alike():
+    table = tuple(x[:12] for x in ROPE)
+    for options in ({}, dict(rope=table, key_rope=ROPE), dict(key_grid=None, key_blocks=None, key_block_offsets=torch.tensor([0, 1, 5, 15, 16]),
+                                                              key_permutation=torch.arange(16).flip(0))):
+        given = across(**options)
+        arrays = {name: tuple(y.numpy() for y in x) if name.endswith("rope") else x.numpy() if isinstance(x, torch.Tensor) else x
+                  for name, x in given.items()}
+        assert (mhla.attention(**given).numpy() == mhla.attention(**arrays)).all()
+
+
+def test_keys_where_queries_are():
+    """The layout of the queries, said again, has the bits of the operator that has one layout."""
+    q, k, v = problem()
+    mix = mix_of(2, 2)
+    results = []
+    for keys in ({}, dict(key_grid=(4, 4), key_blocks=(2, 2))):
+        o = mhla.attention(q, k, v, mix, (4, 4), (2, 2), rope=ROPE, denominator="released", **keys)
+        results.append([o, *torch.autograd.grad(o.square().sum(), (q, k, v, mix))])
+    assert all(torch.equal(a, b) for a, b in zip(*results))
+
+
+@pytest.mark.parametrize("change, message", [
+    (dict(mix=torch.ones(4, 2)), r"mix has shape \(4, 2\): there are 2 blocks of queries and 4 of keys"),
+    (dict(Tk=15), "kv_tokens is 15: the plan's keys are 16"),
+    (dict(T=11), "tokens is 11: the plan's grid has 12"),
+    (dict(denominator="released"), "equal layouts"),
+    (dict(key_blocks=(2,)), "expected as many pieces as axes"),
+    (dict(key_blocks=(5, 2)), r"key_blocks\[0\] is 5: expected 1 to key_grid\[0\] = 4"),
+    (dict(key_permutation=torch.arange(16)), "key_permutation is given without key_block_offsets"),
+    (dict(key_block_offsets=[0, 4, 8, 12, 16]), "choose one"),
+    (dict(key_rope=ROPE), "key_rope is given without rope"),
+    (dict(rope=ROPE, key_rope=(ROPE[0][:9], ROPE[1][:9])), "key_rope_rows is 9: there are 16 keys"),
+    (dict(rope=ROPE, key_rope=(ROPE[0][:, :1], ROPE[1][:, :1])), "key_rope's cos has shape"),
+    (dict(rope=ROPE, key_rope=(ROPE[0], None)), "key_rope is .cos, sin.: one of them is missing"),
+])
+def test_wrong_cross_attention(change, message):
+    with pytest.raises(mhla.Error, match=message):
+        mhla.attention(**across(**change))
+
+
+def test_linear_attention_of_other_keys():
+    q, k, v = problem(grad=False)
+    o, _ = mhla.linear_attention(q[:, :5], k, v, feature_eps=0.1)
+    one, = mhla.attention(q[:, :5], k, v, torch.ones(1, 1), 5, 1, key_grid=16, key_blocks=1, feature_eps=0.1)[None]
+    assert torch.allclose(o, one, rtol=1e-5)
+
+
+def test_mixing_of_rectangles():
+    assert mhla.mix_init("exp", (2, 2), key_blocks=(3, 1)).shape == (4, 3)
+    assert (mhla.mix_init("uniform", (2, 2), key_blocks=5) == np.float32(0.2)).all()
+    with pytest.raises(mhla.Error, match="key_blocks has 1 axes, blocks has 2"):
+        mhla.mix_init("paper", (2, 2), key_blocks=5)
+    with pytest.raises(mhla.Error, match="a causal matrix is square"):
+        mhla.mix_init("causal", 2, key_blocks=3)

@@ -23,6 +23,7 @@ OFFSETS, ORDER = torch.tensor([0, 3, 7, 12, 16]), torch.arange(16).flip(0)
 CALLS = {
     "attention": lambda q, k, v: mhla.attention(q, k, v, MIX.to(q.device), (4, 4), (2, 2)),
     "offsets": lambda q, k, v: mhla.attention(q, k, v, MIX.to(q.device), block_offsets=OFFSETS, permutation=ORDER),
+    "cross": lambda q, k, v: mhla.attention(q, k, v, MIX.to(q.device), (4, 4), (2, 2), key_grid=16, key_blocks=4),
     "causal": lambda q, k, v: mhla.causal_attention(q, k, v, CAUSAL.to(q.device), chunk_size=4)[0],
     "linear": lambda q, k, v: mhla.linear_attention(q, k, v)[0],
     "linear-causal": lambda q, k, v: mhla.linear_attention(q, k, v, causal=True, feature="elu")[0],
@@ -117,6 +118,7 @@ def test_expanded_overlapping_and_empty(name):
 
 CALLS_NUMPY = {
     "attention": lambda q, k, v: mhla.attention(q, k, v, MIX.numpy(), (4, 4), (2, 2)),
+    "cross": lambda q, k, v: mhla.attention(q, k, v, MIX.numpy(), (4, 4), (2, 2), key_grid=16, key_blocks=4),
     "causal": lambda q, k, v: mhla.causal_attention(q, k, v, CAUSAL.numpy(), chunk_size=4)[0],
     "linear": lambda q, k, v: mhla.linear_attention(q, k, v)[0],
     "linear-causal": lambda q, k, v: mhla.linear_attention(q, k, v, causal=True, feature="elu")[0],

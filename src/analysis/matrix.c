@@ -59,7 +59,8 @@ int64_t mhla_matrix_bound(const mhla_plan *plan, int64_t T, int64_t count) {
     case MHLA_KIND_SOFTMAX: break;
     case MHLA_KIND_BIDIRECTIONAL: /* the columns of a block lie in the span of its keys */
         bound = 0;
-        for (int64_t i = 0; i < plan->M; i++) bound += least(plan->offsets[i + 1] - plan->offsets[i], K);
+        for (int64_t i = 0; i < plan->M; i++)
+            bound += least(plan->queries->offsets[i + 1] - plan->queries->offsets[i], K);
         break;
     case MHLA_KIND_CAUSAL: bound = T / C * least(C, K) + least(T % C, K); break;
     case MHLA_KIND_LINEAR:
@@ -80,12 +81,12 @@ mhla_status mhla_matrix_check(const mhla_attended *a) {
     if (mhla_matrix_name(a->plan) == NULL)
         return mhla_fail(MHLA_ENOTSUP, "attention %d: its kind (%d) has no explicit matrix here", (int)a->index,
                          (int)a->plan->d.kind);
-    if (c->cu_seqlens || c->q2 || c->past || (c->kv_tokens && c->kv_tokens != c->tokens) ||
-        a->plan->d.dtype != MHLA_F32)
+    if (c->cu_seqlens || c->q2 || c->past || (c->kv_tokens && c->kv_tokens != c->tokens) || c->key_rope_cos ||
+        a->plan->keys != a->plan->queries || a->plan->d.dtype != MHLA_F32)
         return mhla_fail(
             MHLA_ENOTSUP,
-            "attention %d: one of packed sequences, with a past, or with a second pair for its denominator "
-            "has no matrix here",
+            "attention %d: one of packed sequences, with a past, with a second pair for its denominator, or of "
+            "queries and keys in different places has no matrix here",
             (int)a->index);
     return MHLA_OK;
 }
@@ -183,7 +184,7 @@ static const float *mix_of(const head *x) {
 /* m[b(t),b(u)] q~.k~ / (q~ . z' + eps), or the released denominator; linear attention is one block. */
 static void row_bidirectional(double *row, head *x, int64_t t) {
     const mhla_plan_desc *d = &x->plan->d;
-    const int64_t M = x->plan->offsets ? x->plan->M : 1, i = x->block[t], K = x->K;
+    const int64_t M = x->plan->queries ? x->plan->M : 1, i = x->block[t], K = x->K;
     const float *mix = mix_of(x);
     double den = 1.0;
     if (d->denominator == MHLA_DEN_EQ4) {
@@ -191,10 +192,11 @@ static void row_bidirectional(double *row, head *x, int64_t t) {
         for (int64_t b = 0; b < M; b++) add(x->mixture, mix ? (double)mix[i * M + b] : 1.0, x->z + b * K, K);
         den = (double)d->scale * dot(x->qn + t * K, x->mixture, K) + (double)d->den_eps;
     } else if (d->denominator == MHLA_DEN_RELEASED) { /* queries at t's place in every block */
-        const int64_t w = x->position[t] - x->plan->offsets[i];
+        const int64_t w = x->position[t] - x->plan->queries->offsets[i];
         den = 0.0;
         for (int64_t b = 0; b < M; b++) {
-            const int64_t p = x->plan->offsets[b] + w, u = x->plan->perm ? x->plan->perm[p] : p;
+            const int64_t p = x->plan->queries->offsets[b] + w,
+                          u = x->plan->queries && x->plan->queries->perm ? x->plan->queries->perm[p] : p;
             den += (double)mix[i * M + b] * dot(x->qn + u * K, x->z + b * K, K);
         }
         den = (double)d->scale * den + (double)d->den_eps;
@@ -309,12 +311,12 @@ static void weigh_keys(head *x) {
 
 /* The block of every token, and the sum of keys of each block. */
 static void find_blocks(head *x) {
-    const int64_t M = x->plan->offsets ? x->plan->M : 1;
+    const int64_t M = x->plan->queries ? x->plan->M : 1;
     memset(x->z, 0, (size_t)(M * x->K) * sizeof *x->z);
     for (int64_t i = 0; i < M; i++)
-        for (int64_t p = x->plan->offsets ? x->plan->offsets[i] : 0;
-             p < (x->plan->offsets ? x->plan->offsets[i + 1] : x->T); p++) {
-            const int64_t t = x->plan->perm ? x->plan->perm[p] : p;
+        for (int64_t p = x->plan->queries ? x->plan->queries->offsets[i] : 0;
+             p < (x->plan->queries ? x->plan->queries->offsets[i + 1] : x->T); p++) {
+            const int64_t t = x->plan->queries && x->plan->queries->perm ? x->plan->queries->perm[p] : p;
             x->block[t] = (int32_t)i;
             x->position[t] = p;
             add(x->z + i * x->K, 1.0, x->kn + t * x->K, x->K);

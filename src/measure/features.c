@@ -166,7 +166,8 @@ mhla_status mhla_extractor_run(mhla_extractor *e, const mhla_features *out, mhla
         if (status != MHLA_OK) break;
         float *features = out->x + b->first * dims;
         float *probabilities = classes ? out->probabilities + b->first * classes : NULL;
-        status = e->inception ? mhla_inception_run(e->inception, features, probabilities, b->x, count)
+        float *spatial = out->spatial ? out->spatial + b->first * MHLA_INCEPTION_SPATIAL : NULL;
+        status = e->inception ? mhla_inception_run(e->inception, features, spatial, probabilities, b->x, count)
                               : run_classifier(e, features, probabilities, b->x, count);
         for (int64_t i = 0; i < count && classes && status == MHLA_OK; i++)
             softmax(probabilities + i * classes, classes);

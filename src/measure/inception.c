@@ -418,7 +418,8 @@ static map block_e(run *r, map x, float *y, int average) {
 /* The largest maps of a picture: after the third layer; between the layers of towers, or pooled for them. */
 enum { MAP = 147 * 147 * 64, TOWER = 35 * 35 * 288, MAPS = 2 * MAP + 2 * TOWER };
 
-static map forward(run *r, const float *pictures) {
+/* Its spatial features, too, unless `spatial` is NULL. */
+static map forward(run *r, float *spatial, const float *pictures) {
     float *p = r->maps[0], *q = r->maps[1];
     map x = {(float *)(uintptr_t)pictures, MHLA_INCEPTION_SIZE, MHLA_INCEPTION_SIZE, 3, 3};
     x = conv(r, p, 0, x);
@@ -434,7 +435,10 @@ static map forward(run *r, const float *pictures) {
     x = block_b(r, x, p);
     x = block_c(r, x, q);
     x = block_c(r, x, p);
-    x = block_c(r, x, q);
+    x = block_c(r, x, q); /* mixed_6, whose first tower is one convolution */
+    for (int i = 0; i < x.H * x.W && spatial; i++)
+        memcpy(spatial + (size_t)i * MHLA_INCEPTION_CHANNELS, x.x + (size_t)i * (size_t)x.ld,
+               MHLA_INCEPTION_CHANNELS * sizeof *spatial);
     x = block_c(r, x, p);
     x = block_d(r, x, q);
     x = block_e(r, x, p, 1);
@@ -444,7 +448,7 @@ static map forward(run *r, const float *pictures) {
 typedef struct crowd {
     mhla_inception *net;
     const mhla_context *inner; /* of a picture's layers */
-    float *features;
+    float *features, *spatial;
     const float *x;
     mhla_status *status; /* [n] */
 } crowd;
@@ -457,7 +461,8 @@ static void picture_task(void *arg, int64_t i, int worker) {
              .context = c->inner,
              .maps = {memory, memory + MAP, memory + 2 * MAP, memory + 2 * MAP + TOWER},
              .fields = memory + MAPS};
-    const map y = forward(&r, c->x + i * MHLA_INCEPTION_SIZE * MHLA_INCEPTION_SIZE * 3);
+    float *spatial = c->spatial ? c->spatial + i * MHLA_INCEPTION_SPATIAL : NULL;
+    const map y = forward(&r, spatial, c->x + i * MHLA_INCEPTION_SIZE * MHLA_INCEPTION_SIZE * 3);
     c->status[i] = r.status;
     memset(to, 0, MHLA_INCEPTION_FEATURES * sizeof *to);
     for (int p = 0; p < y.H * y.W; p++)
@@ -465,7 +470,8 @@ static void picture_task(void *arg, int64_t i, int worker) {
     for (int k = 0; k < y.C; k++) to[k] /= (float)(y.H * y.W);
 }
 
-mhla_status mhla_inception_run(mhla_inception *m, float *features, float *logits, const float *x, int64_t n) {
+mhla_status mhla_inception_run(mhla_inception *m, float *features, float *spatial, float *logits, const float *x,
+                               int64_t n) {
     const int threads = mhla_context_threads(m->context);
     if (m->memory == NULL || m->threads < threads) {
         mhla_free(m->memory);
@@ -477,7 +483,12 @@ mhla_status mhla_inception_run(mhla_inception *m, float *features, float *logits
         free(all);
         return mhla_fail(MHLA_ENOMEM, "no memory for the Inception network's maps");
     }
-    crowd c = {.net = m, .inner = n > 1 ? m->alone : m->context, .features = features, .x = x, .status = all};
+    crowd c = {.net = m,
+               .inner = n > 1 ? m->alone : m->context,
+               .features = features,
+               .spatial = spatial,
+               .x = x,
+               .status = all};
     mhla_parallel(m->context, n, picture_task, &c);
     for (int64_t i = 0; i < n && status == MHLA_OK; i++)
         if (all[i] != MHLA_OK) status = mhla_fail(all[i], "the Inception network could not run: no memory");

@@ -9,7 +9,13 @@
 #include "file/safetensors.h"
 #include "image/image.h"
 
-enum { MHLA_INCEPTION_SIZE = 299, MHLA_INCEPTION_FEATURES = 2048 };
+enum {
+    MHLA_INCEPTION_SIZE = 299,
+    MHLA_INCEPTION_FEATURES = 2048,
+    MHLA_INCEPTION_SIDE = 17, /* of the map of spatial features, and how many of its channels are taken */
+    MHLA_INCEPTION_CHANNELS = 7,
+    MHLA_INCEPTION_SPATIAL = MHLA_INCEPTION_SIDE * MHLA_INCEPTION_SIDE * MHLA_INCEPTION_CHANNELS
+};
 
 typedef struct mhla_inception mhla_inception;
 
@@ -20,8 +26,10 @@ mhla_status mhla_inception_open(mhla_inception **model, const mhla_safetensors *
 void mhla_inception_free(mhla_inception *model);         /* NULL is legal */
 int mhla_inception_classes(const mhla_inception *model); /* 0: without classifier; 1008 */
 
-/* features [n,2048] and, unless NULL, logits [n,classes] of x [n,299,299,3], values about -1..1. */
-mhla_status mhla_inception_run(mhla_inception *model, float *features, float *logits, const float *x, int64_t n);
+/* features [n,2048] and, unless NULL, spatial features [n,17,17,7] and logits [n,classes] of x [n,299,299,3], values about
+ * -1..1. Spatial features are the first channels of what "mixed_6.conv" ("Mixed_6d.branch1x1") makes: those of sFID. */
+mhla_status mhla_inception_run(mhla_inception *model, float *features, float *spatial, float *logits, const float *x,
+                               int64_t n);
 
 /* How a picture of 0..255 becomes such an x [299,299,3]; never antialiased. */
 typedef enum mhla_inception_resize {

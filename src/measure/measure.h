@@ -62,6 +62,7 @@ const char *mhla_extractor_class_name(const mhla_extractor *extractor, int i);
 typedef struct mhla_features {
     int64_t n;
     float *x;             /* [n,dims] */
+    float *spatial;       /* [n,2023] of Inception, else NULL */
     float *probabilities; /* [n,classes]; NULL without classes */
     int *labels;          /* [n], -1: none */
 } mhla_features;

@@ -10,6 +10,7 @@
 #include "core/memory.h"
 #include "core/status.h"
 #include "file/npy.h"
+#include "measure/inception.h"
 #include "measure/lapack.h"
 #include "measure/measure.h"
 
@@ -20,13 +21,16 @@ static mhla_status features_make(mhla_features *f, const mhla_extractor *e, int6
     const size_t classes = (size_t)mhla_extractor_classes(e);
     f->x = mhla_alloc((size_t)n * (size_t)mhla_extractor_dims(e) * sizeof *f->x);
     f->probabilities = classes ? mhla_alloc((size_t)n * classes * sizeof *f->probabilities) : NULL;
+    const int spatial = mhla_extractor_inception(e);
+    f->spatial = spatial ? mhla_alloc((size_t)n * MHLA_INCEPTION_SPATIAL * sizeof *f->spatial) : NULL;
     f->labels = malloc((size_t)n * sizeof *f->labels);
-    if (f->x && f->labels && (f->probabilities || !classes)) return MHLA_OK;
+    if (f->x && f->labels && (f->probabilities || !classes) && (f->spatial || !spatial)) return MHLA_OK;
     return mhla_fail(MHLA_ENOMEM, "no memory for features of %lld pictures", (long long)n);
 }
 
 static void features_free(mhla_features *f) {
     mhla_free(f->x);
+    mhla_free(f->spatial);
     mhla_free(f->probabilities);
     free(f->labels);
 }
@@ -97,6 +101,9 @@ static mhla_status dump(const char *folder, const mhla_extractor *e, const mhla_
     const int dims = mhla_extractor_dims(e), classes = mhla_extractor_classes(e);
     MHLA_TRY(write_rows(folder, "real", real->x, real->n, dims));
     MHLA_TRY(write_rows(folder, "generated", made->x, made->n, dims));
+    if (real->spatial) MHLA_TRY(write_rows(folder, "real.spatial", real->spatial, real->n, MHLA_INCEPTION_SPATIAL));
+    if (made->spatial)
+        MHLA_TRY(write_rows(folder, "generated.spatial", made->spatial, made->n, MHLA_INCEPTION_SPATIAL));
     return classes ? write_rows(folder, "generated.probabilities", made->probabilities, made->n, classes) : MHLA_OK;
 }
 
@@ -106,6 +113,9 @@ static mhla_status compare(mhla_measures *r, const mhla_extractor *e, const mhla
                            const mhla_features *made, int k) {
     const int dims = mhla_extractor_dims(e), classes = mhla_extractor_classes(e);
     MHLA_TRY(mhla_frechet_distance(&r->distance, real->x, real->n, made->x, made->n, dims));
+    if (real->spatial)
+        MHLA_TRY(mhla_frechet_distance(&r->spatial_distance, real->spatial, real->n, made->spatial, made->n,
+                                       MHLA_INCEPTION_SPATIAL));
     if (classes)
         MHLA_TRY(mhla_inception_score(&r->score, &r->score_deviation, made->probabilities, made->n, classes, PARTS));
     if (real->n > k && made->n > k)
@@ -133,8 +143,13 @@ mhla_status mhla_measure(mhla_measures *result, const mhla_measure_desc *desc) {
     MHLA_TRY(mhla_struct_in(d, sizeof *d, desc, "mhla_measure_desc"));
     MHLA_TRY(mhla_struct_check(result, 0, "mhla_measures"));
     MHLA_TRY(check(d));
-    mhla_measures r = {
-        .size = sizeof r, .score = NAN, .score_deviation = NAN, .precision = NAN, .recall = NAN, .accuracy = NAN};
+    mhla_measures r = {.size = sizeof r,
+                       .score = NAN,
+                       .score_deviation = NAN,
+                       .precision = NAN,
+                       .recall = NAN,
+                       .accuracy = NAN,
+                       .spatial_distance = NAN};
     mhla_gallery *sets[2] = {NULL, NULL};
     mhla_features features[2] = {{0}, {0}};
     mhla_extractor *e = NULL;

@@ -124,7 +124,7 @@ static mhla_tensor *attend(mhla_tape *t, const mhla_plan *plan, const mhla_call 
               "beta is %s: expected [%lld, %lld, %lld]", mhla_shape_text(text, beta->shape, beta->dims),
               (long long)q->shape[0], (long long)q->shape[1], (long long)H);
     const int focused = d->kind == MHLA_KIND_FOCUSED;
-    const int64_t entries = focused ? H * d->key_dim : plan->M * plan->M * (d->mix_per_head ? H : 1);
+    const int64_t entries = focused ? H * d->key_dim : mhla_mix_size(plan);
     MHLA_NEED(t, mix == NULL || mix->count == entries, "%s has %lld elements: expected %lld", mix->name,
               (long long)mix->count, (long long)entries);
     MHLA_NEED(t, onto == NULL || (onto->rows == q->rows && onto->cols == outputs && onto->ld == onto->cols),
@@ -154,6 +154,9 @@ static mhla_tensor *attend(mhla_tape *t, const mhla_plan *plan, const mhla_call 
         op->call.rope_cos = call->rope_cos;
         op->call.rope_sin = call->rope_sin;
         op->call.rope_rows = call->rope_rows;
+        op->call.key_rope_cos = call->key_rope_cos;
+        op->call.key_rope_sin = call->key_rope_sin;
+        op->call.key_rope_rows = call->key_rope_rows;
         op->call.cu_seqlens = call->cu_seqlens;
         op->call.sequences = call->sequences;
         op->call.decay = call->decay;

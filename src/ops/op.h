@@ -13,17 +13,24 @@
 
 typedef struct mhla_op mhla_op;
 
-struct mhla_plan {
-    mhla_plan_desc d; /* as given, with defaults filled in: kv_heads, scale, rope_dim, chunk */
-    const mhla_op *op;
-    int64_t M;                     /* blocks; causal: side of the mixing matrix; linear causal: 1; else 0 */
-    int64_t T;                     /* tokens of a bidirectional plan, else 0 */
-    int q_heads, k_heads, v_heads; /* heads of q, of k, of v and of a state */
-    /* bidirectional only */
+/* How tokens fall into blocks. */
+typedef struct mhla_layout {
+    int64_t M, T;      /* blocks, tokens */
     int64_t *offsets;  /* [M+1] first token position of each block, in block order */
     int32_t *perm;     /* [T] token at each position of the block order; NULL = the same */
     int64_t max_block; /* tokens in the largest block */
     int equal_blocks;
+} mhla_layout;
+
+struct mhla_plan {
+    mhla_plan_desc d; /* as given, with defaults filled in: kv_heads, scale, rope_dim, chunk */
+    const mhla_op *op;
+    int64_t M, Mk; /* blocks of queries and keys: rows and columns of the mixing matrix; linear causal: 1; else 0 */
+    int64_t T, Tk; /* tokens of a bidirectional plan, else 0 */
+    int q_heads, k_heads, v_heads; /* heads of q, of k, of v and of a state */
+    /* bidirectional MHLA only, else NULL; one and the same where the layouts are equal */
+    const mhla_layout *queries, *keys;
+    mhla_layout layouts[2]; /* where they are; the second may be empty */
 };
 
 /* A call after validation. Strides are filled in; kv_tokens, too. */
@@ -129,6 +136,16 @@ static inline int mhla_has_state(mhla_kind kind) {
 /* A run for mhla_step and for tests: validates plan and call as mhla_forward does. */
 mhla_status mhla_run_check(mhla_run *run, const mhla_plan *plan, const mhla_call *call, void *o, const void *q,
                            const void *k, const void *v, const float *mix);
+
+/* Is there a layout of keys? */
+static inline int mhla_has_key_layout(const mhla_plan_desc *d) {
+    return d->key_axes || d->key_n_blocks || d->key_n_tokens || d->key_block_offsets || d->key_permutation;
+}
+
+/* Numbers in the mixing matrix, or in those of all heads. */
+static inline int64_t mhla_mix_size(const mhla_plan *plan) {
+    return plan->M * plan->Mk * (plan->d.mix_per_head ? plan->d.heads : 1);
+}
 
 /* Summaries that a state of so many tokens keeps (N0 and N1 of mhla_call). */
 static inline int64_t mhla_state_chunks(const mhla_plan *plan, int64_t tokens) {

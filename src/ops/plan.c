@@ -58,6 +58,10 @@ static mhla_status check_desc(mhla_plan_desc *d) {
     CHECK(d->heads % d->key_heads == 0, "heads is %d: not a multiple of key_heads %d", d->heads, d->key_heads);
     CHECK(d->qk_l2norm == 0 || (d->qk_l2norm == 1 && d->kind == MHLA_KIND_GATED_DELTA),
           "qk_l2norm is %d: expected 0, or 1 of the gated delta rule", d->qk_l2norm);
+    CHECK(d->kind == MHLA_KIND_BIDIRECTIONAL || !mhla_has_key_layout(d),
+          "key_axes, key_n_blocks, key_n_tokens, key_block_offsets or key_permutation is set: only bidirectional MHLA "
+          "has "
+          "a layout of keys");
     CHECK(d->mix_per_head == 0 || d->mix_per_head == 1, "mix_per_head is %d: expected 0 or 1", d->mix_per_head);
     return MHLA_OK;
 }
@@ -78,6 +82,8 @@ mhla_status mhla_plan_create(mhla_plan **plan, const mhla_plan_desc *desc) {
     const mhla_status status = p->op->check_plan(p);
     p->d.block_offsets = NULL; /* the caller's; ours are copies */
     p->d.permutation = NULL;
+    p->d.key_block_offsets = NULL;
+    p->d.key_permutation = NULL;
     if (status != MHLA_OK) {
         mhla_plan_free(p);
         return status;
@@ -88,13 +94,17 @@ mhla_status mhla_plan_create(mhla_plan **plan, const mhla_plan_desc *desc) {
 
 void mhla_plan_free(mhla_plan *plan) {
     if (plan == NULL) return;
-    mhla_free(plan->offsets);
-    mhla_free(plan->perm);
+    for (int i = 0; i < 2; i++) {
+        mhla_free(plan->layouts[i].offsets);
+        mhla_free(plan->layouts[i].perm);
+    }
     mhla_free(plan);
 }
 
 int64_t mhla_plan_blocks(const mhla_plan *plan) { return plan ? plan->M : 0; }
 int64_t mhla_plan_tokens(const mhla_plan *plan) { return plan ? plan->T : 0; }
+int64_t mhla_plan_key_blocks(const mhla_plan *plan) { return plan ? plan->Mk : 0; }
+int64_t mhla_plan_key_tokens(const mhla_plan *plan) { return plan ? plan->Tk : 0; }
 int mhla_plan_chunk(const mhla_plan *plan) { return plan ? plan->d.chunk : 0; }
 
 /* ---- Calls ---- */
@@ -113,11 +123,14 @@ static mhla_status check_sizes(mhla_run *run, const mhla_plan *plan, const mhla_
     CHECK(c->batch >= 1, "batch is %lld: expected 1 or more", (long long)c->batch);
     CHECK(c->tokens >= 1, "tokens is %lld: expected 1 or more", (long long)c->tokens);
     CHECK(c->kv_tokens >= 0, "kv_tokens is %lld", (long long)c->kv_tokens);
-    CHECK(soft || c->kv_tokens == 0 || c->kv_tokens == c->tokens,
-          "kv_tokens is %lld: only softmax may differ from tokens", (long long)c->kv_tokens);
-    if (c->kv_tokens == 0) c->kv_tokens = c->tokens;
+    CHECK(soft || plan->T || d->kind == MHLA_KIND_LINEAR || c->kv_tokens == 0 || c->kv_tokens == c->tokens,
+          "kv_tokens is %lld: this operator's keys are as many as its queries, %lld", (long long)c->kv_tokens,
+          (long long)c->tokens);
+    if (c->kv_tokens == 0) c->kv_tokens = plan->Tk ? plan->Tk : c->tokens;
     CHECK(plan->T == 0 || c->tokens == plan->T, "tokens is %lld: the plan's grid has %lld", (long long)c->tokens,
           (long long)plan->T);
+    CHECK(plan->Tk == 0 || c->kv_tokens == plan->Tk, "kv_tokens is %lld: the plan's keys are %lld",
+          (long long)c->kv_tokens, (long long)plan->Tk);
     CHECK(c->cu_seqlens == NULL || causal || soft, "cu_seqlens is given: bidirectional operators have one sequence");
     MHLA_TRY(check_sequences(c->batch, c->tokens, c->cu_seqlens, c->sequences));
     CHECK(c->past >= 0 && c->past <= INT64_MAX / 4, "past is %lld", (long long)c->past);
@@ -139,7 +152,7 @@ static mhla_status check_sizes(mhla_run *run, const mhla_plan *plan, const mhla_
     if (delta) MHLA_TRY(fill_strides(&c->beta_strides, "beta", c->batch, c->tokens, H, 1));
     if (d->rope != MHLA_ROPE_NONE) {
         CHECK(c->rope_cos && c->rope_sin, "rope_cos or rope_sin is NULL");
-        int64_t longest = c->kv_tokens > c->tokens ? c->kv_tokens : c->tokens;
+        int64_t longest = c->kv_tokens > c->tokens && !c->key_rope_cos ? c->kv_tokens : c->tokens;
         if (c->cu_seqlens) {
             longest = 0;
             for (int64_t s = 0; s < c->sequences; s++)
@@ -148,6 +161,18 @@ static mhla_status check_sizes(mhla_run *run, const mhla_plan *plan, const mhla_
         }
         CHECK(c->rope_rows >= longest + c->past, "rope_rows is %lld: the sequence has %lld positions",
               (long long)c->rope_rows, (long long)(longest + c->past));
+    }
+    if (c->key_rope_cos || c->key_rope_sin) {
+        CHECK(
+            d->kind == MHLA_KIND_BIDIRECTIONAL || d->kind == MHLA_KIND_LINEAR,
+            "key_rope_cos or key_rope_sin is given: only bidirectional MHLA and linear attention have a table of keys");
+        CHECK(d->rope != MHLA_ROPE_NONE, "key_rope_cos or key_rope_sin is given but the plan's rope is MHLA_ROPE_NONE");
+        CHECK(c->key_rope_cos && c->key_rope_sin, "one of key_rope_cos and key_rope_sin is NULL");
+        CHECK(c->key_rope_rows >= c->kv_tokens, "key_rope_rows is %lld: there are %lld keys",
+              (long long)c->key_rope_rows, (long long)c->kv_tokens);
+    } else if (d->rope != MHLA_ROPE_NONE) {
+        c->key_rope_cos = c->rope_cos;
+        c->key_rope_sin = c->rope_sin;
     }
     CHECK((unsigned)c->precision <= MHLA_BF16, "precision is %d: expected float32 or bfloat16", (int)c->precision);
     run->kernels = mhla_kernels_get();
@@ -163,13 +188,13 @@ static int list_inputs(const mhla_run *run, tensor *t) {
     const mhla_call *c = &run->call;
     const mhla_plan_desc *d = &run->plan->d;
     const mhla_plan *plan = run->plan;
-    const int64_t M = plan->M, N = mhla_seq_count(c), G = plan->v_heads, K = d->key_dim;
+    const int64_t N = mhla_seq_count(c), G = plan->v_heads, K = d->key_dim;
     int n = 0;
     t[n++] = make_tensor("q", run->q, d->dtype, &c->q, c->batch, c->tokens, plan->q_heads, K);
     const mhla_dtype kv = d->kv_bfloat16 ? MHLA_BF16 : d->dtype;
     t[n++] = make_tensor("k", run->k, kv, &c->k, c->batch, c->kv_tokens, plan->k_heads, K);
     t[n++] = make_tensor("v", run->v, kv, &c->v, c->batch, c->kv_tokens, G, d->value_dim);
-    if (run->mix) t[n++] = make_flat("mix", run->mix, M * M * (d->mix_per_head ? d->heads : 1));
+    if (run->mix) t[n++] = make_flat("mix", run->mix, mhla_mix_size(plan));
     if (c->focus) t[n++] = make_flat("focus", c->focus, d->heads * K);
     if (c->q2) t[n++] = make_tensor("q2", c->q2, d->dtype, &c->q2_strides, c->batch, c->tokens, d->heads, K);
     if (c->k2) t[n++] = make_tensor("k2", c->k2, d->dtype, &c->k2_strides, c->batch, c->kv_tokens, G, K);
@@ -241,7 +266,7 @@ static mhla_status check_backward(mhla_run *run, const mhla_plan *plan, const mh
     const mhla_plan_desc *d = &plan->d;
     mhla_grads *g = &run->grads;
     const int64_t B = c->batch, T = c->tokens, Tk = c->kv_tokens, H = d->heads, Hq = plan->q_heads, Hk = plan->k_heads,
-                  G = plan->v_heads, K = d->key_dim, V = d->value_dim, N = mhla_seq_count(c), M = plan->M;
+                  G = plan->v_heads, K = d->key_dim, V = d->value_dim, N = mhla_seq_count(c);
     const int64_t D = mhla_decay_dim(plan);
     MHLA_TRY(fill_strides(&g->dq_strides, "dq", B, T, Hq, K));
     MHLA_TRY(fill_strides(&g->dk_strides, "dk", B, Tk, Hk, K));
@@ -268,7 +293,7 @@ static mhla_status check_backward(mhla_run *run, const mhla_plan *plan, const mh
         make_tensor("dv", g->dv, MHLA_F32, &g->dv_strides, B, Tk, G, V),
         make_tensor("dq2", g->dq2, MHLA_F32, &g->dq2_strides, B, T, Hq, K),
         make_tensor("dk2", g->dk2, MHLA_F32, &g->dk2_strides, B, Tk, Hk, K),
-        make_flat("dmix", g->dmix, M * M * (d->mix_per_head ? H : 1)),
+        make_flat("dmix", g->dmix, mhla_mix_size(plan)),
         make_flat("dinitial_state", g->dinitial_state, n0 * V),
         make_flat("dinitial_z", g->dinitial_z, n0),
         make_flat("dfocus", g->dfocus, H * K),
@@ -334,25 +359,36 @@ mhla_status mhla_backward_reference(const mhla_plan *plan, const mhla_call *call
 /* ---- One-shot calls ---- */
 
 static mhla_status one_shot(const mhla_plan_desc *desc, float *o, const float *q, const float *k, const float *v,
-                            const float *mix, int64_t B, int64_t T) {
+                            const float *mix, int64_t B, int64_t T, int64_t Tk) {
     mhla_plan *plan;
     MHLA_TRY(mhla_plan_create(&plan, desc));
-    const mhla_call call = {.size = sizeof call, .batch = B, .tokens = T};
+    const mhla_call call = {.size = sizeof call, .batch = B, .tokens = T, .kv_tokens = Tk};
     const mhla_status status = mhla_forward(plan, &call, o, q, k, v, mix, NULL);
     mhla_plan_free(plan);
     return status;
 }
 
-mhla_status mhla_attention(float *o, const float *q, const float *k, const float *v, const float *mix, int64_t B,
-                           int64_t T, int H, int K, int V, int axes, const int *grid, const int *blocks) {
+mhla_status mhla_cross_attention(float *o, const float *q, const float *k, const float *v, const float *mix, int64_t B,
+                                 int64_t Tq, int64_t Tk, int H, int K, int V, int axes, const int *grid,
+                                 const int *blocks, int key_axes, const int *key_grid, const int *key_blocks) {
     mhla_plan_desc d = {
         .size = sizeof d, .heads = H, .key_dim = K, .value_dim = V, .feature_eps = 1e-6f, .den_eps = 1e-6f};
     CHECK(axes >= 1 && axes <= 3, "axes is %d: expected 1, 2 or 3", axes);
     CHECK(grid != NULL && blocks != NULL, "grid or blocks is NULL");
+    CHECK(key_axes >= 1 && key_axes <= 3, "key_axes is %d: expected 1, 2 or 3", key_axes);
+    CHECK(key_grid != NULL && key_blocks != NULL, "key_grid or key_blocks is NULL");
     d.axes = axes;
     memcpy(d.grid, grid, (size_t)axes * sizeof *grid);
     memcpy(d.blocks, blocks, (size_t)axes * sizeof *blocks);
-    return one_shot(&d, o, q, k, v, mix, B, T);
+    d.key_axes = key_axes;
+    memcpy(d.key_grid, key_grid, (size_t)key_axes * sizeof *key_grid);
+    memcpy(d.key_blocks, key_blocks, (size_t)key_axes * sizeof *key_blocks);
+    return one_shot(&d, o, q, k, v, mix, B, Tq, Tk);
+}
+
+mhla_status mhla_attention(float *o, const float *q, const float *k, const float *v, const float *mix, int64_t B,
+                           int64_t T, int H, int K, int V, int axes, const int *grid, const int *blocks) {
+    return mhla_cross_attention(o, q, k, v, mix, B, T, T, H, K, V, axes, grid, blocks, axes, grid, blocks);
 }
 
 mhla_status mhla_causal_attention(float *o, const float *q, const float *k, const float *v, const float *mix, int64_t B,
@@ -365,5 +401,5 @@ mhla_status mhla_causal_attention(float *o, const float *q, const float *k, cons
                               .denominator = MHLA_DEN_NONE,
                               .chunk = chunk,
                               .chunks = M};
-    return one_shot(&d, o, q, k, v, mix, B, T);
+    return one_shot(&d, o, q, k, v, mix, B, T, T);
 }

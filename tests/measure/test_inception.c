@@ -187,7 +187,7 @@ static void check_torch_names(const mhla_safetensors *file, const float *x, cons
     ASSERT_OK(mhla_safetensors_open(&f, in_folder(folder, "fid.safetensors")));
     ASSERT_OK(mhla_inception_open(&net, f, NULL));
     assert_int_equal(mhla_inception_classes(net), CLASSES);
-    ASSERT_OK(mhla_inception_run(net, y, p, x, 1));
+    ASSERT_OK(mhla_inception_run(net, y, NULL, p, x, 1));
     assert_memory_equal(y, expected, sizeof y);
     for (int i = 0; i < CLASSES; i++) {
         double logit = bias[i];
@@ -220,7 +220,7 @@ static void test_golden(void **state) {
     ASSERT_OK(mhla_safetensors_need(&s, g, "in.lowres"));
     const int h = (int)s->shape[2], w = (int)s->shape[3], n = h * w;
     float *x = new_poisoned((int64_t)COPIES * N * 3), *lowres = new_poisoned(n * 3), *scaled = new_poisoned(N * 3),
-          *y = new_poisoned(COPIES * 2048);
+          *y = new_poisoned(COPIES * 2048), *spatial = new_poisoned((int64_t)COPIES * MHLA_INCEPTION_SPATIAL);
     for (int i = 0; i < N; i++)
         for (int c = 0; c < 3; c++) x[3 * i + c] = planes[c * N + i];
     for (int i = 0; i < n; i++)
@@ -231,19 +231,22 @@ static void test_golden(void **state) {
         if (!(fabsf(scaled[i] - x[i]) < 2e-6f)) fail_msg("pixel %d is %g: expected %g", i, scaled[i], x[i]);
     /* features, the same for every place in a batch */
     for (int i = 1; i < COPIES; i++) memcpy(x + (size_t)i * N * 3, x, (size_t)N * 3 * sizeof *x);
-    ASSERT_OK(mhla_inception_run(net, y, NULL, x, COPIES));
+    ASSERT_OK(mhla_inception_run(net, y, spatial, NULL, x, COPIES));
     float most = 0.0f, error = 0.0f;
     for (int i = 0; i < 2048; i++)
         most = fmaxf(most, fabsf(expected[i])), error = fmaxf(error, fabsf(y[i] - expected[i]));
     print_message("largest error %.2g of %.3g\n", error, most);
     assert_true(error < 1e-5f * most);
     for (int i = 1; i < COPIES; i++) assert_memory_equal(y + (size_t)i * 2048, y, 2048 * sizeof *y);
+    for (int i = 0; i < MHLA_INCEPTION_SPATIAL; i++) assert_true(spatial[i] >= 0.0f); /* of relu; not NaN */
+    for (int i = 1; i < COPIES; i++)
+        assert_memory_equal(spatial + (size_t)i * MHLA_INCEPTION_SPATIAL, spatial, MHLA_INCEPTION_SPATIAL * sizeof *y);
     assert_int_equal(mhla_inception_classes(net), 0);
     check_torch_names(file, x, y);
     mhla_safetensors_close(file);
     mhla_inception_free(net);
     mhla_safetensors_close(g);
-    free(planes), free(small), free(expected), free(x), free(lowres), free(scaled), free(y);
+    free(planes), free(small), free(expected), free(x), free(lowres), free(scaled), free(y), free(spatial);
 }
 
 int main(void) {

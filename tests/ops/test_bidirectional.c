@@ -1,18 +1,25 @@
-/* Bidirectional MHLA and linear attention: every kernel of every instruction set against the reference over a seeded
+/* Bidirectional MHLA, cross attention and linear attention: every kernel of every instruction set against the reference over a seeded
  * array of awkward shapes, outputs and gradients; the properties that the mathematics promises. */
+#include "ops/op.h"
 #include "support.h"
+
+/* What is drawn: MHLA or linear attention, of one set of tokens, or of queries and keys that have their own. */
+typedef enum family { SELF, LINEAR, CROSS, CROSS_LINEAR } family;
+
+static int is_linear(family f) { return f == LINEAR || f == CROSS_LINEAR; }
+static int is_cross(family f) { return f >= CROSS; }
 
 /* One randomly drawn description with its inputs. */
 typedef struct shape_case {
     mhla_plan_desc d;
-    int64_t B, T, M;
+    int64_t B, T, M, Tk, Mk;
     mhla_plan *plan;
     mhla_call call;
     placed q, k, v, o, q2, k2;
-    float *mix, *cos, *sin;
+    float *mix, *cos, *sin, *key_cos, *key_sin;
     int64_t mix_count;
-    int64_t *offsets;
-    int32_t *permutation;
+    int64_t *offsets, *key_offsets;
+    int32_t *permutation, *key_permutation;
     char text[200];
 } shape_case;
 
@@ -63,7 +70,25 @@ static void draw_layout(rng *r, shape_case *c) {
     }
 }
 
-static shape_case draw(uint64_t seed, int linear) {
+/* The layout of the keys is drawn as that of another case. */
+static void draw_key_layout(rng *r, shape_case *c) {
+    shape_case other = {.d.size = sizeof other.d};
+    mhla_plan_desc *d = &c->d;
+    draw_layout(r, &other);
+    if (other.offsets == NULL) other.d.order = d->order; /* both have it */
+    d->key_axes = other.d.axes;
+    memcpy(d->key_grid, other.d.grid, sizeof d->key_grid);
+    memcpy(d->key_blocks, other.d.blocks, sizeof d->key_blocks);
+    d->key_n_blocks = other.d.n_blocks;
+    d->key_n_tokens = other.d.n_tokens;
+    d->key_block_offsets = c->key_offsets = other.offsets;
+    d->key_permutation = c->key_permutation = other.permutation;
+    c->Tk = other.T;
+    c->Mk = other.M;
+}
+
+static shape_case draw(uint64_t seed, family kind) {
+    const int linear = is_linear(kind), cross = is_cross(kind);
     static const int dims[] = {1, 7, 16, 60, 64, 72, 100, 128};
     rng r = {seed};
     shape_case c = {.B = 1 + rng_below(&r, 2)};
@@ -83,14 +108,18 @@ static shape_case draw(uint64_t seed, int linear) {
         static const int lengths[] = {1, 2, 63, 64, 65, 1000, 1100, 2049};
         d->kind = MHLA_KIND_LINEAR;
         c.T = RNG_PICK(&r, lengths);
+        c.Tk = cross ? RNG_PICK(&r, lengths) : c.T;
     } else {
         d->mix_per_head = rng_below(&r, 2);
         draw_layout(&r, &c);
         int equal = c.offsets == NULL;
         for (int a = 0; a < d->axes; a++) equal = equal && d->grid[a] % d->blocks[a] == 0;
-        if (d->denominator == MHLA_DEN_RELEASED && !equal) d->denominator = MHLA_DEN_EQ4;
+        if (d->denominator == MHLA_DEN_RELEASED && (!equal || cross)) d->denominator = MHLA_DEN_EQ4;
+        c.Tk = c.T;
+        c.Mk = c.M;
+        if (cross) draw_key_layout(&r, &c);
     }
-    d->den_eps = 0.25f * (float)(c.T * d->key_dim); /* with a small one, M = 1 has dmix = 0 but for rounding */
+    d->den_eps = 0.25f * (float)(c.Tk * d->key_dim); /* with a small one, M = 1 has dmix = 0 but for rounding */
     if (d->key_dim >= 2 && rng_below(&r, 2)) {
         d->rope = rng_below(&r, 2) ? MHLA_ROPE_HALF : MHLA_ROPE_INTERLEAVED;
         d->rope_dim = rng_below(&r, 2) ? d->key_dim / 2 * 2 : 2 * (1 + rng_below(&r, d->key_dim / 2));
@@ -99,47 +128,59 @@ static shape_case draw(uint64_t seed, int linear) {
     if (!linear) {
         assert_int_equal(mhla_plan_tokens(c.plan), c.T);
         assert_int_equal(mhla_plan_blocks(c.plan), c.M);
+        assert_int_equal(mhla_plan_key_tokens(c.plan), c.Tk);
+        assert_int_equal(mhla_plan_key_blocks(c.plan), c.Mk);
     }
-    c.call = (mhla_call){.size = sizeof c.call, .batch = c.B, .tokens = c.T};
+    c.call = (mhla_call){.size = sizeof c.call, .batch = c.B, .tokens = c.T, .kv_tokens = cross ? c.Tk : 0};
     const int H = d->heads, K = d->key_dim, V = d->value_dim;
     c.q = place(rng_below(&r, 3), c.B, c.T, H, K);
-    c.k = place(rng_below(&r, 3), c.B, c.T, H, K);
-    c.v = place(rng_below(&r, 3), c.B, c.T, H, V);
+    c.k = place(rng_below(&r, 3), c.B, c.Tk, H, K);
+    c.v = place(rng_below(&r, 3), c.B, c.Tk, H, V);
     c.o = place(rng_below(&r, 3), c.B, c.T, H, V);
     fill(&r, &c.q, c.B, c.T, H, K);
-    fill(&r, &c.k, c.B, c.T, H, K);
-    fill(&r, &c.v, c.B, c.T, H, V);
+    fill(&r, &c.k, c.B, c.Tk, H, K);
+    fill(&r, &c.v, c.B, c.Tk, H, V);
     c.call.q = c.q.s;
     c.call.k = c.k.s;
     c.call.v = c.v.s;
     c.call.o = c.o.s;
     if (d->denominator != MHLA_DEN_NONE && rng_below(&r, 3) == 0) {
         c.q2 = place(rng_below(&r, 3), c.B, c.T, H, K);
-        c.k2 = place(rng_below(&r, 3), c.B, c.T, H, K);
+        c.k2 = place(rng_below(&r, 3), c.B, c.Tk, H, K);
         fill(&r, &c.q2, c.B, c.T, H, K);
-        fill(&r, &c.k2, c.B, c.T, H, K);
+        fill(&r, &c.k2, c.B, c.Tk, H, K);
         c.call.q2 = c.q2.data;
         c.call.k2 = c.k2.data;
         c.call.q2_strides = c.q2.s;
         c.call.k2_strides = c.k2.s;
     }
     if (!linear) {
-        c.mix_count = c.M * c.M * (d->mix_per_head ? H : 1);
+        c.mix_count = c.M * c.Mk * (d->mix_per_head ? H : 1);
         c.mix = new_random(&r, c.mix_count);
         for (int64_t i = 0; i < c.mix_count; i++)
             c.mix[i] = d->denominator == MHLA_DEN_NONE ? c.mix[i] : 0.1f + fabsf(c.mix[i]);
     }
     if (d->rope != MHLA_ROPE_NONE) {
-        c.cos = new_random(&r, c.T * d->rope_dim / 2);
-        c.sin = new_random(&r, c.T * d->rope_dim / 2);
+        const int tables = cross && rng_below(&r, 4) > 0 ? 2 : 1;
+        const int64_t rows = tables == 1 && c.Tk > c.T ? c.Tk : c.T;
+        c.cos = new_random(&r, rows * d->rope_dim / 2);
+        c.sin = new_random(&r, rows * d->rope_dim / 2);
         c.call.rope_cos = c.cos;
         c.call.rope_sin = c.sin;
-        c.call.rope_rows = c.T;
+        c.call.rope_rows = rows;
+        if (tables == 2) {
+            c.call.key_rope_cos = c.key_cos = new_random(&r, c.Tk * d->rope_dim / 2);
+            c.call.key_rope_sin = c.key_sin = new_random(&r, c.Tk * d->rope_dim / 2);
+            c.call.key_rope_rows = c.Tk;
+        }
     }
     snprintf(c.text, sizeof c.text,
-             "seed %llu kind %d B %lld T %lld H %d K %d V %d M %lld axes %d order %d den %d feature %d rope %d pair %d",
-             (unsigned long long)seed, (int)d->kind, (long long)c.B, (long long)c.T, H, K, V, (long long)c.M, d->axes,
-             (int)d->order, (int)d->denominator, (int)d->feature, (int)d->rope, c.call.q2 != NULL);
+             "seed %llu kind %d B %lld T %lld, %lld H %d K %d V %d M %lld, %lld axes %d, %d order %d den %d feature %d "
+             "rope %d "
+             "pair %d",
+             (unsigned long long)seed, (int)d->kind, (long long)c.B, (long long)c.T, (long long)c.Tk, H, K, V,
+             (long long)c.M, (long long)c.Mk, d->axes, d->key_axes, (int)d->order, (int)d->denominator, (int)d->feature,
+             (int)d->rope, c.call.q2 != NULL);
     return c;
 }
 
@@ -150,8 +191,12 @@ static void drop(shape_case *c) {
     free(c->mix);
     free(c->cos);
     free(c->sin);
+    free(c->key_cos);
+    free(c->key_sin);
     free(c->offsets);
     free(c->permutation);
+    free(c->key_offsets);
+    free(c->key_permutation);
 }
 
 /* All gradients of one case, contiguous, poisoned until written. */
@@ -162,9 +207,9 @@ typedef struct gradients {
 } gradients;
 
 static gradients new_gradients(const shape_case *c, float value) {
-    const int64_t qk = c->B * c->T * c->d.heads * c->d.key_dim;
-    gradients g = {.n = {qk, qk, c->B * c->T * c->d.heads * c->d.value_dim, c->call.q2 ? qk : 0, c->call.q2 ? qk : 0,
-                         c->mix_count}};
+    const int64_t rows = c->B * c->d.heads, q = rows * c->T * c->d.key_dim, k = rows * c->Tk * c->d.key_dim;
+    const int pair = c->call.q2 != NULL;
+    gradients g = {.n = {q, k, rows * c->Tk * c->d.value_dim, pair ? q : 0, pair ? k : 0, c->mix_count}};
     for (int i = 0; i < GRADS; i++)
         if (g.n[i]) {
             g.x[i] = new_poisoned(g.n[i]);
@@ -186,11 +231,11 @@ static void free_gradients(gradients *g) {
     for (int i = 0; i < GRADS; i++) free(g->x[i]);
 }
 
-static void compare_case(uint64_t seed, int linear, mhla_context *context) {
+static void compare_case(uint64_t seed, family kind, mhla_context *context) {
     static const char *names[GRADS] = {"dq", "dk", "dv", "dq2", "dk2", "dmix"};
     const int half_vectors = mhla_half_vectors;
     mhla_half_vectors = (int)(seed % 2); /* as on a CPU that is not this one, in every second case */
-    shape_case c = draw(seed, linear);
+    shape_case c = draw(seed, kind);
     rng r = {seed ^ 77};
     placed truth = c.o, dO = c.o;
     truth.memory = new_poisoned(c.o.count);
@@ -239,14 +284,22 @@ static void compare_case(uint64_t seed, int linear, mhla_context *context) {
 static void test_mhla_against_reference(void **state) {
     (void)state;
     mhla_context *context = new_context(3);
-    for (uint64_t seed = 1; seed <= 150; seed++) compare_case(seed, 0, context);
+    for (uint64_t seed = 1; seed <= 150; seed++) compare_case(seed, SELF, context);
     mhla_context_free(context);
 }
 
 static void test_linear_against_reference(void **state) {
     (void)state;
     mhla_context *context = new_context(2);
-    for (uint64_t seed = 1; seed <= 24; seed++) compare_case(1000 + seed, 1, context);
+    for (uint64_t seed = 1; seed <= 24; seed++) compare_case(1000 + seed, LINEAR, context);
+    mhla_context_free(context);
+}
+
+static void test_cross_against_reference(void **state) {
+    (void)state;
+    mhla_context *context = new_context(3);
+    for (uint64_t seed = 1; seed <= 100; seed++) compare_case(2000 + seed, CROSS, context);
+    for (uint64_t seed = 1; seed <= 16; seed++) compare_case(3000 + seed, CROSS_LINEAR, context);
     mhla_context_free(context);
 }
 
@@ -276,9 +329,9 @@ static double difference(const shape_case *c, const float *weights, float *at) {
 static void test_reference_gradients(void **state) {
     (void)state;
     int checked = 0;
-    for (uint64_t seed = 5000; checked < 12; seed++) {
-        shape_case c = draw(seed, seed % 4 == 0);
-        if (c.T > 70 || c.d.key_dim > 16 || c.d.value_dim > 16) {
+    for (uint64_t seed = 5000; checked < 24; seed++) {
+        shape_case c = draw(seed, (family)(checked % 4));
+        if (c.T > 70 || c.Tk > 70 || c.d.key_dim > 16 || c.d.value_dim > 16) {
             drop(&c);
             continue;
         }
@@ -298,7 +351,8 @@ static void test_reference_gradients(void **state) {
             for (int64_t e = 0; e < g.n[i]; e++) size = fmax(size, fabs((double)g.x[i][e]));
             for (int tries = 0; tries < 6; tries++) {
                 const int64_t e = rng_below(&r, (int)g.n[i]), row = e / D;
-                float *at = placed_at(inputs[i], row / H / c.T, row / H % c.T, row % H) + e % D;
+                const int64_t T = i == DQ || i == DQ2 ? c.T : c.Tk;
+                float *at = placed_at(inputs[i], row / H / T, row / H % T, row % H) + e % D;
                 if (i != DV && fabsf(*at) < 0.02f) continue; /* the kink of relu */
                 const double want = difference(&c, weights, at);
                 if (fabs(want - (double)g.x[i][e]) > 2e-3 * size)
@@ -342,8 +396,8 @@ static gradients backward(const shape_case *c, mhla_context *context, const floa
 
 static void test_threads_change_no_bit(void **state) {
     (void)state;
-    for (uint64_t seed = 200; seed < 230; seed++) {
-        shape_case c = draw(seed, seed % 5 == 0);
+    for (uint64_t seed = 200; seed < 250; seed++) {
+        shape_case c = draw(seed, (family)((seed % 5 == 0) + (seed < 230 ? 0 : CROSS)));
         const int64_t n = c.B * c.T * c.d.heads * c.d.value_dim;
         rng r = {seed};
         float *dO = new_random(&r, n);
@@ -403,23 +457,127 @@ static void test_one_block_is_linear_attention(void **state) {
     free(q), free(k), free(v), free(a), free(b), free(first);
 }
 
+/* Keys that lie in another order in memory, and so have another layout, but make the same sums in the same order: everything
+ * has the bits of the operator that has one layout. */
+static void test_square_cross_changes_no_bit(void **state) {
+    (void)state;
+    for (uint64_t seed = 400; seed < 440; seed++) {
+        shape_case c = draw(seed, SELF);
+        const mhla_layout *l = c.plan->queries;
+        const int64_t H = c.d.heads, K = c.d.key_dim, V = c.d.value_dim, n = c.B * c.T * H;
+        if (l->perm == NULL || c.call.q2 || c.d.denominator == MHLA_DEN_RELEASED) {
+            drop(&c);
+            continue;
+        }
+        shape_case moved = c;
+        moved.d.key_axes = 0;
+        moved.d.key_n_blocks = c.M;
+        moved.d.key_n_tokens = c.T;
+        moved.d.key_block_offsets = l->offsets;
+        ASSERT_OK(mhla_plan_create(&moved.plan, &moved.d));
+        assert_ptr_equal(c.plan->keys, c.plan->queries);
+        moved.k = place(0, c.B, c.T, H, K);
+        moved.v = place(0, c.B, c.T, H, V);
+        moved.call.k = moved.k.s;
+        moved.call.v = moved.v.s;
+        const int64_t half = c.d.rope_dim / 2;
+        for (int64_t p = 0; p < c.T; p++)
+            for (int64_t b = 0; b < c.B; b++)
+                for (int64_t h = 0; h < H; h++) {
+                    memcpy(placed_at(&moved.k, b, p, h), placed_at(&c.k, b, l->perm[p], h), (size_t)K * sizeof(float));
+                    memcpy(placed_at(&moved.v, b, p, h), placed_at(&c.v, b, l->perm[p], h), (size_t)V * sizeof(float));
+                }
+        if (half) { /* rows of the table move, too */
+            moved.call.key_rope_cos = moved.key_cos = new_poisoned(c.T * half);
+            moved.call.key_rope_sin = moved.key_sin = new_poisoned(c.T * half);
+            moved.call.key_rope_rows = c.T;
+        }
+        for (int64_t p = 0; p < c.T && half; p++) {
+            memcpy(moved.key_cos + p * half, c.cos + l->perm[p] * half, (size_t)half * sizeof(float));
+            memcpy(moved.key_sin + p * half, c.sin + l->perm[p] * half, (size_t)half * sizeof(float));
+        }
+        rng r = {seed};
+        float *dO = new_random(&r, n * V);
+        mhla_context *context = new_context(3);
+        float *want = forward(&c, context), *got = forward(&moved, context);
+        assert_memory_equal(got, want, (size_t)(n * V) * sizeof *got);
+        gradients a = backward(&c, context, dO), b = backward(&moved, context, dO);
+        assert_memory_equal(b.x[DQ], a.x[DQ], (size_t)a.n[DQ] * sizeof(float));
+        assert_memory_equal(b.x[DMIX], a.x[DMIX], (size_t)a.n[DMIX] * sizeof(float));
+        for (int64_t i = 0; i < c.B; i++)
+            for (int64_t p = 0; p < c.T; p++) {
+                const int64_t to = i * c.T + p, from = i * c.T + l->perm[p];
+                assert_memory_equal(b.x[DK] + to * H * K, a.x[DK] + from * H * K, (size_t)(H * K) * sizeof(float));
+                assert_memory_equal(b.x[DV] + to * H * V, a.x[DV] + from * H * V, (size_t)(H * V) * sizeof(float));
+            }
+        free_gradients(&a);
+        free_gradients(&b);
+        free(want), free(got), free(dO);
+        mhla_context_free(context);
+        mhla_plan_free(moved.plan);
+        free(moved.k.memory), free(moved.v.memory), free(moved.key_cos), free(moved.key_sin);
+        drop(&c);
+    }
+}
+
+/* mhla_cross_attention is its plan; keys with the queries' layout, said again, are the operator with one layout. */
+static void test_one_shot(void **state) {
+    (void)state;
+    enum { B = 2, TQ = 15, TK = 24, H = 2, K = 12, V = 20 };
+    static const int grid[] = {3, 5}, blocks[] = {2, 2}, key_grid[] = {24}, key_blocks[] = {5};
+    rng r = {12};
+    float *q = new_random(&r, B * TQ * H * K), *k = new_random(&r, B * TK * H * K), *v = new_random(&r, B * TK * H * V);
+    float *mix = new_random(&r, 4 * 5), *a = new_poisoned(B * TQ * H * V), *b = new_poisoned(B * TQ * H * V);
+    for (int i = 0; i < 4 * 5; i++) mix[i] = 0.1f + fabsf(mix[i]);
+    mhla_plan_desc d = {.size = sizeof d,
+                        .heads = H,
+                        .key_dim = K,
+                        .value_dim = V,
+                        .feature_eps = 1e-6f,
+                        .den_eps = 1e-6f,
+                        .axes = 2,
+                        .grid = {3, 5},
+                        .blocks = {2, 2},
+                        .key_axes = 1,
+                        .key_grid = {24},
+                        .key_blocks = {5}};
+    mhla_plan *plan;
+    ASSERT_OK(mhla_plan_create(&plan, &d));
+    const mhla_call call = {.size = sizeof call, .batch = B, .tokens = TQ};
+    ASSERT_OK(mhla_forward(plan, &call, a, q, k, v, mix, NULL));
+    ASSERT_OK(mhla_cross_attention(b, q, k, v, mix, B, TQ, TK, H, K, V, 2, grid, blocks, 1, key_grid, key_blocks));
+    assert_memory_equal(a, b, B * TQ * H * V * sizeof *a);
+    ASSERT_FAILS(mhla_cross_attention(b, q, k, v, mix, B, TQ, TK, H, K, V, 2, grid, blocks, 4, key_grid, key_blocks),
+                 MHLA_EINVAL, "key_axes is 4");
+    ASSERT_FAILS(mhla_cross_attention(b, q, k, v, mix, B, TQ, TK, H, K, V, 2, grid, blocks, 1, NULL, key_blocks),
+                 MHLA_EINVAL, "key_grid or key_blocks is NULL");
+    ASSERT_FAILS(mhla_cross_attention(b, q, k, v, mix, B, TQ, 23, H, K, V, 2, grid, blocks, 1, key_grid, key_blocks),
+                 MHLA_EINVAL, "kv_tokens is 23: the plan's keys are 24");
+    mhla_plan_free(plan);
+    ASSERT_OK(mhla_cross_attention(a, q, k, v, mix, 1, TQ, TQ, H, K, V, 2, grid, blocks, 2, grid, blocks));
+    ASSERT_OK(mhla_attention(b, q, k, v, mix, 1, TQ, H, K, V, 2, grid, blocks));
+    assert_memory_equal(a, b, TQ * H * V * sizeof *a);
+    free(q), free(k), free(v), free(mix), free(a), free(b);
+}
+
 /* bfloat16 storage: inputs read exactly, results within bfloat16 of the reference on the same inputs. */
 static void test_bf16(void **state) {
     (void)state;
-    for (uint64_t seed = 300; seed < 330; seed++) {
-        shape_case c = draw(seed, seed % 6 == 0);
+    for (uint64_t seed = 300; seed < 350; seed++) {
+        shape_case c = draw(seed, (family)((seed % 6 == 0) + (seed < 330 ? 0 : CROSS)));
         const int64_t H = c.d.heads, K = c.d.key_dim, V = c.d.value_dim, n = c.B * c.T * H * V;
+        const int64_t queries = c.B * c.T * H, keys = c.B * c.Tk * H, count = (queries + keys) * (K + V);
         rng r = {seed};
-        float *x = new_random(&r, c.B * c.T * H * (2 * K + 2 * V));
-        uint16_t *all = new_bf16(x, c.B * c.T * H * (2 * K + 2 * V));
-        const uint16_t *q = all, *k = q + c.B * c.T * H * K, *v = k + c.B * c.T * H * K, *dO = v + n;
+        float *x = new_random(&r, count);
+        uint16_t *all = new_bf16(x, count);
+        const uint16_t *q = all, *k = q + queries * K, *v = k + keys * K, *dO = v + keys * V;
         mhla_plan_desc d = c.d;
         d.dtype = MHLA_BF16;
         mhla_plan *plan;
         ASSERT_OK(mhla_plan_create(&plan, &d));
         mhla_call call = c.call;
         call.q = call.k = call.v = call.o = call.q2_strides = call.k2_strides = (mhla_strides){0};
-        if (call.q2) call.q2 = k, call.k2 = q;
+        if (call.q2) call.q2 = c.T == c.Tk ? k : q, call.k2 = c.T == c.Tk ? q : k;
         uint16_t *want = new_bytes((size_t)n * 2), *got = new_bytes((size_t)n * 2);
         ASSERT_OK(mhla_forward_reference(plan, &call, want, q, k, v, c.mix));
         gradients want_grads = new_gradients(&c, NAN);
@@ -535,6 +693,19 @@ static void test_bad_plans(void **state) {
     const int64_t one[] = {0, 16};
     BAD((d.axes = 0, d.n_tokens = 16, d.n_blocks = 1, d.block_offsets = one, d.permutation = twice),
         "permutation[4] is 3");
+    /* the layout of keys */
+    BAD((d.key_axes = 4), "key_axes is 4");
+    BAD((d.key_axes = 1), "key_grid[0] is 0");
+    BAD((d.key_axes = 1, d.key_grid[0] = 4, d.key_blocks[0] = 5), "key_blocks[0] is 5: expected 1 to key_grid[0] = 4");
+    BAD((d.key_n_blocks = 2), "key_n_tokens is 0");
+    BAD((d.key_axes = 1, d.key_n_blocks = 2), "choose one");
+    BAD((d.key_n_tokens = 16, d.key_n_blocks = 3), "key_block_offsets is NULL");
+    BAD((d.key_n_tokens = 16, d.key_n_blocks = 3, d.key_block_offsets = offsets), "key_block_offsets[2] is 3");
+    BAD((d.key_n_tokens = 16, d.key_n_blocks = 1, d.key_block_offsets = one, d.key_permutation = twice),
+        "key_permutation[4] is 3");
+    BAD((d.denominator = MHLA_DEN_RELEASED, d.key_axes = 1, d.key_grid[0] = 16, d.key_blocks[0] = 4), "equal layouts");
+    BAD((d.kind = MHLA_KIND_LINEAR, d.axes = 0, d.key_axes = 1, d.key_grid[0] = 16, d.key_blocks[0] = 4),
+        "only bidirectional MHLA has a layout of keys");
 #undef BAD
     struct {
         mhla_plan_desc d;
@@ -583,6 +754,8 @@ static void test_bad_calls(void **state) {
     BAD((c.cu_seqlens = cu, c.sequences = 1), "cu_seqlens is given");
     BAD(c.past = 3, "past");
     BAD(c.q2 = q, "one of q2 and k2");
+    BAD(c.kv_tokens = 15, "kv_tokens is 15: the plan's keys are 16");
+    BAD((c.key_rope_cos = q, c.key_rope_sin = q, c.key_rope_rows = 16), "rope is MHLA_ROPE_NONE");
 #undef BAD
     mhla_call self = good;
     self.o = (mhla_strides){128, 4, 8};
@@ -631,8 +804,16 @@ static void test_out_of_memory(void **state) {
     for (int n = 0; !done; n++) {
         scarce.allowed = n;
         mhla_plan *plan = NULL;
-        mhla_plan_desc d = {
-            .size = sizeof d, .heads = H, .key_dim = K, .value_dim = K, .axes = 2, .grid = {4, 3}, .blocks = {2, 1}};
+        mhla_plan_desc d = {.size = sizeof d,
+                            .heads = H,
+                            .key_dim = K,
+                            .value_dim = K,
+                            .axes = 2,
+                            .grid = {4, 3},
+                            .blocks = {2, 1},
+                            .key_axes = 2,
+                            .key_grid = {3, 4},
+                            .key_blocks = {1, 2}};
         mhla_status status = mhla_plan_create(&plan, &d);
         const mhla_call call = {.size = sizeof call, .batch = 1, .tokens = T};
         const mhla_grads grads = {.size = sizeof grads, .dq = dq};
@@ -653,9 +834,12 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_mhla_against_reference),
         cmocka_unit_test(test_linear_against_reference),
+        cmocka_unit_test(test_cross_against_reference),
         cmocka_unit_test(test_reference_gradients),
         cmocka_unit_test(test_threads_change_no_bit),
         cmocka_unit_test(test_one_block_is_linear_attention),
+        cmocka_unit_test(test_square_cross_changes_no_bit),
+        cmocka_unit_test(test_one_shot),
         cmocka_unit_test(test_bf16),
         cmocka_unit_test(test_nan_stays_in_its_row),
         cmocka_unit_test(test_bad_plans),

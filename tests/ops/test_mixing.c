@@ -83,6 +83,92 @@ static void fill_matches_formulas(void **state) {
             }
 }
 
+/* ---- Rectangles: the README's formulas, from coordinates in an extent of 1 ---- */
+
+static const struct pair {
+    struct grid queries, keys;
+} pairs[] = {{{1, {4}}, {1, {2}}},       {{1, {2}}, {1, {4}}},       {{1, {1}}, {1, {2}}},
+             {{1, {5}}, {1, {1}}},       {{1, {7}}, {1, {3}}},       {{2, {2, 3}}, {2, {4, 3}}},
+             {{2, {1, 1}}, {2, {2, 2}}}, {{2, {4, 1}}, {2, {1, 4}}}, {{3, {2, 3, 1}}, {3, {3, 2, 2}}}};
+
+static double least(double a, double b) { return a < b ? a : b; }
+
+static void expected_cross(double *m, const struct pair *p, mhla_mix_init init, double param) {
+    const int Mq = count(&p->queries), Mk = count(&p->keys), axes = p->queries.axes;
+    double dmax = 0;
+    for (int a = 0; a < axes; a++) {
+        const double n = p->queries.blocks[a], k = p->keys.blocks[a];
+        dmax += pow(least(n, k) * (1 - 1 / fmax(n, k)), 2);
+    }
+    dmax = sqrt(dmax);
+    for (int i = 0; i < Mq; i++)
+        for (int j = 0; j < Mk; j++) {
+            double d = 0, far = 0;
+            for (int a = axes - 1, x = i, y = j; a >= 0; a--) {
+                const int n = p->queries.blocks[a], k = p->keys.blocks[a];
+                const double unit = least(n, k), end = 0.5 / fmax(n, k), at = (x % n + 0.5) / n;
+                d += pow(unit * (at - (y % k + 0.5) / k), 2);
+                far += pow(unit * fmax(at - end, 1 - end - at), 2);
+                x /= n, y /= k;
+            }
+            d = sqrt(d), far = sqrt(far);
+            const double r = d / dmax, paper = fabs(1 - d / far) < 1e-12 ? 0 : 1 - d / far;
+            const double all[] = {paper,
+                                  1 - r,
+                                  cos(acos(-1) / 4 * r),
+                                  exp(-d / (param > 0 ? param : 3)),
+                                  exp(-4.5 * r * r),
+                                  d <= (param > 0 ? param : 1.5),
+                                  1};
+            m[i * Mk + j] = all[init];
+        }
+    if (init == MHLA_MIX_GAUSSIAN) return;
+    const int rows = init == MHLA_MIX_PAPER || init == MHLA_MIX_UNIFORM;
+    for (int i = 0; i < (rows ? Mq : Mk); i++) {
+        const int length = rows ? Mk : Mq, first = rows ? i * Mk : i, step = rows ? 1 : Mk;
+        double sum = 0;
+        for (int e = 0; e < length; e++) sum += m[first + e * step];
+        for (int e = 0; e < length; e++) m[first + e * step] = sum > 0 ? m[first + e * step] / sum : 1.0 / length;
+    }
+}
+
+static void fill_of_rectangles(void **state) {
+    (void)state;
+    double want[MOST * MOST];
+    float got[MOST * MOST + 1];
+    for (size_t n = 0; n < sizeof pairs / sizeof *pairs; n++)
+        for (int init = 0; init < MHLA_MIX_CAUSAL; init++)
+            for (int v = 0; v < 3; v++) {
+                const double param = (double[]){0, 0.3, 2.3}[v];
+                const struct pair *p = &pairs[n];
+                const int size = count(&p->queries) * count(&p->keys);
+                for (int i = 0; i <= size; i++) got[i] = NAN;
+                assert_int_equal(mhla_mix_fill_cross(got, (mhla_mix_init)init, p->queries.axes, p->queries.blocks,
+                                                     p->keys.blocks, param),
+                                 0);
+                expected_cross(want, p, (mhla_mix_init)init, param);
+                for (int i = 0; i < size; i++)
+                    if (!(fabs((double)got[i] - want[i]) <= 1e-7))
+                        fail_msg("%s, pair %d, param %g, element %d: %g, not %g", mhla_mix_name((mhla_mix_init)init),
+                                 (int)n, param, i, (double)got[i], want[i]);
+                assert_true(isnan(got[size]));
+            }
+}
+
+/* By hand: queries in 4 blocks have their centres at 1/8, 3/8, .., keys in 2 at 1/4 and 3/4; the unit is 1/2. */
+static void known_rectangles(void **state) {
+    (void)state;
+    float m[8];
+    const int four = 4, two = 2, one = 1;
+    assert_int_equal(mhla_mix_fill_cross(m, MHLA_MIX_PAPER, 1, &four, &two, 0), 0);
+    assert_float_equal(m[0], 5.0 / 6, 1e-6); /* distances 1/4 and 5/4 of at most 3/2: 5/6 and 1/6 */
+    assert_float_equal(m[1], 1.0 / 6, 1e-6);
+    assert_float_equal(m[2], 3.0 / 4, 1e-6); /* 1/4 and 3/4 of at most 1: 3/4 and 1/4 */
+    assert_true(m[6] == m[1] && m[7] == m[0]);
+    assert_int_equal(mhla_mix_fill_cross(m, MHLA_MIX_PAPER, 1, &one, &two, 0), 0); /* both as far as can be */
+    assert_true(m[0] == 0.5f && m[1] == 0.5f);
+}
+
 /* Numbers taken from a hand calculation, so that the formulas above are not their own judge. */
 static void fill_known_values(void **state) {
     (void)state;
@@ -210,6 +296,10 @@ static void bad_input(void **state) {
     REFUSED(mhla_mix_fill(m, MHLA_MIX_PAPER, 3, huge, 0), "blocks");
     REFUSED(mhla_mix_fill(m, MHLA_MIX_EXP, 1, two, -1), "param is -1");
     REFUSED(mhla_mix_fill(m, MHLA_MIX_EXP, 1, two, NAN), "param");
+    REFUSED(mhla_mix_fill_cross(m, MHLA_MIX_PAPER, 1, two, NULL, 0), "key_blocks is NULL");
+    REFUSED(mhla_mix_fill_cross(m, MHLA_MIX_PAPER, 2, two, zero, 0), "key_blocks[1] is 0");
+    REFUSED(mhla_mix_fill_cross(m, MHLA_MIX_PAPER, 3, two, huge, 0), "key_blocks multiply");
+    REFUSED(mhla_mix_fill_cross(m, MHLA_MIX_CAUSAL, 1, two, odd, 0), "a causal matrix is square");
     REFUSED(mhla_mix_clip(NULL, 1, 1, 0, 1, 0, 0), "mix");
     REFUSED(mhla_mix_clip(m, 0, 1, 0, 1, 0, 0), "rows is 0");
     REFUSED(mhla_mix_clip(m, 1, -1, 0, 1, 0, 0), "cols is -1");
@@ -234,6 +324,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fill_matches_formulas),
         cmocka_unit_test(fill_known_values),
+        cmocka_unit_test(fill_of_rectangles),
+        cmocka_unit_test(known_rectangles),
         cmocka_unit_test(one_block_is_one),
         cmocka_unit_test(names),
         cmocka_unit_test(clip),

@@ -15,7 +15,7 @@ void mhla_head_summarise_bf16(const mhla_head *x, const mhla_buffers *buf, int64
     const mhla_kernels *kernels = x->run->kernels;
     const int pairs = (n + 1) / 2;
     kernels->narrow_pairs(buf->a16, buf->k, n, (int)g->ldk);
-    const mhla_rows v = mhla_head_rows(x, x->run->v, x->run->plan->d.dtype, &x->run->call.v, at);
+    const mhla_rows v = mhla_head_rows(x, &g->k, x->run->v, x->run->plan->d.dtype, &x->run->call.v, at);
     kernels->zip_rows(buf->b16, &g->pv, &v, n);
     for (int p = 0; p < g->pv.count; p++) {
         const int begin = mhla_panel_begin(&g->pv, p), width = mhla_panel_begin(&g->pv, p + 1) - begin;
@@ -49,7 +49,7 @@ void mhla_head_outputs_bf16(const mhla_head *x, const mhla_buffers *buf, int64_t
                             int n_fetch) {
     const mhla_geometry *g = x->g;
     const mhla_kernels *kernels = x->run->kernels;
-    mhla_rows o = mhla_head_rows(x, x->run->o, x->run->plan->d.dtype, &x->run->call.o, at);
+    mhla_rows o = mhla_head_rows(x, &g->q, x->run->o, x->run->plan->d.dtype, &x->run->call.o, at);
     const int64_t size = (int64_t)mhla_dtype_size(o.dtype);
     const int pairs = (g->K + 1) / 2;
     kernels->narrow_rows(buf->a16, g->ldk, buf->q, g->ldk, n, g->K);

@@ -21,7 +21,7 @@ static int64_t odd_lines(int64_t floats) { return ((floats + 15) / 16 | 1) * 16;
  * looking up a page costs as much as a row. As many as divide H, fit beside each other in L2 and leave no thread idle. */
 static int choose_team(const mhla_run *run, const mhla_geometry *g) {
     const int H = run->plan->d.heads;
-    const int64_t bytes = (g->linear ? 1 : g->M) * g->ld * 4, heads = run->call.batch * H;
+    const int64_t bytes = (g->linear ? 1 : g->k.M > g->q.M ? g->k.M : g->q.M) * g->ld * 4, heads = run->call.batch * H;
     /* with a large L2 comes a large table of pages, and looking up costs less than what a team's summaries drive out */
     const int64_t most = mhla_l2_bytes > LARGE_L2 ? mhla_l2_bytes / 4 : TEAM_BYTES;
     for (int team = H < MHLA_MAX_TEAM ? H : MHLA_MAX_TEAM; team > 1; team--)
@@ -36,6 +36,16 @@ static int64_t group_bytes(int64_t summaries) {
     return mhla_l2_bytes > LARGE_L2 && summaries + GROUP_BYTES > most ? most : GROUP_BYTES;
 }
 
+static mhla_side side_of(const mhla_layout *layout, int64_t T, const float *cos, const float *sin) {
+    return (mhla_side){layout, T, layout ? layout->M : (T + LINEAR_BLOCK - 1) / LINEAR_BLOCK, cos, sin};
+}
+
+/* Tokens of its largest block. */
+static int64_t largest(const mhla_side *side) {
+    if (side->layout) return side->layout->max_block;
+    return side->T < LINEAR_BLOCK ? side->T : LINEAR_BLOCK;
+}
+
 mhla_geometry mhla_bidirectional_geometry(const mhla_run *run, int backward) {
     const mhla_plan_desc *d = &run->plan->d;
     mhla_geometry g = {.K = d->key_dim, .V = d->value_dim, .linear = d->kind == MHLA_KIND_LINEAR};
@@ -45,10 +55,11 @@ mhla_geometry mhla_bidirectional_geometry(const mhla_run *run, int backward) {
     else
         run->kernels->panels(&g.pv, g.V);
     run->kernels->panels(&g.pk, g.K);
-    g.T = run->call.tokens;
-    g.M = g.linear ? (g.T + LINEAR_BLOCK - 1) / LINEAR_BLOCK : run->plan->M;
-    g.rows = g.linear ? 1 : g.M;
-    g.max_block = g.linear ? (g.T < LINEAR_BLOCK ? g.T : LINEAR_BLOCK) : run->plan->max_block;
+    const mhla_call *c = &run->call;
+    g.q = side_of(run->plan->queries, c->tokens, c->rope_cos, c->rope_sin);
+    g.k = side_of(run->plan->keys, c->kv_tokens, c->key_rope_cos, c->key_rope_sin);
+    g.rows = g.linear ? 1 : g.q.M;
+    g.max_block = largest(&g.q) > largest(&g.k) ? largest(&g.q) : largest(&g.k);
     g.piece = g.max_block < PIECE ? (int)g.max_block : PIECE;
     g.ldn = odd_lines(g.max_block);
     g.ldk = odd_lines(g.K);
@@ -58,11 +69,15 @@ mhla_geometry mhla_bidirectional_geometry(const mhla_run *run, int backward) {
     g.used = g.z + round_up(g.K, 16);
     g.ld = odd_lines(g.used);
     g.team = choose_team(run, &g);
-    g.group = group_bytes(g.team * g.M * g.ld * 4) / 4 / (g.team * g.ld) / 6 * 6;
+    const int64_t mixtures = g.linear                    ? 1
+                             : backward && g.k.M > g.q.M ? g.k.M
+                                                         : g.q.M; /* the backward's are also of keys */
+    g.group = group_bytes(g.team * g.k.M * g.ld * 4) / 4 / (g.team * g.ld) / 6 * 6;
     if (g.group < 6) g.group = 6;
-    if (g.rows > 64 && g.group < 36) g.group = 36;
-    if (g.group > g.rows) g.group = g.rows;
+    if (mixtures > 64 && g.group < 36) g.group = 36;
+    if (g.group > mixtures) g.group = mixtures;
     g.groups = (g.rows + g.group - 1) / g.group;
+    g.key_groups = (g.k.M + g.group - 1) / g.group;
     g.slabs = (g.used + SLAB - 1) / SLAB;
     g.normalised = d->denominator != MHLA_DEN_NONE;
     g.released = d->denominator == MHLA_DEN_RELEASED;
@@ -71,48 +86,48 @@ mhla_geometry mhla_bidirectional_geometry(const mhla_run *run, int backward) {
 
 /* ---- One block ---- */
 
-mhla_rows mhla_head_rows(const mhla_head *x, const void *base, mhla_dtype dtype, const mhla_strides *s, int64_t at) {
-    const int32_t *perm = x->run->plan->perm;
+mhla_rows mhla_head_rows(const mhla_head *x, const mhla_side *side, const void *base, mhla_dtype dtype,
+                         const mhla_strides *s, int64_t at) {
+    const int32_t *perm = side->layout ? side->layout->perm : NULL;
     return (mhla_rows){.base = (void *)(uintptr_t)mhla_at(base, dtype, s, x->b, perm ? 0 : at, x->h),
                        .idx = perm ? perm + at : NULL,
                        .stride = s->token,
                        .dtype = dtype};
 }
 
-int64_t mhla_head_begin(const mhla_head *x, int64_t block) {
-    if (!x->g->linear) return x->run->plan->offsets[block];
+int64_t mhla_head_begin(const mhla_side *side, int64_t block) {
+    if (side->layout) return side->layout->offsets[block];
     const int64_t at = block * LINEAR_BLOCK;
-    return at < x->g->T ? at : x->g->T;
+    return at < side->T ? at : side->T;
 }
 
-mhla_pack mhla_head_pack(const mhla_head *x, float *dst, const void *src, const mhla_strides *s, int64_t at, int n,
-                         int rotate) {
+mhla_pack mhla_head_pack(const mhla_head *x, const mhla_side *side, float *dst, const void *src, const mhla_strides *s,
+                         int64_t at, int n, int rotate) {
     const mhla_plan_desc *d = &x->run->plan->d;
-    const mhla_call *c = &x->run->call;
     return (mhla_pack){.dst = dst,
                        .ld = x->g->ldk,
-                       .src = mhla_head_rows(x, src, d->dtype, s, at),
+                       .src = mhla_head_rows(x, side, src, d->dtype, s, at),
                        .n = n,
                        .K = x->g->K,
                        .feature = d->feature,
                        .eps = d->feature_eps,
                        .rope = rotate ? d->rope : MHLA_ROPE_NONE,
                        .rope_dim = d->rope_dim,
-                       .cos = c->rope_cos,
-                       .sin = c->rope_sin,
-                       .rope_row = x->run->plan->perm ? 0 : at};
+                       .cos = side->cos,
+                       .sin = side->sin,
+                       .rope_row = side->layout && side->layout->perm ? 0 : at};
 }
 
 /* k~ of n tokens into buf->k; their column sums are added to z where there is a denominator. */
 void mhla_head_keys(const mhla_head *x, const mhla_buffers *buf, int64_t at, int n, float *z) {
     const mhla_call *c = &x->run->call;
     if (z && c->k2) {
-        mhla_pack pair = mhla_head_pack(x, buf->k, c->k2, &c->k2_strides, at, n, 0);
+        mhla_pack pair = mhla_head_pack(x, &x->g->k, buf->k, c->k2, &c->k2_strides, at, n, 0);
         pair.sum = z;
         x->run->kernels->pack(&pair);
         z = NULL;
     }
-    mhla_pack p = mhla_head_pack(x, buf->k, x->run->k, &c->k, at, n, 1);
+    mhla_pack p = mhla_head_pack(x, &x->g->k, buf->k, x->run->k, &c->k, at, n, 1);
     p.sum = z;
     x->run->kernels->pack(&p);
 }
@@ -123,7 +138,7 @@ static void summarise(const mhla_head *x, const mhla_buffers *buf, int64_t block
     const mhla_kernels *kernels = x->run->kernels;
     const mhla_call *c = &x->run->call;
     const mhla_dtype dtype = x->run->plan->d.dtype;
-    const int64_t begin = mhla_head_begin(x, block), end = mhla_head_begin(x, block + 1);
+    const int64_t begin = mhla_head_begin(&g->k, block), end = mhla_head_begin(&g->k, block + 1);
     const int64_t pieces = (end - begin + g->piece - 1) / g->piece;
     memset(S + (int64_t)g->K * mhla_panels_width(&g->pv), 0,
            (size_t)(g->ld - (int64_t)g->K * mhla_panels_width(&g->pv)) * 4);
@@ -131,17 +146,17 @@ static void summarise(const mhla_head *x, const mhla_buffers *buf, int64_t block
         const int64_t at = begin + p * (end - begin) / pieces, next = begin + (p + 1) * (end - begin) / pieces;
         const int n = (int)(next - at);
         mhla_head_keys(x, buf, at, n, g->normalised ? S + g->z : NULL);
-        const int ahead = (int)(g->T - next < n ? g->T - next : n);
+        const int ahead = (int)(g->k.T - next < n ? g->k.T - next : n);
         const int element = (int)mhla_dtype_size(dtype);
         const mhla_prefetch fetch[2] = {
-            {mhla_head_rows(x, x->run->k, dtype, &c->k, next), ahead, g->K * element},
-            {mhla_head_rows(x, x->run->v, dtype, &c->v, next), ahead, g->V * element},
+            {mhla_head_rows(x, &g->k, x->run->k, dtype, &c->k, next), ahead, g->K * element},
+            {mhla_head_rows(x, &g->k, x->run->v, dtype, &c->v, next), ahead, g->V * element},
         };
         if (g->pairs) {
             mhla_head_summarise_bf16(x, buf, at, n, S, p == 0, fetch, 2);
             continue;
         }
-        const mhla_rows v = mhla_head_rows(x, x->run->v, dtype, &c->v, at);
+        const mhla_rows v = mhla_head_rows(x, &g->k, x->run->v, dtype, &c->v, at);
         const float *list[PIECE];
         const int direct = dtype == MHLA_F32 && g->V == mhla_panels_width(&g->pv);
         for (int i = 0; i < n && direct; i++) list[i] = (const float *)v.base + (v.idx ? v.idx[i] : i) * v.stride;
@@ -168,12 +183,12 @@ void mhla_head_queries(const mhla_head *x, const mhla_buffers *buf, int64_t at, 
     const mhla_call *c = &x->run->call;
     const int eq4 = x->g->normalised && !x->g->released;
     if (eq4 && c->q2) {
-        mhla_pack pair = mhla_head_pack(x, buf->q, c->q2, &c->q2_strides, at, n, 0);
+        mhla_pack pair = mhla_head_pack(x, &x->g->q, buf->q, c->q2, &c->q2_strides, at, n, 0);
         pair.z = zm;
         pair.den = buf->den;
         x->run->kernels->pack(&pair);
     }
-    mhla_pack p = mhla_head_pack(x, buf->q, x->run->q, &c->q, at, n, 1);
+    mhla_pack p = mhla_head_pack(x, &x->g->q, buf->q, x->run->q, &c->q, at, n, 1);
     if (eq4 && !c->q2) {
         p.z = zm;
         p.den = buf->den;
@@ -185,11 +200,11 @@ void mhla_head_queries(const mhla_head *x, const mhla_buffers *buf, int64_t at, 
 void mhla_head_released_dots(const mhla_head *x, const mhla_buffers *buf, int64_t block, const float *z) {
     const mhla_geometry *g = x->g;
     const mhla_call *c = &x->run->call;
-    const int64_t begin = mhla_head_begin(x, block);
+    const int64_t begin = mhla_head_begin(&g->q, block);
     for (int64_t w = 0; w < g->max_block; w += g->piece) {
         const int n = (int)(g->max_block - w < g->piece ? g->max_block - w : g->piece);
-        mhla_pack p = c->q2 ? mhla_head_pack(x, buf->q, c->q2, &c->q2_strides, begin + w, n, 0)
-                            : mhla_head_pack(x, buf->q, x->run->q, &c->q, begin + w, n, 0);
+        mhla_pack p = c->q2 ? mhla_head_pack(x, &x->g->q, buf->q, c->q2, &c->q2_strides, begin + w, n, 0)
+                            : mhla_head_pack(x, &x->g->q, buf->q, x->run->q, &c->q, begin + w, n, 0);
         p.z = z;
         p.den = buf->dots + block * g->ldn + w;
         x->run->kernels->pack(&p);
@@ -201,16 +216,16 @@ void mhla_head_released_mix(const mhla_head *x, const mhla_buffers *buf) {
     mhla_panels pn;
     x->run->kernels->panels(&pn, (int)g->max_block);
     x->run->kernels->gemm(
-        &(mhla_gemm){.m = (int)g->M,
+        &(mhla_gemm){.m = (int)g->q.M,
                      .n = pn,
-                     .f = {.k = (int)g->M, .a = x->mix, .a_row = g->M, .a_k = 1, .b = buf->dots, .b_k = g->ldn},
+                     .f = {.k = (int)g->k.M, .a = x->mix, .a_row = g->k.M, .a_k = 1, .b = buf->dots, .b_k = g->ldn},
                      .store = MHLA_STORE_SET,
                      .c = buf->dens,
                      .c_row = g->ldn});
 }
 
 void mhla_head_released(const mhla_head *x, const mhla_buffers *buf, const float *S) {
-    for (int64_t b = 0; b < x->g->M; b++) mhla_head_released_dots(x, buf, b, S + b * x->g->ld + x->g->z);
+    for (int64_t b = 0; b < x->g->k.M; b++) mhla_head_released_dots(x, buf, b, S + b * x->g->ld + x->g->z);
     mhla_head_released_mix(x, buf);
 }
 
@@ -226,7 +241,7 @@ static void outputs(const mhla_head *x, const mhla_buffers *buf, int64_t block, 
     const mhla_kernels *kernels = x->run->kernels;
     const mhla_call *c = &x->run->call;
     const mhla_dtype dtype = x->run->plan->d.dtype;
-    const int64_t begin = mhla_head_begin(x, block), end = mhla_head_begin(x, block + 1);
+    const int64_t begin = mhla_head_begin(&g->q, block), end = mhla_head_begin(&g->q, block + 1);
     const int64_t pieces = (end - begin + g->piece - 1) / g->piece;
     if (g->pairs) mhla_head_round_mixture(x, buf, P);
     for (int64_t p = 0; p < pieces; p++) {
@@ -235,11 +250,11 @@ static void outputs(const mhla_head *x, const mhla_buffers *buf, int64_t block, 
         mhla_head_queries(x, buf, at, n, P + g->z);
         const float *den = !g->normalised ? NULL : g->released ? buf->dens + block * g->ldn + (at - begin) : buf->den;
         mhla_head_row_scale(x, buf->row_scale, den, n);
-        const int ahead = (int)(g->T - next < n ? g->T - next : n);
+        const int ahead = (int)(g->q.T - next < n ? g->q.T - next : n);
         const int element = (int)mhla_dtype_size(dtype);
         const mhla_prefetch fetch[2] = {
-            {mhla_head_rows(x, x->run->q, dtype, &c->q, next), ahead, g->K * element},
-            {mhla_head_rows(x, x->run->o, dtype, &c->o, next), ahead, g->V * element},
+            {mhla_head_rows(x, &g->q, x->run->q, dtype, &c->q, next), ahead, g->K * element},
+            {mhla_head_rows(x, &g->q, x->run->o, dtype, &c->o, next), ahead, g->V * element},
         };
         if (g->pairs) {
             mhla_head_outputs_bf16(x, buf, at, n, fetch, 2);
@@ -249,7 +264,7 @@ static void outputs(const mhla_head *x, const mhla_buffers *buf, int64_t block, 
                                    .n = g->pv,
                                    .f = {.k = g->K, .a = buf->q, .a_row = g->ldk, .a_k = 1, .b = P, .b_rows = g->K},
                                    .store = MHLA_STORE_ROWS,
-                                   .out = mhla_head_rows(x, x->run->o, dtype, &c->o, at),
+                                   .out = mhla_head_rows(x, &g->q, x->run->o, dtype, &c->o, at),
                                    .row_scale = buf->row_scale,
                                    .accumulate = c->accumulate,
                                    .prefetch = fetch,
@@ -263,44 +278,49 @@ void mhla_head_mix(const mhla_head *x, const mhla_buffers *buf, const float *S, 
     const mhla_call *c = &x->run->call;
     const mhla_dtype dtype = x->run->plan->d.dtype;
     const int element = (int)mhla_dtype_size(dtype);
+    const int first = g->q.T < g->piece ? (int)g->q.T : g->piece;
     const mhla_prefetch fetch[2] = {
-        {mhla_head_rows(x, x->run->q, dtype, &c->q, 0), g->piece, g->K * element},
-        {mhla_head_rows(x, x->run->o, dtype, &c->o, 0), g->piece, g->V * element},
+        {mhla_head_rows(x, &g->q, x->run->q, dtype, &c->q, 0), first, g->K * element},
+        {mhla_head_rows(x, &g->q, x->run->o, dtype, &c->o, 0), first, g->V * element},
     };
     mhla_panels flat;
     x->run->kernels->panels(&flat, (int)g->used);
-    x->run->kernels->gemm(
-        &(mhla_gemm){.m = (int)(i1 - i0),
-                     .n = flat,
-                     .f = {.k = (int)g->M, .a = x->mix + i0 * g->M, .a_row = g->M, .a_k = 1, .b = S, .b_k = g->ld},
-                     .store = MHLA_STORE_SET,
-                     .c = buf->P,
-                     .c_row = g->ld,
-                     .prefetch = fetch,
-                     .n_prefetch = i0 == 0 ? 2 : 0});
+    x->run->kernels->gemm(&(mhla_gemm){
+        .m = (int)(i1 - i0),
+        .n = flat,
+        .f = {.k = (int)g->k.M, .a = x->mix + i0 * g->k.M, .a_row = g->k.M, .a_k = 1, .b = S, .b_k = g->ld},
+        .store = MHLA_STORE_SET,
+        .c = buf->P,
+        .c_row = g->ld,
+        .prefetch = fetch,
+        .n_prefetch = i0 == 0 ? 2 : 0});
 }
 
 void mhla_head_mix_slab(const mhla_head *x, float *P, const float *S, int64_t slab, int turned) {
     const mhla_geometry *g = x->g;
-    const int64_t at = slab * SLAB, M = g->M;
+    const int64_t at = slab * SLAB, M = g->k.M;
     mhla_panels flat;
     x->run->kernels->panels(&flat, (int)(g->used - at < SLAB ? g->used - at : SLAB));
-    x->run->kernels->gemm(&(mhla_gemm){
-        .m = (int)M,
-        .n = flat,
-        .f = {.k = (int)M, .a = x->mix, .a_row = turned ? 1 : M, .a_k = turned ? M : 1, .b = S + at, .b_k = g->ld},
-        .store = MHLA_STORE_SET,
-        .c = P + at,
-        .c_row = g->ld});
+    x->run->kernels->gemm(&(mhla_gemm){.m = (int)(turned ? M : g->q.M),
+                                       .n = flat,
+                                       .f = {.k = (int)(turned ? g->q.M : M),
+                                             .a = x->mix,
+                                             .a_row = turned ? 1 : M,
+                                             .a_k = turned ? M : 1,
+                                             .b = S + at,
+                                             .b_k = g->ld},
+                                       .store = MHLA_STORE_SET,
+                                       .c = P + at,
+                                       .c_row = g->ld});
 }
 
-/* The outputs of one group of query blocks, for the heads of a team: x, buf [team], S [team][M][ld]. Each head's mixtures
- * lie in its part of P. */
+/* The outputs of one group of query blocks, for the heads of a team: x, buf [team], S [team][k.M][ld]. Each head's
+ * mixtures lie in its part of P. */
 static void output_group(const mhla_geometry *g, const mhla_head *x, const mhla_buffers *buf, const float *S,
                          int64_t group) {
     const int team = g->team;
     const int64_t i0 = group * g->rows / g->groups, i1 = (group + 1) * g->rows / g->groups;
-    for (int j = 0; j < team; j++) mhla_head_mix(&x[j], &buf[j], S + j * g->M * g->ld, i0, i1);
+    for (int j = 0; j < team; j++) mhla_head_mix(&x[j], &buf[j], S + j * g->k.M * g->ld, i0, i1);
     for (int64_t i = i0; i < i1; i++)
         for (int j = 0; j < team; j++) outputs(&x[j], &buf[j], i, buf[j].P + (i - i0) * g->ld);
 }
@@ -332,7 +352,7 @@ mhla_buffers mhla_bidirectional_buffers(mhla_carver *w, const mhla_geometry *g, 
 mhla_head mhla_bidirectional_head(const mhla_run *run, const mhla_geometry *g, int64_t index) {
     const mhla_plan_desc *d = &run->plan->d;
     mhla_head x = {.run = run, .g = g, .b = index / d->heads, .h = index % d->heads};
-    x.mix = g->linear ? NULL : run->mix + (d->mix_per_head ? x.h * g->M * g->M : 0);
+    x.mix = g->linear ? NULL : run->mix + (d->mix_per_head ? x.h * g->q.M * g->k.M : 0);
     return x;
 }
 
@@ -341,8 +361,8 @@ typedef struct forward_job {
     mhla_geometry g;
     int64_t first;         /* head of task 0 */
     mhla_buffers *buffers; /* [threads] */
-    float **S;             /* [threads]: summaries of the team that a thread works on; [team][M][ld] */
-    float **P;             /* [heads that are split]: their mixtures, [M][ld]; linear attention has none */
+    float **S;             /* [threads]: summaries of the team that a thread works on; [team][k.M][ld] */
+    float **P;             /* [heads that are split]: their mixtures, [q.M][ld]; linear attention has none */
     mhla_buffers *dens;    /* [threads * team]: `released` denominators */
 } forward_job;
 
@@ -372,15 +392,15 @@ static void whole_team(void *arg, int64_t task, int worker) {
     }
     float *S = job->S[worker];
     if (g->linear) {
-        for (int64_t b = 0; b < g->M; b++)
+        for (int64_t b = 0; b < g->k.M; b++)
             for (int j = 0; j < team; j++) add_block(&x[j], &buf[j], b, S + j * g->ld);
-        for (int64_t b = 0; b < g->M; b++)
+        for (int64_t b = 0; b < g->q.M; b++)
             for (int j = 0; j < team; j++) outputs(&x[j], &buf[j], b, S + j * g->ld);
         return;
     }
-    for (int64_t b = 0; b < g->M; b++)
-        for (int j = 0; j < team; j++) summarise(&x[j], &buf[j], b, S + (j * g->M + b) * g->ld);
-    for (int j = 0; j < team && g->released; j++) mhla_head_released(&x[j], &buf[j], S + j * g->M * g->ld);
+    for (int64_t b = 0; b < g->k.M; b++)
+        for (int j = 0; j < team; j++) summarise(&x[j], &buf[j], b, S + (j * g->k.M + b) * g->ld);
+    for (int j = 0; j < team && g->released; j++) mhla_head_released(&x[j], &buf[j], S + j * g->k.M * g->ld);
     for (int64_t group = 0; group < g->groups; group++) output_group(g, x, buf, S, group);
 }
 
@@ -389,7 +409,7 @@ static void whole_team(void *arg, int64_t task, int worker) {
 static void split_summaries(void *arg, int64_t task, int worker) {
     const forward_job *job = arg;
     const mhla_geometry *g = &job->g;
-    const int64_t i = task / g->M, block = task % g->M;
+    const int64_t i = task / g->k.M, block = task % g->k.M;
     const mhla_head x = mhla_bidirectional_head(job->run, g, job->first + i);
     const mhla_buffers buf = with_dens(&job->buffers[worker], &job->dens[i]);
     float *S = job->S[i] + block * g->ld;
@@ -407,7 +427,8 @@ static void split_mix(void *arg, int64_t task, int worker) {
         mhla_head_released_mix(&x, &buf);
     } else if (g->linear) {
         const int64_t at = slab * SLAB, n = g->used - at < SLAB ? g->used - at : SLAB;
-        for (int64_t b = 1; b < g->M; b++) job->run->kernels->axpy(job->S[i] + at, 1.0f, job->S[i] + b * g->ld + at, n);
+        for (int64_t b = 1; b < g->k.M; b++)
+            job->run->kernels->axpy(job->S[i] + at, 1.0f, job->S[i] + b * g->ld + at, n);
     } else {
         mhla_head_mix_slab(&x, job->P[i], job->S[i], slab, 0);
     }
@@ -416,7 +437,7 @@ static void split_mix(void *arg, int64_t task, int worker) {
 static void split_outputs(void *arg, int64_t task, int worker) {
     const forward_job *job = arg;
     const mhla_geometry *g = &job->g;
-    const int64_t i = task / g->M, block = task % g->M;
+    const int64_t i = task / g->q.M, block = task % g->q.M;
     const mhla_head x = mhla_bidirectional_head(job->run, g, job->first + i);
     const mhla_buffers buf = with_dens(&job->buffers[worker], &job->dens[i]);
     outputs(&x, &buf, block, g->linear ? job->S[i] : job->P[i] + block * g->ld);
@@ -435,8 +456,8 @@ static forward_job make_forward(const mhla_run *run, mhla_carver *w) {
     job.dens = mhla_carve(w, (size_t)(threads * g->team) * sizeof *job.dens);
     for (int i = 0; i < threads; i++) {
         const mhla_buffers own = mhla_bidirectional_buffers(w, g, 0);
-        float *S = mhla_carve_floats(w, g->team * (g->linear && !split ? 1 : g->M) * g->ld + 16);
-        float *P = i < left && !g->linear ? mhla_carve_floats(w, g->M * g->ld + 16) : NULL;
+        float *S = mhla_carve_floats(w, g->team * (g->linear && !split ? 1 : g->k.M) * g->ld + 16);
+        float *P = i < left && !g->linear ? mhla_carve_floats(w, g->q.M * g->ld + 16) : NULL;
         if (w->base) {
             job.buffers[i] = own;
             job.S[i] = S;
@@ -445,8 +466,8 @@ static forward_job make_forward(const mhla_run *run, mhla_carver *w) {
         for (int j = 0; j < g->team; j++) {
             mhla_buffers dens = {0};
             if (g->released) {
-                dens.dots = mhla_carve_floats(w, g->M * g->ldn);
-                dens.dens = mhla_carve_floats(w, g->M * g->ldn);
+                dens.dots = mhla_carve_floats(w, g->k.M * g->ldn);
+                dens.dens = mhla_carve_floats(w, g->q.M * g->ldn);
             }
             if (w->base) job.dens[i * g->team + j] = dens;
         }
@@ -470,8 +491,8 @@ mhla_status mhla_bidirectional_forward(const mhla_run *run) {
     const int64_t left = heads - whole;
     if (left == 0) return MHLA_OK;
     const mhla_geometry *g = &job.g;
-    mhla_parallel(context, left * g->M, split_summaries, &job);
+    mhla_parallel(context, left * g->k.M, split_summaries, &job);
     mhla_parallel(context, left * (g->slabs + g->released), split_mix, &job);
-    mhla_parallel(context, left * g->M, split_outputs, &job);
+    mhla_parallel(context, left * g->q.M, split_outputs, &job);
     return MHLA_OK;
 }

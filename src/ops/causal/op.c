@@ -28,10 +28,10 @@ static mhla_status check_plan(mhla_plan *plan) {
         CHECK(d->chunks == 0, "chunks is %lld: linear attention has no mixing matrix", (long long)d->chunks);
         CHECK(d->beyond == MHLA_BEYOND_ERROR, "beyond is %d: linear attention has no end", (int)d->beyond);
         CHECK(d->mix_per_head == 0, "mix_per_head is 1: linear attention has no mixing matrix");
-        plan->M = 1;
+        plan->M = plan->Mk = 1;
     } else {
         CHECK(d->chunks >= 1 && d->chunks <= 1 << 20, "chunks is %lld: expected 1 to 2^20", (long long)d->chunks);
-        plan->M = d->chunks;
+        plan->M = plan->Mk = d->chunks;
     }
     if (d->beyond == MHLA_BEYOND_CHUNK) {
         CHECK(d->chunk == 0, "chunk is %d: MHLA_BEYOND_CHUNK chooses it", d->chunk);
