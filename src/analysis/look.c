@@ -24,6 +24,7 @@ enum { SAMPLES = 500, WINDOWS = 16, MAPS = 4, WINDOW = 512, PIECE = 2048, MOST_B
 static mhla_status describe_grid(mhla_analysis *a, const mhla_token_view *v) {
     if (v->layers < 1 || v->heads < 1 || v->grid[0] < 1 || v->grid[1] < 1)
         return mhla_fail(MHLA_ENOTSUP, "%s has no attention to look into", a->model);
+    a->from = v->from;
     a->layers = v->layers;
     a->heads = v->heads;
     a->first = v->first;
@@ -64,7 +65,11 @@ static mhla_status describe(mhla_analysis *a, const mhla_model *m, const mhla_an
         return describe_grid(a, &denoiser.view);
     }
     MHLA_TRY(mhla_classifier_query(m, &classifier));
-    return describe_grid(a, &classifier.view);
+    const int stage = d->stage ? d->stage : 1;
+    if (stage < 1 || stage > classifier.stages)
+        return mhla_fail(MHLA_EINVAL, "stage is %d: %s has stages 1 to %d", stage, a->model, classifier.stages);
+    a->staged = classifier.stages > 1;
+    return describe_grid(a, &classifier.view[stage - 1]);
 }
 
 /* The block of every token: cut at floor(i g / m), as the operator cuts; a text in chunks. */
@@ -253,9 +258,10 @@ static void measure_task(void *arg, int64_t i, int worker) {
 static void watch(void *user, const mhla_attended *seen) {
     look *x = user;
     mhla_analysis *a = x->a;
-    if (x->failed) return;
+    const int64_t layer = seen->index - a->from;
+    if (x->failed || layer < 0 || (a->staged && layer >= a->layers)) return;
     mhla_status status = mhla_matrix_check(seen);
-    if (status == MHLA_OK && (seen->index >= a->layers || seen->plan->d.heads > a->heads || seen->call->tokens != a->T))
+    if (status == MHLA_OK && (layer >= a->layers || seen->plan->d.heads > a->heads || seen->call->tokens != a->T))
         status = mhla_fail(MHLA_ENOTSUP, "attention %d has %d heads of %lld tokens: not what the config says",
                            (int)seen->index, seen->plan->d.heads, (long long)seen->call->tokens);
     if (status != MHLA_OK) {
@@ -263,7 +269,7 @@ static void watch(void *user, const mhla_attended *seen) {
         return;
     }
     x->seen = seen;
-    x->layer = (int)seen->index;
+    x->layer = (int)layer;
     mhla_found_layer *l = &a->layer[x->layer];
     l->attention = mhla_matrix_name(seen->plan);
     l->heads = seen->plan->d.heads;

@@ -8,8 +8,8 @@
 #include "file/json.h"
 #include "file/recipe.h"
 
-/* TEXT is a char[MHLA_SETTING_CHARS], CHOICE an int that counts the row's choices, MIX an int that is a mhla_mix_init, REAL3 a
- * double[3] of which as many count as the structure has channels. OPTIONAL is an int whose 0 is null in config.json, where
+/* TEXT is a char[MHLA_SETTING_CHARS], CHOICE an int that counts the row's choices, MIX an int that is a mhla_mix_init, INT4 and
+ * REAL4 have a number for each of four stages, REAL3 is a double[3] of which as many count as the structure has channels. OPTIONAL is an int whose 0 is null in config.json, where
  * other programs may also say "auto". */
 typedef enum mhla_setting_kind {
     MHLA_SETTING_TEXT,
@@ -18,8 +18,10 @@ typedef enum mhla_setting_kind {
     MHLA_SETTING_INT,
     MHLA_SETTING_OPTIONAL,
     MHLA_SETTING_INT2,
+    MHLA_SETTING_INT4,
     MHLA_SETTING_REAL,
     MHLA_SETTING_REAL3,
+    MHLA_SETTING_REAL4,
     MHLA_SETTING_BOOL
 } mhla_setting_kind;
 enum { MHLA_SETTING_CHARS = 32 };

@@ -37,6 +37,21 @@ static void patches_backward(mhla_tape *t, void *p) {
     if (op->dx.wanted) mhla_tape_run(t, op->x->shape[0] * (op->x->shape[2] / op->p), patches_task, op);
 }
 
+mhla_tensor *mhla_nn_patches(mhla_tape *t, int64_t p, mhla_tensor *x) {
+    MHLA_GIVEN(t, x);
+    char text[96];
+    MHLA_NEED(t, p > 0 && x->dims == 4 && x->ld == x->cols && x->shape[2] % p == 0 && x->shape[3] % p == 0,
+              "patches of %lld x %lld of images %s", (long long)p, (long long)p,
+              mhla_shape_text(text, x->shape, x->dims));
+    const int64_t T = x->shape[2] / p * (x->shape[3] / p);
+    patches *op = mhla_tape_op(t, sizeof *op);
+    mhla_tensor *y = op ? mhla_tape_tensor(t, MHLA_SHAPE(x->shape[0], T, x->shape[1] * p * p)) : NULL;
+    if (y == NULL) return NULL;
+    *op = (patches){.x = x, .y = y, .p = (int)p};
+    mhla_tape_run(t, x->shape[0] * (x->shape[2] / p), patches_task, op);
+    return mhla_tape_record(t, &op->r, patches_backward, y, x->needs_grad);
+}
+
 mhla_tensor *mhla_nn_patch_embed(mhla_tape *t, mhla_param *w, mhla_param *b, mhla_tensor *x) {
     MHLA_GIVEN(t, x);
     MHLA_GIVEN(t, w);
@@ -47,14 +62,7 @@ mhla_tensor *mhla_nn_patch_embed(mhla_tape *t, mhla_param *w, mhla_param *b, mhl
     MHLA_NEED(t, x->dims == 4 && x->shape[1] == w->shape[1] && x->shape[2] % p == 0 && x->shape[3] % p == 0,
               "%s is %s: its images are %s", w->name, mhla_shape_text(text, w->shape, w->dims),
               mhla_shape_text(other, x->shape, x->dims));
-    const int64_t T = x->shape[2] / p * (x->shape[3] / p);
-    patches *op = mhla_tape_op(t, sizeof *op);
-    mhla_tensor *y = op ? mhla_tape_tensor(t, MHLA_SHAPE(x->shape[0], T, x->shape[1] * p * p)) : NULL;
-    if (y == NULL) return NULL;
-    *op = (patches){.x = x, .y = y, .p = (int)p};
-    mhla_tape_run(t, x->shape[0] * (x->shape[2] / p), patches_task, op);
-    return mhla_nn_linear(t, w, b, MHLA_ACT_NONE, NULL,
-                          mhla_tape_record(t, &op->r, patches_backward, y, x->needs_grad));
+    return mhla_nn_linear(t, w, b, MHLA_ACT_NONE, NULL, mhla_nn_patches(t, p, x));
 }
 
 /* ---- Tokens to image ---- */

@@ -183,7 +183,8 @@ static mhla_status forward(mhla_model *m, const mhla_safetensors *in, char **arg
     float *x = run_floats(in, "in.x", &sx), *dy = run_floats(in, "dout.logits", &sd);
     int32_t *labels = run_labels(in, "in.target");
     if (x == NULL) return mhla_fail(MHLA_EDATA, "no in.x");
-    const int depth = info.view.layers;
+    int depth = 0;
+    for (int i = 0; i < info.stages; i++) depth += info.view[i].layers;
     mhla_tensor *trace[257] = {0}, *loss = NULL;
     mhla_tape *t;
     MHLA_TRY(mhla_tape_create(&t, NULL));
