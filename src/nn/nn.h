@@ -94,7 +94,8 @@ typedef struct mhla_param {
     float *grad;         /* [count], NULL until training; meaningful where has_grad */
     int has_grad;        /* something has been added since mhla_params_clear_grads */
     uint64_t version;    /* of data */
-    mhla_weight *packed; /* for the linear layer; of packed_version */
+    mhla_weight *packed; /* for the layer that multiplies by it; of packed_version */
+    int packed_order;    /* see mhla_param_place, op.h */
     mhla_dtype packs_as; /* of `packed`; `dtype` where that is not MHLA_F32 */
     uint64_t packed_version;
     struct mhla_slab **slab; /* the list's, where packed copies are */
@@ -296,12 +297,17 @@ mhla_tensor *mhla_nn_depthwise(mhla_tape *t, mhla_param *w, mhla_param *b, int64
 /* The same with kernels of each sample's own: w [B,C*k*k], those of channel c from c*k*k on. No bias. */
 mhla_tensor *mhla_nn_depthwise_own(mhla_tape *t, mhla_tensor *w, int k, int64_t H, int64_t W, mhla_tensor *residual,
                                    mhla_tensor *x);
-/* Any convolution of a token grid x [B,H*W,I] with w [O,I/groups,kh,kw] -> [B,H'*W',O], H' = (H + 2 pad - kh)/stride + 1. */
+/* Any convolution of a token grid x [B,H*W,I] with w [O,I/groups,kh,kw] -> [B,H'*W',O], H' = (H + 2 pad + after - kh)/stride + 1:
+ * zeros around, `pad` rows and columns on each side and `after` more at the bottom and on the right. */
 typedef struct mhla_conv {
     int64_t H, W;
     int stride, pad, groups; /* stride, groups 0 = 1 */
+    int after;               /* without groups only */
 } mhla_conv;
 mhla_tensor *mhla_nn_conv(mhla_tape *t, mhla_param *w, mhla_param *b, mhla_conv c, mhla_tensor *x);
+/* The same without groups, plus residual like the result or NULL. */
+mhla_tensor *mhla_nn_conv2d(mhla_tape *t, mhla_param *w, mhla_param *b, mhla_conv c, mhla_tensor *residual,
+                            mhla_tensor *x);
 /* y [...,N] = x [...,K] in groups, each read by N/groups outputs: w [N,K/groups] (or more axes), b [N] or NULL. */
 mhla_tensor *mhla_nn_grouped_linear(mhla_tape *t, mhla_param *w, mhla_param *b, int groups, mhla_tensor *x);
 

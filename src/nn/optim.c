@@ -162,7 +162,7 @@ static void pack_task(void *arg, int64_t i, int worker) {
     const step *s = arg;
     (void)worker;
     mhla_param *p = mhla_params_at(s->o->params, (int)i);
-    if (p->packed == NULL || p->packed_version == p->version) return;
+    if (p->packed == NULL || p->packed_order != 0 || p->packed_version == p->version) return;
     if (mhla_weight_update(p->packed, p->data, MHLA_F32, 0) == MHLA_OK) p->packed_version = p->version;
 }
 

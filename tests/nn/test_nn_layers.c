@@ -99,6 +99,7 @@ static void norms(void **state) {
 typedef struct conv_arg {
     int64_t H, W;
     int stride, pad, groups, bias, residual; /* residual: 1 another tensor, 2 x itself; stride 0: mhla_nn_depthwise */
+    int after;
 } conv_arg;
 
 static mhla_tensor *conv_build(mhla_tape *t, const layer_case *c) {
@@ -110,13 +111,16 @@ static mhla_tensor *conv_build(mhla_tape *t, const layer_case *c) {
                                  : a->residual    ? X(0)
                                                   : NULL,
                                  X(0));
-    return mhla_nn_conv(t, P(1), b, (mhla_conv){a->H, a->W, a->stride, a->pad, a->groups}, X(0));
+    const mhla_conv conv = {a->H, a->W, a->stride, a->pad, a->groups, a->after};
+    if (a->residual) return mhla_nn_conv2d(t, P(1), b, conv, X(2 + a->bias), X(0));
+    return mhla_nn_conv(t, P(1), b, conv, X(0));
 }
 static void conv_reference(double *y, const layer_case *c) {
     const conv_arg *a = c->arg;
     const int64_t B = S(0, 0), I = S(0, 2), O = S(1, 0), per = S(1, 1), kh = S(1, 2), kw = S(1, 3);
     const int64_t stride = a->stride ? a->stride : 1, pad = a->stride ? a->pad : kh / 2;
-    const int64_t Ho = (a->H + 2 * pad - kh) / stride + 1, Wo = (a->W + 2 * pad - kw) / stride + 1;
+    const int64_t Ho = (a->H + 2 * pad + a->after - kh) / stride + 1;
+    const int64_t Wo = (a->W + 2 * pad + a->after - kw) / stride + 1;
     for (int64_t b = 0; b < B; b++)
         for (int64_t at = 0; at < Ho * Wo; at++)
             for (int64_t o = 0; o < O; o++) {
@@ -140,11 +144,16 @@ static void convolutions(void **state) {
         conv_arg a;
         int64_t I, O, per, kh, kw;
     } cases[] = {
-        {{5, 6, 0, 0, 0, 1, 0}, 3, 3, 1, 3, 3},   {{5, 6, 0, 0, 0, 1, 1}, 19, 19, 1, 3, 3},
-        {{6, 9, 0, 0, 0, 1, 0}, 17, 17, 1, 5, 5}, {{3, 2, 0, 0, 0, 0, 2}, 5, 5, 1, 5, 5},
-        {{4, 5, 0, 0, 0, 1, 1}, 4, 4, 1, 7, 7},   {{1, 1, 0, 0, 0, 1, 0}, 1, 1, 1, 3, 3},
-        {{5, 6, 1, 1, 1, 1, 0}, 3, 4, 3, 3, 3},   {{7, 6, 2, 1, 1, 1, 0}, 3, 4, 3, 3, 2},
-        {{5, 6, 2, 2, 2, 1, 0}, 4, 6, 2, 3, 3},   {{5, 5, 1, 1, 4, 0, 0}, 4, 4, 1, 3, 3},
+        {{5, 6, 0, 0, 0, 1, 0, 0}, 3, 3, 1, 3, 3},   {{5, 6, 0, 0, 0, 1, 1, 0}, 19, 19, 1, 3, 3},
+        {{6, 9, 0, 0, 0, 1, 0, 0}, 17, 17, 1, 5, 5}, {{3, 2, 0, 0, 0, 0, 2, 0}, 5, 5, 1, 5, 5},
+        {{4, 5, 0, 0, 0, 1, 1, 0}, 4, 4, 1, 7, 7},   {{1, 1, 0, 0, 0, 1, 0, 0}, 1, 1, 1, 3, 3},
+        {{5, 6, 1, 1, 1, 1, 0, 0}, 3, 4, 3, 3, 3},   {{7, 6, 2, 1, 1, 1, 0, 0}, 3, 4, 3, 3, 2},
+        {{5, 6, 2, 2, 2, 1, 0, 0}, 4, 6, 2, 3, 3},   {{5, 5, 1, 1, 4, 0, 0, 0}, 4, 4, 1, 3, 3},
+        {{6, 8, 2, 0, 1, 1, 0, 1}, 3, 5, 3, 3, 3},   {{5, 7, 2, 0, 1, 1, 0, 1}, 4, 5, 4, 3, 3},
+        {{4, 3, 1, 0, 1, 1, 1, 0}, 6, 5, 6, 1, 1},   {{5, 4, 2, 0, 1, 1, 0, 0}, 3, 5, 3, 1, 1},
+        {{5, 6, 1, 1, 1, 0, 1, 0}, 2, 3, 2, 3, 3},   {{7, 5, 3, 2, 1, 1, 0, -1}, 1, 2, 1, 4, 2},
+        {{2, 1, 1, 2, 1, 1, 0, 0}, 3, 2, 3, 5, 3},   {{1, 1, 1, 1, 1, 1, 1, 0}, 1, 1, 1, 3, 3},
+        {{5, 37, 1, 1, 1, 1, 0, 0}, 3, 67, 3, 3, 3}, {{9, 3, 1, 1, 1, 1, 1, 0}, 67, 3, 67, 3, 3},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const conv_arg *a = &cases[i].a;
@@ -155,6 +164,111 @@ static void convolutions(void **state) {
         if (a->residual == 1) VARIABLE(&c, &r, 2, a->H * a->W, cases[i].O);
         check_case(&c);
     }
+}
+
+/* A convolution too large for differences: more than one block of outputs, chunk of the sum, panel, block and segment of dw. Each
+ * gradient against its definition, in both precisions, and for two numbers of threads, which must agree to the last bit. */
+typedef struct large_conv {
+    int64_t B, H, W, C, O, k;
+    int stride, pad, after;
+    mhla_dtype precision;
+} large_conv;
+
+static void large_reference(const large_conv *a, const float *x, const float *w, const float *dy, double *y, double *dx,
+                            double *dw) {
+    const int64_t Ho = (a->H + 2 * a->pad + a->after - a->k) / a->stride + 1;
+    const int64_t Wo = (a->W + 2 * a->pad + a->after - a->k) / a->stride + 1, taps = a->k * a->k;
+    for (int64_t p = 0; p < a->B * Ho * Wo; p++)
+        for (int64_t tap = 0; tap < taps; tap++) {
+            const int64_t h = p / Wo % Ho * a->stride + tap / a->k - a->pad;
+            const int64_t v = p % Wo * a->stride + tap % a->k - a->pad;
+            if (h < 0 || h >= a->H || v < 0 || v >= a->W) continue;
+            const int64_t at = ((p / Wo / Ho * a->H + h) * a->W + v) * a->C;
+            for (int64_t o = 0; o < a->O; o++)
+                for (int64_t c = 0; c < a->C; c++) {
+                    const int64_t e = (o * a->C + c) * taps + tap;
+                    const double d = (double)dy[p * a->O + o];
+                    y[p * a->O + o] += (double)w[e] * (double)x[at + c];
+                    dx[at + c] += (double)w[e] * d;
+                    dw[e] += (double)x[at + c] * d;
+                }
+        }
+}
+
+static void check_large_part(const char *what, const float *got, const double *want, int64_t n, double tolerance) {
+    const double size = largest(want, n);
+    for (int64_t i = 0; i < n; i++)
+        if (!(fabs((double)got[i] - want[i]) <= tolerance * size)) {
+            print_error("%s %lld is %g, expected %g\n", what, (long long)i, (double)got[i], want[i]);
+            fail();
+        }
+}
+
+static void check_large(const large_conv *a) {
+    rng r = {17};
+    const int64_t Ho = (a->H + 2 * a->pad + a->after - a->k) / a->stride + 1;
+    const int64_t Wo = (a->W + 2 * a->pad + a->after - a->k) / a->stride + 1;
+    const int64_t nx = a->B * a->H * a->W * a->C, ny = a->B * Ho * Wo * a->O, nw = a->O * a->C * a->k * a->k;
+    float *x = new_random(&r, nx), *dy = new_random(&r, ny), *first = NULL;
+    double *want = new_bytes(sizeof(double) * (size_t)(nx + ny + nw));
+    memset(want, 0, sizeof(double) * (size_t)(nx + ny + nw));
+    mhla_params *params;
+    ASSERT_OK(mhla_params_create(&params));
+    mhla_param *w = mhla_params_add(params, "w", MHLA_SHAPE(a->O, a->C, a->k, a->k), 0, MHLA_ZERO);
+    mhla_params_set_precision(params, a->precision);
+    for (int64_t i = 0; i < nw; i++) w->data[i] = rng_signed(&r);
+    large_reference(a, x, w->data, dy, want, want + ny, want + ny + nx);
+    for (int threads = 1; threads <= 3; threads += 2) {
+        mhla_context *context = new_context(threads);
+        mhla_tape *t;
+        ASSERT_OK(mhla_tape_create(&t, context));
+        mhla_params_clear_grads(params);
+        mhla_tape_begin(t, MHLA_TAPE_RECORD);
+        mhla_tape_set_precision(t, a->precision);
+        mhla_tensor *in = mhla_nn_variable(t, x, MHLA_SHAPE(a->B, a->H * a->W, a->C));
+        mhla_tensor *y = mhla_nn_conv(t, w, NULL, (mhla_conv){a->H, a->W, a->stride, a->pad, 0, a->after}, in);
+        ASSERT_OK(mhla_tape_status(t));
+        assert_int_equal(y->rows * y->cols, ny);
+        float *all = new_bytes(sizeof(float) * (size_t)(nx + ny + nw));
+        memcpy(all, y->data, sizeof(float) * (size_t)ny);
+        ASSERT_OK(mhla_tape_backward_from(t, y, dy));
+        memcpy(all + ny, mhla_tensor_grad(in), sizeof(float) * (size_t)nx);
+        memcpy(all + ny + nx, w->grad, sizeof(float) * (size_t)nw);
+        const double tolerance = a->precision == MHLA_BF16 ? 1e-2 : 2e-6;
+        check_large_part("output", all, want, ny, tolerance);
+        check_large_part("gradient of x", all + ny, want + ny, nx, tolerance);
+        check_large_part("gradient of w", all + ny + nx, want + ny + nx, nw, tolerance);
+        if (first) assert_memory_equal(first, all, sizeof(float) * (size_t)(nx + ny + nw));
+        free(first);
+        first = all;
+        mhla_tape_free(t);
+        mhla_context_free(context);
+    }
+    mhla_params_free(params);
+    free(first);
+    free(want);
+    free(x);
+    free(dy);
+}
+
+static void large_convolutions(void **state) {
+    (void)state;
+    const char *isas[8];
+    const large_conv cases[] = {
+        {2, 17, 41, 130, 150, 3, 1, 1, 0, MHLA_F32}, {1, 6, 40, 322, 9, 3, 1, 1, 0, MHLA_F32},
+        {3, 33, 70, 5, 139, 3, 2, 0, 1, MHLA_F32},   {1, 4, 5, 21, 530, 3, 1, 1, 0, MHLA_F32},
+        {2, 19, 35, 65, 70, 4, 3, 1, 0, MHLA_F32},
+    };
+    for (int i = isa_names(isas, 8) - 1; i >= 0; i--) {
+        ASSERT_OK(mhla_set_isa(isas[i]));
+        for (size_t e = 0; e < sizeof cases / sizeof *cases; e++)
+            for (int bf16 = 0; bf16 < 2; bf16++) {
+                large_conv c = cases[e];
+                c.precision = bf16 ? MHLA_BF16 : MHLA_F32;
+                check_large(&c);
+            }
+    }
+    ASSERT_OK(mhla_set_isa(NULL));
 }
 
 /* Filters that channels share, or a kernel of each sample's own (an input instead of a parameter); a token before the grid. */
@@ -706,11 +820,14 @@ static void attention(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(linear),    cmocka_unit_test(norms),     cmocka_unit_test(convolutions),
-        cmocka_unit_test(filters),   cmocka_unit_test(grouped),   cmocka_unit_test(patches),
-        cmocka_unit_test(unpatch),   cmocka_unit_test(modulated), cmocka_unit_test(pointwise),
-        cmocka_unit_test(tokens),    cmocka_unit_test(drops),     cmocka_unit_test(rotary),
-        cmocka_unit_test(embedding), cmocka_unit_test(losses),    cmocka_unit_test(attention),
+        cmocka_unit_test(linear),       cmocka_unit_test(norms),
+        cmocka_unit_test(convolutions), cmocka_unit_test(large_convolutions),
+        cmocka_unit_test(filters),      cmocka_unit_test(grouped),
+        cmocka_unit_test(patches),      cmocka_unit_test(unpatch),
+        cmocka_unit_test(modulated),    cmocka_unit_test(pointwise),
+        cmocka_unit_test(tokens),       cmocka_unit_test(drops),
+        cmocka_unit_test(rotary),       cmocka_unit_test(embedding),
+        cmocka_unit_test(losses),       cmocka_unit_test(attention),
         cmocka_unit_test(views),
     };
     return cmocka_run_group_tests(tests, poison, NULL);
