@@ -106,7 +106,7 @@ static void add_stage(mhla_vlt *m, int s) {
                          "layers.%d.RoPE.angle", s);
     if (s == STAGES - 1) return;
     snprintf(name, sizeof name, "layers.%d.downsample.reduction", s);
-    g->downsample.conv = mhla_layer_patches(ps, c->dims[s + 1], c->dims[s], 3, usual, name);
+    g->downsample.conv = mhla_layer_conv(ps, c->dims[s + 1], c->dims[s], 3, usual, name);
     snprintf(name, sizeof name, "layers.%d.downsample.norm", s);
     g->downsample.norm = mhla_layer_batch_norm(ps, c->dims[s + 1], name);
     g->downsample.stride = 2;
@@ -120,7 +120,7 @@ static void add_all(mhla_vlt *m) {
     for (int i = 0; i < STEM; i++) {
         reduction *r = &m->stem[i];
         snprintf(name, sizeof name, "patch_embed.proj.%d", 3 * i);
-        r->conv = mhla_layer_patches(ps, i < STEM - 1 ? half : c->dims[0], i ? half : c->channels, 3, usual, name);
+        r->conv = mhla_layer_conv(ps, i < STEM - 1 ? half : c->dims[0], i ? half : c->channels, 3, usual, name);
         snprintf(name, sizeof name, "patch_embed.proj.%d", 3 * i + 1);
         r->norm = mhla_layer_batch_norm(ps, i < STEM - 1 ? half : c->dims[0], name);
         r->stride = i == 0 || i == STEM - 1 ? 2 : 1;
