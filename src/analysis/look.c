@@ -52,10 +52,17 @@ static mhla_status describe_text(mhla_analysis *a, const mhla_text_info *c, int6
     return MHLA_OK;
 }
 
+static mhla_status check_stage(const mhla_analysis *a, int stage, int stages) {
+    if (stage >= 0 && stage <= stages) return MHLA_OK;
+    return mhla_fail(MHLA_EINVAL, stages > 1 ? "stage is %d: %s has stages 1 to %d" : "stage is %d: %s has one stage",
+                     stage, a->model, stages);
+}
+
 static mhla_status describe(mhla_analysis *a, const mhla_model *m, const mhla_analysis_desc *d) {
     mhla_classifier_info classifier;
     mhla_denoiser_info denoiser;
     mhla_text_info decoder;
+    if (!m->architecture->classifier) MHLA_TRY(check_stage(a, d->stage, 1));
     if (m->architecture->decoder) {
         MHLA_TRY(mhla_text_query(m, &decoder));
         return describe_text(a, &decoder, d->window, d->chunk);
@@ -65,11 +72,9 @@ static mhla_status describe(mhla_analysis *a, const mhla_model *m, const mhla_an
         return describe_grid(a, &denoiser.view);
     }
     MHLA_TRY(mhla_classifier_query(m, &classifier));
-    const int stage = d->stage ? d->stage : 1;
-    if (stage < 1 || stage > classifier.stages)
-        return mhla_fail(MHLA_EINVAL, "stage is %d: %s has stages 1 to %d", stage, a->model, classifier.stages);
+    MHLA_TRY(check_stage(a, d->stage, classifier.stages));
     a->staged = classifier.stages > 1;
-    return describe_grid(a, &classifier.view[stage - 1]);
+    return describe_grid(a, &classifier.view[d->stage ? d->stage - 1 : 0]);
 }
 
 /* The block of every token: cut at floor(i g / m), as the operator cuts; a text in chunks. */
