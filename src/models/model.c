@@ -559,6 +559,7 @@ mhla_status mhla_model_tensor(const mhla_model *m, int i, mhla_tensor_info *info
         return mhla_fail(MHLA_EINVAL, "tensor %d: the model has %d", i, mhla_params_count(ps));
     const mhla_param *p = mhla_params_at(ps, i);
     mhla_tensor_info full = {sizeof full, p->name, p->dims, {0}, p->count, p->data};
-    for (int a = 0; a < p->dims; a++) full.shape[a] = p->shape[a];
+    if (p->flags & MHLA_PARAM_COUNTER) full.axes = 0;
+    for (int a = 0; a < full.axes; a++) full.shape[a] = p->shape[a];
     return mhla_struct_out(info, &full, sizeof full, "mhla_tensor_info");
 }
