@@ -276,14 +276,18 @@ typedef struct mhla_batch_norm {
     float eps, momentum;
 } mhla_batch_norm;
 mhla_tensor *mhla_nn_batch_norm(mhla_tape *t, const mhla_batch_norm *n, mhla_activation activation, mhla_tensor *x);
+/* activation((x - mean) / sqrt(var + eps) * w + b) of x [B,T,C], statistics over all tokens of a sample and each C/groups channels;
+ * w, b [C] or NULL. */
+mhla_tensor *mhla_nn_group_norm(mhla_tape *t, mhla_param *w, mhla_param *b, int groups, float eps,
+                                mhla_activation activation, mhla_tensor *x);
 
 /* y [B,T,D] = rows ids[b*T+t] of w [rows,D]. ids live until backward. */
 mhla_tensor *mhla_nn_embedding(mhla_tape *t, mhla_param *w, const int32_t *ids, int64_t B, int64_t T);
 
 /* Images x [B,C,H,W] with zeros around them. */
 mhla_tensor *mhla_nn_pad_image(mhla_tape *t, int top, int bottom, int left, int right, mhla_tensor *x);
-/* Images x [B,C,H,W] -> their patches [B, H/p*W/p, C*p*p], a patch's numbers by channel, row, column; p 1: a token grid. */
-mhla_tensor *mhla_nn_patches(mhla_tape *t, int64_t p, mhla_tensor *x);
+/* Images x [B,C,H,W] -> tokens [B, H/p*W/p, C*p*p], a patch's numbers by channel, row, column; p = 1: a token grid of its pixels. */
+mhla_tensor *mhla_nn_patches(mhla_tape *t, int p, mhla_tensor *x);
 /* Images x [B,C,H,W] -> tokens [B, H/p*W/p, D]: the convolution with w [D,C,p,p], b [D] or NULL, stride p. */
 mhla_tensor *mhla_nn_patch_embed(mhla_tape *t, mhla_param *w, mhla_param *b, mhla_tensor *x);
 /* Tokens x [B, H*W, p*p*C], a patch's numbers by row, column, channel -> images [B,C,H*p,W*p]. */
@@ -308,6 +312,8 @@ mhla_tensor *mhla_nn_conv(mhla_tape *t, mhla_param *w, mhla_param *b, mhla_conv 
 /* The same without groups, plus residual like the result or NULL. */
 mhla_tensor *mhla_nn_conv2d(mhla_tape *t, mhla_param *w, mhla_param *b, mhla_conv c, mhla_tensor *residual,
                             mhla_tensor *x);
+/* Every pixel of a token grid x [B,H*W,C] twice along rows and columns: [B,2H*2W,C]. */
+mhla_tensor *mhla_nn_upsample(mhla_tape *t, int64_t H, int64_t W, mhla_tensor *x);
 /* y [...,N] = x [...,K] in groups, each read by N/groups outputs: w [N,K/groups] (or more axes), b [N] or NULL. */
 mhla_tensor *mhla_nn_grouped_linear(mhla_tape *t, mhla_param *w, mhla_param *b, int groups, mhla_tensor *x);
 

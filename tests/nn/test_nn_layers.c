@@ -94,6 +94,76 @@ static void norms(void **state) {
         }
 }
 
+typedef struct group_arg {
+    int groups, w, b;
+    mhla_activation activation;
+} group_arg;
+
+static mhla_tensor *group_build(mhla_tape *t, const layer_case *c) {
+    const group_arg *a = c->arg;
+    return mhla_nn_group_norm(t, a->w ? P(1) : NULL, a->b ? P(1 + a->w) : NULL, a->groups, 1e-5f, a->activation, X(0));
+}
+static void group_reference(double *y, const layer_case *c) {
+    const group_arg *a = c->arg;
+    const int64_t B = S(0, 0), T = S(0, 1), C = S(0, 2), per = C / a->groups;
+    for (int64_t b = 0; b < B; b++)
+        for (int64_t g = 0; g < a->groups; g++) {
+            double mean = 0.0, square = 0.0;
+            for (int pass = 0; pass < 3; pass++)
+                for (int64_t i = 0; i < T * per; i++) {
+                    const int64_t ch = g * per + i % per, e = (b * T + i / per) * C + ch;
+                    const double d = D(0)[e] - mean, n = (double)(T * per);
+                    if (pass == 1) square += d * d / n;
+                    if (pass == 2)
+                        y[e] = mhla_activation_value(a->activation,
+                                                     d / sqrt(square + (double)1e-5f) * (a->w ? D(1)[ch] : 1.0) +
+                                                         (a->b ? D(1 + a->w)[ch] : 0.0));
+                    if (pass == 0) y[e] = D(0)[e] / n;
+                    if (pass == 0 && i == T * per - 1)
+                        for (int64_t j = 0; j < T * per; j++) mean += y[(b * T + j / per) * C + g * per + j % per];
+                }
+        }
+}
+static void group_norms(void **state) {
+    (void)state;
+    rng r = {5};
+    const struct {
+        group_arg a;
+        int64_t T, C;
+    } cases[] = {{{1, 1, 1, MHLA_ACT_NONE}, 5, 3},   {{2, 1, 1, MHLA_ACT_SILU}, 7, 6},
+                 {{4, 0, 1, MHLA_ACT_SILU}, 130, 4}, {{3, 1, 0, MHLA_ACT_NONE}, 1, 21},
+                 {{2, 0, 0, MHLA_ACT_NONE}, 9, 34},  {{5, 1, 1, MHLA_ACT_SILU}, 3, 35}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const group_arg *a = &cases[i].a;
+        layer_case c = {
+            .name = "group norm", .build = group_build, .reference = group_reference, .arg = a, .tolerance = 4e-5};
+        VARIABLE(&c, &r, 2, cases[i].T, cases[i].C);
+        if (a->w) PARAMETER(&c, &r, cases[i].C);
+        if (a->b) PARAMETER(&c, &r, cases[i].C);
+        check_case(&c);
+    }
+}
+
+/* A mean that is a thousand deviations away from 0: statistics lose nothing. */
+static void group_norm_far(void **state) {
+    (void)state;
+    enum { T = 5000, C = 8 };
+    rng r = {6};
+    float *x = new_random(&r, (int64_t)T * C);
+    double sum = 0.0, square = 0.0;
+    for (int i = 0; i < T * C; i++) sum += (double)(x[i] += 1000.0f);
+    for (int i = 0; i < T * C; i++) square += pow((double)x[i] - sum / (T * C), 2.0);
+    mhla_tape *t;
+    ASSERT_OK(mhla_tape_create(&t, NULL));
+    const mhla_tensor *y =
+        mhla_nn_group_norm(t, NULL, NULL, 1, 1e-6f, MHLA_ACT_NONE, mhla_nn_input(t, x, MHLA_SHAPE(1, T, C)));
+    ASSERT_OK(mhla_tape_status(t));
+    for (int i = 0; i < T * C; i++)
+        assert_true(fabs((double)y->data[i] - ((double)x[i] - sum / (T * C)) / sqrt(square / (T * C) + 1e-6)) < 4e-4);
+    mhla_tape_free(t);
+    free(x);
+}
+
 /* ---- Convolutions ---- */
 
 typedef struct conv_arg {
@@ -269,6 +339,30 @@ static void large_convolutions(void **state) {
             }
     }
     ASSERT_OK(mhla_set_isa(NULL));
+}
+
+static mhla_tensor *upsample_build(mhla_tape *t, const layer_case *c) { return mhla_nn_upsample(t, 3, 2, X(0)); }
+static void upsample_reference(double *y, const layer_case *c) {
+    const int64_t C = S(0, 2);
+    for (int64_t i = 0; i < c->in[0].count * 4; i++) {
+        const int64_t pixel = i / C % 24, b = i / C / 24;
+        y[i] = D(0)[(b * 6 + pixel / 4 / 2 * 2 + pixel % 4 / 2) * C + i % C];
+    }
+}
+static mhla_tensor *pixels_build(mhla_tape *t, const layer_case *c) { return mhla_nn_patches(t, 1, X(0)); }
+static void pixels_reference(double *y, const layer_case *c) {
+    const int64_t n = S(0, 2) * S(0, 3), C = S(0, 1);
+    for (int64_t i = 0; i < c->in[0].count; i++) y[i] = D(0)[(i / C / n * C + i % C) * n + i / C % n];
+}
+static void upsampling(void **state) {
+    (void)state;
+    rng r = {32};
+    layer_case c = {.name = "upsample", .build = upsample_build, .reference = upsample_reference};
+    VARIABLE(&c, &r, 2, 6, 5);
+    check_case(&c);
+    layer_case d = {.name = "pixels", .build = pixels_build, .reference = pixels_reference, .no_slices = 1};
+    VARIABLE(&d, &r, 2, 3, 4, 5);
+    check_case(&d);
 }
 
 /* Filters that channels share, or a kernel of each sample's own (an input instead of a parameter); a token before the grid. */
@@ -822,13 +916,14 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(linear),       cmocka_unit_test(norms),
         cmocka_unit_test(convolutions), cmocka_unit_test(large_convolutions),
-        cmocka_unit_test(filters),      cmocka_unit_test(grouped),
-        cmocka_unit_test(patches),      cmocka_unit_test(unpatch),
-        cmocka_unit_test(modulated),    cmocka_unit_test(pointwise),
-        cmocka_unit_test(tokens),       cmocka_unit_test(drops),
-        cmocka_unit_test(rotary),       cmocka_unit_test(embedding),
-        cmocka_unit_test(losses),       cmocka_unit_test(attention),
-        cmocka_unit_test(views),
+        cmocka_unit_test(group_norms),  cmocka_unit_test(group_norm_far),
+        cmocka_unit_test(upsampling),   cmocka_unit_test(filters),
+        cmocka_unit_test(grouped),      cmocka_unit_test(patches),
+        cmocka_unit_test(unpatch),      cmocka_unit_test(modulated),
+        cmocka_unit_test(pointwise),    cmocka_unit_test(tokens),
+        cmocka_unit_test(drops),        cmocka_unit_test(rotary),
+        cmocka_unit_test(embedding),    cmocka_unit_test(losses),
+        cmocka_unit_test(attention),    cmocka_unit_test(views),
     };
     return cmocka_run_group_tests(tests, poison, NULL);
 }
