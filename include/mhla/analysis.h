@@ -51,7 +51,8 @@ typedef struct mhla_analysis_desc {
     int token_count;
     int chunk; /* language models: tokens of a block, which own, near and far are told by; 0: the chunks of MHLA layers, or 64.
                   Models that stand side by side need the same */
-    int stage; /* models whose grid shrinks from stage to stage: the stage whose layers are analysed, from 1; 0: the first */
+    /* Models whose grid shrinks from stage to stage: the stage whose layers are analysed, from 1; 0: the first. */
+    int stage;
 } mhla_analysis_desc;
 
 enum { MHLA_ANALYSIS_TOKENS = 4096, MHLA_ANALYSIS_MAPS = 64 << 20 };

@@ -276,7 +276,7 @@ mhla_status mhla_params_save(const mhla_params *params, const char *path, const 
         const mhla_param *p = mhla_params_at(params, i);
         list[i] = (mhla_storable){p->name, p->dims, p->shape, data ? data(user, i) : p->data, MHLA_IO_F32, MHLA_IO_F32};
         if (p->flags & MHLA_PARAM_COUNTER) {
-            counts[i] = (int64_t)*(const float *)list[i].data;
+            counts[i] = (int64_t) * (const float *)list[i].data;
             list[i] = (mhla_storable){p->name, 0, p->shape, &counts[i], MHLA_IO_I64, MHLA_IO_I64};
         }
         if (list[i].data) continue;

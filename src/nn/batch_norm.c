@@ -152,13 +152,8 @@ static void normalise_task(void *arg, int64_t part, int worker) {
         shifted(op, tile, at, n, op->less);
         scaled(op, y, C, tile, n, op->n.b->data);
         if (op->activation != MHLA_ACT_NONE)
-            op->kernels->epilogue(&(mhla_epilogue){.src = y,
-                                                   .ld = C,
-                                                   .m = (int)n,
-                                                   .n = (int)C,
-                                                   .activation = op->activation,
-                                                   .y = y,
-                                                   .ldy = C});
+            op->kernels->epilogue(&(mhla_epilogue){
+                .src = y, .ld = C, .m = (int)n, .n = (int)C, .activation = op->activation, .y = y, .ldy = C});
     }
 }
 
@@ -252,9 +247,10 @@ mhla_tensor *mhla_nn_batch_norm(mhla_tape *t, const mhla_batch_norm *n, mhla_act
                   (long long)all[i]->count, (long long)x->cols);
     }
     const int batch = (t->mode & MHLA_TAPE_DROP) != 0;
-    MHLA_NEED(t, !batch || x->rows > 1,
-              "%s: one value per channel has no variance: a batch norm trains on more images at once, or on larger ones",
-              n->w->name);
+    MHLA_NEED(
+        t, !batch || x->rows > 1,
+        "%s: one value per channel has no variance: a batch norm trains on more images at once, or on larger ones",
+        n->w->name);
     batch_norm *op = mhla_tape_op(t, sizeof *op);
     mhla_tensor *y = op ? mhla_tape_tensor(t, x->shape, x->dims) : NULL;
     if (y == NULL) return NULL;

@@ -86,6 +86,5 @@ mhla_tensor *mhla_nn_scaled_add(mhla_tape *t, float rate, mhla_param *w, mhla_te
     s.b.ldr = x->ld;
     s.r_step = x->shape[1] * x->ld;
     mhla_tape_blends(t, &s, x->shape[0]);
-    return mhla_tape_record(t, &op->r, scaled_backward, y,
-                            x->needs_grad || branch->needs_grad || mhla_param_trains(w));
+    return mhla_tape_record(t, &op->r, scaled_backward, y, x->needs_grad || branch->needs_grad || mhla_param_trains(w));
 }

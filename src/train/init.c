@@ -160,7 +160,8 @@ static void list_add(name_list *l, const char *name) {
     snprintf(general, sizeof general, "%s", name);
     for (size_t i = 0; i < sizeof starts / sizeof *starts; i++) {
         const size_t n = strlen(starts[i]);
-        const char *at = strstr(name, starts[i]), *dot = at && (at == name || at[-1] == '.') ? strchr(at + n, '.') : NULL;
+        const char *at = strstr(name, starts[i]),
+                   *dot = at && (at == name || at[-1] == '.') ? strchr(at + n, '.') : NULL;
         if (dot) snprintf(general, sizeof general, "%.*s*%s", (int)(at + n - name), name, dot);
     }
     snprintf(quoted, sizeof quoted, " %s,", general);

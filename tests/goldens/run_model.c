@@ -189,8 +189,7 @@ static mhla_status forward_classifier(mhla_model *m, const mhla_safetensors *in,
     MHLA_TRY(mhla_tape_create(&t, NULL));
     mhla_tape_begin(t, mode | (labels || dy ? MHLA_TAPE_RECORD : MHLA_TAPE_INFER));
     mhla_tensor *input = mhla_nn_variable(t, x, sx->shape, sx->rank), *rows = NULL;
-    mhla_tensor *logits =
-        mhla_classifier_forward(t, m, &(mhla_network_run){.trace = trace, .features = &rows}, input);
+    mhla_tensor *logits = mhla_classifier_forward(t, m, &(mhla_network_run){.trace = trace, .features = &rows}, input);
     if (labels) loss = mhla_nn_cross_entropy(t, logits, labels, NULL, 0.0f, NULL);
     MHLA_TRY(mhla_tape_status(t));
     keep_tensor(logits, "out.logits");

@@ -26,10 +26,10 @@ static void counts(void **state) {
         int64_t parameters;
         int convolutions, linear, mixing, softmax; /* multiply-adds, millions */
     } known[] = {
-        {"ravlt_tiny", 0, 14897768, 2412, 77, 0, 123},    {"ravlt_small", 0, 25591208, 4506, 141, 0, 228},
-        {"ravlt_base", 0, 48241288, 9802, 405, 0, 369},   {"ravlt_large", 0, 95242440, 16092, 434, 0, 679},
-        {"mavit_tiny", 0, 16449128, 2439, 77, 0, 123},    {"mavit_small", 0, 27142568, 4533, 141, 0, 228},
-        {"mhla_vlt_tiny", 0, 16454442, 2439, 77, 24, 123}, {"mhla_vlt_small", 0, 27151051, 4533, 141, 40, 228},
+        {"ravlt_tiny", 0, 14897768, 2412, 77, 0, 123},        {"ravlt_small", 0, 25591208, 4506, 141, 0, 228},
+        {"ravlt_base", 0, 48241288, 9802, 405, 0, 369},       {"ravlt_large", 0, 95242440, 16092, 434, 0, 679},
+        {"mavit_tiny", 0, 16449128, 2439, 77, 0, 123},        {"mavit_small", 0, 27142568, 4533, 141, 0, 228},
+        {"mhla_vlt_tiny", 0, 16454442, 2439, 77, 24, 123},    {"mhla_vlt_small", 0, 27151051, 4533, 141, 40, 228},
         {"mhla_vlt_tiny", 1024, 14903082, 2412, 77, 24, 123}, {"mhla_vlt_small", 1024, 25599691, 4506, 141, 40, 228},
     };
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
@@ -106,16 +106,13 @@ static void initial_values(void **state) {
         for (int64_t k = 0; k < p->count; k++) square += (double)p->data[k] * (double)p->data[k] / (double)p->count;
         if (p->dims == 4 && p->shape[0] > 1 && !mix && p->count > 2000) assert_true(fabs(sqrt(square) - 0.02) < 0.002);
         if (strstr(p->name, "bias") || strstr(p->name, "mean")) assert_true(square == 0.0);
-        if (strstr(p->name, "running_var") || strstr(p->name, "norm.weight"))
-            assert_true(fabs(square - 1.0) < 1e-9);
+        if (strstr(p->name, "running_var") || strstr(p->name, "norm.weight")) assert_true(fabs(square - 1.0) < 1e-9);
         if (strstr(p->name, "gamma"))
-            assert_true(p->data[0] == (strncmp(p->name, "layers.0", 8) == 0 || strncmp(p->name, "layers.1", 8) == 0
-                                           ? 1.0f
-                                           : 1e-6f));
+            assert_true(p->data[0] ==
+                        (strncmp(p->name, "layers.0", 8) == 0 || strncmp(p->name, "layers.1", 8) == 0 ? 1.0f : 1e-6f));
     }
     const mhla_param *angle = mhla_params_find(ps, "layers.3.RoPE.angle"); /* heads of 64 */
-    for (int i = 0; i < 32; i++)
-        assert_true(fabs((double)angle->data[i] - pow(10000.0, -(i / 2) / 15.0)) < 1e-7);
+    for (int i = 0; i < 32; i++) assert_true(fabs((double)angle->data[i] - pow(10000.0, -(i / 2) / 15.0)) < 1e-7);
     assert_true(angle->data[31] == 1e-4f);
     mhla_vlt_free(m);
 }
@@ -147,9 +144,10 @@ static void refused(void **state) {
 
 static void config_round_trip(void **state) {
     (void)state;
-    static const char *const settings[] = {"attention=mala", "image=40,24", "dims=8,16,24,32", "heads=1,2,2,4",
-                                           "depths=1,2,1,1", "layer_scale=1,1,0,0.5", "blocks=3,2,2,1", "phi=relu",
-                                           "gate=false", "mix_decay=false", "classes=6", "projection=20"};
+    static const char *const settings[] = {"attention=mala",  "image=40,24",    "dims=8,16,24,32",
+                                           "heads=1,2,2,4",   "depths=1,2,1,1", "layer_scale=1,1,0,0.5",
+                                           "blocks=3,2,2,1",  "phi=relu",       "gate=false",
+                                           "mix_decay=false", "classes=6",      "projection=20"};
     mhla_model *m, *back;
     ASSERT_OK(mhla_model_create(&m, "vlt_nano", settings, 12, 3));
     char folder[64], path[128];
@@ -374,7 +372,8 @@ static void other_blocks(void **state) {
     notes[0] = '\0';
     ASSERT_OK(mhla_model_adopt(to, folder, note, NULL));
     const mhla_param *q = mhla_params_find(to->params, name);
-    const double w[4][2] = {{1, 0}, {0.75, 0.25}, {0.25, 0.75}, {0, 1}}; /* old centres at 1/4 and 3/4, new ones at odd eighths */
+    const double w[4][2] = {
+        {1, 0}, {0.75, 0.25}, {0.25, 0.75}, {0, 1}}; /* old centres at 1/4 and 3/4, new ones at odd eighths */
     for (int i = 0; i < 4; i++)
         for (int j = 0; j < 4; j++) {
             double sum = 0.0;
@@ -404,9 +403,14 @@ static void other_blocks(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(counts),    cmocka_unit_test(names),  cmocka_unit_test(initial_values),
-        cmocka_unit_test(refused),   cmocka_unit_test(config_round_trip),
-        cmocka_unit_test(gradients), cmocka_unit_test(memory), cmocka_unit_test(batches),
+        cmocka_unit_test(counts),
+        cmocka_unit_test(names),
+        cmocka_unit_test(initial_values),
+        cmocka_unit_test(refused),
+        cmocka_unit_test(config_round_trip),
+        cmocka_unit_test(gradients),
+        cmocka_unit_test(memory),
+        cmocka_unit_test(batches),
         cmocka_unit_test(other_blocks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -132,8 +132,8 @@ static void running(void **state) {
         make_model(&m, C);
         for (int step = 0; step < 2; step++) {
             mhla_tape_begin(t, MHLA_TAPE_DRY | MHLA_TAPE_RECORD | MHLA_TAPE_DROP); /* shapes alone move nothing */
-            ASSERT_OK(mhla_tape_backward_from(t, norm_block(t, &m, mhla_nn_variable(t, NULL, MHLA_SHAPE(1, ROWS, C))),
-                                              dy));
+            ASSERT_OK(
+                mhla_tape_backward_from(t, norm_block(t, &m, mhla_nn_variable(t, NULL, MHLA_SHAPE(1, ROWS, C))), dy));
             mhla_tape_begin(t, MHLA_TAPE_RECORD | MHLA_TAPE_DROP);
             mhla_tensor *in = mhla_nn_variable(t, x, MHLA_SHAPE(1, ROWS, C));
             mhla_tensor *y = recompute ? mhla_nn_checkpoint(t, norm_block, &m, in) : norm_block(t, &m, in);
@@ -144,8 +144,7 @@ static void running(void **state) {
         for (int64_t c = 0; c < C; c++) {
             double mean = 0.0, squares = 0.0;
             for (int64_t i = 0; i < ROWS; i++) mean += (double)x[i * C + c] / ROWS;
-            for (int64_t i = 0; i < ROWS; i++)
-                squares += ((double)x[i * C + c] - mean) * ((double)x[i * C + c] - mean);
+            for (int64_t i = 0; i < ROWS; i++) squares += ((double)x[i * C + c] - mean) * ((double)x[i * C + c] - mean);
             const double var = squares / (ROWS - 1); /* two updates of momentum 0.1 from 0 and 1 */
             assert_true(fabs((double)m.n.mean->data[c] - 0.19 * mean) < 1e-4);
             assert_true(fabs((double)m.n.var->data[c] - (0.81 + 0.19 * var)) < 1e-6);
@@ -278,8 +277,8 @@ static void layer_scale(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(layer),   cmocka_unit_test(running),     cmocka_unit_test(averaged), cmocka_unit_test(one_value),
-        cmocka_unit_test(threads), cmocka_unit_test(layer_scale),
+        cmocka_unit_test(layer),     cmocka_unit_test(running), cmocka_unit_test(averaged),
+        cmocka_unit_test(one_value), cmocka_unit_test(threads), cmocka_unit_test(layer_scale),
     };
     return cmocka_run_group_tests(tests, poison, NULL);
 }

@@ -160,7 +160,10 @@ static double rope_base(int K) {
     return n > 1 ? pow(10000.0, (double)n / (n - 1)) : 10000.0;
 }
 
-double mhla_grid_frequency(int K, int i) { return pow(rope_base(K), -(double)i / (K / 4)); }
+double mhla_grid_frequency(int K, int i) {
+    const int n = K / 4;
+    return pow(rope_base(K), -(double)i / n);
+}
 
 /* One row of angles for each token. A class token, which has no place in the image, does not turn. */
 static mhla_status make_rope(mhla_grid_place *g, const mhla_grid_settings *s) {

@@ -21,9 +21,7 @@ void mhla_grid_declare_pointwise(mhla_grid_attention *a, mhla_params *ps, const 
     if (s->attention == MHLA_GRID_MHLA) mhla_grid_declare_mix(a, ps, name);
 }
 
-static void plan(mhla_plan_desc *desc, const mhla_grid_settings *s) {
-    desc->den_eps = (float)s->den_eps;
-}
+static void plan(mhla_plan_desc *desc, const mhla_grid_settings *s) { desc->den_eps = (float)s->den_eps; }
 
 mhla_tensor *mhla_grid_pointwise(mhla_tape *t, const mhla_grid_attention *a, const mhla_grid_place *g, mhla_tensor *h) {
     const mhla_grid_settings *s = a->settings;
@@ -39,5 +37,7 @@ static int64_t cost(const mhla_grid_settings *s, int64_t T, int as_paper) {
     return as_paper ? 0 : mhla_grid_linear_cost(s, T) + T * s->dim + (s->gate ? T * s->dim : 0);
 }
 
-const mhla_grid_kind mhla_grid_mala = {MHLA_KIND_MALA, preset, mhla_grid_declare_pointwise, plan, mhla_grid_pointwise, cost};
-const mhla_grid_kind mhla_grid_rala = {MHLA_KIND_RALA, preset, mhla_grid_declare_pointwise, plan, mhla_grid_pointwise, cost};
+const mhla_grid_kind mhla_grid_mala = {MHLA_KIND_MALA,      preset, mhla_grid_declare_pointwise, plan,
+                                       mhla_grid_pointwise, cost};
+const mhla_grid_kind mhla_grid_rala = {MHLA_KIND_RALA,      preset, mhla_grid_declare_pointwise, plan,
+                                       mhla_grid_pointwise, cost};

@@ -31,8 +31,8 @@ typedef struct stage stage;
 typedef struct block {
     const stage *stage;
     float drop_path;
-    mhla_param *gamma_1, *gamma_2;   /* [1,C,1,1]; NULL without layer scale */
-    mhla_layer norm1, norm2;         /* [C] */
+    mhla_param *gamma_1, *gamma_2; /* [1,C,1,1]; NULL without layer scale */
+    mhla_layer norm1, norm2;       /* [C] */
     mhla_grid_attention attn;
     mhla_layer fc1, fc2, dwconv, pos; /* [F,C,1,1], [C,F,1,1], [F,1,3,3], [C,1,3,3] */
 } block;
@@ -183,7 +183,8 @@ mhla_params *mhla_vlt_params(const mhla_vlt *m) { return m->params; }
 
 /* *H and *W become those of the result. */
 static mhla_tensor *reduce(mhla_tape *t, const reduction *r, mhla_activation activation, int grid[2], mhla_tensor *x) {
-    x = mhla_nn_conv(t, r->conv.w, r->conv.b, (mhla_conv){.H = grid[0], .W = grid[1], .stride = r->stride, .pad = 1}, x);
+    x = mhla_nn_conv(t, r->conv.w, r->conv.b, (mhla_conv){.H = grid[0], .W = grid[1], .stride = r->stride, .pad = 1},
+                     x);
     for (int a = 0; a < 2; a++) grid[a] = (grid[a] + r->stride - 1) / r->stride;
     return mhla_nn_batch_norm(t, &r->norm, activation, x);
 }
@@ -255,6 +256,5 @@ int64_t mhla_vlt_multiply_adds(const mhla_vlt_config *c, int as_paper) {
         all += 9 * before * C * T; /* the convolution that makes the grid */
         all += c->depths[s] * (mhla_grid_cost(&a, T, T, as_paper) + T * (9 * C + 2 * C * F + 9 * F));
     }
-    return all + (int64_t)grid[0] * grid[1] * c->dims[STAGES - 1] * c->projection +
-           (int64_t)c->projection * c->classes;
+    return all + (int64_t)grid[0] * grid[1] * c->dims[STAGES - 1] * c->projection + (int64_t)c->projection * c->classes;
 }

@@ -81,8 +81,9 @@ const mhla_architecture mhla_architecture_vlt = {
     .name = "vlt",
     .kind = "classifier",
     .what = "an image classifier",
-    .known = "config.json with \"model\": \"mhla_vlt_...\", \"ravlt_...\", \"mavit_...\" or \"vlt_...\", or one without "
-             "any such name beside layers.0.blocks tensors",
+    .known =
+        "config.json with \"model\": \"mhla_vlt_...\", \"ravlt_...\", \"mavit_...\" or \"vlt_...\", or one without "
+        "any such name beside layers.0.blocks tensors",
     .presets = MHLA_VLT_PRESETS,
     .rows = mhla_vlt_rows,
     .fits = fits,
