@@ -15,7 +15,7 @@ enum { MODELS = 16, SETTINGS = 32, PATH = 4096 };
 
 static cli_texts given;
 static const char *data, *split, *out, *html, *json, *csv, *dump;
-static int64_t samples, rank_samples, rows, window, threads, image, layer = -1, head = -1, token = -1;
+static int64_t samples, rank_samples, rows, window, stage, threads, image, layer = -1, head = -1, token = -1;
 static double at_time;
 static int no_rank;
 
@@ -31,6 +31,7 @@ static const cli_option options[] = {
     {"no-rank", CLI_FLAG, &no_rank, NULL, "do not measure ranks"},
     {"rows", CLI_INT, &rows, "N", "form only N evenly spaced rows of every matrix: for long sequences"},
     {"window", CLI_INT, &window, "N", "tokens of a window of text; default: the model's context, 512 at most"},
+    {"stage", CLI_INT, &stage, "N", "models of several stages: analyze the layers of stage N, from 1; default: 1"},
     {"time", CLI_REAL, &at_time, "T", "diffusion models: noise of this time, up to 1000; default: 500"},
     {"out", CLI_TEXT, &out, "DIR", "write report.html, analysis.json and analysis.csv there"},
     {"html", CLI_TEXT, &html, "FILE", "the page alone"},
@@ -261,7 +262,8 @@ static mhla_status analyze(looked *x, int count, int chunk, const mhla_context *
                             .user = &p,
                             .tokens = &token,
                             .token_count = token >= 0,
-                            .chunk = chunk};
+                            .chunk = chunk,
+                            .stage = (int)stage};
     if (dump) {
         snprintf(folder, sizeof folder, count > 1 ? "%s/%s" : "%s", dump, x->name);
         for (char *at = folder + strlen(dump) + 1; count > 1 && (at = strpbrk(at, "/ ,")) != NULL;) *at = '-';

@@ -18,6 +18,8 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "models.md"
 IMAGES = ["deit_nano", "deit_tiny", "deit_small", "deit_base"]
+VLT = ["vlt_nano"] + [f"{name}_{size}" for name in ("mhla_vlt", "ravlt", "mavit") for size in ("tiny", "small")] + [
+    f"{name}_{size}" for name in ("ravlt", "mavit") for size in ("base", "large")]
 DIFFUSION = ["dit_micro", "dit_nano"] + [f"dit_{size}_{patch}" for size in ("s", "b", "l", "xl") for patch in (2, 4, 8)]
 GATED = [f"dig_{size}" for size in ("micro", "nano", "s", "b", "l", "xl")]
 LANGUAGE = ["lm_micro", "lm_nano", "lm_340m"]
@@ -25,7 +27,8 @@ MIXERS = {"mhla": "MHLA", "softmax": "Transformer++", "linear": "linear attentio
           "mamba": "Mamba", "mamba2": "Mamba2",
           "gated_deltanet": "Gated DeltaNet", "gated_deltanet, lm_480m": "Gated DeltaNet, larger"}
 ATTENTIONS = ["mhla", "linear", "softmax", "focused", "inline", "mala", "rala"]
-MARKS = {"images": IMAGES, "attentions": ATTENTIONS, "diffusion": DIFFUSION, "gated": GATED, "language": LANGUAGE, "mixers": list(MIXERS)}
+MARKS = {"images": IMAGES, "attentions": ATTENTIONS, "vlt": VLT, "diffusion": DIFFUSION, "gated": GATED, "language": LANGUAGE,
+         "mixers": list(MIXERS)}
 
 
 def size(bytes_: float) -> str:

@@ -1,5 +1,6 @@
-/* The benchmark's whole models: DeiT-T and DiT-S/2 with MHLA and with softmax attention, DiG-S/2 with GLA and with MHLA, inference
- * and a training step, DeiT-T with the attentions that MHLA is compared with, and DiT-S/2 on ever larger images. Random inputs and fresh weights cost what real ones do. */
+/* The benchmark's whole models: DeiT-T and DiT-S/2 with MHLA and with softmax attention, DiG-S/2 with GLA and with MHLA, VLT-T with
+ * MHLA, inference and a training step, DeiT-T with the attentions that MHLA is compared with, and DiT-S/2 on ever larger images.
+ * Random inputs and fresh weights cost what real ones do. */
 #include <mhla/diffusion.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,6 +31,9 @@ static const model_shape models[] = {
     {"deit-t-mala-train-32", "deit_tiny", "mala", 32, 1, 0},
     {"deit-t-rala-32", "deit_tiny", "rala", 32, 0, 0},
     {"deit-t-rala-train-32", "deit_tiny", "rala", 32, 1, 0},
+    {"vlt-t-32", "mhla_vlt_tiny", "mhla", 32, 0, 0},
+    {"vlt-t-1", "mhla_vlt_tiny", "mhla", 1, 0, 0},
+    {"vlt-t-train-32", "mhla_vlt_tiny", "mhla", 32, 1, 0},
     {"dit-s-8", "dit_s_2", "mhla", 8, 0, 0},
     {"dit-s-1", "dit_s_2", "mhla", 1, 0, 0},
     {"dit-s-softmax-8", "dit_s_2", "softmax", 8, 0, 0},
@@ -121,12 +125,12 @@ static size_t peak_memory(int reset) {
 static mhla_status make(model_work *w, const model_shape *s, mhla_dtype dtype, const mhla_context *context,
                         int *diffusion) {
     char attention[32];
-    const char *const settings[] = {attention, "structure=released"}; /* DiG has one structure */
-    const int count = strncmp(s->preset, "dig_", 4) == 0 ? 1 : 2;
+    const char *const settings[] = {attention, "structure=released"};
+    const int one = strncmp(s->preset, "dig_", 4) == 0 || strstr(s->preset, "vlt") != NULL; /* have one structure */
     snprintf(attention, sizeof attention, "attention=%s", s->attention);
     mhla_model_info info = {.size = sizeof info};
     *w = (model_work){.batch = s->batch, .side = s->side};
-    mhla_status status = mhla_model_create(&w->model, s->preset, settings, count, 1);
+    mhla_status status = mhla_model_create(&w->model, s->preset, settings, one ? 1 : 2, 1);
     if (status == MHLA_OK) status = mhla_model_query(w->model, &info);
     if (status == MHLA_OK && dtype != MHLA_F32)
         status = (s->train ? mhla_model_set_precision : mhla_model_store)(w->model, bench_dtype_names[dtype]);

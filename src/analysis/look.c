@@ -24,6 +24,7 @@ enum { SAMPLES = 500, WINDOWS = 16, MAPS = 4, WINDOW = 512, PIECE = 2048, MOST_B
 static mhla_status describe_grid(mhla_analysis *a, const mhla_token_view *v) {
     if (v->layers < 1 || v->heads < 1 || v->grid[0] < 1 || v->grid[1] < 1)
         return mhla_fail(MHLA_ENOTSUP, "%s has no attention to look into", a->model);
+    a->from = v->from;
     a->layers = v->layers;
     a->heads = v->heads;
     a->first = v->first;
@@ -53,10 +54,17 @@ static mhla_status describe_text(mhla_analysis *a, const mhla_text_info *c, int6
     return MHLA_OK;
 }
 
+static mhla_status check_stage(const mhla_analysis *a, int stage, int stages) {
+    if (stage >= 0 && stage <= stages) return MHLA_OK;
+    return mhla_fail(MHLA_EINVAL, stages > 1 ? "stage is %d: %s has stages 1 to %d" : "stage is %d: %s has one stage",
+                     stage, a->model, stages);
+}
+
 static mhla_status describe(mhla_analysis *a, const mhla_model *m, const mhla_analysis_desc *d) {
     mhla_classifier_info classifier;
     mhla_denoiser_info denoiser;
     mhla_text_info decoder;
+    if (!m->architecture->classifier) MHLA_TRY(check_stage(a, d->stage, 1));
     if (m->architecture->decoder) {
         MHLA_TRY(mhla_text_query(m, &decoder));
         return describe_text(a, &decoder, d->window, d->chunk);
@@ -66,7 +74,9 @@ static mhla_status describe(mhla_analysis *a, const mhla_model *m, const mhla_an
         return describe_grid(a, &denoiser.view);
     }
     MHLA_TRY(mhla_classifier_query(m, &classifier));
-    return describe_grid(a, &classifier.view);
+    MHLA_TRY(check_stage(a, d->stage, classifier.stages));
+    a->staged = classifier.stages > 1;
+    return describe_grid(a, &classifier.view[d->stage ? d->stage - 1 : 0]);
 }
 
 /* The block of every token: cut at floor(i g / m), as the operator cuts; a text in chunks. */
@@ -281,9 +291,10 @@ static void measure_task(void *arg, int64_t i, int worker) {
 static void watch(void *user, const mhla_attended *seen) {
     look *x = user;
     mhla_analysis *a = x->a;
-    if (x->failed) return;
+    const int64_t layer = seen->index - a->from;
+    if (x->failed || layer < 0 || (a->staged && layer >= a->layers)) return;
     mhla_status status = mhla_matrix_check(seen);
-    if (status == MHLA_OK && (seen->index >= a->layers || seen->plan->d.heads > a->heads || seen->call->tokens != a->T))
+    if (status == MHLA_OK && (layer >= a->layers || seen->plan->d.heads > a->heads || seen->call->tokens != a->T))
         status = mhla_fail(MHLA_ENOTSUP, "attention %d has %d heads of %lld tokens: not what the config says",
                            (int)seen->index, seen->plan->d.heads, (long long)seen->call->tokens);
     if (status != MHLA_OK) {
@@ -291,7 +302,7 @@ static void watch(void *user, const mhla_attended *seen) {
         return;
     }
     x->seen = seen;
-    x->layer = (int)seen->index;
+    x->layer = (int)layer;
     take_order(x);
     mhla_found_layer *l = &a->layer[x->layer];
     l->attention = mhla_matrix_name(seen->plan);

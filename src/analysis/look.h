@@ -27,6 +27,7 @@ typedef struct mhla_found_layer {
 struct mhla_analysis {
     int text; /* the model is a text decoder: samples are windows of text, and there is a loss by position */
     char model[64], kind[16], attention[16], data[256];
+    int staged, from; /* the model has several stages; layers before the one that is looked into */
     int layers, heads;
     int64_t T, rows;
     int64_t *which; /* [rows], NULL: all */

@@ -11,6 +11,7 @@
 
 #define ARCHITECTURES(X)                                                                                               \
     X(deit)                                                                                                            \
+    X(vlt)                                                                                                             \
     X(dit)                                                                                                             \
     X(dig)                                                                                                             \
     X(lm)

@@ -35,8 +35,25 @@ mhla_layer mhla_layer_patches(mhla_params *ps, int64_t D, int64_t C, int64_t p, 
     return declare(ps, MHLA_SHAPE(D, C, p, p), MHLA_PARAM_MATRIX, 1, initial, name);
 }
 
+mhla_layer mhla_layer_conv(mhla_params *ps, int64_t D, int64_t C, int64_t k, mhla_initial initial, const char *name) {
+    return declare(ps, MHLA_SHAPE(D, C, k, k), 0, 1, initial, name);
+}
+
 mhla_layer mhla_layer_norm(mhla_params *ps, int64_t D, int bias, const char *name) {
     mhla_layer l = {.w = mhla_params_addf(ps, MHLA_SHAPE(D), 0, MHLA_ONE, "%s.weight", name)};
     if (bias) l.b = mhla_params_addf(ps, MHLA_SHAPE(D), 0, MHLA_ZERO, "%s.bias", name);
     return l;
+}
+
+mhla_batch_norm mhla_layer_batch_norm(mhla_params *ps, int64_t D, const char *name) {
+    const mhla_layer l = mhla_layer_norm(ps, D, 1, name);
+    return (mhla_batch_norm){
+        .w = l.w,
+        .b = l.b,
+        .mean = mhla_params_addf(ps, MHLA_SHAPE(D), MHLA_PARAM_BUFFER, MHLA_ZERO, "%s.running_mean", name),
+        .var = mhla_params_addf(ps, MHLA_SHAPE(D), MHLA_PARAM_BUFFER, MHLA_ONE, "%s.running_var", name),
+        .batches = mhla_params_addf(ps, MHLA_SHAPE(1), MHLA_PARAM_BUFFER | MHLA_PARAM_COUNTER, MHLA_ZERO,
+                                    "%s.num_batches_tracked", name),
+        .eps = 1e-5f,
+        .momentum = 0.1f};
 }

@@ -3,6 +3,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -202,7 +203,23 @@ mhla_status mhla_model_locate(const char *path, const char *which, char *folder,
 
 enum { PIECE = 1 << 20 }; /* numbers at a time */
 
+/* An int64; of a file that was converted, a number of another type. */
+static mhla_status read_counter(mhla_param *p, const mhla_stored *s) {
+    int64_t whole = 0;
+    if (s->dtype != MHLA_IO_I64)
+        MHLA_TRY(mhla_stored_read(p->data, s));
+    else
+        memcpy(&whole, s->data, sizeof whole);
+    if (s->dtype == MHLA_IO_I64) p->data[0] = (float)whole;
+    if (!(p->data[0] >= 0.0f && p->data[0] == floorf(p->data[0])))
+        return mhla_fail(MHLA_EDATA, "%s: tensor %s is %g: expected a count", s->path, MHLA_QUOTE(s->name),
+                         (double)p->data[0]);
+    mhla_param_touch(p);
+    return MHLA_OK;
+}
+
 mhla_status mhla_param_read(mhla_param *p, const mhla_stored *s) {
+    if (p->flags & MHLA_PARAM_COUNTER) return read_counter(p, s);
     if (p->data) {
         MHLA_TRY(mhla_stored_read(p->data, s));
         mhla_param_touch(p);
@@ -228,7 +245,12 @@ mhla_status mhla_param_read(mhla_param *p, const mhla_stored *s) {
 mhla_status mhla_params_load(mhla_params *params, const mhla_safetensors *file) {
     for (int i = 0; i < mhla_params_count(params); i++) {
         mhla_param *p = mhla_params_at(params, i);
-        const mhla_stored *s;
+        const mhla_stored *s = mhla_safetensors_find(file, p->name);
+        /* what a formula makes, and counts, which only newer files have */
+        if (s == NULL && (p->flags & MHLA_PARAM_BUFFER) && (p->flags & (MHLA_PARAM_FROZEN | MHLA_PARAM_COUNTER))) {
+            MHLA_TRY(mhla_param_init(p, 0));
+            continue;
+        }
         MHLA_TRY(mhla_safetensors_need(&s, file, p->name));
         if (!mhla_stored_alike(s, p->dims, p->shape)) MHLA_TRY(mhla_stored_check(s, p->dims, p->shape));
         MHLA_TRY(mhla_param_read(p, s));
@@ -247,10 +269,16 @@ mhla_status mhla_params_save(const mhla_params *params, const char *path, const 
     const int n = mhla_params_count(params);
     mhla_storable *list = calloc((size_t)n, sizeof *list);
     float **wide = calloc((size_t)n, sizeof *wide); /* of what is not kept as float32 */
-    mhla_status status = list && wide ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory for a list of %d tensors", n);
+    int64_t *counts = calloc((size_t)n, sizeof *counts);
+    mhla_status status =
+        list && wide && counts ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory for a list of %d tensors", n);
     for (int i = 0; i < n && status == MHLA_OK; i++) {
         const mhla_param *p = mhla_params_at(params, i);
         list[i] = (mhla_storable){p->name, p->dims, p->shape, data ? data(user, i) : p->data, MHLA_IO_F32, MHLA_IO_F32};
+        if (p->flags & MHLA_PARAM_COUNTER) {
+            counts[i] = (int64_t) * (const float *)list[i].data;
+            list[i] = (mhla_storable){p->name, 0, p->shape, &counts[i], MHLA_IO_I64, MHLA_IO_I64};
+        }
         if (list[i].data) continue;
         wide[i] = malloc((size_t)p->count * sizeof(float));
         status = wide[i] ? mhla_param_get_rows(wide[i], p, 0, p->shape[0])
@@ -261,6 +289,7 @@ mhla_status mhla_params_save(const mhla_params *params, const char *path, const 
     if (status == MHLA_OK) status = mhla_safetensors_write(path, list, n, &(mhla_pair){"format", "pt"}, 1);
     for (int i = 0; i < n && wide; i++) free(wide[i]);
     free(wide);
+    free(counts);
     free(list);
     return status;
 }
@@ -530,6 +559,7 @@ mhla_status mhla_model_tensor(const mhla_model *m, int i, mhla_tensor_info *info
         return mhla_fail(MHLA_EINVAL, "tensor %d: the model has %d", i, mhla_params_count(ps));
     const mhla_param *p = mhla_params_at(ps, i);
     mhla_tensor_info full = {sizeof full, p->name, p->dims, {0}, p->count, p->data};
-    for (int a = 0; a < p->dims; a++) full.shape[a] = p->shape[a];
+    if (p->flags & MHLA_PARAM_COUNTER) full.axes = 0;
+    for (int a = 0; a < full.axes; a++) full.shape[a] = p->shape[a];
     return mhla_struct_out(info, &full, sizeof full, "mhla_tensor_info");
 }

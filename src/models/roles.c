@@ -29,7 +29,7 @@ static int64_t piece_of(const mhla_model *m, int64_t tokens) {
 static mhla_status ready_to_train(mhla_model *m, const mhla_optim_desc *how) {
     if (m->training == NULL) MHLA_TRY(mhla_tape_create(&m->training, m->context));
     if (m->optim == NULL) MHLA_TRY(mhla_optim_create(&m->optim, m->params, how));
-    mhla_tape_begin(m->training, MHLA_TAPE_RECORD);
+    mhla_tape_begin(m->training, MHLA_TAPE_RECORD | MHLA_TAPE_DROP);
     return MHLA_OK;
 }
 

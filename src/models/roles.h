@@ -14,8 +14,9 @@
 
 #include "nn/nn.h"
 
-/* How tokens lie in the attention of image models. */
+/* How tokens lie in the attention of image models, or in one stage of a model whose grid shrinks from stage to stage. */
 typedef struct mhla_token_view {
+    int from; /* layers of the stages before */
     int layers, heads;
     int first;     /* tokens in front of the grid: a class token */
     int grid[2];   /* rows, columns */
@@ -25,6 +26,8 @@ typedef struct mhla_token_view {
     const int32_t *orders;
     int cycle;
 } mhla_token_view;
+
+enum { MHLA_STAGES = 4 }; /* at most */
 
 /* What a forward pass may be told. Zero: none of these. */
 typedef struct mhla_network_run {
@@ -44,7 +47,8 @@ typedef struct mhla_classifier_info {
                                           image's side that an evaluation sees */
     int classes, features; /* features: of the rows that the last layer reads */
     int64_t tokens;
-    mhla_token_view view;
+    int stages;
+    mhla_token_view view[MHLA_STAGES];
 } mhla_classifier_info;
 
 typedef struct mhla_classifier {

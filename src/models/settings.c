@@ -50,13 +50,28 @@ static void choice_text(char *text, size_t size, const char *choices, int index)
     snprintf(text, size, "%.*s", (int)strcspn(choices, "|"), choices);
 }
 
-static mhla_status set_numbers(void *to, const mhla_setting *f, const json_t *array, int channels) {
-    const size_t n = json_array_size(array), want = f->kind == MHLA_SETTING_INT2 ? 2 : (size_t)channels;
-    if (n != 1 && n != want)
-        return mhla_fail(MHLA_EINVAL, "%s has %zu numbers: expected 1 or %zu", f->row.name, n, want);
-    for (size_t i = 0; i < (f->kind == MHLA_SETTING_INT2 ? 2u : 3u); i++) {
+/* How many numbers a field of several has room for, and of how many of them config.json speaks; 0: it is no such field. */
+static int numbers(const mhla_setting *f, const void *config, const mhla_settings *table, int *count) {
+    const int room = f->kind == MHLA_SETTING_INT2    ? 2
+                     : f->kind == MHLA_SETTING_REAL3 ? 3
+                     : f->kind == MHLA_SETTING_INT4  ? 4
+                     : f->kind == MHLA_SETTING_REAL4 ? 4
+                                                     : 0;
+    *count = f->kind == MHLA_SETTING_REAL3 ? *(const int *)((const char *)config + table->channels) : room;
+    return room;
+}
+static int whole(const mhla_setting *f) { return f->kind == MHLA_SETTING_INT2 || f->kind == MHLA_SETTING_INT4; }
+
+static mhla_status set_numbers(void *config, const mhla_settings *table, const mhla_setting *f, const json_t *array) {
+    const size_t n = json_array_size(array);
+    void *to = (char *)config + f->at;
+    int count;
+    const int room = numbers(f, config, table, &count);
+    if (n != 1 && n != (size_t)count)
+        return mhla_fail(MHLA_EINVAL, "%s has %zu numbers: expected 1 or %d", f->row.name, n, count);
+    for (size_t i = 0; i < (size_t)room; i++) {
         const json_t *x = json_array_get(array, n == 1 ? 0 : i < n ? i : n - 1);
-        if (f->kind == MHLA_SETTING_INT2)
+        if (whole(f))
             ((int *)to)[i] = (int)json_integer_value(x);
         else
             ((double *)to)[i] = json_number_value(x);
@@ -86,9 +101,9 @@ static mhla_status set_field(void *config, const mhla_settings *table, const mhl
     case MHLA_SETTING_REAL: *(double *)to = mhla_recipe_real(given, key); break;
     case MHLA_SETTING_BOOL: *(int *)to = mhla_recipe_bool(given, key); break;
     case MHLA_SETTING_INT2:
+    case MHLA_SETTING_INT4:
     case MHLA_SETTING_REAL3:
-        return set_numbers(to, f, mhla_recipe_array(given, key),
-                           *(const int *)((const char *)config + table->channels));
+    case MHLA_SETTING_REAL4: return set_numbers(config, table, f, mhla_recipe_array(given, key));
     }
     return MHLA_OK;
 }
@@ -224,12 +239,14 @@ static json_t *field_value(const void *config, const mhla_settings *table, const
     case MHLA_SETTING_INT: return json_integer(*(const int *)from);
     case MHLA_SETTING_REAL: return json_real(*(const double *)from);
     case MHLA_SETTING_BOOL: return json_boolean(*(const int *)from);
-    case MHLA_SETTING_INT2: return json_pack("[i,i]", ((const int *)from)[0], ((const int *)from)[1]);
-    case MHLA_SETTING_REAL3: break;
+    default: break;
     }
+    int count;
+    numbers(f, config, table, &count);
     json_t *value = json_array();
-    for (int k = 0; k < *(const int *)((const char *)config + table->channels); k++)
-        if (json_array_append_new(value, json_real(((const double *)from)[k])) != 0) {
+    for (int k = 0; k < count; k++)
+        if (json_array_append_new(value, whole(f) ? json_integer(((const int *)from)[k])
+                                                  : json_real(((const double *)from)[k])) != 0) {
             json_decref(value);
             return NULL;
         }

@@ -441,6 +441,8 @@ mhla_tensor *mhla_nn_conv(mhla_tape *t, mhla_param *w, mhla_param *b, mhla_conv 
     char text[96];
     if (c.stride == 0) c.stride = 1;
     if (c.groups == 0) c.groups = 1;
+    if (c.groups == 1) return mhla_nn_conv2d(t, w, b, c, NULL, x);
+    MHLA_NEED(t, c.after == 0, "%s: padding that is not the same on all sides, and %d groups", w->name, c.groups);
     MHLA_NEED(t, w->dims == 4, "%s is %s: expected [O, I, kh, kw]", w->name, mhla_shape_text(text, w->shape, w->dims));
     const int64_t O = w->shape[0], kh = w->shape[2], kw = w->shape[3];
     MHLA_NEED(t,
@@ -463,8 +465,7 @@ mhla_tensor *mhla_nn_conv(mhla_tape *t, mhla_param *w, mhla_param *b, mhla_conv 
     *op = (fields){.x = x, .y = y, .c = c, .kh = kh, .kw = kw, .Ho = Ho, .Wo = Wo};
     mhla_tape_run(t, x->shape[0], fields_task, op);
     y = mhla_tape_record(t, &op->r, fields_backward, y, x->needs_grad);
-    return c.groups == 1 ? mhla_nn_linear(t, w, b, MHLA_ACT_NONE, NULL, y)
-                         : mhla_nn_grouped_linear(t, w, b, c.groups, y);
+    return mhla_nn_grouped_linear(t, w, b, c.groups, y);
 }
 
 /* ---- Images with zeros around them ---- */

@@ -40,8 +40,9 @@ enum {
     MHLA_PARAM_RENORMALISE = 8, /* and its rows divided by their sums */
     MHLA_PARAM_CAUSAL = 16,     /* of it only the lower triangle is touched */
     MHLA_PARAM_BUFFER = 32,     /* not trained and not counted as a parameter, but stored (and averaged by an EMA) */
-    MHLA_PARAM_MATRIX = 64 /* seen as [shape[0], the rest] by mhla_nn_linear, mhla_nn_patch_embed and mhla_nn_embedding
-                              alone: other storage will do */
+    MHLA_PARAM_MATRIX = 64, /* seen as [shape[0], the rest] by mhla_nn_linear, mhla_nn_patch_embed and mhla_nn_embedding
+                               alone: other storage will do */
+    MHLA_PARAM_COUNTER = 128 /* one whole number, below 2^24: an int64 without axes in files, copied by an EMA */
 };
 
 /* Initial values, said where a parameter is declared. They are a function of (seed, the parameter's name) alone. */
@@ -93,7 +94,8 @@ typedef struct mhla_param {
     float *grad;         /* [count], NULL until training; meaningful where has_grad */
     int has_grad;        /* something has been added since mhla_params_clear_grads */
     uint64_t version;    /* of data */
-    mhla_weight *packed; /* for the linear layer; of packed_version */
+    mhla_weight *packed; /* for the layer that multiplies by it; of packed_version */
+    int packed_order;    /* see mhla_param_place, op.h */
     mhla_dtype packs_as; /* of `packed`; `dtype` where that is not MHLA_F32 */
     uint64_t packed_version;
     struct mhla_slab **slab; /* the list's, where packed copies are */
@@ -175,7 +177,7 @@ typedef struct mhla_tensor {
 enum {
     MHLA_TAPE_INFER = 0,
     MHLA_TAPE_RECORD = 1, /* backward can follow */
-    MHLA_TAPE_DROP = 2,   /* dropout and drop path act */
+    MHLA_TAPE_DROP = 2,   /* training: dropout and drop path act, batch norms take the statistics of the batch */
     MHLA_TAPE_DRY = 4     /* shapes only: nothing is computed, no tensor has memory, peaks are counted */
 };
 
@@ -266,11 +268,26 @@ mhla_tensor *mhla_nn_rms_norm(mhla_tape *t, mhla_param *w, float eps, int64_t gr
 mhla_tensor *mhla_nn_rms_norm_gated(mhla_tape *t, mhla_param *w, float eps, int64_t group, mhla_tensor *x,
                                     mhla_tensor *gate);
 
+/* activation((x - mean) / sqrt(var + eps) * w + b), channel by channel. With MHLA_TAPE_DROP mean and var are those of the rows
+ * of x, of which there must be two, and the running ones follow: running = (1 - momentum) running + momentum batch's, of the
+ * variance the unbiased one; a block that is recomputed moves them once. Else they are the running ones. */
+typedef struct mhla_batch_norm {
+    mhla_param *w, *b, *mean, *var, *batches; /* [C]; batches [1]: how often the running ones have moved */
+    float eps, momentum;
+} mhla_batch_norm;
+mhla_tensor *mhla_nn_batch_norm(mhla_tape *t, const mhla_batch_norm *n, mhla_activation activation, mhla_tensor *x);
+/* activation((x - mean) / sqrt(var + eps) * w + b) of x [B,T,C], statistics over all tokens of a sample and each C/groups channels;
+ * w, b [C] or NULL. */
+mhla_tensor *mhla_nn_group_norm(mhla_tape *t, mhla_param *w, mhla_param *b, int groups, float eps,
+                                mhla_activation activation, mhla_tensor *x);
+
 /* y [B,T,D] = rows ids[b*T+t] of w [rows,D]. ids live until backward. */
 mhla_tensor *mhla_nn_embedding(mhla_tape *t, mhla_param *w, const int32_t *ids, int64_t B, int64_t T);
 
 /* Images x [B,C,H,W] with zeros around them. */
 mhla_tensor *mhla_nn_pad_image(mhla_tape *t, int top, int bottom, int left, int right, mhla_tensor *x);
+/* Images x [B,C,H,W] -> tokens [B, H/p*W/p, C*p*p], a patch's numbers by channel, row, column; p = 1: a token grid of its pixels. */
+mhla_tensor *mhla_nn_patches(mhla_tape *t, int p, mhla_tensor *x);
 /* Images x [B,C,H,W] -> tokens [B, H/p*W/p, D]: the convolution with w [D,C,p,p], b [D] or NULL, stride p. */
 mhla_tensor *mhla_nn_patch_embed(mhla_tape *t, mhla_param *w, mhla_param *b, mhla_tensor *x);
 /* Tokens x [B, H*W, p*p*C], a patch's numbers by row, column, channel -> images [B,C,H*p,W*p]. */
@@ -284,12 +301,19 @@ mhla_tensor *mhla_nn_depthwise(mhla_tape *t, mhla_param *w, mhla_param *b, int64
 /* The same with kernels of each sample's own: w [B,C*k*k], those of channel c from c*k*k on. No bias. */
 mhla_tensor *mhla_nn_depthwise_own(mhla_tape *t, mhla_tensor *w, int k, int64_t H, int64_t W, mhla_tensor *residual,
                                    mhla_tensor *x);
-/* Any convolution of a token grid x [B,H*W,I] with w [O,I/groups,kh,kw] -> [B,H'*W',O], H' = (H + 2 pad - kh)/stride + 1. */
+/* Any convolution of a token grid x [B,H*W,I] with w [O,I/groups,kh,kw] -> [B,H'*W',O], H' = (H + 2 pad + after - kh)/stride + 1:
+ * zeros around, `pad` rows and columns on each side and `after` more at the bottom and on the right. */
 typedef struct mhla_conv {
     int64_t H, W;
     int stride, pad, groups; /* stride, groups 0 = 1 */
+    int after;               /* without groups only */
 } mhla_conv;
 mhla_tensor *mhla_nn_conv(mhla_tape *t, mhla_param *w, mhla_param *b, mhla_conv c, mhla_tensor *x);
+/* The same without groups, plus residual like the result or NULL. */
+mhla_tensor *mhla_nn_conv2d(mhla_tape *t, mhla_param *w, mhla_param *b, mhla_conv c, mhla_tensor *residual,
+                            mhla_tensor *x);
+/* Every pixel of a token grid x [B,H*W,C] twice along rows and columns: [B,2H*2W,C]. */
+mhla_tensor *mhla_nn_upsample(mhla_tape *t, int64_t H, int64_t W, mhla_tensor *x);
 /* y [...,N] = x [...,K] in groups, each read by N/groups outputs: w [N,K/groups] (or more axes), b [N] or NULL. */
 mhla_tensor *mhla_nn_grouped_linear(mhla_tape *t, mhla_param *w, mhla_param *b, int groups, mhla_tensor *x);
 
@@ -363,10 +387,12 @@ mhla_tensor *mhla_nn_reorder(mhla_tape *t, const int32_t *order, mhla_tensor *x)
 mhla_tensor *mhla_nn_mean_tokens(mhla_tape *t, mhla_tensor *x); /* [B,T,D] -> [B,D] */
 
 /* Only where the mode has MHLA_TAPE_DROP; else x itself. Dropout by element; drop path drops the branch of a whole
- * sample and divides the others by 1 - rate. _add is x + drop_path(branch) in one go. */
+ * sample and divides the others by 1 - rate. _add is x + drop_path(branch) in one go; scaled_add x + drop_path(w branch), w
+ * [cols]: layer scale. */
 mhla_tensor *mhla_nn_dropout(mhla_tape *t, float rate, mhla_tensor *x);
 mhla_tensor *mhla_nn_drop_path(mhla_tape *t, float rate, mhla_tensor *x);
 mhla_tensor *mhla_nn_drop_path_add(mhla_tape *t, float rate, mhla_tensor *x, mhla_tensor *branch);
+mhla_tensor *mhla_nn_scaled_add(mhla_tape *t, float rate, mhla_param *w, mhla_tensor *x, mhla_tensor *branch);
 
 /* Turns the first rope_dim dims of each head of x [B,T,H*K] by row t of the table [T, rope_dim/2] (mhla_rope_table).
  * Attention can do it on the way in (below); this one stands alone. */

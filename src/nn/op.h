@@ -152,5 +152,8 @@ void mhla_tape_reduce(mhla_tape *t, float *dst, int add, const float *parts, int
 /* The packed copy of a parameter as a matrix [shape[0], the rest], made or renewed where it is old. NULL and a failed
  * tape without memory. */
 const mhla_weight *mhla_param_pack(mhla_tape *t, mhla_param *p);
+/* Its memory as [N,K], for a layer that packs in another order (1: taps before channels, as dense convolutions do; 0 is
+ * mhla_param_pack's). *old: it must be filled now. */
+mhla_weight *mhla_param_place(mhla_tape *t, mhla_param *p, int64_t N, int64_t K, int order, int *old);
 
 #endif

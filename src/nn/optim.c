@@ -162,7 +162,7 @@ static void pack_task(void *arg, int64_t i, int worker) {
     const step *s = arg;
     (void)worker;
     mhla_param *p = mhla_params_at(s->o->params, (int)i);
-    if (p->packed == NULL || p->packed_version == p->version) return;
+    if (p->packed == NULL || p->packed_order != 0 || p->packed_version == p->version) return;
     if (mhla_weight_update(p->packed, p->data, MHLA_F32, 0) == MHLA_OK) p->packed_version = p->version;
 }
 
@@ -248,7 +248,7 @@ static void ema_task(void *arg, int64_t i, int worker) {
     const mhla_ema *e = arg;
     (void)worker;
     const mhla_param *p = mhla_params_at(e->params, (int)i);
-    const double exact = e->first_copies && e->updates == 0 ? 0.0 : e->decay;
+    const double exact = (e->first_copies && e->updates == 0) || (p->flags & MHLA_PARAM_COUNTER) ? 0.0 : e->decay;
     const float decay = (float)exact, rest = (float)(1.0 - exact);
     float *average = e->data[i];
     for (int64_t j = 0; j < p->count; j++) {

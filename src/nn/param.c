@@ -194,18 +194,35 @@ size_t mhla_params_bytes(const mhla_params *params, int training) {
     return n;
 }
 
-const mhla_weight *mhla_param_pack(mhla_tape *t, mhla_param *p) {
+mhla_weight *mhla_param_place(mhla_tape *t, mhla_param *p, int64_t N, int64_t K, int order, int *old) {
+    *old = 0;
     if (t->status != MHLA_OK || mhla_tape_dry(t)) return NULL;
-    if (p->packed && (p->data == NULL || p->packed_version == p->version)) return p->packed;
-    const int64_t N = p->shape[0], K = p->count / N;
-    mhla_status status = p->packed ? MHLA_OK : mhla_weight_create_in(&p->packed, p->slab, p->packs_as, N, K);
-    if (status == MHLA_OK) status = mhla_weight_update(p->packed, p->data, MHLA_F32, K);
+    if (p->data == NULL) return p->packed;
+    if (p->packed && p->packed_order != order) {
+        mhla_weight_free(p->packed);
+        p->packed = NULL;
+    }
+    *old = p->packed == NULL || p->packed_version != p->version;
+    const mhla_status status = p->packed ? MHLA_OK : mhla_weight_create_in(&p->packed, p->slab, p->packs_as, N, K);
     if (status != MHLA_OK) {
+        *old = 0;
         mhla_tape_fail(t, status, "%s: %s", p->name, mhla_message());
         return NULL;
     }
+    p->packed_order = order;
     p->packed_version = p->version;
     return p->packed;
+}
+
+const mhla_weight *mhla_param_pack(mhla_tape *t, mhla_param *p) {
+    const int64_t N = p->shape[0], K = p->count / N;
+    int old;
+    mhla_weight *w = mhla_param_place(t, p, N, K, 0, &old);
+    const mhla_status status = old ? mhla_weight_update(w, p->data, MHLA_F32, K) : MHLA_OK;
+    if (status == MHLA_OK) return w;
+    p->packed_version = 0;
+    mhla_tape_fail(t, status, "%s: %s", p->name, mhla_message());
+    return NULL;
 }
 
 /* ---- Storage ---- */

@@ -8,7 +8,7 @@
 typedef struct patches {
     mhla_record r;
     mhla_tensor *x, *y; /* [B,C,H,W], [B, H/p*W/p, C*p*p] */
-    int p;
+    int p;              /* side of a patch; of upsampling, columns */
     mhla_slot dx;
 } patches;
 
@@ -37,6 +37,20 @@ static void patches_backward(mhla_tape *t, void *p) {
     if (op->dx.wanted) mhla_tape_run(t, op->x->shape[0] * (op->x->shape[2] / op->p), patches_task, op);
 }
 
+mhla_tensor *mhla_nn_patches(mhla_tape *t, int p, mhla_tensor *x) {
+    MHLA_GIVEN(t, x);
+    char text[96];
+    MHLA_NEED(t, p >= 1 && x->dims == 4 && x->ld == x->cols && x->shape[2] % p == 0 && x->shape[3] % p == 0,
+              "patches of %d of images of shape %s", p, mhla_shape_text(text, x->shape, x->dims));
+    const int64_t T = x->shape[2] / p * (x->shape[3] / p);
+    patches *op = mhla_tape_op(t, sizeof *op);
+    mhla_tensor *y = op ? mhla_tape_tensor(t, MHLA_SHAPE(x->shape[0], T, x->shape[1] * p * p)) : NULL;
+    if (y == NULL) return NULL;
+    *op = (patches){.x = x, .y = y, .p = p};
+    mhla_tape_run(t, x->shape[0] * (x->shape[2] / p), patches_task, op);
+    return mhla_tape_record(t, &op->r, patches_backward, y, x->needs_grad);
+}
+
 mhla_tensor *mhla_nn_patch_embed(mhla_tape *t, mhla_param *w, mhla_param *b, mhla_tensor *x) {
     MHLA_GIVEN(t, x);
     MHLA_GIVEN(t, w);
@@ -47,14 +61,7 @@ mhla_tensor *mhla_nn_patch_embed(mhla_tape *t, mhla_param *w, mhla_param *b, mhl
     MHLA_NEED(t, x->dims == 4 && x->shape[1] == w->shape[1] && x->shape[2] % p == 0 && x->shape[3] % p == 0,
               "%s is %s: its images are %s", w->name, mhla_shape_text(text, w->shape, w->dims),
               mhla_shape_text(other, x->shape, x->dims));
-    const int64_t T = x->shape[2] / p * (x->shape[3] / p);
-    patches *op = mhla_tape_op(t, sizeof *op);
-    mhla_tensor *y = op ? mhla_tape_tensor(t, MHLA_SHAPE(x->shape[0], T, x->shape[1] * p * p)) : NULL;
-    if (y == NULL) return NULL;
-    *op = (patches){.x = x, .y = y, .p = (int)p};
-    mhla_tape_run(t, x->shape[0] * (x->shape[2] / p), patches_task, op);
-    return mhla_nn_linear(t, w, b, MHLA_ACT_NONE, NULL,
-                          mhla_tape_record(t, &op->r, patches_backward, y, x->needs_grad));
+    return mhla_nn_linear(t, w, b, MHLA_ACT_NONE, NULL, mhla_nn_patches(t, (int)p, x));
 }
 
 /* ---- Tokens to image ---- */
@@ -99,4 +106,45 @@ mhla_tensor *mhla_nn_unpatch(mhla_tape *t, int p, int64_t H, int64_t W, mhla_ten
     *op = (patches){.x = x, .y = y, .p = p};
     mhla_tape_run(t, x->shape[0] * H, image_task, op);
     return mhla_tape_record(t, &op->r, image_backward, y, x->needs_grad);
+}
+
+/* ---- Pixels twice along both sides ---- */
+
+/* A row of the smaller grid: its pixel to the four of y; or dx (=, +=) the sum of the four. */
+static void upsample_task(void *arg, int64_t row, int worker) {
+    const patches *op = arg;
+    (void)worker;
+    const int64_t C = op->x->cols, W = op->p, ldy = op->y->ld, back = op->dx.wanted;
+    for (int64_t w = 0; w < W; w++) {
+        const int64_t at = row * W + w;
+        float *y = (back ? mhla_tape_arrived(op->y) : op->y->data) + (row * 4 * W + 2 * w) * ldy;
+        float *four[4] = {y, y + ldy, y + 2 * W * ldy, y + (2 * W + 1) * ldy};
+        for (int i = 0; i < 4 && !back; i++) memcpy(four[i], op->x->data + at * op->x->ld, sizeof(float) * (size_t)C);
+        if (!back) continue;
+        float *dx = op->dx.data + at * op->dx.ld;
+        for (int64_t c = 0; c < C; c++) {
+            const float sum = four[0][c] + four[1][c] + (four[2][c] + four[3][c]);
+            dx[c] = op->dx.add ? dx[c] + sum : sum;
+        }
+    }
+}
+
+static void upsample_backward(mhla_tape *t, void *p) {
+    patches *op = p;
+    op->dx = mhla_tape_grad(t, op->x);
+    if (op->dx.wanted) mhla_tape_run(t, op->x->rows / op->p, upsample_task, op);
+}
+
+mhla_tensor *mhla_nn_upsample(mhla_tape *t, int64_t H, int64_t W, mhla_tensor *x) {
+    MHLA_GIVEN(t, x);
+    char text[96];
+    MHLA_NEED(t, x->dims == 3 && H > 0 && W > 0 && W < INT32_MAX && x->shape[1] == H * W,
+              "a grid of %lld x %lld from tokens of shape %s", (long long)H, (long long)W,
+              mhla_shape_text(text, x->shape, x->dims));
+    patches *op = mhla_tape_op(t, sizeof *op);
+    mhla_tensor *y = op ? mhla_tape_tensor(t, MHLA_SHAPE(x->shape[0], 4 * H * W, x->cols)) : NULL;
+    if (y == NULL) return NULL;
+    *op = (patches){.x = x, .y = y, .p = (int)W};
+    mhla_tape_run(t, x->rows / W, upsample_task, op);
+    return mhla_tape_record(t, &op->r, upsample_backward, y, x->needs_grad);
 }

@@ -104,6 +104,7 @@ static const float *averaged(void *user, int i) { return mhla_ema_data(user, i);
 static mhla_status write_optimizer(mhla_trainer *t, const char *path) {
     const mhla_params *ps = t->model->params;
     const int n = mhla_params_count(ps), slots = mhla_optim_slots(t->optim);
+    int stored = 0;
     mhla_storable *list = calloc((size_t)(n * slots + 1), sizeof *list);
     char(*names)[160] = calloc((size_t)(n * slots), sizeof *names);
     int64_t *updates = calloc((size_t)n, sizeof *updates);
@@ -112,16 +113,16 @@ static mhla_status write_optimizer(mhla_trainer *t, const char *path) {
     for (int i = 0; i < n && status == MHLA_OK; i++) {
         const mhla_param *p = mhla_params_at(ps, i);
         updates[i] = *mhla_optim_updates(t->optim, i);
-        for (int s = 0; s < slots; s++) {
-            const int k = i * slots + s;
-            snprintf(names[k], sizeof *names, "%s.%s", mhla_optim_slot_name(t->optim, s), p->name);
-            list[k] =
-                (mhla_storable){names[k], p->dims, p->shape, mhla_optim_slot(t->optim, i, s), MHLA_IO_F32, MHLA_IO_F32};
+        for (int s = 0; s < slots && !(p->flags & MHLA_PARAM_BUFFER); s++) { /* a buffer has no moments */
+            char *name = names[stored];
+            snprintf(name, sizeof *names, "%s.%s", mhla_optim_slot_name(t->optim, s), p->name);
+            list[stored++] =
+                (mhla_storable){name, p->dims, p->shape, mhla_optim_slot(t->optim, i, s), MHLA_IO_F32, MHLA_IO_F32};
         }
     }
     if (status == MHLA_OK) {
-        list[n * slots] = (mhla_storable){"updates", 1, &shape, updates, MHLA_IO_I64, MHLA_IO_I64};
-        status = mhla_safetensors_write(path, list, n * slots + 1, NULL, 0);
+        list[stored++] = (mhla_storable){"updates", 1, &shape, updates, MHLA_IO_I64, MHLA_IO_I64};
+        status = mhla_safetensors_write(path, list, stored, NULL, 0);
     }
     free(list);
     free(names);
@@ -205,8 +206,9 @@ static mhla_status read_optimizer(mhla_trainer *t, const char *path) {
             mhla_fail(MHLA_EDATA, "%s: tensor updates is %s, expected I64", path, mhla_io_dtype_text(updates->dtype));
     for (int i = 0; i < n && status == MHLA_OK; i++) {
         const mhla_param *p = mhla_params_at(ps, i);
+        const int slots = p->flags & MHLA_PARAM_BUFFER ? 0 : mhla_optim_slots(t->optim);
         memcpy(mhla_optim_updates(t->optim, i), updates->data + 8 * (size_t)i, 8);
-        for (int s = 0; s < mhla_optim_slots(t->optim) && status == MHLA_OK; s++) {
+        for (int s = 0; s < slots && status == MHLA_OK; s++) {
             char name[160];
             snprintf(name, sizeof name, "%s.%s", mhla_optim_slot_name(t->optim, s), p->name);
             status = mhla_safetensors_load(mhla_optim_slot(t->optim, i, s), file, name, p->dims, p->shape);
@@ -217,14 +219,11 @@ static mhla_status read_optimizer(mhla_trainer *t, const char *path) {
 }
 
 static mhla_status read_ema(mhla_trainer *t, const char *path) {
-    const mhla_params *ps = t->model->params;
     mhla_safetensors *file = NULL;
     MHLA_TRY(mhla_safetensors_open(&file, path));
-    mhla_status status = MHLA_OK;
-    for (int i = 0; i < mhla_params_count(ps) && status == MHLA_OK; i++) {
-        const mhla_param *p = mhla_params_at(ps, i);
-        status = mhla_safetensors_load(mhla_ema_data(t->ema, i), file, p->name, p->dims, p->shape);
-    }
+    mhla_ema_swap(t->ema);
+    const mhla_status status = mhla_params_load(t->model->params, file);
+    mhla_ema_swap(t->ema);
     mhla_safetensors_close(file);
     return status;
 }

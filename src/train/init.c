@@ -20,9 +20,12 @@ static double cubic(double x) {
     return x < 2.0 ? ((-0.5 * x + 2.5) * x - 4.0) * x + 2.0 : 0.0;
 }
 
+static double linear(double x) { return fmax(1.0 - fabs(x), 0.0); }
+
 /* weights [to,from] of one axis: place i of the new grid lies at the same part of the image as what it is made of in the
  * old one. Padding lies outside of the image on both; a place beyond the old grid takes its edge. */
-static double *axis_weights(const mhla_param_grid *to, const mhla_param_grid *from, int axis) {
+static double *axis_weights(const mhla_param_grid *to, const mhla_param_grid *from, int axis,
+                            double (*kernel)(double)) {
     const int n = to->size[axis], m = from->size[axis];
     const double scale = (m - 2.0 * from->pad[axis]) / (n - 2.0 * to->pad[axis]);
     const double wide = fmax(scale, 1.0); /* shrinking averages over more */
@@ -32,7 +35,7 @@ static double *axis_weights(const mhla_param_grid *to, const mhla_param_grid *fr
         if (centre < 0.0) centre = 0.5;
         if (centre > m) centre = m - 0.5;
         double sum = 0.0;
-        for (int j = 0; j < m; j++) sum += w[i * m + j] = cubic((j + 0.5 - centre) / wide);
+        for (int j = 0; j < m; j++) sum += w[i * m + j] = kernel((j + 0.5 - centre) / wide);
         for (int j = 0; j < m; j++) w[i * m + j] /= sum;
     }
     return w;
@@ -42,7 +45,7 @@ static double *axis_weights(const mhla_param_grid *to, const mhla_param_grid *fr
 static mhla_status interpolate(mhla_param *p, const mhla_param *q) {
     const mhla_param_grid *to = &p->grid, *from = &q->grid;
     const int H = to->size[0], W = to->size[1], h = from->size[0], w = from->size[1], D = (int)p->shape[2];
-    double *rows = axis_weights(to, from, 0), *columns = axis_weights(to, from, 1);
+    double *rows = axis_weights(to, from, 0, cubic), *columns = axis_weights(to, from, 1, cubic);
     if (rows == NULL || columns == NULL) {
         free(rows);
         free(columns);
@@ -66,6 +69,44 @@ static mhla_status interpolate(mhla_param *p, const mhla_param *q) {
     free(rows);
     free(columns);
     return MHLA_OK;
+}
+
+/* ---- Mixing matrices ----------------------------------------------------------------------------------------------------- */
+
+/* [new blocks, old blocks]: a block between old ones is made of them by its distance, a block that covers several of their
+ * mean. A class token's block stands for itself. */
+static double *block_weights(const mhla_param_grid *to, const mhla_param_grid *from) {
+    const int first = to->first, M = first + to->size[0] * to->size[1], N = first + from->size[0] * from->size[1];
+    double *rows = axis_weights(to, from, 0, linear), *columns = axis_weights(to, from, 1, linear);
+    double *w = rows && columns ? calloc((size_t)M * (size_t)N, sizeof *w) : NULL;
+    for (int i = 0; w && i < M; i++)
+        for (int j = 0; j < N; j++) {
+            const int p = i - first, q = j - first, W = to->size[1], v = from->size[1];
+            w[i * N + j] = i < first || j < first ? (double)(i == j)
+                                                  : rows[p / W * from->size[0] + q / v] * columns[p % W * v + q % v];
+        }
+    free(rows);
+    free(columns);
+    return w;
+}
+
+/* m' = w m w^T: what a block took from another one it takes from each part of it, so that finer blocks mean the same. */
+static mhla_status remix(mhla_param *p, const mhla_param *q) {
+    const int64_t M = p->shape[0], N = q->shape[0];
+    double *w = block_weights(&p->grid, &q->grid), *half = w ? calloc((size_t)(M * N), sizeof *half) : NULL;
+    for (int64_t i = 0; half && i < M; i++)
+        for (int64_t k = 0; k < N; k++)
+            for (int64_t b = 0; b < N; b++) half[i * N + b] += w[i * N + k] * (double)q->data[k * N + b];
+    for (int64_t i = 0; half && i < M; i++)
+        for (int64_t j = 0; j < M; j++) {
+            double sum = 0.0;
+            for (int64_t b = 0; b < N; b++) sum += half[i * N + b] * w[j * N + b];
+            p->data[i * M + j] = (float)sum;
+        }
+    const mhla_status status = half ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory for %s", p->name);
+    free(w);
+    free(half);
+    return status;
 }
 
 /* ---- Names --------------------------------------------------------------------------------------------------------------- */
@@ -119,8 +160,9 @@ static void list_add(name_list *l, const char *name) {
     snprintf(general, sizeof general, "%s", name);
     for (size_t i = 0; i < sizeof starts / sizeof *starts; i++) {
         const size_t n = strlen(starts[i]);
-        const char *dot = strncmp(name, starts[i], n) == 0 ? strchr(name + n, '.') : NULL;
-        if (dot) snprintf(general, sizeof general, "%s*%s", starts[i], dot);
+        const char *at = strstr(name, starts[i]),
+                   *dot = at && (at == name || at[-1] == '.') ? strchr(at + n, '.') : NULL;
+        if (dot) snprintf(general, sizeof general, "%.*s*%s", (int)(at + n - name), name, dot);
     }
     snprintf(quoted, sizeof quoted, " %s,", general);
     l->count++;
@@ -166,7 +208,7 @@ static int same_parts(const mhla_param *p, const mhla_param *q) {
 }
 
 typedef struct adoption {
-    name_list fresh, shapes, unused, parts;
+    name_list fresh, shapes, unused, parts, mixed;
     int taken, formula; /* tensors; among them those that a formula makes */
     note_fn note;
     void *user;
@@ -174,7 +216,8 @@ typedef struct adoption {
 
 static mhla_status take(adoption *a, mhla_param *p, const mhla_param *q) {
     char text[160];
-    const int grid = p->grid.size[0] && q->grid.size[0] && p->shape[2] == q->shape[2];
+    const int places = p->grid.size[0] && q->grid.size[0], mix = places && (p->flags & q->flags & MHLA_PARAM_MIX);
+    const int grid = places && !mix && p->shape[2] == q->shape[2];
     if (p->initial.kind == MHLA_INITIAL_CALL && (p->flags & MHLA_PARAM_FROZEN)) {
         snprintf(text, sizeof text, "%.100s: made anew for this size", p->name);
         if (p->count != q->count) a->note(a->user, text);
@@ -187,6 +230,11 @@ static mhla_status take(adoption *a, mhla_param *p, const mhla_param *q) {
         snprintf(text, sizeof text, "%.60s: interpolated from %lld to %lld positions", p->name, (long long)q->shape[1],
                  (long long)p->shape[1]);
         a->note(a->user, text);
+    } else if (mix && p->grid.first == q->grid.first && !same_grid(p, q)) {
+        MHLA_TRY(remix(p, q));
+        snprintf(text, sizeof text, "%.80s from %d x %d to %d x %d", p->name, q->grid.size[0], q->grid.size[1],
+                 p->grid.size[0], p->grid.size[1]);
+        list_add(&a->mixed, text);
     } else if (same_shape(p, q)) {
         memcpy(p->data, q->data, (size_t)p->count * sizeof *p->data);
     } else if (same_parts(p, q)) {
@@ -199,6 +247,18 @@ static mhla_status take(adoption *a, mhla_param *p, const mhla_param *q) {
     mhla_param_touch(p);
     a->taken++;
     return MHLA_OK;
+}
+
+/* Classifiers of images of another size. */
+static void note_size(const adoption *a, const mhla_model *model, const mhla_model *from) {
+    mhla_classifier_info to, was;
+    char text[160];
+    if (!model->architecture->classifier || !from->architecture->classifier) return;
+    model->architecture->classifier->describe(model->net, &to);
+    from->architecture->classifier->describe(from->net, &was);
+    if (to.height == was.height && to.width == was.width) return;
+    snprintf(text, sizeof text, "images: from %d x %d to %d x %d pixels", was.height, was.width, to.height, to.width);
+    a->note(a->user, text);
 }
 
 static mhla_status adopt(adoption *a, mhla_model *model, const mhla_model *from, const char *path) {
@@ -221,7 +281,9 @@ static mhla_status adopt(adoption *a, mhla_model *model, const mhla_model *from,
     if (a->taken == a->formula) return mhla_fail(MHLA_EDATA, "%s: not one tensor fits this model", path);
     snprintf(text, sizeof text, "taken from %.200s: %d tensors of %d", path, a->taken, n);
     a->note(a->user, text);
+    note_size(a, model, from);
     list_report(&a->fresh, "new, initialised", a->note, a->user);
+    list_report(&a->mixed, "mixing matrices, interpolated over the places of blocks", a->note, a->user);
     list_report(&a->parts, "of q, k and v alone, without the gate", a->note, a->user);
     list_report(&a->shapes, "of another shape, initialised", a->note, a->user);
     list_report(&a->unused, "left out", a->note, a->user);

@@ -133,6 +133,64 @@ def deit_full(case):
     case.compare("out.block_probe", probe, case.tensors["out.block_probe"], OUT)
 
 
+# ---- VLT ----
+
+
+def stage_of(parameters, stage, name):
+    return parameters[f"layers.{stage}.{name}"]
+
+
+def vlt_config(case, parameters, image):
+    """A VLT for images like `image`; sizes are those of its tensors."""
+    attn = "layers.0.blocks.0.attn."
+    stages = range(4)
+    dims = [len(stage_of(parameters, s, "blocks.0.norm1.norm.weight")) for s in stages]
+    depths = [1 + max(int(found[1]) for name in parameters if (found := re.match(rf"layers\.{s}\.blocks\.(\d+)\.", name))) for s in stages]
+    hidden = [len(stage_of(parameters, s, "blocks.0.ffn.fc1.weight")) for s in stages]
+    kinds = case["attention"] if isinstance(case["attention"], list) else [case["attention"]] * 2 + ["softmax"] * 2
+    if kinds[0] != kinds[1] or kinds[0] not in ("mhla", "rala", "mala") or kinds[2:] != ["softmax"] * 2:
+        raise Skip(f"no VLT with {kinds} in its stages")
+    lepe = parameters.get(attn + "lepe.weight")
+    config = {"model": "mhla_vlt_tiny", "attention": kinds[0], "image": list(image.shape[-2:]), "channels": image.shape[1],
+              "dims": dims, "depths": depths, "heads": case["num_heads"], "mlp_ratios": [(h + 0.5) / d for h, d in zip(hidden, dims)],
+              "layer_scale": [float(f"layers.{s}.blocks.0.gamma_1" in parameters) for s in stages],
+              "projection": len(parameters["proj.weight"]), "classes": len(parameters["head.weight"]),
+              "gate": attn + "qkvo.weight" in parameters, "rope": case["rope"] is not False, "lepe": 0 if lepe is None else lepe.shape[-1],
+              "qk_norm": attn + "q_norm.weight" in parameters, "den_eps": case["eps"] or 1e-6}
+    if kinds[0] == "mhla":
+        blocks = case["blocks"] or [square_blocks(stage_of(parameters, s, "blocks.0.attn.piece_attn.conv.weight")) for s in (0, 1)]
+        config |= {"blocks": [n for pair in blocks for n in pair], "denominator": case["denominator"] or "eq4",
+                   "phi": "relu" if str(case["phi"]).startswith("relu") else "elu"}
+    return config
+
+
+def channels_first(x, golden):
+    """Rows of tokens as the map that the golden is."""
+    return x.transpose(1, 2).reshape(golden.shape) if x.dim() == 3 else x.reshape(golden.shape)
+
+
+@known(case="vlt_(mhla|rala|mala).*")
+def vlt_model(case):
+    parameters, image = case.group("param."), case.tensors["in.image"]
+    parameters |= {name: x.reshape(1) if x.dim() == 0 else x for name, x in case.group("buf.").items()}
+    config = vlt_config(case, parameters, image)
+    inputs = {"in.x": image} | {n: case.tensors[n] for n in ("dout.logits",) if n in case.tensors}
+    got = run_model("training" if case["mode"] == "train" else "forward", config, parameters, inputs)
+    blocks = [f"out.layers.{s}.blocks.{i}" for s, depth in enumerate(config["depths"]) for i in range(depth)]
+    found = {name: got[f"out.blocks.{n}"] for n, name in enumerate(blocks)} | {"out.avgpool": got["out.rows"], "out.logits": got["out.logits"]}
+    for name, x in found.items():
+        if name in case.tensors:
+            case.compare(name, channels_first(x, case.tensors[name]), case.tensors[name], OUT)
+    for name, golden in case.group("out.buf.").items():
+        case.compare(f"out.buf.{name}", got[f"out.buf.{name}"], golden, OUT)
+    for name, golden in case.group("grad.").items():
+        own = got.get(f"grad.in.x" if name in ("image", "in.image") else f"grad.param.{name.removeprefix('param.')}")
+        if own is None:
+            case.results.append((f"grad.{name} that nothing has", math.inf, GRAD))
+        else:
+            case.compare(f"grad.{name}", own, golden, GRAD)
+
+
 # ---- Diffusion models ----
 
 

@@ -2,6 +2,7 @@
  *
  *   run_model forward MODEL IN OUT        in.x and in.target or dout.logits -> out.*, grad.in.x, grad.param.*
  *                                         of a diffusion model in.x, in.t, in.label and dout.y or not -> the same
+ *   run_model training MODEL IN OUT       the same of a classifier that trains, and out.buf.*: running statistics after it
  *   run_model attention MODEL IN OUT      a classifier's first block: in.x [B,T,D], dout.y -> out.y, grad.in.x, grad.param.*
  *   run_model frame WHAT CONFIG IN OUT    a block (WHAT block: in.x [B,T,D], in.c [B,D]) or its attention (attention: in.x) of a
  *                                         diffusion model, param.* by their names in it, dout.y -> out.y, grad.*
@@ -176,26 +177,26 @@ static mhla_status attention(mhla_model *m, const mhla_safetensors *in, char **a
     return MHLA_OK;
 }
 
-static mhla_status forward(mhla_model *m, const mhla_safetensors *in, char **arg) {
-    (void)arg;
-    if (is_denoiser(m)) return forward_denoiser(m, in);
+static mhla_status forward_classifier(mhla_model *m, const mhla_safetensors *in, unsigned mode) {
     mhla_classifier_info info;
     MHLA_TRY(mhla_classifier_query(m, &info));
     const mhla_stored *sx = NULL, *sd = NULL;
     float *x = run_floats(in, "in.x", &sx), *dy = run_floats(in, "dout.logits", &sd);
     int32_t *labels = run_labels(in, "in.target");
     if (x == NULL) return mhla_fail(MHLA_EDATA, "no in.x");
-    const int depth = info.view.layers;
+    int depth = 0;
+    for (int i = 0; i < info.stages; i++) depth += info.view[i].layers;
     mhla_tensor *trace[257] = {0}, *loss = NULL;
     mhla_tape *t;
     MHLA_TRY(mhla_tape_create(&t, NULL));
-    mhla_tape_begin(t, labels || dy ? MHLA_TAPE_RECORD : MHLA_TAPE_INFER);
-    mhla_tensor *input = mhla_nn_variable(t, x, sx->shape, sx->rank);
-    mhla_tensor *logits = mhla_classifier_forward(t, m, &(mhla_network_run){.trace = trace}, input);
+    mhla_tape_begin(t, mode | (labels || dy ? MHLA_TAPE_RECORD : MHLA_TAPE_INFER));
+    mhla_tensor *input = mhla_nn_variable(t, x, sx->shape, sx->rank), *rows = NULL;
+    mhla_tensor *logits = mhla_classifier_forward(t, m, &(mhla_network_run){.trace = trace, .features = &rows}, input);
     if (labels) loss = mhla_nn_cross_entropy(t, logits, labels, NULL, 0.0f, NULL);
     MHLA_TRY(mhla_tape_status(t));
     keep_tensor(logits, "out.logits");
     keep_tensor(trace[depth], "out.features");
+    keep_tensor(rows, "out.rows");
     for (int i = 0; i < depth; i++) run_keep(trace[i]->data, trace[i]->dims, trace[i]->shape, "out.blocks.%d", i);
     if (loss) run_keep(loss->data, 0, NULL, "out.loss");
     if (loss) MHLA_TRY(mhla_tape_backward(t, loss, 1.0f));
@@ -204,11 +205,25 @@ static mhla_status forward(mhla_model *m, const mhla_safetensors *in, char **arg
         run_keep(mhla_tensor_grad(input), sx->rank, sx->shape, "grad.in.x");
         run_keep_grads(m->params);
     }
+    for (int i = 0; i < mhla_params_count(m->params); i++) {
+        const mhla_param *p = mhla_params_at(m->params, i);
+        if (p->flags & MHLA_PARAM_BUFFER) run_keep(p->data, p->dims, p->shape, "out.buf.%s", p->name);
+    }
     mhla_tape_free(t);
     free(x);
     free(dy);
     free(labels);
     return MHLA_OK;
+}
+
+static mhla_status forward(mhla_model *m, const mhla_safetensors *in, char **arg) {
+    (void)arg;
+    return is_denoiser(m) ? forward_denoiser(m, in) : forward_classifier(m, in, MHLA_TAPE_INFER);
+}
+
+static mhla_status training(mhla_model *m, const mhla_safetensors *in, char **arg) {
+    (void)arg;
+    return forward_classifier(m, in, MHLA_TAPE_DROP);
 }
 
 /* AdamW as the DeiT script sets it, or DiT's: update, clip of the mixing matrices, average. */
@@ -299,6 +314,7 @@ static mhla_status with_model(char **arg, mhla_status (*run)(mhla_model *, const
     return status;
 }
 static mhla_status run_forward(char **arg) { return with_model(arg, forward); }
+static mhla_status run_training(char **arg) { return with_model(arg, training); }
 static mhla_status run_attention(char **arg) { return with_model(arg, attention); }
 static mhla_status run_steps(char **arg) { return with_model(arg, steps); }
 
@@ -309,6 +325,7 @@ static const struct verb {
     mhla_status (*run)(char **arg);
 } verbs[] = {
     {"forward", 3, 2, run_forward},
+    {"training", 3, 2, run_training},
     {"attention", 3, 2, run_attention},
     {"frame", 4, 3, run_frame},
     {"steps", 9, 2, run_steps},

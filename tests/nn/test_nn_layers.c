@@ -94,11 +94,82 @@ static void norms(void **state) {
         }
 }
 
+typedef struct group_arg {
+    int groups, w, b;
+    mhla_activation activation;
+} group_arg;
+
+static mhla_tensor *group_build(mhla_tape *t, const layer_case *c) {
+    const group_arg *a = c->arg;
+    return mhla_nn_group_norm(t, a->w ? P(1) : NULL, a->b ? P(1 + a->w) : NULL, a->groups, 1e-5f, a->activation, X(0));
+}
+static void group_reference(double *y, const layer_case *c) {
+    const group_arg *a = c->arg;
+    const int64_t B = S(0, 0), T = S(0, 1), C = S(0, 2), per = C / a->groups;
+    for (int64_t b = 0; b < B; b++)
+        for (int64_t g = 0; g < a->groups; g++) {
+            double mean = 0.0, square = 0.0;
+            for (int pass = 0; pass < 3; pass++)
+                for (int64_t i = 0; i < T * per; i++) {
+                    const int64_t ch = g * per + i % per, e = (b * T + i / per) * C + ch;
+                    const double d = D(0)[e] - mean, n = (double)(T * per);
+                    if (pass == 1) square += d * d / n;
+                    if (pass == 2)
+                        y[e] = mhla_activation_value(a->activation,
+                                                     d / sqrt(square + (double)1e-5f) * (a->w ? D(1)[ch] : 1.0) +
+                                                         (a->b ? D(1 + a->w)[ch] : 0.0));
+                    if (pass == 0) y[e] = D(0)[e] / n;
+                    if (pass == 0 && i == T * per - 1)
+                        for (int64_t j = 0; j < T * per; j++) mean += y[(b * T + j / per) * C + g * per + j % per];
+                }
+        }
+}
+static void group_norms(void **state) {
+    (void)state;
+    rng r = {5};
+    const struct {
+        group_arg a;
+        int64_t T, C;
+    } cases[] = {{{1, 1, 1, MHLA_ACT_NONE}, 5, 3},   {{2, 1, 1, MHLA_ACT_SILU}, 7, 6},
+                 {{4, 0, 1, MHLA_ACT_SILU}, 130, 4}, {{3, 1, 0, MHLA_ACT_NONE}, 1, 21},
+                 {{2, 0, 0, MHLA_ACT_NONE}, 9, 34},  {{5, 1, 1, MHLA_ACT_SILU}, 3, 35}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const group_arg *a = &cases[i].a;
+        layer_case c = {
+            .name = "group norm", .build = group_build, .reference = group_reference, .arg = a, .tolerance = 4e-5};
+        VARIABLE(&c, &r, 2, cases[i].T, cases[i].C);
+        if (a->w) PARAMETER(&c, &r, cases[i].C);
+        if (a->b) PARAMETER(&c, &r, cases[i].C);
+        check_case(&c);
+    }
+}
+
+/* A mean that is a thousand deviations away from 0: statistics lose nothing. */
+static void group_norm_far(void **state) {
+    (void)state;
+    enum { T = 5000, C = 8 };
+    rng r = {6};
+    float *x = new_random(&r, (int64_t)T * C);
+    double sum = 0.0, square = 0.0;
+    for (int i = 0; i < T * C; i++) sum += (double)(x[i] += 1000.0f);
+    for (int i = 0; i < T * C; i++) square += pow((double)x[i] - sum / (T * C), 2.0);
+    mhla_tape *t;
+    ASSERT_OK(mhla_tape_create(&t, NULL));
+    const mhla_tensor *y =
+        mhla_nn_group_norm(t, NULL, NULL, 1, 1e-6f, MHLA_ACT_NONE, mhla_nn_input(t, x, MHLA_SHAPE(1, T, C)));
+    ASSERT_OK(mhla_tape_status(t));
+    for (int i = 0; i < T * C; i++)
+        assert_true(fabs((double)y->data[i] - ((double)x[i] - sum / (T * C)) / sqrt(square / (T * C) + 1e-6)) < 4e-4);
+    mhla_tape_free(t);
+    free(x);
+}
+
 /* ---- Convolutions ---- */
 
 typedef struct conv_arg {
     int64_t H, W;
     int stride, pad, groups, bias, residual; /* residual: 1 another tensor, 2 x itself; stride 0: mhla_nn_depthwise */
+    int after;
 } conv_arg;
 
 static mhla_tensor *conv_build(mhla_tape *t, const layer_case *c) {
@@ -110,13 +181,16 @@ static mhla_tensor *conv_build(mhla_tape *t, const layer_case *c) {
                                  : a->residual    ? X(0)
                                                   : NULL,
                                  X(0));
-    return mhla_nn_conv(t, P(1), b, (mhla_conv){a->H, a->W, a->stride, a->pad, a->groups}, X(0));
+    const mhla_conv conv = {a->H, a->W, a->stride, a->pad, a->groups, a->after};
+    if (a->residual) return mhla_nn_conv2d(t, P(1), b, conv, X(2 + a->bias), X(0));
+    return mhla_nn_conv(t, P(1), b, conv, X(0));
 }
 static void conv_reference(double *y, const layer_case *c) {
     const conv_arg *a = c->arg;
     const int64_t B = S(0, 0), I = S(0, 2), O = S(1, 0), per = S(1, 1), kh = S(1, 2), kw = S(1, 3);
     const int64_t stride = a->stride ? a->stride : 1, pad = a->stride ? a->pad : kh / 2;
-    const int64_t Ho = (a->H + 2 * pad - kh) / stride + 1, Wo = (a->W + 2 * pad - kw) / stride + 1;
+    const int64_t Ho = (a->H + 2 * pad + a->after - kh) / stride + 1;
+    const int64_t Wo = (a->W + 2 * pad + a->after - kw) / stride + 1;
     for (int64_t b = 0; b < B; b++)
         for (int64_t at = 0; at < Ho * Wo; at++)
             for (int64_t o = 0; o < O; o++) {
@@ -140,11 +214,16 @@ static void convolutions(void **state) {
         conv_arg a;
         int64_t I, O, per, kh, kw;
     } cases[] = {
-        {{5, 6, 0, 0, 0, 1, 0}, 3, 3, 1, 3, 3},   {{5, 6, 0, 0, 0, 1, 1}, 19, 19, 1, 3, 3},
-        {{6, 9, 0, 0, 0, 1, 0}, 17, 17, 1, 5, 5}, {{3, 2, 0, 0, 0, 0, 2}, 5, 5, 1, 5, 5},
-        {{4, 5, 0, 0, 0, 1, 1}, 4, 4, 1, 7, 7},   {{1, 1, 0, 0, 0, 1, 0}, 1, 1, 1, 3, 3},
-        {{5, 6, 1, 1, 1, 1, 0}, 3, 4, 3, 3, 3},   {{7, 6, 2, 1, 1, 1, 0}, 3, 4, 3, 3, 2},
-        {{5, 6, 2, 2, 2, 1, 0}, 4, 6, 2, 3, 3},   {{5, 5, 1, 1, 4, 0, 0}, 4, 4, 1, 3, 3},
+        {{5, 6, 0, 0, 0, 1, 0, 0}, 3, 3, 1, 3, 3},   {{5, 6, 0, 0, 0, 1, 1, 0}, 19, 19, 1, 3, 3},
+        {{6, 9, 0, 0, 0, 1, 0, 0}, 17, 17, 1, 5, 5}, {{3, 2, 0, 0, 0, 0, 2, 0}, 5, 5, 1, 5, 5},
+        {{4, 5, 0, 0, 0, 1, 1, 0}, 4, 4, 1, 7, 7},   {{1, 1, 0, 0, 0, 1, 0, 0}, 1, 1, 1, 3, 3},
+        {{5, 6, 1, 1, 1, 1, 0, 0}, 3, 4, 3, 3, 3},   {{7, 6, 2, 1, 1, 1, 0, 0}, 3, 4, 3, 3, 2},
+        {{5, 6, 2, 2, 2, 1, 0, 0}, 4, 6, 2, 3, 3},   {{5, 5, 1, 1, 4, 0, 0, 0}, 4, 4, 1, 3, 3},
+        {{6, 8, 2, 0, 1, 1, 0, 1}, 3, 5, 3, 3, 3},   {{5, 7, 2, 0, 1, 1, 0, 1}, 4, 5, 4, 3, 3},
+        {{4, 3, 1, 0, 1, 1, 1, 0}, 6, 5, 6, 1, 1},   {{5, 4, 2, 0, 1, 1, 0, 0}, 3, 5, 3, 1, 1},
+        {{5, 6, 1, 1, 1, 0, 1, 0}, 2, 3, 2, 3, 3},   {{7, 5, 3, 2, 1, 1, 0, -1}, 1, 2, 1, 4, 2},
+        {{2, 1, 1, 2, 1, 1, 0, 0}, 3, 2, 3, 5, 3},   {{1, 1, 1, 1, 1, 1, 1, 0}, 1, 1, 1, 3, 3},
+        {{5, 37, 1, 1, 1, 1, 0, 0}, 3, 67, 3, 3, 3}, {{9, 3, 1, 1, 1, 1, 1, 0}, 67, 3, 67, 3, 3},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const conv_arg *a = &cases[i].a;
@@ -155,6 +234,135 @@ static void convolutions(void **state) {
         if (a->residual == 1) VARIABLE(&c, &r, 2, a->H * a->W, cases[i].O);
         check_case(&c);
     }
+}
+
+/* A convolution too large for differences: more than one block of outputs, chunk of the sum, panel, block and segment of dw. Each
+ * gradient against its definition, in both precisions, and for two numbers of threads, which must agree to the last bit. */
+typedef struct large_conv {
+    int64_t B, H, W, C, O, k;
+    int stride, pad, after;
+    mhla_dtype precision;
+} large_conv;
+
+static void large_reference(const large_conv *a, const float *x, const float *w, const float *dy, double *y, double *dx,
+                            double *dw) {
+    const int64_t Ho = (a->H + 2 * a->pad + a->after - a->k) / a->stride + 1;
+    const int64_t Wo = (a->W + 2 * a->pad + a->after - a->k) / a->stride + 1, taps = a->k * a->k;
+    for (int64_t p = 0; p < a->B * Ho * Wo; p++)
+        for (int64_t tap = 0; tap < taps; tap++) {
+            const int64_t h = p / Wo % Ho * a->stride + tap / a->k - a->pad;
+            const int64_t v = p % Wo * a->stride + tap % a->k - a->pad;
+            if (h < 0 || h >= a->H || v < 0 || v >= a->W) continue;
+            const int64_t at = ((p / Wo / Ho * a->H + h) * a->W + v) * a->C;
+            for (int64_t o = 0; o < a->O; o++)
+                for (int64_t c = 0; c < a->C; c++) {
+                    const int64_t e = (o * a->C + c) * taps + tap;
+                    const double d = (double)dy[p * a->O + o];
+                    y[p * a->O + o] += (double)w[e] * (double)x[at + c];
+                    dx[at + c] += (double)w[e] * d;
+                    dw[e] += (double)x[at + c] * d;
+                }
+        }
+}
+
+static void check_large_part(const char *what, const float *got, const double *want, int64_t n, double tolerance) {
+    const double size = largest(want, n);
+    for (int64_t i = 0; i < n; i++)
+        if (!(fabs((double)got[i] - want[i]) <= tolerance * size)) {
+            print_error("%s %lld is %g, expected %g\n", what, (long long)i, (double)got[i], want[i]);
+            fail();
+        }
+}
+
+static void check_large(const large_conv *a) {
+    rng r = {17};
+    const int64_t Ho = (a->H + 2 * a->pad + a->after - a->k) / a->stride + 1;
+    const int64_t Wo = (a->W + 2 * a->pad + a->after - a->k) / a->stride + 1;
+    const int64_t nx = a->B * a->H * a->W * a->C, ny = a->B * Ho * Wo * a->O, nw = a->O * a->C * a->k * a->k;
+    float *x = new_random(&r, nx), *dy = new_random(&r, ny), *first = NULL;
+    double *want = new_bytes(sizeof(double) * (size_t)(nx + ny + nw));
+    memset(want, 0, sizeof(double) * (size_t)(nx + ny + nw));
+    mhla_params *params;
+    ASSERT_OK(mhla_params_create(&params));
+    mhla_param *w = mhla_params_add(params, "w", MHLA_SHAPE(a->O, a->C, a->k, a->k), 0, MHLA_ZERO);
+    mhla_params_set_precision(params, a->precision);
+    for (int64_t i = 0; i < nw; i++) w->data[i] = rng_signed(&r);
+    large_reference(a, x, w->data, dy, want, want + ny, want + ny + nx);
+    for (int threads = 1; threads <= 3; threads += 2) {
+        mhla_context *context = new_context(threads);
+        mhla_tape *t;
+        ASSERT_OK(mhla_tape_create(&t, context));
+        mhla_params_clear_grads(params);
+        mhla_tape_begin(t, MHLA_TAPE_RECORD);
+        mhla_tape_set_precision(t, a->precision);
+        mhla_tensor *in = mhla_nn_variable(t, x, MHLA_SHAPE(a->B, a->H * a->W, a->C));
+        mhla_tensor *y = mhla_nn_conv(t, w, NULL, (mhla_conv){a->H, a->W, a->stride, a->pad, 0, a->after}, in);
+        ASSERT_OK(mhla_tape_status(t));
+        assert_int_equal(y->rows * y->cols, ny);
+        float *all = new_bytes(sizeof(float) * (size_t)(nx + ny + nw));
+        memcpy(all, y->data, sizeof(float) * (size_t)ny);
+        ASSERT_OK(mhla_tape_backward_from(t, y, dy));
+        memcpy(all + ny, mhla_tensor_grad(in), sizeof(float) * (size_t)nx);
+        memcpy(all + ny + nx, w->grad, sizeof(float) * (size_t)nw);
+        const double tolerance = a->precision == MHLA_BF16 ? 1e-2 : 2e-6;
+        check_large_part("output", all, want, ny, tolerance);
+        check_large_part("gradient of x", all + ny, want + ny, nx, tolerance);
+        check_large_part("gradient of w", all + ny + nx, want + ny + nx, nw, tolerance);
+        if (first) assert_memory_equal(first, all, sizeof(float) * (size_t)(nx + ny + nw));
+        free(first);
+        first = all;
+        mhla_tape_free(t);
+        mhla_context_free(context);
+    }
+    mhla_params_free(params);
+    free(first);
+    free(want);
+    free(x);
+    free(dy);
+}
+
+static void large_convolutions(void **state) {
+    (void)state;
+    const char *isas[8];
+    const large_conv cases[] = {
+        {2, 17, 41, 130, 150, 3, 1, 1, 0, MHLA_F32}, {1, 6, 40, 322, 9, 3, 1, 1, 0, MHLA_F32},
+        {3, 33, 70, 5, 139, 3, 2, 0, 1, MHLA_F32},   {1, 4, 5, 21, 530, 3, 1, 1, 0, MHLA_F32},
+        {2, 19, 35, 65, 70, 4, 3, 1, 0, MHLA_F32},
+    };
+    for (int i = isa_names(isas, 8) - 1; i >= 0; i--) {
+        ASSERT_OK(mhla_set_isa(isas[i]));
+        for (size_t e = 0; e < sizeof cases / sizeof *cases; e++)
+            for (int bf16 = 0; bf16 < 2; bf16++) {
+                large_conv c = cases[e];
+                c.precision = bf16 ? MHLA_BF16 : MHLA_F32;
+                check_large(&c);
+            }
+    }
+    ASSERT_OK(mhla_set_isa(NULL));
+}
+
+static mhla_tensor *upsample_build(mhla_tape *t, const layer_case *c) { return mhla_nn_upsample(t, 3, 2, X(0)); }
+static void upsample_reference(double *y, const layer_case *c) {
+    const int64_t C = S(0, 2);
+    for (int64_t i = 0; i < c->in[0].count * 4; i++) {
+        const int64_t pixel = i / C % 24, b = i / C / 24;
+        y[i] = D(0)[(b * 6 + pixel / 4 / 2 * 2 + pixel % 4 / 2) * C + i % C];
+    }
+}
+static mhla_tensor *pixels_build(mhla_tape *t, const layer_case *c) { return mhla_nn_patches(t, 1, X(0)); }
+static void pixels_reference(double *y, const layer_case *c) {
+    const int64_t n = S(0, 2) * S(0, 3), C = S(0, 1);
+    for (int64_t i = 0; i < c->in[0].count; i++) y[i] = D(0)[(i / C / n * C + i % C) * n + i / C % n];
+}
+static void upsampling(void **state) {
+    (void)state;
+    rng r = {32};
+    layer_case c = {.name = "upsample", .build = upsample_build, .reference = upsample_reference};
+    VARIABLE(&c, &r, 2, 6, 5);
+    check_case(&c);
+    layer_case d = {.name = "pixels", .build = pixels_build, .reference = pixels_reference, .no_slices = 1};
+    VARIABLE(&d, &r, 2, 3, 4, 5);
+    check_case(&d);
 }
 
 /* Filters that channels share, or a kernel of each sample's own (an input instead of a parameter); a token before the grid. */
@@ -709,12 +917,16 @@ static void attention(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(linear),    cmocka_unit_test(norms),     cmocka_unit_test(convolutions),
-        cmocka_unit_test(filters),   cmocka_unit_test(grouped),   cmocka_unit_test(patches),
-        cmocka_unit_test(unpatch),   cmocka_unit_test(modulated), cmocka_unit_test(pointwise),
-        cmocka_unit_test(tokens),    cmocka_unit_test(drops),     cmocka_unit_test(rotary),
-        cmocka_unit_test(embedding), cmocka_unit_test(losses),    cmocka_unit_test(attention),
-        cmocka_unit_test(views),
+        cmocka_unit_test(linear),       cmocka_unit_test(norms),
+        cmocka_unit_test(convolutions), cmocka_unit_test(large_convolutions),
+        cmocka_unit_test(group_norms),  cmocka_unit_test(group_norm_far),
+        cmocka_unit_test(upsampling),   cmocka_unit_test(filters),
+        cmocka_unit_test(grouped),      cmocka_unit_test(patches),
+        cmocka_unit_test(unpatch),      cmocka_unit_test(modulated),
+        cmocka_unit_test(pointwise),    cmocka_unit_test(tokens),
+        cmocka_unit_test(drops),        cmocka_unit_test(rotary),
+        cmocka_unit_test(embedding),    cmocka_unit_test(losses),
+        cmocka_unit_test(attention),    cmocka_unit_test(views),
     };
     return cmocka_run_group_tests(tests, poison, NULL);
 }

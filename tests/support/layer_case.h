@@ -133,6 +133,10 @@ static inline double *differences(const layer_case *c, input *in, const float *d
 static inline void check_mode(layer_case *c, mhla_tape *t, int mode) {
     const double tolerance = c->tolerance > 0.0 ? c->tolerance : 2e-5;
     rng r = {99};
+    if (c->params) { /* what an earlier instruction set has packed is not used */
+        mhla_params_set_precision(c->params, MHLA_BF16);
+        mhla_params_set_precision(c->params, MHLA_F32);
+    }
     mhla_tape_begin(t, MHLA_TAPE_RECORD | c->drop);
     mhla_tape_key(t, 7, 3, 10);
     place_inputs(t, c, mode == 2);

@@ -9,8 +9,9 @@ from .dit import DiT
 from .image import DeiTAttention, DiTAttention, LinearAttention, SoftmaxAttention, VLTAttention
 from .lm import LMAttention, LMLinearAttention, LMSoftmaxAttention, LMState, ShortConvolution
 from .recurrent import Cache, GatedDeltaNet, GatedLinearAttention, Mamba, Mamba2, MultiScaleRetention
+from .vlt import VLT
 from .wan import WanAttention, WanCrossAttention, WanLinearAttention, WanSoftmaxAttention
 
 __all__ = ["Cache", "DeiT", "DeiTAttention", "DiT", "DiTAttention", "GatedDeltaNet", "GatedLinearAttention", "LMAttention", "LMLinearAttention", "LMSoftmaxAttention", "LMState",
-           "LinearAttention", "Mamba", "Mamba2", "MultiScaleRetention", "ShortConvolution", "SoftmaxAttention", "VLTAttention", "WanAttention", "WanCrossAttention", "WanLinearAttention",
+           "LinearAttention", "Mamba", "Mamba2", "MultiScaleRetention", "ShortConvolution", "SoftmaxAttention", "VLT", "VLTAttention", "WanAttention", "WanCrossAttention", "WanLinearAttention",
            "WanSoftmaxAttention"]

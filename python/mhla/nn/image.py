@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from .._plans import Error
-from ..functional import attention, linear_attention, softmax_attention
+from ..functional import attention, linear_attention, mala_attention, rala_attention, softmax_attention
 from ._parts import Mixing, Rotary, depthwise, heads_of, refuse_mask, to_blocks, to_raster
 
 
@@ -152,7 +152,9 @@ class VLTAttention(nn.Module):
     Args:
         grid: rows and columns of tokens.
         blocks: pieces per axis; None makes it the softmax attention of stages 3 and 4.
-        feature: "elu" or "relu" (+ 1e-6).
+        feature: "elu" or "relu" (+ feature_eps).
+        kind: "mhla", "softmax", "rala" or "mala"; None: as blocks say.
+        qk_norm: the eps of an RMS norm of q and k, None for none.
 
     >>> import torch, mhla.nn
     >>> mhla.nn.VLTAttention(dim=24, heads=2, grid=(6, 8), blocks=(3, 2))(torch.randn(2, 48, 24)).shape
@@ -160,12 +162,17 @@ class VLTAttention(nn.Module):
     """
 
     def __init__(self, dim: int, heads: int, grid: Sequence[int], blocks: Optional[Sequence[int]], *, gate: bool = True,
-                 rope: bool = True, feature: str = "elu", lepe: int = 5, mix: str = "paper", den_eps: float = 1e-6):
+                 rope: bool = True, feature: str = "elu", lepe: int = 5, mix: str = "paper", den_eps: float = 1e-6,
+                 kind: Optional[str] = None, qk_norm: Optional[float] = None, denominator: str = "eq4", feature_eps: float = 1e-6):
         super().__init__()
         self.heads, self.grid, self.blocks = heads, tuple(grid), None if blocks is None else tuple(blocks)
-        self.gate, self.feature, self.den_eps = gate, feature, den_eps
+        self.kind = kind or ("softmax" if blocks is None else "mhla")
+        self.gate, self.feature, self.den_eps, self.denominator, self.feature_eps = gate, feature, den_eps, denominator, feature_eps
         setattr(self, "qkvo" if gate else "qkv", nn.Conv2d(dim, (4 if gate else 3) * dim, 1))
-        self.lepe = nn.Conv2d(dim, dim, lepe, padding=lepe // 2, groups=dim)
+        if qk_norm is not None:
+            self.q_norm, self.k_norm = (nn.RMSNorm(dim, eps=qk_norm) for _ in range(2))
+        self.qk_norm = qk_norm is not None
+        self.lepe = nn.Conv2d(dim, dim, lepe, padding=lepe // 2, groups=dim) if lepe else None
         self.proj = nn.Conv2d(dim, dim, 1)
         if blocks is not None:
             self.piece_attn = Mixing(blocks, mix)
@@ -176,14 +183,19 @@ class VLTAttention(nn.Module):
         refuse_mask(attn_mask, is_causal)
         first = self.qkvo if self.gate else self.qkv
         parts = nn.functional.linear(x, first.weight.flatten(1), first.bias).chunk(4 if self.gate else 3, -1)
-        q, k, v = (heads_of(y, self.heads) for y in parts[:3])
+        normed = (self.q_norm(parts[0]), self.k_norm(parts[1])) if self.qk_norm else parts[:2]
+        q, k, v = (heads_of(y, self.heads) for y in (*normed, parts[2]))
         rope = None if self._rotary is None else self._rotary(x.device)
-        if self.blocks is None:
+        if self.kind == "softmax":
             o = softmax_attention(q, k, v, rope=rope, rope_style="interleaved")
-        else:
+        elif self.kind == "mhla":
             o = attention(q, k, v, self.piece_attn(), self.grid, self.blocks, feature=self.feature, den_eps=self.den_eps, rope=rope,
-                          rope_style="interleaved")
-        y = o.flatten(2) + depthwise(self.lepe, parts[2], self.grid)
+                          feature_eps=self.feature_eps, denominator=self.denominator, rope_style="interleaved")
+        else:
+            o = (mala_attention if self.kind == "mala" else rala_attention)(q, k, v, rope=rope, den_eps=self.den_eps)
+        y = o.flatten(2)
+        if self.lepe is not None:
+            y = y + depthwise(self.lepe, parts[2], self.grid)
         if self.gate:
             y = y * parts[3]
         return nn.functional.linear(y, self.proj.weight.flatten(1), self.proj.bias)

@@ -70,7 +70,7 @@ static mhla_status check_widths(const mhla_grid_settings *s) {
 mhla_status mhla_grid_check(const mhla_grid_settings *s, int64_t H, int64_t W) {
     if (s->dim % s->heads != 0) return mhla_fail(MHLA_EINVAL, "dim %d is no multiple of heads %d", s->dim, s->heads);
     if (kinds[s->attention]->op == MHLA_KIND_BIDIRECTIONAL) MHLA_TRY(check_blocks(s, H, W));
-    if (s->rope && s->attention != MHLA_GRID_MALA && s->attention != MHLA_GRID_RALA)
+    if (s->rope && !s->pointwise && s->attention != MHLA_GRID_MALA && s->attention != MHLA_GRID_RALA)
         return mhla_fail(MHLA_EINVAL, "rope is true: only the attentions mala and rala have it");
     if (s->rope && s->dim / s->heads % 4 != 0)
         return mhla_fail(MHLA_EINVAL,
@@ -102,7 +102,7 @@ const char *mhla_grid_part(const char *name, const char *part) {
 
 void mhla_grid_declare(mhla_grid_attention *a, mhla_params *ps, const mhla_grid_settings *s, const char *name) {
     *a = (mhla_grid_attention){.settings = s};
-    kinds[s->attention]->declare(a, ps, name);
+    (s->pointwise ? mhla_grid_declare_pointwise : kinds[s->attention]->declare)(a, ps, name);
 }
 
 void mhla_grid_declare_inputs(mhla_grid_attention *a, mhla_params *ps, const char *name, const char *qkv) {
@@ -167,6 +167,7 @@ static mhla_status make_plan(mhla_grid_place *g, const mhla_grid_settings *s) {
         .value_dim = s->dim / s->heads,
     };
     if (kinds[s->attention]->plan) kinds[s->attention]->plan(&desc, s, g->first + (int64_t)g->H * g->W);
+    if (s->rope) desc.rope = MHLA_ROPE_INTERLEAVED;
     if (desc.kind == MHLA_KIND_BIDIRECTIONAL) {
         if (g->first) return plan_with_class(g, &desc, s->blocks);
         desc.axes = 2;
@@ -177,10 +178,20 @@ static mhla_status make_plan(mhla_grid_place *g, const mhla_grid_settings *s) {
     return mhla_plan_create(&g->plan, &desc);
 }
 
-/* n = K/4 frequencies of 10000^(-i/(n-1)) for rows and as many for columns: the last is 1/10000 itself, so that the usual
- * base^(-i/n) has another base. A class token, which has no place in the image, does not turn. */
+/* The base of the frequencies base^(-i/n), n = K/4, for rows and as many for columns: the last is 1/10000 itself. */
+static double rope_base(int K) {
+    const int n = K / 4;
+    return n > 1 ? pow(10000.0, (double)n / (n - 1)) : 10000.0;
+}
+
+double mhla_grid_frequency(int K, int i) {
+    const int n = K / 4;
+    return pow(rope_base(K), -(double)i / n);
+}
+
+/* One row of angles for each token. A class token, which has no place in the image, does not turn. */
 static mhla_status make_rope(mhla_grid_place *g, const mhla_grid_settings *s) {
-    const int K = s->dim / s->heads, dims[2] = {K / 2, K / 2}, n = K / 4, grid[2] = {g->H, g->W};
+    const int K = s->dim / s->heads, dims[2] = {K / 2, K / 2}, grid[2] = {g->H, g->W};
     const int64_t T = g->first + (int64_t)g->H * g->W, half = K / 2, first = g->first * half;
     g->cos = mhla_alloc((size_t)(2 * T * half) * sizeof *g->cos);
     if (g->cos == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for a rotary table of %lld rows", (long long)T);
@@ -189,8 +200,7 @@ static mhla_status make_rope(mhla_grid_place *g, const mhla_grid_settings *s) {
         g->cos[j] = 1.0f;
         g->sin[j] = 0.0f;
     }
-    return mhla_rope_table(g->cos + first, g->sin + first, 2, grid, dims,
-                           n > 1 ? pow(10000.0, (double)n / (n - 1)) : 10000.0);
+    return mhla_rope_table(g->cos + first, g->sin + first, 2, grid, dims, rope_base(K));
 }
 
 mhla_status mhla_grid_place_make(mhla_grid_place *g, const mhla_grid_settings *s, int H, int W) {
@@ -210,7 +220,7 @@ void mhla_grid_place_free(mhla_grid_place *g) {
 /* ---- Forward: x is [B,T,D] throughout ---------------------------------------------------------------------------------- */
 
 mhla_tensor *mhla_grid_forward(mhla_tape *t, const mhla_grid_attention *a, const mhla_grid_place *g, mhla_tensor *h) {
-    return kinds[a->settings->attention]->forward(t, a, g, h);
+    return (a->settings->pointwise ? mhla_grid_pointwise : kinds[a->settings->attention]->forward)(t, a, g, h);
 }
 
 mhla_grid_parts mhla_grid_project(mhla_tape *t, const mhla_grid_attention *a, mhla_tensor *h) {

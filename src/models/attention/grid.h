@@ -42,12 +42,14 @@ typedef struct mhla_grid_settings {
     double qk_norm_eps;
     int lepe; /* kernel of the depthwise convolution of v that is added to the result, 0 = none. Focused LA: its filters
                       are shared by heads (dwc), LiT's too; InLine: each image predicts its own (residual) */
-    int gate; /* the result is multiplied: MALA, RALA: by a fourth part of the projection; others: by silu(W_g x + b_g),
+    int pointwise; /* MHLA, softmax: as MALA and RALA are, around their own operator: names, 1x1 convolutions, gate, rope */
+    int gate; /* the result is multiplied: MALA, RALA, pointwise: by a fourth part of the projection; others: by silu(W_g x + b_g),
                       before LePE is added ... */
     int gate_norm;               /* ... after an RMS norm of each head */
-    int rope;                    /* MALA, RALA: axial rotary embedding, a class token stays unturned */
+    int rope;                    /* MALA, RALA, pointwise: axial rotary embedding, a class token stays unturned */
     int power;                   /* Focused LA: of its features */
-    double feature_eps, den_eps; /* phi(x) = relu(x) + eps; all but softmax */
+    int elu;                     /* MHLA: phi(x) = elu(x) + 1 */
+    double feature_eps, den_eps; /* else phi(x) = relu(x) + eps; all but softmax */
     int blocks[2];               /* MHLA: pieces per axis of the grid */
     int denominator;             /* MHLA: mhla_denominator */
     int mix;                     /* MHLA: mhla_mix_init */
@@ -55,6 +57,7 @@ typedef struct mhla_grid_settings {
     double expand_k, expand_v;   /* GLA, GLA_MHLA: widths of keys and values over dim */
     int rank;                    /* GLA: of the matrices of the log-decays ... */
     double divisor;              /* ... which are divided by this */
+    int mix_constant;            /* MHLA: no weight decay on it */
     int class_token;             /* 1: a token in front of the grid; MHLA: it is a block of its own */
     int64_t tokens; /* of the grid that parameters belong to, class token counted; Focused LA's positions */
     mhla_initial weights, filters; /* of linear layers, of depthwise convolutions */
@@ -65,7 +68,7 @@ enum { MHLA_GRID_OWN = 6, MHLA_GRID_INLINE_HEAD = 32 }; /* the size of a head of
 typedef struct mhla_grid_attention {
     const mhla_grid_settings *settings;
     mhla_layer norm;     /* the attention's own */
-    mhla_layer qkv, out; /* [3D,D] ([4D,D,1,1] with the gate of MALA and RALA), [D,D] */
+    mhla_layer qkv, out; /* [3D,D] ([4D,D,1,1] with a pointwise gate), [D,D] */
     mhla_param *q_norm, *k_norm;
     mhla_layer lepe;       /* [D,1,k,k]; Focused LA: [K,1,k,k] */
     mhla_layer gate;       /* [D,D] */
@@ -120,8 +123,9 @@ MHLA_GRID_LIST(X)
 /* The parameters that most variants have, in the order of the published lists: norm (unless it is there already), q/k/v,
  * norms of q and k; LePE; the mixing matrix; the gate and the output layer. */
 void mhla_grid_declare_inputs(mhla_grid_attention *a, mhla_params *ps, const char *name, const char *qkv);
+/* MHLA's matrix. */
+void mhla_grid_declare_mix(mhla_grid_attention *a, mhla_params *ps, const char *name);
 void mhla_grid_declare_lepe(mhla_grid_attention *a, mhla_params *ps, const char *name);
-void mhla_grid_declare_mix(mhla_grid_attention *a, mhla_params *ps, const char *name); /* MHLA's mixing matrix */
 void mhla_grid_declare_outputs(mhla_grid_attention *a, mhla_params *ps, const char *name, const char *out);
 /* NAME of a part: the text of the last call on this thread lives until the next. */
 const char *mhla_grid_part(const char *name, const char *part);
@@ -139,6 +143,11 @@ mhla_tensor *mhla_grid_lepe(mhla_tape *t, const mhla_grid_attention *a, const mh
 mhla_tensor *mhla_grid_plain(mhla_tape *t, const mhla_grid_attention *a, const mhla_grid_place *g, mhla_tensor *h);
 /* What MHLA does between its projections, with keys and values of these widths. */
 int64_t mhla_grid_mhla_cost(const mhla_grid_settings *s, int64_t T, int64_t keys, int64_t values);
+/* Declaration and forward of MALA and RALA, and of what is `pointwise`. */
+void mhla_grid_declare_pointwise(mhla_grid_attention *a, mhla_params *ps, const char *name);
+mhla_tensor *mhla_grid_pointwise(mhla_tape *t, const mhla_grid_attention *a, const mhla_grid_place *g, mhla_tensor *h);
+/* The n = K/4 frequencies of a rotary embedding of heads of K, one axis: 10000^(-i/(n-1)). */
+double mhla_grid_frequency(int K, int i);
 /* Linear attention: S = sum k v, q S, q z. */
 int64_t mhla_grid_linear_cost(const mhla_grid_settings *s, int64_t T);
 

@@ -24,11 +24,14 @@ static mhla_status fill_mix(mhla_param *p, const void *of) {
 }
 
 void mhla_grid_declare_mix(mhla_grid_attention *a, mhla_params *ps, const char *name) {
-    const int64_t M = mhla_grid_blocks(a->settings);
-    const mhla_initial initial = {.kind = MHLA_INITIAL_CALL, .fill = fill_mix, .of = a->settings};
+    const mhla_grid_settings *s = a->settings;
+    const int64_t M = mhla_grid_blocks(s);
+    const mhla_initial initial = {.kind = MHLA_INITIAL_CALL, .fill = fill_mix, .of = s};
     a->mix = mhla_params_add(ps, mhla_grid_part(name, "piece_attn.conv.weight"), MHLA_SHAPE(M, M, 1, 1),
-                             MHLA_PARAM_DECAY | MHLA_PARAM_MIX, initial);
-    if (a->mix) a->mix->mix_low = (float)a->settings->mix_low;
+                             MHLA_PARAM_MIX | (s->mix_constant ? 0 : MHLA_PARAM_DECAY), initial);
+    if (a->mix == NULL) return;
+    a->mix->mix_low = (float)s->mix_low;
+    a->mix->grid = (mhla_param_grid){s->class_token, {s->blocks[0], s->blocks[1]}, {0.0, 0.0}};
 }
 
 static void declare(mhla_grid_attention *a, mhla_params *ps, const char *name) {
@@ -41,7 +44,8 @@ static void declare(mhla_grid_attention *a, mhla_params *ps, const char *name) {
 static void plan(mhla_plan_desc *desc, const mhla_grid_settings *s, int64_t T) {
     (void)T;
     desc->denominator = (mhla_denominator)s->denominator;
-    desc->feature_eps = (float)s->feature_eps;
+    desc->feature = s->elu ? MHLA_FEATURE_ELU : MHLA_FEATURE_RELU;
+    desc->feature_eps = s->elu ? 0.0f : (float)s->feature_eps;
     desc->den_eps = (float)s->den_eps;
 }
 

@@ -50,14 +50,16 @@ static void query(const mhla_model *m, mhla_model_info *info) {
 
 static void describe(const void *net, mhla_classifier_info *info) {
     const mhla_deit_config *c = mhla_deit_config_of(net);
-    *info = (mhla_classifier_info){.channels = c->channels,
-                                   .height = c->image[0],
-                                   .width = c->image[1],
-                                   .crop = c->crop,
-                                   .classes = c->classes,
-                                   .features = c->attn.dim,
-                                   .tokens = mhla_deit_tokens(c),
-                                   .view = {.layers = c->depth, .heads = c->attn.heads, .first = c->attn.class_token}};
+    *info =
+        (mhla_classifier_info){.channels = c->channels,
+                               .height = c->image[0],
+                               .width = c->image[1],
+                               .crop = c->crop,
+                               .classes = c->classes,
+                               .features = c->attn.dim,
+                               .tokens = mhla_deit_tokens(c),
+                               .stages = 1,
+                               .view = {{.layers = c->depth, .heads = c->attn.heads, .first = c->attn.class_token}}};
     for (int i = 0; i < 3; i++) {
         info->mean[i] = c->mean[i];
         info->deviation[i] = c->deviation[i];
@@ -65,8 +67,8 @@ static void describe(const void *net, mhla_classifier_info *info) {
     for (int i = 0; i < 2; i++) {
         const int grid = (c->image[i] + 2 * c->padding[i]) / c->patch;
         info->padding[i] = c->padding[i];
-        info->view.grid[i] = grid;
-        info->view.blocks[i] = c->attn.blocks[i] < grid ? c->attn.blocks[i] : grid;
+        info->view[0].grid[i] = grid;
+        info->view[0].blocks[i] = c->attn.blocks[i] < grid ? c->attn.blocks[i] : grid;
     }
 }
 
