@@ -113,6 +113,20 @@ def test_second_names(name):
         close(ops.chunk_retention(q, k, v)[0], naive.recurrence(*(t.double() for t in (q, k, v, g)))[0])
 
 
+def test_other_names():
+    """fused_chunk_* and parallel_* have the bits of chunk_*."""
+    torch.manual_seed(3)
+    x = tokens(1, 50, 2, 2, 8, 6, state=True)
+    q, k, v, g, S = (x[n] for n in ("q", "k", "v", "g", "state"))
+    for a, b in ((ops.fused_chunk_simple_gla(q, k, v, g, None, 0.5, S, True), ops.chunk_simple_gla(q, k, v, g, None, 0.5, S, True)),
+                 (ops.fused_chunk_retention(q, k, v, 0.5, S, True), ops.chunk_retention(q, k, v, 0.5, S, True))):
+        assert all(map(torch.equal, a, b))
+    cu = torch.tensor([0, 20, 50])
+    assert torch.equal(ops.parallel_simple_gla(q, k, v, g, cu_seqlens=cu)[0], ops.chunk_simple_gla(q, k, v, g, cu_seqlens=cu)[0])
+    o, none = ops.parallel_retention(q, k, v, cu_seqlens=cu)
+    assert torch.equal(o, ops.chunk_retention(q, k, v, cu_seqlens=cu)[0]) and none is None
+
+
 def test_gates_in_the_kernel():
     """What fla's Gated DeltaNet leaves to its kernels."""
     torch.manual_seed(4)
@@ -510,6 +524,10 @@ def test_signatures():
                             "cu_seqlens=None cu_seqlens_cpu=None kwargs",
         "fused_recurrent_simple_gla": "q k v g=None g_gamma=None scale=None initial_state=None output_final_state=False reverse=False "
                                       "state_v_first=False cu_seqlens=None kwargs",
+        "fused_chunk_simple_gla": "q k v g=None g_gamma=None scale=None initial_state=None output_final_state=False cu_seqlens=None",
+        "parallel_simple_gla": "q k v g=None scale=None output_attentions=False cu_seqlens=None cu_seqlens_cpu=None",
+        "fused_chunk_retention": "q k v scale=None initial_state=None output_final_state=False cu_seqlens=None",
+        "parallel_retention": "q k v scale=None output_attentions=False cu_seqlens=None",
         "chunk_retention": "q k v scale=None initial_state=None output_final_state=False cu_seqlens=None kwargs",
         "fused_recurrent_retention": "q k v scale=None initial_state=None output_final_state=False reverse=False state_v_first=False "
                                      "cu_seqlens=None kwargs",
@@ -562,6 +580,8 @@ BAD = {
     "groups of Mamba": (lambda: ops.selective_scan_fn(torch.ones(1, 3, 4), torch.ones(1, 3, 4), -torch.ones(3, 2), torch.ones(1, 2, 2, 4),
                                                       torch.ones(1, 2, 2, 4)), "3 channels, B and C have 2 groups"),
     "a complex A": (lambda: ops.selective_scan_fn(X[0], X[0], torch.ones(4, 2) * 1j, X[0], X[0]), "only the real scan"),
+    "no key channel": (lambda: ops.chunk_gla(X[..., :0], X[..., :0], X, X[..., :0]), "heads and channels may not be empty"),
+    "attentions": (lambda: ops.parallel_retention(X, X, X, output_attentions=True), "output_attentions is given"),
     "a dtype": (lambda: ops.chunk_gla(X.double(), X.double(), X.double(), X), "q has dtype torch.float64"),
     "dtypes that differ": (lambda: ops.chunk_gla(X, X.bfloat16(), X, X), "k has dtype torch.bfloat16: expected torch.float32"),
     "a sparse tensor": (lambda: ops.chunk_gla(X, X.to_sparse(), X, X), "k is a sparse_coo tensor: expected a dense one"),

@@ -62,6 +62,19 @@ def gated_delta_rule(case):
     decayed(case, "gated_delta_l2norm" if case["qk_l2norm"] else "gated_delta", lambda x: x["g"])
 
 
+@known(op="l2norm")
+def l2norm(case):
+    """Of q, in the delta rule: nothing decays or is added, and the state is the identity."""
+    x = case.inputs()["x"]
+    if case["eps"] != 1e-6:
+        raise Skip("the delta rule's norm has an eps of 1e-6")
+    rows, D = x.numel() // x.shape[-1], x.shape[-1]
+    q = x.reshape(1, rows, 1, D)
+    none = torch.zeros(1, rows, 1)
+    o, _ = Operator.apply("gated_delta_l2norm", 1.0, None, q, torch.ones_like(q), torch.zeros_like(q), none, torch.eye(D)[None, None], none)
+    case.backward({"y": o.reshape(x.shape)}, {"in.x": x})
+
+
 @known(op="retention")
 def retention(case):
     def gammas(x):

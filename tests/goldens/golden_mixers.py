@@ -9,7 +9,7 @@ from golden_case import GRAD, OUT, known, program, write_safetensors
 
 KEPT = ("num_heads", "num_kv_heads", "head_dim", "num_v_heads", "expand_k", "expand_v", "expand", "feature_map", "use_short_conv", "conv_size",
         "conv_kernel", "state_size", "n_groups", "time_step_rank", "time_step_limit", "use_bias", "use_conv_bias", "use_gate", "use_output_gate",
-        "gate_logit_normalizer", "gate_low_rank_dim", "clamp_min", "allow_neg_eigval", "norm_eps", "hidden_size")
+        "gate_logit_normalizer", "gate_low_rank_dim", "clamp_min", "allow_neg_eigval", "output_gate_activation", "norm_eps", "hidden_size")
 # keys of a layer that the model's config names alike, but as another default where it is absent
 OWN = {"gla": {"attn_extends": "gla"}}
 

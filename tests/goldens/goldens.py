@@ -249,13 +249,13 @@ def rotary(case):
 # ---- Single layers of the engine: run_model computes them ---------------------------------------------------------------
 
 
-def layer(case, name, inputs, parameters, output="y", eps=0.0):
+def layer(case, name, inputs, parameters, output="y", eps=0.0, group=0):
     """What the engine's layer makes of tensors under the names that it has for them."""
     with tempfile.TemporaryDirectory() as folder:
         file = pathlib.Path(folder) / "in.safetensors"
         write_safetensors(file, {f"in.{n}": x for n, x in inputs.items()} | {f"param.{n}": x for n, x in parameters.items()} |
                           {f"dout.{output}": case.tensors[f"dout.{output}"].reshape(case.tensors[f"out.{output}"].shape)})
-        return program("layer", name, file, "{out}", eps)
+        return program("layer", name, file, "{out}", eps, group)
 
 
 def compare_layer(case, got, output="y"):
@@ -275,9 +275,11 @@ def rms_norm(case):
 
 @known(op="rmsnorm_gated")
 def rms_norm_gated(case):
-    if case["activation"] not in ("swish", "silu") or not case["norm_before_gate"] or case["group_size"]:
-        raise Skip("no RMS norm with this gate here yet: only norm, then swish")
-    compare_layer(case, layer(case, "rms_norm_gated", case.group("in."), case.group("param."), eps=case["eps"]))
+    swish, first = case["activation"] in ("swish", "silu"), case["norm_before_gate"] is not False
+    name = {(True, True): "rms_norm_gated", (True, False): "gate_rms_norm", (False, True): "rms_norm_sigmoid"}.get((swish, first))
+    if name is None or not (swish or case["activation"] == "sigmoid") or (case["group_size"] and first):
+        raise Skip("no layer here has an RMS norm with this gate")
+    compare_layer(case, layer(case, name, case.group("in."), case.group("param."), eps=case["eps"], group=case["group_size"] or 0))
 
 
 @known(op="swiglu|swiglu_mlp")

@@ -49,14 +49,26 @@ static mhla_status read_params(mhla_params *params, const mhla_safetensors *in) 
     return MHLA_OK;
 }
 
+/* A norm behind its gate, as Mamba2 has it, of each `group` channels (0: all); or before another gate than silu, as Gated DeltaNet. */
+static mhla_tensor *gated_norm(reading *r, const char *name, float eps, int64_t group) {
+    mhla_tape *t = r->t;
+    mhla_param *w = parameter(r, "weight");
+    mhla_tensor *x = variable(r, "x"), *g = variable(r, "g");
+    if (strcmp(name, "gate_rms_norm") == 0)
+        return mhla_nn_channels(t, w, mhla_nn_rms_norm(t, NULL, eps, group, mhla_nn_swiglu(t, g, x)));
+    return mhla_nn_mul(t, mhla_nn_rms_norm(t, w, eps, 0, x), mhla_nn_sigmoid(t, 1.0f, g));
+}
+
 /* y of the layer; *loss is 1 where it is a loss. */
-static mhla_tensor *compute(reading *r, const char *name, float eps, int32_t **labels, int *loss) {
+static mhla_tensor *compute(reading *r, const char *name, float eps, int64_t group, int32_t **labels, int *loss) {
     mhla_tape *t = r->t;
     if (strcmp(name, "rms_norm") == 0) return mhla_nn_rms_norm(t, parameter(r, "weight"), eps, 0, variable(r, "x"));
     if (strcmp(name, "rms_norm_gated") == 0) {
         mhla_tensor *x = variable(r, "x");
         return mhla_nn_rms_norm_gated(t, parameter(r, "weight"), eps, 0, x, variable(r, "g"));
     }
+    if (strcmp(name, "gate_rms_norm") == 0 || strcmp(name, "rms_norm_sigmoid") == 0)
+        return gated_norm(r, name, eps, group);
     if (strcmp(name, "swiglu") == 0) {
         mhla_tensor *gate = variable(r, "gate");
         return mhla_nn_swiglu(t, gate, variable(r, "up"));
@@ -75,7 +87,7 @@ static mhla_tensor *compute(reading *r, const char *name, float eps, int32_t **l
     return mhla_tape_fail(t, MHLA_EINVAL, "no layer \"%s\"", name);
 }
 
-mhla_status run_layer(char **arg) { /* NAME IN OUT EPS */
+mhla_status run_layer(char **arg) { /* NAME IN OUT EPS GROUP */
     reading r = {0};
     mhla_safetensors *in = NULL;
     const mhla_stored *s;
@@ -89,7 +101,7 @@ mhla_status run_layer(char **arg) { /* NAME IN OUT EPS */
     if (status != MHLA_OK) goto done;
     r.in = in;
     mhla_tape_begin(r.t, MHLA_TAPE_RECORD);
-    mhla_tensor *y = compute(&r, arg[0], (float)atof(arg[3]), &labels, &loss);
+    mhla_tensor *y = compute(&r, arg[0], (float)atof(arg[3]), atoll(arg[4]), &labels, &loss);
     if ((status = mhla_tape_status(r.t)) != MHLA_OK) goto done;
     run_keep(y->data, loss ? 0 : y->dims, y->shape, loss ? "out.loss" : "out.y");
     dy = run_floats(in, loss ? "dout.loss" : "dout.y", &s);

@@ -13,7 +13,7 @@
  *   run_model diffusion IN OUT PROCESS LEVELS RESPACING CLIP   in.x_start, in.noise, in.t, in.model_output, in.sample_noise
  *                                         -> steps, losses
  *   run_model flow IN OUT METHOD library|wan STEPS SHIFT   in.sample, in.model_output.NN -> out.sample.NN, out.sigmas
- *   run_model layer NAME IN OUT EPS       in.*, param.* and dout.y of a layer -> out.y, grad.*
+ *   run_model layer NAME IN OUT EPS GROUP in.*, param.* and dout.y of a layer -> out.y, grad.*
  *   run_model operator NAME IN OUT SCALE  gla, simple_gla, gated_delta or gated_delta_l2norm: in.q, in.k, in.v, in.decay, ... and
  *                                         dout.o or not -> out.*, grad.in.*
  *   run_model mamba NAME IN OUT FLAG      selective_scan (FLAG 1: softplus) or short_conv (1: silu): in.*, param.*, dout.* -> out.*,
@@ -333,7 +333,7 @@ static const struct verb {
     {"levels", 4, 1, run_levels},
     {"diffusion", 6, 1, run_diffusion_steps},
     {"flow", 6, 1, run_flow},
-    {"layer", 4, 2, run_layer},
+    {"layer", 5, 2, run_layer},
     {"operator", 4, 2, run_operator},
     {"mamba", 4, 2, run_mamba},
     {"mixer", 3, 2, run_mixer},

@@ -515,6 +515,140 @@ static void scaled_gradients(void **state) {
     mhla_model_free(m);
 }
 
+/* ---- Recurrent models of flash-linear-attention and transformers ---- */
+
+static mhla_lm_config config_of(const char *text) {
+    mhla_lm_config c;
+    json_t *tree;
+    ASSERT_OK(mhla_json_parse(&tree, text, strlen(text), "c"));
+    ASSERT_OK(mhla_lm_config_read(&c, tree, NULL, "c.json"));
+    json_decref(tree);
+    return c;
+}
+
+/* One key has two names, and which model wrote a file says how Mamba2 norms its groups. */
+static void foreign_keys(void **state) {
+    (void)state;
+    static const struct {
+        const char *text, *key;
+        int value;
+    } rows[] = {
+        {"{\"model_type\":\"mamba\"}", "time_step_rank", 128},
+        {"{\"model_type\":\"mamba\",\"dt_rank\":7}", "time_step_rank", 7},
+        {"{\"model_type\":\"mamba\",\"dt_rank\":\"auto\"}", "time_step_rank", 128},
+        {"{\"model_type\":\"mamba\",\"dt_rank\":7,\"time_step_rank\":5}", "time_step_rank", 5},
+        {"{\"model_type\":\"mamba2\",\"n_groups\":2,\"norm_eps\":1e-5,\"transformers_version\":\"5.23.0\"}",
+         "norm_groups", 0},
+        {"{\"model_type\":\"mamba2\",\"n_groups\":2,\"rmsnorm\":true}", "norm_groups", 2},
+        {"{\"model_type\":\"mamba2\",\"n_groups\":2,\"layer_norm_epsilon\":1e-5,\"transformers_version\":\"5.22.0\"}",
+         "norm_groups", 0},
+        {"{\"model_type\":\"mamba2\",\"n_groups\":2,\"layer_norm_epsilon\":1e-5,\"transformers_version\":\"5.23.0\"}",
+         "norm_groups", 2},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const mhla_lm_config c = config_of(rows[i].text);
+        if (int_of(&c, 0, rows[i].key) != rows[i].value)
+            fail_msg("%s: %s is %d", rows[i].text, rows[i].key, int_of(&c, 0, rows[i].key));
+        assert_int_equal(mhla_lm_context(&c), 0); /* nothing ends */
+    }
+    mhla_lm_config c = config_of("{\"model_type\":\"mamba2\",\"dt_limit\":[0.25,0.5]}");
+    json_t *tree = mhla_lm_config_tree(&c);
+    for (int i = 0; i < 2; i++) /* both names, for either reader */
+        assert_true(json_real_value(json_array_get(json_object_get(tree, i ? "dt_limit" : "time_step_limit"), 1)) ==
+                    0.5);
+    json_decref(tree);
+}
+
+/* What is written has the words of flash-linear-attention: no feature map is null there. */
+static void written_keys(void **state) {
+    (void)state;
+    static const char *const texts[] = {"{\"model_type\":\"gla\",\"attn_extends\":\"gla\"}",
+                                        "{\"model_type\":\"retnet\"}"};
+    for (int i = 0; i < 2; i++) {
+        mhla_lm_config c = config_of(texts[i]);
+        json_t *tree = mhla_lm_config_tree(&c);
+        assert_true(json_is_null(json_object_get(tree, "feature_map")));
+        json_decref(tree);
+    }
+    mhla_lm_config c = config_of("{\"model_type\":\"gla\",\"attn_extends\":\"gla\",\"feature_map\":\"swish\"}");
+    json_t *tree = mhla_lm_config_tree(&c);
+    assert_string_equal(json_string_value(json_object_get(tree, "feature_map")), "swish");
+    json_decref(tree);
+    c = config_of("{\"model_type\":\"mamba\",\"time_step_rank\":9}");
+    tree = mhla_lm_config_tree(&c);
+    assert_int_equal(json_integer_value(json_object_get(tree, "dt_rank")), 9);
+    json_decref(tree);
+}
+
+/* Tensors of GLA do not excuse an attn_extends that nobody knows; and that nothing limits a model's length is not lost. */
+static void unknown_kind(void **state) {
+    (void)state;
+    static const char *const kinds[] = {"mhla", "glb"}; /* tensors decide between MHLA and GLA */
+    const char *settings[] = {"attention=gla", "num_hidden_layers=1", "max_position_embeddings=0"};
+    mhla_model *m;
+    json_t *tree;
+    ASSERT_OK(mhla_model_create(&m, "lm_micro", settings, 3, 3));
+    ASSERT_OK(mhla_model_save(m, in_folder("model")));
+    mhla_model_free(m);
+    for (int i = 0; i < 2; i++) {
+        mhla_lm_info info = {.size = sizeof info};
+        ASSERT_OK(mhla_json_load(&tree, in_folder("model/config.json")));
+        json_object_set_new(tree, "attn_extends", json_string(kinds[i]));
+        ASSERT_OK(mhla_json_save(tree, in_folder("model/config.json")));
+        json_decref(tree);
+        if (i == 1) {
+            ASSERT_FAILS(mhla_model_open(&m, in_folder("model")), MHLA_ENOTSUP, "attn_extends is \"glb\"");
+            continue;
+        }
+        ASSERT_OK(mhla_model_open(&m, in_folder("model")));
+        ASSERT_OK(mhla_lm_query(m, &info));
+        assert_string_equal(info.attention, "gla");
+        assert_int_equal(info.context, 0);
+        mhla_model_free(m);
+    }
+}
+
+/* A sigmoid of 0 is a half: the gate halves what comes without one. */
+static void sigmoid_gate(void **state) {
+    (void)state;
+    enum { T = 12 };
+    static const char *const usual[] = {"attention=gated_deltanet", "vocab_size=24", "hidden_size=32",
+                                        "num_hidden_layers=1",      "num_heads=2",   "initializer_range=0.3"};
+    mhla_tensor *y[2];
+    mhla_tape *t[2];
+    mhla_model *m[2];
+    int32_t ids[T];
+    for (int i = 0; i < T; i++) ids[i] = i * 5 % 24;
+    for (int gate = 0; gate < 2; gate++) {
+        const char *settings[8];
+        memcpy(settings, usual, sizeof usual);
+        settings[6] = gate ? "use_gate=true" : "use_gate=false";
+        settings[7] = "output_gate_activation=sigmoid";
+        ASSERT_OK(mhla_model_create(&m[gate], "lm_micro", settings, 8, 3));
+        for (int i = 0; i < mhla_params_count(m[gate]->params); i++) {
+            mhla_param *p = mhla_params_at(m[gate]->params, i);
+            const mhla_param *same = gate ? mhla_params_find(m[0]->params, p->name) : NULL;
+            for (int64_t k = 0; k < p->count; k++) {
+                if (same)
+                    p->data[k] = same->data[k] * (strstr(p->name, "o_norm") ? 2.0f : 1.0f);
+                else if (strstr(p->name, "g_proj"))
+                    p->data[k] = 0.0f;
+            }
+            mhla_param_touch(p);
+        }
+        ASSERT_OK(mhla_tape_create(&t[gate], NULL));
+        mhla_tape_begin(t[gate], MHLA_TAPE_INFER);
+        y[gate] =
+            mhla_lm_logits(t[gate], m[gate]->net, mhla_lm_forward(t[gate], m[gate]->net, &(mhla_lm_run){0}, ids, 1, T));
+        ASSERT_OK(mhla_tape_status(t[gate]));
+    }
+    ASSERT_CLOSE(y[1]->data, y[0]->data, T * 24, 1e-6, "a gate of %d halves", T);
+    for (int gate = 0; gate < 2; gate++) {
+        mhla_tape_free(t[gate]);
+        mhla_model_free(m[gate]);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ends),
@@ -527,6 +661,10 @@ int main(void) {
         cmocka_unit_test(wrong_scalings),
         cmocka_unit_test(scaled_sequences),
         cmocka_unit_test(scaled_gradients),
+        cmocka_unit_test(foreign_keys),
+        cmocka_unit_test(written_keys),
+        cmocka_unit_test(unknown_kind),
+        cmocka_unit_test(sigmoid_gate),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

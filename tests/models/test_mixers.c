@@ -79,8 +79,8 @@ static void hybrids(void **state) {
         {"num_hidden_layers=3", "attention=gated_deltanet", "num_v_heads=8", "use_gate=false", "allow_neg_eigval=true",
          "retnet_layers=1", "retnet_use_output_gate=false", "retnet_num_kv_heads=1", "gla_layers=2",
          "parameter_names=mamba"},
-        {"num_hidden_layers=2", "attention=gated_deltanet", "use_short_conv=false", "gla_layers=1",
-         "gla_use_output_gate=false", "gla_gate_low_rank_dim=3"},
+        {"num_hidden_layers=2", "attention=gated_deltanet", "use_short_conv=false", "output_gate_activation=sigmoid",
+         "gla_layers=1", "gla_use_output_gate=false", "gla_gate_low_rank_dim=3"},
     };
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
         const char *all[24] = {"vocab_size=61", "hidden_size=32", "intermediate_size=48", "initializer_range=0.2",

@@ -404,8 +404,9 @@ class Mamba(_Mixer):
 class Mamba2(_Mixer):
     """Mamba2's mixer: in_proj -> short convolution of x, B and C -> mamba_chunk_scan_combined -> gated RMSNorm -> out_proj.
 
-    The arguments are fla's; chunk_size and backend choose among its kernels. The norm runs over all channels, as transformers has
-    it; mamba_ssm and fla take `norm_group_size` = expand * hidden_size / n_groups, which is the same for one group.
+    The arguments are fla's; chunk_size and backend choose among its kernels. The norm runs over all channels;
+    mamba_ssm, today's fla and transformers since 5.23 have one for each group, `norm_group_size` = expand * hidden_size / n_groups,
+    which is the same for one group.
 
     >>> import torch, mhla.nn
     >>> y, *_ = mhla.nn.Mamba2(hidden_size=32, head_dim=16, state_size=8)(torch.randn(1, 100, 32))

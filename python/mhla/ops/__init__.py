@@ -5,7 +5,8 @@ is a custom op or stands on one, with gradients of all its tensors, states inclu
 that changes results and that these kernels do not have raises :class:`mhla.Error`.
 
 Tensors are [B,T,H,K] as in fla, float32 or bfloat16. float16 is computed in float32. Log-decays, betas and states are read as
-float32, whatever their dtype. A log-decay is 0 or less. ``chunk_*`` and ``fused_recurrent_*`` are two names for one operator.
+float32, whatever their dtype. A log-decay is 0 or less. ``chunk_*``,
+``fused_recurrent_*``, ``fused_chunk_*`` and ``parallel_*`` are names for one operator.
 """
 try:
     import torch as _torch  # noqa: F401
@@ -16,10 +17,11 @@ from .convolution import causal_conv1d, causal_conv1d_fn, causal_conv1d_update
 from .gated_delta_rule import chunk_gated_delta_rule, chunk_gdn, fused_recurrent_gated_delta_rule, fused_recurrent_gdn
 from .gla import chunk_gla, fused_recurrent_gla
 from .mamba import mamba_chunk_scan_combined, selective_scan, selective_scan_fn, selective_state_update
-from .retention import chunk_retention, fused_recurrent_retention
-from .simple_gla import chunk_simple_gla, fused_recurrent_simple_gla
+from .retention import chunk_retention, fused_chunk_retention, fused_recurrent_retention, parallel_retention
+from .simple_gla import chunk_simple_gla, fused_chunk_simple_gla, fused_recurrent_simple_gla, parallel_simple_gla
 
 __all__ = ["causal_conv1d", "causal_conv1d_fn", "causal_conv1d_update", "chunk_gated_delta_rule", "chunk_gdn", "chunk_gla",
-           "chunk_retention", "chunk_simple_gla", "fused_recurrent_gated_delta_rule", "fused_recurrent_gdn", "fused_recurrent_gla",
-           "fused_recurrent_retention", "fused_recurrent_simple_gla", "mamba_chunk_scan_combined", "selective_scan", "selective_scan_fn",
-           "selective_state_update"]
+           "chunk_retention", "chunk_simple_gla", "fused_chunk_retention", "fused_chunk_simple_gla",
+           "fused_recurrent_gated_delta_rule", "fused_recurrent_gdn", "fused_recurrent_gla", "fused_recurrent_retention",
+           "fused_recurrent_simple_gla", "mamba_chunk_scan_combined", "parallel_retention", "parallel_simple_gla",
+           "selective_scan", "selective_scan_fn", "selective_state_update"]

@@ -80,7 +80,7 @@ def recur(op: str, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Optional[Te
     order = _reversed(cu, q.shape[1], q.device) if reverse else None
     if order is not None:
         tensors = tuple(None if x is None else x.index_select(1, order) for x in tensors)
-    o, final = _dispatch.call(op, (*tensors, initial_state, cu, q.shape[-1] ** -0.5 if scale is None else scale, bool(qk_l2norm),
+    o, final = _dispatch.call(op, (*tensors, initial_state, cu, max(1, q.shape[-1]) ** -0.5 if scale is None else scale, bool(qk_l2norm),
                                    bool(output_final_state)))
     if order is not None:
         o = o.index_select(1, order)  # the way back is the same

@@ -27,7 +27,7 @@ def causal_conv1d(x: Tensor, weight: Optional[Tensor] = None, bias: Optional[Ten
     """Causal depthwise convolution of few taps: y_t = activation(bias + sum_j weight[:,j] x_{t-W+1+j}) + residual_t.
 
     Args:
-        x: [B,T,D]; weight: [D,W], W at most 8; bias: [D]; residual: like x.
+        x: [B,T,D]; weight: [D,W], W at most 64; bias: [D]; residual: like x.
         initial_state: the last W inputs of each sequence, oldest first, [N,D,W]; the first of them is not read.
         output_final_state: also return them as they are after the last token.
         activation: None, ``"silu"`` or ``"swish"``, which are the same.

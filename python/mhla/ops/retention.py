@@ -6,9 +6,9 @@ from typing import Any, Optional, Tuple
 import torch
 from torch import Tensor
 
-from .simple_gla import chunk_simple_gla, fused_recurrent_simple_gla
+from .simple_gla import chunk_simple_gla, fused_recurrent_simple_gla, parallel_simple_gla
 
-__all__ = ["chunk_retention", "fused_recurrent_retention"]
+__all__ = ["chunk_retention", "fused_chunk_retention", "fused_recurrent_retention", "parallel_retention"]
 
 
 def _gamma(q: Tensor) -> Tensor:
@@ -42,3 +42,15 @@ def fused_recurrent_retention(q: Tensor, k: Tensor, v: Tensor, scale: Optional[f
     """
     return fused_recurrent_simple_gla(q, k, v, None, _gamma(q), scale, initial_state, output_final_state, reverse, state_v_first,
                                       cu_seqlens, **kwargs)
+
+
+def fused_chunk_retention(q: Tensor, k: Tensor, v: Tensor, scale: Optional[float] = None, initial_state: Optional[Tensor] = None,
+                          output_final_state: bool = False, cu_seqlens: Optional[Tensor] = None) -> Tuple[Tensor, Optional[Tensor]]:
+    """:func:`chunk_retention` under the name of another of fla's kernels."""
+    return chunk_retention(q, k, v, scale, initial_state, output_final_state, cu_seqlens)
+
+
+def parallel_retention(q: Tensor, k: Tensor, v: Tensor, scale: Optional[float] = None, output_attentions: bool = False,
+                       cu_seqlens: Optional[Tensor] = None) -> Tuple[Tensor, None]:
+    """:func:`chunk_retention` under the name of another of fla's kernels; output_attentions is refused."""
+    return parallel_simple_gla(q, k, v, _gamma(q).expand(q.shape[:3]), scale, output_attentions, cu_seqlens)

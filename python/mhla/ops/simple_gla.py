@@ -6,9 +6,9 @@ from typing import Any, Optional, Tuple
 import torch
 from torch import Tensor
 
-from ._common import Error, keywords, recur
+from ._common import Error, keywords, recur, refuse
 
-__all__ = ["chunk_simple_gla", "fused_recurrent_simple_gla"]
+__all__ = ["chunk_simple_gla", "fused_chunk_simple_gla", "fused_recurrent_simple_gla", "parallel_simple_gla"]
 
 
 def _decay(v: Tensor, g: Optional[Tensor], g_gamma: Optional[Tensor]) -> Tensor:
@@ -61,3 +61,25 @@ def fused_recurrent_simple_gla(q: Tensor, k: Tensor, v: Tensor, g: Optional[Tens
     return recur("simple_gla", q, k, v, _decay(v, g, g_gamma), scale=scale, initial_state=initial_state,
                  output_final_state=output_final_state, cu_seqlens=cu_seqlens,
                  state_v_first=keywords("fused_recurrent_simple_gla", kwargs, state_v_first), reverse=reverse)
+
+
+def fused_chunk_simple_gla(q: Tensor, k: Tensor, v: Tensor, g: Optional[Tensor] = None, g_gamma: Optional[Tensor] = None,
+                           scale: Optional[float] = None, initial_state: Optional[Tensor] = None, output_final_state: bool = False,
+                           cu_seqlens: Optional[Tensor] = None) -> Tuple[Tensor, Optional[Tensor]]:
+    """:func:`chunk_simple_gla` under the name of another of fla's kernels."""
+    return chunk_simple_gla(q, k, v, g, g_gamma, scale, initial_state, output_final_state, False, cu_seqlens)
+
+
+def parallel_simple_gla(q: Tensor, k: Tensor, v: Tensor, g: Optional[Tensor] = None, scale: Optional[float] = None,
+                        output_attentions: bool = False, cu_seqlens: Optional[Tensor] = None,
+                        cu_seqlens_cpu: Optional[Tensor] = None) -> Tuple[Tensor, None]:
+    """:func:`chunk_simple_gla` under the name of another of fla's kernels; output_attentions is refused.
+
+    >>> import torch
+    >>> from mhla.ops import parallel_simple_gla
+    >>> q, k, v = torch.randn(3, 1, 100, 2, 8)
+    >>> parallel_simple_gla(q, k, v, -torch.rand(1, 100, 2))[0].shape
+    torch.Size([1, 100, 2, 8])
+    """
+    refuse(output_attentions, "output_attentions", "no matrix is made here")
+    return chunk_simple_gla(q, k, v, g, None, scale, cu_seqlens=cu_seqlens)[0], None

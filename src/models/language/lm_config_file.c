@@ -26,6 +26,8 @@ static mhla_status refuse(const json_t *tree, const char *path) {
     if (json_is_false(json_object_get(tree, "elementwise_affine")))
         return mhla_fail(MHLA_ENOTSUP, "%s: \"elementwise_affine\" false: norms without weights are not known here",
                          path);
+    if (value_of(tree, "attnres_block_size"))
+        return mhla_fail(MHLA_ENOTSUP, "%s: \"attnres_block_size\": attention over residuals is not known here", path);
     const json_t *act = value_of(tree, "hidden_act");
     if (json_is_string(act) && strcmp(json_string_value(act), "swish") != 0 &&
         strcmp(json_string_value(act), "silu") != 0)
@@ -41,6 +43,7 @@ static mhla_status read_decoder(mhla_lm_config *c, const json_t *tree, const cha
         if ((one = json_copy((json_t *)(uintptr_t)tree)) == NULL) return mhla_fail(MHLA_ENOMEM, "no memory");
         json_object_del(one, "eos_token_id");
     }
+    if (json_is_null(json_object_get(tree, "max_position_embeddings"))) c->positions = 0; /* as we write it: no limit */
     const mhla_status status = mhla_settings_read(c, &mhla_lm_table, MHLA_LM_CHOOSE, one ? one : tree, path);
     json_decref(one);
     return status;
@@ -140,13 +143,13 @@ const char *mhla_lm_types(void) {
 
 /* The decoder's keys, then its rule's. */
 static mhla_status read_rule(mhla_lm_config *c, const json_t *tree, const mhla_safetensors *file, const char *path) {
-    const char *type = json_string_value(json_object_get(tree, "model_type")),
-               *extends = json_string_value(json_object_get(tree, "attn_extends"));
+    const char *type = json_string_value(json_object_get(tree, "model_type"));
+    const json_t *extends = value_of(tree, "attn_extends");
     int attention = 0;
     const mhla_mixer *rule = rule_of(tree, file, &attention);
     if (rule == NULL && strcmp(type, "gla") == 0)
         return mhla_fail(MHLA_ENOTSUP, "%s: attn_extends is \"%.40s\": known are mhla and gla", path,
-                         extends ? extends : "");
+                         json_is_string(extends) ? json_string_value(extends) : mhla_json_type_text(extends));
     if (rule == NULL)
         return mhla_fail(MHLA_ENOTSUP, "%s: model_type \"%.40s\" is not known here: known are %s", path, type,
                          mhla_lm_types());

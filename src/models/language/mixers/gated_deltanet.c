@@ -23,22 +23,26 @@ typedef struct settings {
     double expand_v;            /* V / K */
     int use_gate, use_short_conv, conv_size;
     int allow_neg_eigval; /* beta up to 2 */
+    int gate;             /* its activation */
     /* settled */
     int v_heads, key_dim, value_dim, conv; /* HV, K, V; width of the convolutions, 0: none */
 } settings;
 _Static_assert(sizeof(settings) <= MHLA_MIXER_BYTES, "settings of Gated DeltaNet");
 
-#define F(name, type, kind, member, least, most, help)                                                                 \
-    { {name, MHLA_RECIPE_##type, NULL, least, most, NULL, help}, MHLA_SETTING_##kind, offsetof(settings, member) }
+enum { SWISH, SILU, SIGMOID }; /* the first two are the same */
+
+#define F(name, type, kind, member, least, most, choices, help)                                                        \
+    { {name, MHLA_RECIPE_##type, NULL, least, most, choices, help}, MHLA_SETTING_##kind, offsetof(settings, member) }
 static const mhla_setting fields[] = {
-    F("num_heads", INT, INT, num_heads, 1, 256, "attention heads"),
-    F("num_v_heads", INT, OPTIONAL, num_v_heads, 0, 256, "heads of values, 0: as many as there are"),
-    F("head_dim", INT, OPTIONAL, head_dim, 0, 1024, "dims of a head, 0: hidden_size / num_heads"),
-    F("expand_v", REAL, REAL, expand_v, 0.001, 16, "values of all heads over hidden_size"),
-    F("use_gate", BOOL, BOOL, use_gate, 0, 0, "a gate behind the norm"),
-    F("use_short_conv", BOOL, BOOL, use_short_conv, 0, 0, "a short convolution of q, k, v"),
-    F("conv_size", INT, INT, conv_size, 1, 64, "its width"),
-    F("allow_neg_eigval", BOOL, BOOL, allow_neg_eigval, 0, 0, "beta goes up to 2"),
+    F("num_heads", INT, INT, num_heads, 1, 256, NULL, "attention heads"),
+    F("num_v_heads", INT, OPTIONAL, num_v_heads, 0, 256, NULL, "heads of values, 0: as many as there are"),
+    F("head_dim", INT, OPTIONAL, head_dim, 0, 1024, NULL, "dims of a head, 0: hidden_size / num_heads"),
+    F("expand_v", REAL, REAL, expand_v, 0.001, 16, NULL, "values of all heads over hidden_size"),
+    F("use_gate", BOOL, BOOL, use_gate, 0, 0, NULL, "a gate behind the norm"),
+    F("use_short_conv", BOOL, BOOL, use_short_conv, 0, 0, NULL, "a short convolution of q, k, v"),
+    F("conv_size", INT, INT, conv_size, 1, 64, NULL, "its width"),
+    F("allow_neg_eigval", BOOL, BOOL, allow_neg_eigval, 0, 0, NULL, "beta goes up to 2"),
+    F("output_gate_activation", TEXT, CHOICE, gate, 0, 0, "swish|silu|sigmoid", "of the gate behind the norm"),
 };
 #undef F
 
@@ -87,8 +91,8 @@ static void describe(const void *of, mhla_mixer_facts *facts) {
 
 static uint64_t print(uint64_t h, const void *of, const mhla_lm_config *c) {
     const settings *s = of;
-    const double all[] = {0x64656c7461, s->num_heads, s->v_heads, s->key_dim,
-                          s->value_dim, s->use_gate,  s->conv,    s->allow_neg_eigval};
+    const double all[] = {0x64656c7461, s->num_heads, s->v_heads,          s->key_dim,        s->value_dim,
+                          s->use_gate,  s->conv,      s->allow_neg_eigval, s->gate == SIGMOID};
     (void)c;
     return mhla_hash_fold(h, all, sizeof all);
 }
@@ -210,8 +214,11 @@ static mhla_tensor *forward(mhla_tape *t, void *of, const mhla_mixer_run *run, m
     mhla_tensor *beta = mhla_nn_sigmoid(t, s->allow_neg_eigval ? 2.0f : 1.0f, gates[1]);
     mhla_tensor *o = mhla_carry_recur(t, &l->size, run, &x->plan,
                                       (mhla_carried){.q = y[Q], .k = y[K], .v = y[V], .decay = decay, .beta = beta});
-    o = s->use_gate ? mhla_nn_rms_norm_gated(t, l->norm, eps, s->value_dim, o, y[GATE])
-                    : mhla_nn_rms_norm(t, l->norm, eps, s->value_dim, o);
+    if (s->use_gate && s->gate != SIGMOID)
+        o = mhla_nn_rms_norm_gated(t, l->norm, eps, s->value_dim, o, y[GATE]);
+    else
+        o = mhla_nn_rms_norm(t, l->norm, eps, s->value_dim, o);
+    if (s->use_gate && s->gate == SIGMOID) o = mhla_nn_mul(t, o, mhla_nn_sigmoid(t, 1.0f, y[GATE]));
     return mhla_nn_linear(t, l->o.w, NULL, MHLA_ACT_NONE, residual, o);
 }
 

@@ -46,6 +46,7 @@ static int claims(const json_t *tree, const mhla_safetensors *file) {
 
 static void write_rest(json_t *tree, const void *of, const mhla_lm_config *c) {
     (void)c;
+    mhla_stream_write(tree, &((const settings *)of)->s);
     mhla_json_put(tree, "attn_extends", json_string("gla"));
     if (((const settings *)of)->clamp_min > 0.0) mhla_json_put(tree, "clamp_min", json_null());
 }

@@ -42,15 +42,18 @@ static int claims(const json_t *tree, const mhla_safetensors *file) {
 
 static mhla_status read_rest(void *to, mhla_lm_config *c, const json_t *tree, const char *path) {
     const char *act = json_string_value(json_object_get(tree, "hidden_act"));
-    (void)to;
+    const json_t *rank = json_object_get(tree, "dt_rank"); /* as flash-linear-attention calls it now */
     if (act && strcmp(act, "silu") != 0 && strcmp(act, "swish") != 0)
         return mhla_fail(MHLA_ENOTSUP, "%s: \"hidden_act\" is \"%.40s\": Mamba has silu here", path, act);
+    if (rank && !json_is_null(rank) && !json_is_string(rank) &&
+        !json_is_number(json_object_get(tree, "time_step_rank")))
+        MHLA_TRY(mhla_settings_read_int(&((settings *)to)->time_step_rank, tree, "dt_rank", 1, 65536, path));
     return mhla_mamba_read(c, tree, path);
 }
 
 static void write_rest(json_t *tree, const void *of, const mhla_lm_config *c) {
-    (void)of;
     mhla_mamba_write(tree, c);
+    mhla_json_put(tree, "dt_rank", json_integer(((const settings *)of)->time_step_rank));
     mhla_json_put(tree, "hidden_act", json_string("silu"));
 }
 

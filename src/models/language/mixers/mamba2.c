@@ -25,6 +25,7 @@ void mhla_mamba_decoder(mhla_lm_config *c, const mhla_lm_size *size) {
     c->naming = MHLA_LM_NAMES_MAMBA;
     c->norm_eps = 1e-5;
     c->layers = size ? 2 * size->layers : 48;
+    if (size == NULL) c->positions = 0; /* config.json says nothing of a length, and there is none */
 }
 
 mhla_status mhla_mamba_read(mhla_lm_config *c, const json_t *tree, const char *path) {
@@ -72,27 +73,34 @@ static double real_of(const json_t *x) {
     return value > 1e300 ? INFINITY : value;
 }
 
-/* transformers norms each group of channels by itself since 5.23, as mamba_ssm and llama.cpp do; before, and in flash-linear-attention, all
- * channels have one norm. */
+/* transformers norms each group of channels by itself since 5.23, as mamba_ssm and llama.cpp do, and so does flash-linear-attention since its
+ * keys are rmsnorm and dt_limit; before, all channels had one norm. */
 static int norms_groups(const json_t *tree) {
     const char *version = json_string_value(json_object_get(tree, "transformers_version"));
     int major = 0, minor = 0;
+    if (json_object_get(tree, "layer_norm_epsilon") == NULL) return json_object_get(tree, "rmsnorm") != NULL;
     return version && sscanf(version, "%d.%d", &major, &minor) == 2 && (major > 5 || (major == 5 && minor >= 23));
 }
 
 static mhla_status read_rest(void *to, mhla_lm_config *c, const json_t *tree, const char *path) {
     settings *s = to;
-    const json_t *limit = json_object_get(tree, "time_step_limit");
+    /* flash-linear-attention's names beside those of transformers */
+    const char *const name = json_object_get(tree, "time_step_limit") ? "time_step_limit" : "dt_limit";
+    const json_t *limit = json_object_get(tree, name);
     MHLA_TRY(mhla_mamba_read(c, tree, path));
-    if (json_is_false(json_object_get(tree, "rms_norm")))
+    if (json_is_false(json_object_get(tree, "rms_norm")) || json_is_false(json_object_get(tree, "rmsnorm")))
         return mhla_fail(MHLA_ENOTSUP, "%s: \"rms_norm\" false: Mamba2 without its norm is not known here", path);
+    if (json_is_true(json_object_get(tree, "norm_before_gate")))
+        return mhla_fail(MHLA_ENOTSUP, "%s: \"norm_before_gate\": known is the gate before the norm", path);
+    if (json_is_true(json_object_get(tree, "D_has_hdim")))
+        return mhla_fail(MHLA_ENOTSUP, "%s: \"D_has_hdim\": known is one D for each head", path);
     if (s->n_groups > 1 && json_object_get(tree, "norm_groups") == NULL && norms_groups(tree))
         s->norm_groups = s->n_groups;
     if (limit == NULL || json_is_null(limit)) return MHLA_OK;
     for (size_t i = 0; i < 2; i++) s->limit[i] = real_of(json_array_get(limit, i));
     if (json_array_size(limit) != 2 || !(s->limit[0] >= 0.0 && s->limit[0] <= s->limit[1]))
-        return mhla_fail(MHLA_EDATA,
-                         "%s: \"time_step_limit\" is no list of two numbers from 0 on, the first the smaller", path);
+        return mhla_fail(MHLA_EDATA, "%s: \"%s\" is no list of two numbers from 0 on, the first the smaller", path,
+                         name);
     return MHLA_OK;
 }
 
@@ -105,6 +113,7 @@ static void write_rest(json_t *tree, const void *of, const mhla_lm_config *c) {
     json_t *limit = json_array();
     mhla_json_add(limit, json_real(s->limit[0]));
     mhla_json_add(limit, json_real(isinf(s->limit[1]) ? 1.7976931348623157e308 : s->limit[1]));
+    mhla_json_put(tree, "dt_limit", json_incref(limit));
     mhla_json_put(tree, "time_step_limit", limit);
 }
 

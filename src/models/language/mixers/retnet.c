@@ -41,6 +41,11 @@ static int claims(const json_t *tree, const mhla_safetensors *file) {
     return type && strcmp(type, "retnet") == 0;
 }
 
+static void write_rest(json_t *tree, const void *of, const mhla_lm_config *c) {
+    (void)c;
+    mhla_stream_write(tree, &((const settings *)of)->s);
+}
+
 static mhla_status settle(void *to, const mhla_lm_config *c) {
     static const mhla_scaling none;
     mhla_stream_settings *s = &((settings *)to)->s;
@@ -85,6 +90,7 @@ const mhla_mixer mhla_mixer_retnet = {
     .standard = standard,
     .decoder = decoder,
     .claims = claims,
+    .write = write_rest,
     .settle = settle,
     .print = print,
     .multiply_adds = multiply_adds,

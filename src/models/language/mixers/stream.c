@@ -16,9 +16,12 @@ enum { Q, K, V, GATE, PARTS };
 /* ---- Settings ---- */
 
 const char *mhla_stream_kind(const json_t *tree, const mhla_safetensors *file) {
-    const char *type = json_string_value(json_object_get(tree, "model_type")),
-               *extends = json_string_value(json_object_get(tree, "attn_extends"));
+    const json_t *value = json_object_get(tree, "attn_extends");
+    const char *type = json_string_value(json_object_get(tree, "model_type")), *extends = json_string_value(value);
     if (type == NULL || strcmp(type, "gla") != 0) return NULL;
+    if (value && !json_is_null(value) &&
+        (extends == NULL || (strcmp(extends, "mhla") != 0 && strcmp(extends, "gla") != 0)))
+        return "other";
     for (int i = 0; i < MHLA_LM_LAYERS && file; i++) {
         char name[96];
         snprintf(name, sizeof name, "model.layers.%d.attn.mixing_matrix", i);
@@ -26,7 +29,11 @@ const char *mhla_stream_kind(const json_t *tree, const mhla_safetensors *file) {
         snprintf(name, sizeof name, "model.layers.%d.attn.gk_proj.0.weight", i);
         if (mhla_safetensors_find(file, name)) return "gla";
     }
-    return extends ? extends : "mhla";
+    return extends ? extends : "mhla"; /* without tensors */
+}
+
+void mhla_stream_write(json_t *tree, const mhla_stream_settings *s) {
+    if (s->feature_map == MHLA_LM_IDENTITY) mhla_json_put(tree, "feature_map", json_null());
 }
 
 static mhla_status divide(int *each, double all, int heads, const char *what) {

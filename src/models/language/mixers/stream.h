@@ -33,9 +33,12 @@ typedef struct mhla_stream_settings {
         F("use_short_conv", BOOL, BOOL, s.use_short_conv, 0, 0, NULL, "a short convolution of q, k, v"),               \
         F("conv_size", INT, INT, s.conv_size, 1, 64, NULL, "its width")
 
-/* What fla's model_type "gla" stands for, MHLA, GLA or something else: by the tensors, then by attn_extends, which is "mhla" if absent. NULL:
- * it is another model_type. */
+/* What fla's model_type "gla" stands for, "mhla", "gla" or, where attn_extends is neither of them, "other": by the tensors, then by
+ * attn_extends, which is "mhla" if absent. NULL: it is another model_type. */
 const char *mhla_stream_kind(const json_t *tree, const mhla_safetensors *file);
+
+/* Behind the keys of MHLA_STREAM_FIELDS in a config.json of fla's GLA or RetNet, where no feature map is null. */
+void mhla_stream_write(json_t *tree, const mhla_stream_settings *s);
 
 mhla_status mhla_stream_settle(mhla_stream_settings *s, const mhla_lm_config *c);
 
