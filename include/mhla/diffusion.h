@@ -3,6 +3,7 @@
  *   1. samplers: from noise to data with any network of the caller's
  *   2. images from a model; pictures as files
  *   3. measures: how near two sets of images are
+ *   4. latents: autoencoders
  *
  * Manners are those of nn.h: statuses with one sentence in mhla_message(), structs that begin with their size, zero is
  * always the default, handles belong to the caller. */
@@ -232,6 +233,46 @@ typedef struct mhla_measures {
 } mhla_measures;
 
 MHLA_API mhla_status mhla_measure(mhla_measures *result, const mhla_measure_desc *desc);
+
+/* ---- 4. Latents -------------------------------------------------------------------------------------------------
+ *
+ * An autoencoder (Stable Diffusion's, AutoencoderKL) makes latents of pixels, which a diffusion then models, and pixels of
+ * latents. Latents here are as a diffusion sees them: (z - shift) * scale of what the network makes. */
+
+typedef struct mhla_codec_info {
+    size_t size;
+    int channels, outputs, latents; /* of images that are encoded, that are decoded, of latents */
+    int factor;                     /* pixels of a side per latent */
+    double scale, shift;
+    int encodes, decodes; /* a file may have one half only */
+} mhla_codec_info;
+
+/* MHLA_EINVAL for a model that is no autoencoder. */
+MHLA_API mhla_status mhla_codec_query(const mhla_model *model, mhla_codec_info *info);
+
+typedef struct mhla_coding {
+    size_t size;
+    int height, width; /* of the images, pixels: multiples of the factor; both 0: as in training */
+    size_t memory;     /* bytes that the network and its work may take; 0: as many as a whole image needs */
+    int tile; /* side of a tile, pixels; 0: the largest that memory allows. Tiles overlap by a quarter and are blended;
+                          norms and attention see one tile, so that the result is not quite that of the whole image */
+    mhla_progress_fn progress; /* tiles done, of how many; may be NULL */
+    void *user;
+    /* Written by mhla_coding_settle: */
+    size_t peak;           /* bytes of the network and its work */
+    int tiles;             /* of an image; 1: it goes through whole */
+    int64_t multiply_adds; /* of an image */
+} mhla_coding;
+
+/* Checks all of coding and writes what its zeros stand for; nothing is computed. MHLA_ENOMEM where not even the smallest tile fits. */
+MHLA_API mhla_status mhla_coding_settle(mhla_model *model, mhla_coding *coding, int decode);
+/* mean, deviation [n,latents,height/factor,width/factor] of images [n,channels,height,width], values -1..1: a latent is mean +
+ * deviation * noise. deviation may be NULL. */
+MHLA_API mhla_status mhla_model_encode(mhla_model *model, float *mean, float *deviation, const float *images, int64_t n,
+                                       const mhla_coding *coding);
+/* images [n,outputs,height,width], not clipped, of latents [n,latents,height/factor,width/factor]. */
+MHLA_API mhla_status mhla_model_decode(mhla_model *model, float *images, const float *latents, int64_t n,
+                                       const mhla_coding *coding);
 
 #ifdef __cplusplus
 }

@@ -12,7 +12,8 @@
 #define ARCHITECTURES(X)                                                                                               \
     X(deit)                                                                                                            \
     X(dit)                                                                                                             \
-    X(lm)
+    X(lm)                                                                                                              \
+    X(sd_vae)
 
 #define DECLARE(name) extern const mhla_architecture mhla_architecture_##name;
 ARCHITECTURES(DECLARE)

@@ -63,6 +63,24 @@ static mhla_status set_numbers(void *to, const mhla_setting *f, const json_t *ar
     return MHLA_OK;
 }
 
+/* Integers from least to most, as a list; `path`, where it is not NULL, stands in front of messages. */
+static mhla_status set_list(int *to, const mhla_setting *f, const json_t *array, const char *path) {
+    const size_t n = json_array_size(array);
+    const char *before = path ? path : "", *between = path ? ": " : "";
+    if (n < 1 || n > MHLA_SETTING_LIST_MOST)
+        return mhla_fail(path ? MHLA_EDATA : MHLA_EINVAL, "%s%s%s is no list of 1 to %d numbers", before, between,
+                         f->row.name, MHLA_SETTING_LIST_MOST);
+    for (size_t i = 0; i < MHLA_SETTING_LIST_MOST; i++) {
+        const json_t *x = json_array_get(array, i);
+        const double value = json_is_number(x) ? json_number_value(x) : NAN;
+        if (i < n && (!(value >= f->row.least && value <= f->row.most) || value != floor(value)))
+            return mhla_fail(path ? MHLA_EDATA : MHLA_EINVAL, "%s%s%s[%zu] is no integer from %.0f to %.0f", before,
+                             between, f->row.name, i, f->row.least, f->row.most);
+        to[i] = i < n ? (int)value : 0;
+    }
+    return MHLA_OK;
+}
+
 static mhla_status set_field(void *config, const mhla_settings *table, const mhla_setting *f, const mhla_recipe *given,
                              const char *key) {
     void *to = (char *)config + f->at;
@@ -83,6 +101,7 @@ static mhla_status set_field(void *config, const mhla_settings *table, const mhl
     case MHLA_SETTING_OPTIONAL: *(int *)to = (int)mhla_recipe_int(given, key); break;
     case MHLA_SETTING_REAL: *(double *)to = mhla_recipe_real(given, key); break;
     case MHLA_SETTING_BOOL: *(int *)to = mhla_recipe_bool(given, key); break;
+    case MHLA_SETTING_LIST: return set_list(to, f, mhla_recipe_array(given, key), NULL);
     case MHLA_SETTING_INT2:
     case MHLA_SETTING_REAL3:
         return set_numbers(to, f, mhla_recipe_array(given, key),
@@ -195,6 +214,7 @@ mhla_status mhla_settings_read(void *config, const mhla_settings *table, int fir
             *(int *)to = index;
             break;
         }
+        case MHLA_SETTING_LIST: MHLA_TRY(set_list(to, f, v, path)); break;
         default: break; /* other kinds are in tables of ours alone */
         }
     }
@@ -222,11 +242,14 @@ static json_t *field_value(const void *config, const mhla_settings *table, const
     case MHLA_SETTING_REAL: return json_real(*(const double *)from);
     case MHLA_SETTING_BOOL: return json_boolean(*(const int *)from);
     case MHLA_SETTING_INT2: return json_pack("[i,i]", ((const int *)from)[0], ((const int *)from)[1]);
+    case MHLA_SETTING_LIST:
     case MHLA_SETTING_REAL3: break;
     }
     json_t *value = json_array();
-    for (int k = 0; k < *(const int *)((const char *)config + table->channels); k++)
-        if (json_array_append_new(value, json_real(((const double *)from)[k])) != 0) {
+    const int *list = f->kind == MHLA_SETTING_LIST ? from : NULL;
+    const int count = list ? MHLA_SETTING_LIST_MOST : *(const int *)((const char *)config + table->channels);
+    for (int k = 0; k < count && (list == NULL || list[k]); k++)
+        if (json_array_append_new(value, list ? json_integer(list[k]) : json_real(((const double *)from)[k])) != 0) {
             json_decref(value);
             return NULL;
         }
