@@ -22,6 +22,7 @@ static const struct verb {
     {"generate", cmd_generate, "continue a prompt with a language model"},
     {"chat", cmd_chat, "talk with a language model"},
     {"sample", cmd_sample, "generate images with a diffusion model"},
+    {"reconstruct", cmd_reconstruct, "encode and decode an image with an autoencoder"},
     {"analyze", cmd_analyze, "measure attention inside models: ranks, entropies, maps, mixing matrices; one page"},
     {"info", cmd_info, "describe this machine (instruction set, threads, caches, measured peak) or a model"},
     {"check", cmd_check, "compare every operator with its reference, on this CPU"},

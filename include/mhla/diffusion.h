@@ -140,7 +140,7 @@ MHLA_API mhla_status mhla_images_write(const char *path, const float *images, in
 /* How a picture was made: the text that `mhla sample` gives it, and makes it again from. */
 typedef struct mhla_sample_record {
     size_t size;
-    char *model;      /* as it was named to the program; freed, as the two lists, by mhla_sample_record_free */
+    char *model;      /* as it was named to the program; freed, as vae and the two lists, by mhla_sample_record_free */
     char weights[65]; /* mhla_model_hash */
     char choice[8];   /* of weights: "raw", "ema", or "" */
     int64_t images;
@@ -150,11 +150,13 @@ typedef struct mhla_sample_record {
     int steps, clip;
     double eta, shift, guidance;
     int guided_channels, height, width;
-    int columns;      /* of the grid */
-    int animated;     /* frames, or 0 */
-    char version[32]; /* of the program */
-    char isa[16];     /* whose kernels ran: other ones round otherwise */
-    char dtype[16];   /* storage of mhla_open_desc, or "": float32 */
+    int columns;          /* of the grid */
+    int animated;         /* frames, or 0 */
+    char version[32];     /* of the program */
+    char isa[16];         /* whose kernels ran: other ones round otherwise */
+    char dtype[16];       /* storage of mhla_open_desc, or "": float32 */
+    char *vae;            /* the autoencoder that decoded the latents, as it was named; or NULL */
+    char vae_weights[65]; /* its mhla_model_hash */
 } mhla_sample_record;
 
 /* One JSON object, malloc'ed: free() it. */

@@ -47,9 +47,8 @@ struct mhla_sd {
 
 /* ---- Parameters -------------------------------------------------------------------------------------------------------- */
 
-/* NAME is a printf format: names are made once, here. */
 static const char *name_of(char text[160], const char *name, const char *part) {
-    snprintf(text, 160, "%s.%s", name, part);
+    snprintf(text, 160, "%.80s.%.70s", name, part);
     return text;
 }
 

@@ -80,6 +80,7 @@ static mhla_status need_blocks(const json_t *tree, const char *key, const char *
 
 mhla_status mhla_sd_config_read(mhla_sd_config *c, const json_t *tree, const char *path) {
     MHLA_TRY(preset(c, "sd_vae"));
+    *c->model = '\0'; /* another program's */
     MHLA_TRY(need_blocks(tree, "down_block_types", "DownEncoderBlock2D", path));
     MHLA_TRY(need_blocks(tree, "up_block_types", "UpDecoderBlock2D", path));
     const char *act = json_string_value(json_object_get(tree, "act_fn"));

@@ -52,7 +52,7 @@ static mhla_status load(mhla_model *m, const mhla_evidence *e, const mhla_open_d
 
 static void query(const mhla_model *m, mhla_model_info *info) {
     const mhla_sd_config *c = mhla_sd_config_of(m->net);
-    info->name = *c->model ? c->model : "sd_vae";
+    info->name = *c->model ? c->model : "AutoencoderKL";
     info->channels = c->in_channels;
     info->height = info->width = c->side;
     info->tokens = (int64_t)(c->side / mhla_sd_factor(c)) * (c->side / mhla_sd_factor(c));
