@@ -14,7 +14,8 @@
     X(vlt)                                                                                                             \
     X(dit)                                                                                                             \
     X(dig)                                                                                                             \
-    X(lm)
+    X(lm)                                                                                                              \
+    X(sd_vae)
 
 #define DECLARE(name) extern const mhla_architecture mhla_architecture_##name;
 ARCHITECTURES(DECLARE)

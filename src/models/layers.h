@@ -10,13 +10,15 @@
  *   matrix     the same, which may be stored as bfloat16 or Q8_0
  *   pointwise  [N,K,1,1], a matrix in all but its shape
  *   grouped    [N,K,1], groups that each have K inputs
- *   depthwise  [D,1,k,k] */
+ *   depthwise  [D,1,k,k]
+ *   conv       [N,K,k,k], with a bias */
 mhla_layer mhla_layer_linear(mhla_params *ps, int64_t N, int64_t K, int bias, mhla_initial initial, const char *name);
 mhla_layer mhla_layer_matrix(mhla_params *ps, int64_t N, int64_t K, int bias, mhla_initial initial, const char *name);
 mhla_layer mhla_layer_pointwise(mhla_params *ps, int64_t N, int64_t K, int bias, mhla_initial initial,
                                 const char *name);
 mhla_layer mhla_layer_grouped(mhla_params *ps, int64_t N, int64_t K, mhla_initial initial, const char *name);
 mhla_layer mhla_layer_depthwise(mhla_params *ps, int64_t D, int k, mhla_initial initial, const char *name);
+mhla_layer mhla_layer_conv(mhla_params *ps, int64_t N, int64_t K, int64_t k, mhla_initial initial, const char *name);
 /* A norm over D: weights 1 and, for LayerNorm, biases 0. */
 mhla_layer mhla_layer_norm(mhla_params *ps, int64_t D, int bias, const char *name);
 /* A dense convolution [D,C,k,k] for mhla_nn_conv. */

@@ -6,6 +6,8 @@
  *   run_model attention MODEL IN OUT      a classifier's first block: in.x [B,T,D], dout.y -> out.y, grad.in.x, grad.param.*
  *   run_model frame WHAT CONFIG IN OUT    a block (WHAT block: in.x [B,T,D], in.c [B,D]) or its attention (attention: in.x) of a
  *                                         diffusion model, param.* by their names in it, dout.y -> out.y, grad.*
+ *   run_model autoencoder MODEL IN OUT    in.image -> out.moments, out.latent_mode; in.latent -> out.sample and what is between; with
+ *                                         in.gy the gradients of sum(y * in.gy) as well
  *   run_model steps MODEL IN OUT RATE DECAY EMA BETA1 BETA2 EPS   in.x.0, in.target.0, ... -> out.loss.N, out.stepN.*,
  *                                         out.emaN.*
  *   run_model schedule KIND OUT BASE FLOOR FROM WARMUP TOTAL COUNT   -> out.rates
@@ -316,6 +318,7 @@ static mhla_status with_model(char **arg, mhla_status (*run)(mhla_model *, const
 static mhla_status run_forward(char **arg) { return with_model(arg, forward); }
 static mhla_status run_training(char **arg) { return with_model(arg, training); }
 static mhla_status run_attention(char **arg) { return with_model(arg, attention); }
+static mhla_status run_codec(char **arg) { return with_model(arg, run_autoencoder); }
 static mhla_status run_steps(char **arg) { return with_model(arg, steps); }
 
 /* Arguments after the verb, and which of them is OUT; -1: the verb writes it itself. */
@@ -328,6 +331,7 @@ static const struct verb {
     {"training", 3, 2, run_training},
     {"attention", 3, 2, run_attention},
     {"frame", 4, 3, run_frame},
+    {"autoencoder", 3, 2, run_codec},
     {"steps", 9, 2, run_steps},
     {"schedule", 8, 1, schedule},
     {"levels", 4, 1, run_levels},
