@@ -39,10 +39,6 @@ mhla_layer mhla_layer_patches(mhla_params *ps, int64_t D, int64_t C, int64_t p, 
     return declare(ps, MHLA_SHAPE(D, C, p, p), MHLA_PARAM_MATRIX, 1, initial, name);
 }
 
-mhla_layer mhla_layer_conv(mhla_params *ps, int64_t D, int64_t C, int64_t k, mhla_initial initial, const char *name) {
-    return declare(ps, MHLA_SHAPE(D, C, k, k), 0, 1, initial, name);
-}
-
 mhla_layer mhla_layer_norm(mhla_params *ps, int64_t D, int bias, const char *name) {
     mhla_layer l = {.w = mhla_params_addf(ps, MHLA_SHAPE(D), 0, MHLA_ONE, "%s.weight", name)};
     if (bias) l.b = mhla_params_addf(ps, MHLA_SHAPE(D), 0, MHLA_ZERO, "%s.bias", name);
