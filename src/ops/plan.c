@@ -60,8 +60,7 @@ static mhla_status check_desc(mhla_plan_desc *d) {
           "qk_l2norm is %d: expected 0, or 1 of the gated delta rule", d->qk_l2norm);
     CHECK(d->kind == MHLA_KIND_BIDIRECTIONAL || !mhla_has_key_layout(d),
           "key_axes, key_n_blocks, key_n_tokens, key_block_offsets or key_permutation is set: only bidirectional MHLA "
-          "has "
-          "a layout of keys");
+          "has a layout of keys");
     CHECK(d->mix_per_head == 0 || d->mix_per_head == 1, "mix_per_head is %d: expected 0 or 1", d->mix_per_head);
     return MHLA_OK;
 }
@@ -170,7 +169,7 @@ static mhla_status check_sizes(mhla_run *run, const mhla_plan *plan, const mhla_
         CHECK(c->key_rope_cos && c->key_rope_sin, "one of key_rope_cos and key_rope_sin is NULL");
         CHECK(c->key_rope_rows >= c->kv_tokens, "key_rope_rows is %lld: there are %lld keys",
               (long long)c->key_rope_rows, (long long)c->kv_tokens);
-    } else if (d->rope != MHLA_ROPE_NONE) {
+    } else if (d->kind == MHLA_KIND_BIDIRECTIONAL || d->kind == MHLA_KIND_LINEAR) {
         c->key_rope_cos = c->rope_cos;
         c->key_rope_sin = c->rope_sin;
     }
