@@ -216,6 +216,10 @@ typedef struct mhla_measure_desc {
     /* A folder, made if it is not there, that gets the features for NumPy: real.npy and generated.npy [images,dims], and, where
      * the network has classes, generated.probabilities.npy [images,classes]. NULL: none */
     const char *dump;
+    /* An autoencoder that decodes latents: a .npy of float32 [n,latents,height,width], as `mhla sample` writes them. NULL: none. And the
+     * memory that it may take, see mhla_coding. */
+    const char *vae;
+    size_t memory;
 } mhla_measure_desc;
 
 typedef struct mhla_measures {
