@@ -31,6 +31,7 @@ int cmd_chat(int argc, char **argv);
 int cmd_tokenize(int argc, char **argv);
 int cmd_reproduce(int argc, char **argv);
 int cmd_sample(int argc, char **argv);
+int cmd_reconstruct(int argc, char **argv);
 int cmd_analyze(int argc, char **argv);
 
 /* ---- Recipes and models by name (recipes.c) ---- */
@@ -71,6 +72,7 @@ typedef enum cli_kind {
     CLI_REAL,   /* double: more than 0 */
     CLI_AMOUNT, /* double: 0 or more */
     CLI_SIGNED, /* double: any finite one */
+    CLI_BYTES,  /* int64_t: 1 or more, with K, M, G behind it 1024 times that, and so on */
     CLI_TEXT,   /* const char * */
     CLI_TEXTS,  /* cli_texts: may be given several times */
     CLI_GRID    /* cli_grid: 16x16 */

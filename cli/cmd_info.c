@@ -1,4 +1,5 @@
 /* mhla info: what the library found on this machine and what it chose; or what a model is made of. */
+#include <mhla/diffusion.h>
 #include <mhla/lm.h>
 #include <stdio.h>
 #include <string.h>
@@ -25,7 +26,7 @@ static const cli_usage usage = {
             "MHLA_ISA in the environment forces the kernels.\n\n"
             "With MODEL, a folder, a run, a .gguf file or a preset (--presets lists them) changed by settings such\n"
             "as attention=softmax (or --attention softmax, as for train): its parameters and multiply-adds; of a\n"
-            "language model also what a token reads and a sequence keeps.\n",
+            "language model also what a token reads and a sequence keeps; of an autoencoder the memory it takes.\n",
 };
 
 /* ---- A model ---- */
@@ -103,6 +104,50 @@ static void print_model(const mhla_model *model, const mhla_model_info *info, co
     print_tensors(model);
 }
 
+static mhla_status print_codec(mhla_model *model, const mhla_model_info *info) {
+    char count[32], bytes[32];
+    mhla_codec_info c = {.size = sizeof c};
+    mhla_status status = mhla_codec_query(model, &c);
+    if (status != MHLA_OK) return status;
+    const mhla_coding usual = {.size = sizeof usual};
+    if (json) {
+        json_put_text("model", info->name);
+        json_put_text("kind", info->kind);
+        json_put_int("channels", c.channels);
+        json_put_int("height", info->height);
+        json_put_int("width", info->width);
+        json_put_int("latents", c.latents);
+        json_put_int("factor", c.factor);
+        json_put_real("scale", c.scale);
+        json_put_real("shift", c.shift);
+        json_put_int("parameters", info->parameters);
+        json_put_int("tensors", info->tensors);
+    } else {
+        printf("model       %s\n", info->name);
+        printf("images      %d x %d x %d\n", c.channels, info->height, info->width);
+        printf("latents     %d x %d x %d, times %g\n", c.latents, info->height / c.factor, info->width / c.factor,
+               c.scale);
+        printf("parameters  %s in %d tensors\n", text_count(count, sizeof count, info->parameters), info->tensors);
+        printf("multiply-adds of an image, and memory\n");
+    }
+    for (int decode = 0; decode < 2; decode++) {
+        mhla_coding coding = usual;
+        if (!(decode ? c.decodes : c.encodes)) continue;
+        status = mhla_coding_settle(model, &coding, decode);
+        if (status != MHLA_OK) return status;
+        if (json) {
+            json_put_int(decode ? "decode_multiply_adds" : "encode_multiply_adds", coding.multiply_adds);
+            json_put_int(decode ? "decode_bytes" : "encode_bytes", (int64_t)coding.peak);
+            continue;
+        }
+        const int giga = coding.multiply_adds >= 100000000;
+        printf("  %8.3f %c  to %s it, %s\n", (double)coding.multiply_adds / (giga ? 1e9 : 1e6), giga ? 'G' : 'M',
+               decode ? "decode" : "encode", text_bytes(bytes, sizeof bytes, (double)coding.peak));
+    }
+    if (!json) print_tensors(model);
+    return MHLA_OK;
+}
+
 static void print_images_json(const mhla_model_info *info) {
     json_put_text("model", info->name);
     json_put_text("kind", info->kind);
@@ -118,19 +163,31 @@ static void print_images_json(const mhla_model_info *info) {
     json_put_int("multiply_adds_paper", info->multiply_adds_paper);
 }
 
-static void print_model_json(const mhla_model *model, const mhla_model_info *info, const mhla_lm_info *lm) {
+static void put_tensors(const mhla_model *model) {
     char shape[64];
-    json_put_open(NULL, '{');
-    if (lm)
-        print_lm_json(info, lm);
-    else
-        print_images_json(info);
     if (tensors) json_put_open("names", '{');
     mhla_tensor_info t = {.size = sizeof t};
     for (int i = 0; tensors && mhla_model_tensor(model, i, &t) == MHLA_OK; i++)
         json_put_text(t.name, shape_text(shape, sizeof shape, &t));
     if (tensors) json_put_close('}');
+}
+
+static void print_model_json(const mhla_model *model, const mhla_model_info *info, const mhla_lm_info *lm) {
+    json_put_open(NULL, '{');
+    if (lm)
+        print_lm_json(info, lm);
+    else
+        print_images_json(info);
+    put_tensors(model);
     json_put_close('}');
+}
+
+static mhla_status print_codec_json(mhla_model *model, const mhla_model_info *info) {
+    json_put_open(NULL, '{');
+    const mhla_status status = print_codec(model, info);
+    put_tensors(model);
+    json_put_close('}');
+    return status;
 }
 
 static int info_model(char **argv, int given) {
@@ -144,7 +201,9 @@ static int info_model(char **argv, int given) {
     if (status == MHLA_OK) status = mhla_model_query(model, &info);
     const int text = mhla_model_has(model, MHLA_ROLE_DECODER);
     if (status == MHLA_OK && text) status = mhla_lm_query(model, &lm);
-    if (status == MHLA_OK) (json ? print_model_json : print_model)(model, &info, text ? &lm : NULL);
+    const int codec = mhla_model_has(model, MHLA_ROLE_AUTOENCODER);
+    if (status == MHLA_OK && codec) status = (json ? print_codec_json : print_codec)(model, &info);
+    if (status == MHLA_OK && !codec) (json ? print_model_json : print_model)(model, &info, text ? &lm : NULL);
     mhla_model_free(model);
     return status == MHLA_OK ? CLI_OK : cli_failed(usage.verb, status);
 }

@@ -11,8 +11,8 @@
 
 #include "sample.h"
 
-static const char *model, *classes, *sampler, *weights, *dtype, *out, *like;
-static int64_t count = 1, seed, steps, channels, batch, threads;
+static const char *model, *classes, *sampler, *weights, *dtype, *out, *like, *vae;
+static int64_t count = 1, seed, steps, channels, batch, threads, memory;
 static double guidance = -1.0, eta, shift;
 static cli_grid size;
 static int no_clip, animate, json, quiet, any_model;
@@ -31,7 +31,11 @@ static const cli_option options[] = {
     {"eta", CLI_AMOUNT, &eta, "X", "ddim: amount of added noise, 0 to 1; default 0"},
     {"shift", CLI_REAL, &shift, "X", "flows: values above 1 take more steps at high noise; default 1"},
     {"no-clip", CLI_FLAG, &no_clip, NULL, "do not clip predicted pixels between steps"},
-    {"size", CLI_GRID, &size, "WxH", "pixels, multiples of the patch; default: as in training"},
+    {"size", CLI_GRID, &size, "WxH",
+     "pixels, multiples of the patch (times the factor of --vae); default: as in training"},
+    {"vae", CLI_TEXT, &vae, "MODEL", "the autoencoder that decodes the latents of a model of latents"},
+    {"memory", CLI_BYTES, &memory, "BYTES",
+     "--vae: decode in overlapping tiles that need at most this much, for example 2G"},
     {"weights", CLI_TEXT, &weights, "WHICH", "raw, or ema (averaged); default: whichever scored better in training"},
     {"dtype", CLI_TEXT, &dtype, "TYPE", "weights and products as float32 (default), bfloat16 or q8_0"},
     {"out,o", CLI_TEXT, &out, "PATH", "FILE.png: one image or a grid; FILE.npy: an array; otherwise a folder"},
@@ -70,9 +74,10 @@ static int refuse(void) {
     if (like) {
         if (classes || sampler || steps || channels || size.axes || weights || dtype || guidance >= 0.0 || eta > 0.0 ||
             shift != 0.0 || no_clip || animate || count != 1 || seed)
-            return cli_wrong(usage.verb,
-                             "--like takes everything from the picture: only --model, --any-model, --out, --batch, "
-                             "--threads, --json and --quiet go with it");
+            return cli_wrong(
+                usage.verb,
+                "--like takes everything from the picture: only --model, --vae, --any-model, --out, --batch, "
+                "--memory, --threads, --json and --quiet go with it");
         if (out && !is_png(out))
             return cli_wrong(usage.verb, "--out is \"%s\": with --like a name that ends with .png", out);
     } else {
@@ -81,6 +86,7 @@ static int refuse(void) {
         if (animate && out && is_array(out))
             return cli_wrong(usage.verb, "--animate makes pictures, --out is \"%s\"", out);
     }
+    if (memory && !vae && !like) return cli_wrong(usage.verb, "--memory is for --vae");
     if (out && *out == '\0') return cli_wrong(usage.verb, "--out is empty"); /* a folder of that name would be / */
     if (out && (ends(out, ".jpg") || ends(out, ".jpeg") || ends(out, ".gif")))
         return cli_wrong(usage.verb, "--out is \"%s\": pictures are written as .png, moving ones, too", out);
@@ -183,6 +189,53 @@ static mhla_status settle(sample_work *w, const char *method) {
 
 /* ---- The model ---- */
 
+/* Whether the picture of --like was made with these weights; -1, or the code to exit with. */
+static int same_weights(const char *was, const char *hash, const char *path) {
+    if (!like || strcmp(hash, was) == 0) return -1;
+    fprintf(stderr, "mhla %s: %s was made with weights %.12s, those of %s are %.12s%s\n", usage.verb, like, was, path,
+            hash, any_model ? "" : ": the picture would be another one (--any-model makes it)");
+    return any_model ? -1 : CLI_FAILED;
+}
+
+static int open_vae(sample_work *w, mhla_context *context) {
+    mhla_sample_record *r = &w->record;
+    char hash[65];
+    const int half = strcmp(r->dtype, "bfloat16") == 0; /* of its convolutions there is no other form */
+    mhla_status status =
+        mhla_model_open_as(&w->vae, model_path(r->vae),
+                           &(mhla_open_desc){.size = sizeof(mhla_open_desc), .storage = half ? "bfloat16" : NULL});
+    if (status == MHLA_OK && context) mhla_model_set_context(w->vae, context);
+    if (status == MHLA_OK) status = mhla_codec_query(w->vae, &w->codec);
+    if (status == MHLA_OK) status = mhla_model_hash(w->vae, hash);
+    if (status != MHLA_OK) return cli_failed(usage.verb, status);
+    if (w->codec.latents != w->info.channels) {
+        fprintf(stderr, "mhla %s: %s decodes latents of %d channels, %s makes %d\n", usage.verb, r->vae,
+                w->codec.latents, r->model, w->info.channels);
+        return CLI_FAILED;
+    }
+    const int code = same_weights(r->vae_weights, hash, r->vae);
+    memcpy(r->vae_weights, hash, sizeof hash);
+    return code;
+}
+
+/* How latents of this size are decoded; said before the work begins. */
+static int settle_vae(sample_work *w) {
+    char bytes[32];
+    const mhla_sample_record *r = &w->record;
+    if (w->vae == NULL) return -1;
+    w->coding = (mhla_coding){.size = sizeof w->coding,
+                              .height = r->height * w->codec.factor,
+                              .width = r->width * w->codec.factor,
+                              .memory = (size_t)memory};
+    const mhla_status status = mhla_coding_settle(w->vae, &w->coding, 1);
+    if (status != MHLA_OK) return cli_failed(usage.verb, status);
+    if (quiet) return -1;
+    fprintf(stderr, "decoding: %s", text_bytes(bytes, sizeof bytes, (double)w->coding.peak));
+    if (w->coding.tiles > 1) fprintf(stderr, ", %d tiles of %d pixels", w->coding.tiles, w->coding.tile);
+    fprintf(stderr, "\n");
+    return -1;
+}
+
 static int open_model(sample_work *w, mhla_context **context) {
     mhla_sample_record *r = &w->record;
     struct stat info;
@@ -203,23 +256,22 @@ static int open_model(sample_work *w, mhla_context **context) {
     if (status == MHLA_OK && mhla_model_class_find(w->model, "0", &none) != MHLA_OK)
         status = MHLA_EINVAL; /* no diffusion model */
     if (status != MHLA_OK) return cli_failed(usage.verb, status);
-    const int latents = w->info.channels != 1 && w->info.channels != 3;
+    w->codec = (mhla_codec_info){.size = sizeof w->codec, .outputs = w->info.channels, .factor = 1};
+    const int code = r->vae ? open_vae(w, *context) : -1;
+    if (code >= 0) return code;
+    const int latents = w->codec.outputs != 1 && w->codec.outputs != 3;
     if (latents && !(out && is_array(out))) {
-        fprintf(stderr,
-                "mhla %s: %s makes latents of %d channels, which are no pixels (1 or 3): --out FILE.npy takes them as "
-                "they are\n",
-                usage.verb, r->model, w->info.channels);
+        fprintf(
+            stderr,
+            "mhla %s: %s makes latents of %d channels, which are no pixels (1 or 3): --vae names the autoencoder that "
+            "decodes them, --out FILE.npy takes them as they are\n",
+            usage.verb, r->model, w->info.channels);
         return CLI_FAILED;
     }
     char hash[65];
     status = mhla_model_hash(w->model, hash);
     if (status != MHLA_OK) return cli_failed(usage.verb, status);
-    if (like && strcmp(hash, r->weights) != 0) {
-        fprintf(stderr, "mhla %s: %s was made with weights %.12s, those of %s are %.12s%s\n", usage.verb, like,
-                r->weights, r->model, hash,
-                any_model ? "" : ": the picture would be another one (--any-model makes it)");
-        if (!any_model) return CLI_FAILED;
-    }
+    if (same_weights(r->weights, hash, r->model) >= 0) return CLI_FAILED;
     memcpy(r->weights, hash, sizeof hash);
     snprintf(r->version, sizeof r->version, "%s", mhla_version());
     snprintf(r->isa, sizeof r->isa, "%s", machine.isa);
@@ -245,6 +297,10 @@ static int read_like(sample_work *w, mhla_picture *original) {
     if (model) {
         free(w->record.model);
         w->record.model = strdup(model);
+    }
+    if (vae) {
+        free(w->record.vae);
+        w->record.vae = strdup(vae);
     }
     animate = w->record.animated > 0;
     return -1;
@@ -288,8 +344,8 @@ static void print(const sample_work *w, int same) {
         printf("%s: ", w->out);
         if (w->folder && w->kept) printf("%lld images were there, ", (long long)w->kept);
         printf("%lld image%s of %d x %d, %s, %d step%s, guidance %g, %s", (long long)w->made, w->made == 1 ? "" : "s",
-               r->width, r->height, r->method, r->steps, r->steps == 1 ? "" : "s", r->guidance,
-               text_time(time, sizeof time, w->seconds));
+               w->codec.factor * r->width, w->codec.factor * r->height, r->method, r->steps, r->steps == 1 ? "" : "s",
+               r->guidance, text_time(time, sizeof time, w->seconds));
         printf(" (%s a step of an image)\n", text_time(time, sizeof time, w->seconds / evaluations));
         if (same) printf("%s: the same pixels as %s\n", w->out, like);
         return;
@@ -301,9 +357,10 @@ static void print(const sample_work *w, int same) {
     json_put_text("dtype", *r->dtype ? r->dtype : "float32");
     json_put_int("images", r->images);
     json_put_int("made", w->made);
-    json_put_int("width", r->width);
-    json_put_int("height", r->height);
-    json_put_int("channels", w->info.channels);
+    json_put_int("width", (int64_t)w->codec.factor * r->width);
+    json_put_int("height", (int64_t)w->codec.factor * r->height);
+    json_put_int("channels", w->codec.outputs);
+    if (r->vae) json_put_text("vae", r->vae);
     json_put_text("sampler", r->method);
     json_put_int("steps", r->steps);
     json_put_real("guidance", r->guidance);
@@ -337,10 +394,11 @@ static int run(sample_work *w, mhla_picture *original, mhla_context **context) {
         snprintf(was.isa, sizeof was.isa, "%s", r->isa);
     } else {
         r->model = strdup(model);
+        r->vae = vae ? strdup(vae) : NULL;
         snprintf(r->choice, sizeof r->choice, "%s", weights ? weights : "");
         snprintf(r->dtype, sizeof r->dtype, "%s", dtype ? dtype : "");
     }
-    if (code < 0 && r->model == NULL) code = cli_failed(usage.verb, MHLA_ENOMEM);
+    if (code < 0 && (r->model == NULL || (vae && r->vae == NULL))) code = cli_failed(usage.verb, MHLA_ENOMEM);
     if (code < 0) code = open_model(w, context);
     if (code < 0 && !like) {
         code = list_images(w);
@@ -351,13 +409,20 @@ static int run(sample_work *w, mhla_picture *original, mhla_context **context) {
         r->steps = (int)steps;
         r->eta = eta;
         r->shift = shift;
-        r->clip = !no_clip && (w->info.channels == 1 || w->info.channels == 3);
+        r->clip = !no_clip && !w->vae && (w->info.channels == 1 || w->info.channels == 3);
         r->width = size.axes ? size.size[0] : 0;
         r->height = size.axes ? size.size[size.axes - 1] : 0;
+        if (r->width % w->codec.factor || r->height % w->codec.factor)
+            code = cli_wrong(usage.verb, "--size is %dx%d: the autoencoder makes multiples of %d", r->width, r->height,
+                             w->codec.factor);
+        r->width /= w->codec.factor;
+        r->height /= w->codec.factor;
     }
     if (code >= 0) return code;
     const mhla_status status = settle(w, like ? r->method : sampler);
     if (status != MHLA_OK) return cli_failed(usage.verb, status);
+    code = settle_vae(w);
+    if (code >= 0) return code;
     const char *name = like && strrchr(like, '/') ? strrchr(like, '/') + 1 : like;
     if (like)
         snprintf(again, sizeof again, "%.*s-again.png", (int)(is_png(name) ? strlen(name) - 4 : strlen(name)), name);
@@ -388,6 +453,7 @@ int cmd_sample(int argc, char **argv) {
     mhla_picture_free(&original);
     mhla_sample_record_free(&w.record);
     mhla_model_free(w.model);
+    mhla_model_free(w.vae);
     mhla_context_free(context);
     return code;
 }

@@ -22,6 +22,7 @@ static const struct verb {
     {"generate", cmd_generate, "continue a prompt with a language model"},
     {"chat", cmd_chat, "talk with a language model"},
     {"sample", cmd_sample, "generate images with a diffusion model"},
+    {"reconstruct", cmd_reconstruct, "encode and decode an image with an autoencoder"},
     {"analyze", cmd_analyze, "measure attention inside models: ranks, entropies, maps, mixing matrices; one page"},
     {"info", cmd_info, "describe this machine (instruction set, threads, caches, measured peak) or a model"},
     {"check", cmd_check, "compare every operator with its reference, on this CPU"},
@@ -36,7 +37,7 @@ enum { VERBS = sizeof verbs / sizeof *verbs };
 
 static void usage(FILE *out) {
     fprintf(out, "usage: mhla VERB [OPTIONS]\n\nMulti-Head Linear Attention on the CPU.\n\n");
-    for (int i = 0; i < VERBS; i++) fprintf(out, "  %-9s %s\n", verbs[i].name, verbs[i].summary);
+    for (int i = 0; i < VERBS; i++) fprintf(out, "  %-11s %s\n", verbs[i].name, verbs[i].summary);
     fprintf(out, "\n  mhla VERB --help   the options of a verb\n  mhla --version     the version\n");
 }
 

@@ -1,5 +1,6 @@
 /* Options as data: one row per option feeds the parser and the help text, so that the two cannot disagree. */
 #include <errno.h>
+#include <math.h>
 #include <mhla/nn.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -86,6 +87,16 @@ static const char *parse_value(const cli_option *option, const char *text) {
         if (end == text || *end || errno || n < least)
             return least ? "a whole number, 1 or more" : "a whole number, 0 or more";
         *(int64_t *)option->value = n;
+        return NULL;
+    }
+    case CLI_BYTES: {
+        const double x = strtod(text, &end);
+        static const char units[] = "KMGT";
+        const char *unit = *end ? strchr(units, *end) : NULL;
+        const double bytes = unit ? ldexp(x, 10 * (int)(unit - units + 1)) : x;
+        if (end == text || (*end && (unit == NULL || end[1])) || errno || !(bytes >= 1.0 && bytes < 1e18))
+            return "a number of bytes such as 800M or 2G";
+        *(int64_t *)option->value = (int64_t)bytes;
         return NULL;
     }
     case CLI_SIGNED: {

@@ -7,9 +7,11 @@
 #include "cli.h"
 
 typedef struct sample_work {
-    const char *verb, *out; /* out: a PNG file, a .npy file, or a folder */
-    mhla_model *model;
+    const char *verb, *out;  /* out: a PNG file, a .npy file, or a folder */
+    mhla_model *model, *vae; /* vae: of a model of latents, or NULL */
     mhla_model_info info;
+    mhla_codec_info codec; /* the vae's; else outputs are the model's channels, the factor 1 */
+    mhla_coding coding;
     mhla_sample_record record; /* all images, their classes and seeds, and how they are made; columns of the grid */
     int folder;                /* a file for each image instead of one grid */
     int array;                 /* numbers as they are, in a .npy */

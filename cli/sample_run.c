@@ -24,6 +24,7 @@ typedef struct pass {
     uint64_t *seeds;     /* [count] */
     float *images;       /* [count,each] */
     float *frames;       /* [frame,count,each], or NULL */
+    float *pixels;       /* what the autoencoder makes of some images, or NULL */
     int frame_count;
 } pass;
 
@@ -127,6 +128,18 @@ static void close_pass(pass *p) {
     free(p->seeds);
     free(p->images);
     free(p->frames);
+    free(p->pixels);
+}
+
+/* The pixels of count images of the model: themselves, or what the autoencoder makes of them. NULL: *status says why not. */
+static const float *pixels_of(pass *p, const float *images, int64_t count, mhla_status *status) {
+    const sample_work *w = p->work;
+    if (w->vae == NULL) return images;
+    const int64_t each = (int64_t)w->codec.outputs * w->coding.height * w->coding.width;
+    free(p->pixels);
+    p->pixels = malloc((size_t)(count * each) * sizeof *p->pixels);
+    *status = p->pixels ? mhla_model_decode(w->vae, p->pixels, images, count, &w->coding) : MHLA_ENOMEM;
+    return *status == MHLA_OK ? p->pixels : NULL;
 }
 
 /* Images index[0..count-1] of the record. */
@@ -156,7 +169,7 @@ static mhla_status sample_pass(pass *p, const int64_t *index, int64_t count, int
 /* ---- Files ---- */
 
 /* Images first .. first+count-1 of the pass as one picture, with the text of `record`; frames where there are any. */
-static mhla_status write_picture(const pass *p, const char *path, int64_t first, int64_t count,
+static mhla_status write_picture(pass *p, const char *path, int64_t first, int64_t count,
                                  const mhla_sample_record *record) {
     const int frames = p->frames ? p->frame_count : 1;
     mhla_picture *pictures = calloc((size_t)frames, sizeof *pictures);
@@ -166,8 +179,11 @@ static mhla_status write_picture(const pass *p, const char *path, int64_t first,
         const float *from = (p->frames ? p->frames + f * p->count * p->each : p->images) + first * p->each;
         pictures[f].size = sizeof *pictures;
         seconds[f] = f + 1 == frames ? last_seconds : frames_seconds / frames;
-        status = mhla_picture_tile(&pictures[f], from, count, p->work->info.channels, record->height, record->width,
-                                   record->columns);
+        const float *pixels = pixels_of(p, from, count, &status);
+        const int factor = p->work->codec.factor;
+        if (pixels)
+            status = mhla_picture_tile(&pictures[f], pixels, count, p->work->codec.outputs, factor * record->height,
+                                       factor * record->width, record->columns);
     }
     if (status == MHLA_OK) status = mhla_sample_record_write(&pictures[frames - 1].text, record);
     if (status == MHLA_OK) status = mhla_picture_write(path, pictures, frames, seconds);
@@ -181,10 +197,14 @@ static mhla_status write_picture(const pass *p, const char *path, int64_t first,
     return status;
 }
 
-static mhla_status write_array(const pass *p) {
+static mhla_status write_array(pass *p) {
     const sample_work *w = p->work;
-    const mhla_status status =
-        mhla_images_write(w->out, p->images, p->count, w->info.channels, w->record.height, w->record.width);
+    mhla_status status = MHLA_OK;
+    const float *pixels = pixels_of(p, p->images, p->count, &status);
+    const int factor = w->codec.factor;
+    if (pixels)
+        status = mhla_images_write(w->out, pixels, p->count, w->codec.outputs, factor * w->record.height,
+                                   factor * w->record.width);
     if (status != MHLA_OK) cli_failed(w->verb, status);
     return status;
 }
@@ -194,7 +214,8 @@ static int grid_is_too_large(const sample_work *w) {
     const mhla_sample_record *r = &w->record;
     const int64_t columns = r->columns < r->images ? r->columns : r->images; /* a text may say any number */
     const int64_t rows = (r->images + columns - 1) / columns;
-    const double pixels = (double)columns * (r->width + 2.0) * (double)rows * (r->height + 2.0);
+    const double factor = w->codec.factor;
+    const double pixels = (double)columns * (factor * r->width + 2.0) * (double)rows * (factor * r->height + 2.0);
     if (pixels <= pixels_most) return 0;
     fprintf(stderr,
             "mhla %s: %lld images make one picture of %.0f million pixels, more than %.0f: let --out be a folder\n",
@@ -269,12 +290,13 @@ static int is_there(const sample_work *w, int64_t i, const char *path) {
     int same = mhla_picture_read(&there, path) == MHLA_OK && there.text &&
                mhla_sample_record_read(&found, there.text, path) == MHLA_OK;
     if (same) {
-        char *const model = found.model;
-        found.model = record.model = NULL;
+        char *const model = found.model, *const vae = found.vae;
+        found.model = record.model = found.vae = record.vae = NULL;
         *found.choice = *record.choice = *found.version = *record.version = '\0';
         same = mhla_sample_record_write(&texts[0], &record) == MHLA_OK &&
                mhla_sample_record_write(&texts[1], &found) == MHLA_OK && strcmp(texts[0], texts[1]) == 0;
         found.model = model;
+        found.vae = vae;
     }
     free(texts[0]);
     free(texts[1]);

@@ -3,6 +3,7 @@
  *   1. samplers: from noise to data with any network of the caller's
  *   2. images from a model; pictures as files
  *   3. measures: how near two sets of images are
+ *   4. latents: autoencoders
  *
  * Manners are those of nn.h: statuses with one sentence in mhla_message(), structs that begin with their size, zero is
  * always the default, handles belong to the caller. */
@@ -139,7 +140,7 @@ MHLA_API mhla_status mhla_images_write(const char *path, const float *images, in
 /* How a picture was made: the text that `mhla sample` gives it, and makes it again from. */
 typedef struct mhla_sample_record {
     size_t size;
-    char *model;      /* as it was named to the program; freed, as the two lists, by mhla_sample_record_free */
+    char *model;      /* as it was named to the program; freed, as vae and the two lists, by mhla_sample_record_free */
     char weights[65]; /* mhla_model_hash */
     char choice[8];   /* of weights: "raw", "ema", or "" */
     int64_t images;
@@ -149,11 +150,13 @@ typedef struct mhla_sample_record {
     int steps, clip;
     double eta, shift, guidance;
     int guided_channels, height, width;
-    int columns;      /* of the grid */
-    int animated;     /* frames, or 0 */
-    char version[32]; /* of the program */
-    char isa[16];     /* whose kernels ran: other ones round otherwise */
-    char dtype[16];   /* storage of mhla_open_desc, or "": float32 */
+    int columns;          /* of the grid */
+    int animated;         /* frames, or 0 */
+    char version[32];     /* of the program */
+    char isa[16];         /* whose kernels ran: other ones round otherwise */
+    char dtype[16];       /* storage of mhla_open_desc, or "": float32 */
+    char *vae;            /* the autoencoder that decoded the latents, as it was named; or NULL */
+    char vae_weights[65]; /* its mhla_model_hash */
 } mhla_sample_record;
 
 /* One JSON object, malloc'ed: free() it. */
@@ -213,6 +216,10 @@ typedef struct mhla_measure_desc {
     /* A folder, made if it is not there, that gets the features for NumPy: real.npy and generated.npy [images,dims], and, where
      * the network has classes, generated.probabilities.npy [images,classes]. NULL: none */
     const char *dump;
+    /* An autoencoder that decodes latents: a .npy of float32 [n,latents,height,width], as `mhla sample` writes them. NULL: none. And the
+     * memory that it may take, see mhla_coding. */
+    const char *vae;
+    size_t memory;
 } mhla_measure_desc;
 
 typedef struct mhla_measures {
@@ -232,6 +239,46 @@ typedef struct mhla_measures {
 } mhla_measures;
 
 MHLA_API mhla_status mhla_measure(mhla_measures *result, const mhla_measure_desc *desc);
+
+/* ---- 4. Latents -------------------------------------------------------------------------------------------------
+ *
+ * An autoencoder (Stable Diffusion's, AutoencoderKL) makes latents of pixels, which a diffusion then models, and pixels of
+ * latents. Latents here are as a diffusion sees them: (z - shift) * scale of what the network makes. */
+
+typedef struct mhla_codec_info {
+    size_t size;
+    int channels, outputs, latents; /* of images that are encoded, that are decoded, of latents */
+    int factor;                     /* pixels of a side per latent */
+    double scale, shift;
+    int encodes, decodes; /* a file may have one half only */
+} mhla_codec_info;
+
+/* MHLA_EINVAL for a model that is no autoencoder. */
+MHLA_API mhla_status mhla_codec_query(const mhla_model *model, mhla_codec_info *info);
+
+typedef struct mhla_coding {
+    size_t size;
+    int height, width; /* of the images, pixels: multiples of the factor; both 0: as in training */
+    size_t memory;     /* bytes that the network and its work may take; 0: as many as a whole image needs */
+    int tile; /* side of a tile, pixels; 0: the largest that memory allows. Tiles overlap by a quarter and are blended;
+                          norms and attention see one tile, so that the result is not quite that of the whole image */
+    mhla_progress_fn progress; /* tiles done, of how many; may be NULL */
+    void *user;
+    /* Written by mhla_coding_settle: */
+    size_t peak;           /* bytes of the network and its work */
+    int tiles;             /* of an image; 1: it goes through whole */
+    int64_t multiply_adds; /* of an image */
+} mhla_coding;
+
+/* Checks all of coding and writes what its zeros stand for; nothing is computed. MHLA_ENOMEM where not even the smallest tile fits. */
+MHLA_API mhla_status mhla_coding_settle(mhla_model *model, mhla_coding *coding, int decode);
+/* mean, deviation [n,latents,height/factor,width/factor] of images [n,channels,height,width], values -1..1: a latent is mean +
+ * deviation * noise. deviation may be NULL. */
+MHLA_API mhla_status mhla_model_encode(mhla_model *model, float *mean, float *deviation, const float *images, int64_t n,
+                                       const mhla_coding *coding);
+/* images [n,outputs,height,width], not clipped, of latents [n,latents,height/factor,width/factor]. */
+MHLA_API mhla_status mhla_model_decode(mhla_model *model, float *images, const float *latents, int64_t n,
+                                       const mhla_coding *coding);
 
 #ifdef __cplusplus
 }

@@ -205,9 +205,14 @@ static int average_counts(const char *folder) {
 /* What a folder holds: model.safetensors (or the average beside it), else its index, else PyTorch's, else a run's best or
  * last, else the one *.safetensors. */
 static mhla_status find_in_folder(char *path, const char *folder) {
-    static const char *const usual[] = {"model.safetensors",      INDEX_NAME,
-                                        "pytorch_model.bin",      "pytorch_model.bin.index.json",
-                                        "best/model.safetensors", "last/model.safetensors"};
+    static const char *const usual[] = {"model.safetensors",
+                                        INDEX_NAME,
+                                        "pytorch_model.bin",
+                                        "pytorch_model.bin.index.json",
+                                        "diffusion_pytorch_model.safetensors",
+                                        "diffusion_pytorch_model.bin",
+                                        "best/model.safetensors",
+                                        "last/model.safetensors"};
     struct stat info;
     for (size_t i = 0; i < sizeof usual / sizeof *usual; i++) {
         MHLA_TRY(join(path, folder, strlen(folder), usual[i]));

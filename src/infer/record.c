@@ -8,7 +8,11 @@
 
 #include <mhla/diffusion.h>
 
-enum { IMAGES_MOST = 1000000, OWNED = MHLA_UP_TO(mhla_sample_record, seeds) };
+enum {
+    IMAGES_MOST = 1000000,
+    OWNED = MHLA_UP_TO(mhla_sample_record, seeds),
+    VAE = MHLA_UP_TO(mhla_sample_record, vae)
+};
 static const char made_by[] = "mhla sample";
 
 mhla_status mhla_sample_record_write(char **text, const mhla_sample_record *record) {
@@ -36,6 +40,10 @@ mhla_status mhla_sample_record_write(char **text, const mhla_sample_record *reco
                   "steps", r->steps, "eta", r->eta, "shift", r->shift, "guidance", r->guidance, "guided_channels",
                   r->guided_channels, "clip", r->clip, "height", r->height, "width", r->width, "columns", r->columns,
                   "animated", r->animated, "dtype", *r->dtype ? r->dtype : "float32");
+    if (tree && r->vae) {
+        mhla_json_put(tree, "vae", json_string(r->vae));
+        mhla_json_put(tree, "vae_weights", json_string(r->vae_weights));
+    }
     if (tree && mhla_json_lost() == lost) *text = mhla_json_text(tree, JSON_COMPACT | JSON_ENSURE_ASCII);
     json_decref(tree);
     if (*text) return MHLA_OK;
@@ -113,7 +121,7 @@ static mhla_status read_record(mhla_sample_record *r, const json_t *tree, const 
         const char *key;
         double *to;
     } reals[] = {{"eta", &r->eta}, {"shift", &r->shift}, {"guidance", &r->guidance}};
-    const char *model = NULL;
+    const char *model = NULL, *vae = NULL;
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         MHLA_TRY(read_text(texts[i].to, texts[i].room, tree, texts[i].key, name));
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
@@ -133,6 +141,12 @@ static mhla_status read_record(mhla_sample_record *r, const json_t *tree, const 
     MHLA_TRY(mhla_json_get_text(&model, tree, "model", name));
     if (model) MHLA_TRY(check_text(model, "model", name));
     if (model && (r->model = strdup(model)) == NULL) return mhla_fail(MHLA_ENOMEM, "%s: no memory for its text", name);
+    MHLA_TRY(mhla_json_get_text(&vae, tree, "vae", name));
+    if (vae) {
+        MHLA_TRY(check_text(vae, "vae", name));
+        MHLA_TRY(read_text(r->vae_weights, sizeof r->vae_weights, tree, "vae_weights", name));
+        if ((r->vae = strdup(vae)) == NULL) return mhla_fail(MHLA_ENOMEM, "%s: no memory for its text", name);
+    }
     return read_lists(r, tree, name);
 }
 
@@ -148,6 +162,10 @@ mhla_status mhla_sample_record_read(mhla_sample_record *record, const char *text
     if (by == NULL || strcmp(by, made_by) != 0) status = not_ours(name);
     if (status == MHLA_OK) status = read_record(&r, tree, name);
     json_decref(tree);
+    if (!mhla_struct_holds(record, VAE)) { /* nor could it be freed */
+        free(r.vae);
+        r.vae = NULL;
+    }
     if (status == MHLA_OK) return mhla_struct_out(record, &r, sizeof r, "mhla_sample_record");
     mhla_sample_record_free(&r);
     return status;
@@ -156,6 +174,7 @@ mhla_status mhla_sample_record_read(mhla_sample_record *record, const char *text
 void mhla_sample_record_free(mhla_sample_record *record) {
     const mhla_sample_record empty = {.size = sizeof empty};
     if (!mhla_struct_holds(record, OWNED)) return;
+    if (mhla_struct_holds(record, VAE)) free(record->vae);
     free(record->model);
     free(record->classes);
     free(record->seeds);

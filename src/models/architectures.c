@@ -13,7 +13,8 @@
     X(deit)                                                                                                            \
     X(vlt)                                                                                                             \
     X(dit)                                                                                                             \
-    X(lm)
+    X(lm)                                                                                                              \
+    X(sd_vae)
 
 #define DECLARE(name) extern const mhla_architecture mhla_architecture_##name;
 ARCHITECTURES(DECLARE)

@@ -306,7 +306,7 @@ mhla_status mhla_config_fits(const mhla_safetensors *file, double least) {
 
 /* Weights that no config.json stands beside: a file, or the folder that `mhla convert` makes of one. */
 static int is_bare(const char *path) {
-    static const char *const endings[] = {".pt", ".pth", ".bin", ".safetensors"};
+    static const char *const endings[] = {".pt", ".pth", ".bin", ".ckpt", ".safetensors"};
     char folder[PATH];
     struct stat info;
     const size_t n = strlen(path);

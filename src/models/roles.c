@@ -278,3 +278,17 @@ mhla_status mhla_autoencoder_query(const mhla_model *m, mhla_autoencoder_info *i
     m->architecture->autoencoder->describe(m->net, info);
     return MHLA_OK;
 }
+
+int64_t mhla_autoencoder_cost(const mhla_model *m, int64_t height, int64_t width, int decode) {
+    return m->architecture->autoencoder->cost(m->net, height, width, decode);
+}
+
+mhla_tensor *mhla_autoencoder_encode(mhla_tape *t, const mhla_model *m, mhla_tensor *pixels) {
+    mhla_tape_set_precision(t, mhla_params_precision(m->params));
+    return m->architecture->autoencoder->encode(t, m->net, pixels);
+}
+
+mhla_tensor *mhla_autoencoder_decode(mhla_tape *t, const mhla_model *m, mhla_tensor *latents) {
+    mhla_tape_set_precision(t, mhla_params_precision(m->params));
+    return m->architecture->autoencoder->decode(t, m->net, latents);
+}

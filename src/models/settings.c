@@ -55,11 +55,14 @@ static int numbers(const mhla_setting *f, const void *config, const mhla_setting
                      : f->kind == MHLA_SETTING_REAL3 ? 3
                      : f->kind == MHLA_SETTING_INT4  ? 4
                      : f->kind == MHLA_SETTING_REAL4 ? 4
+                     : f->kind == MHLA_SETTING_LIST  ? MHLA_SETTING_LIST_MOST
                                                      : 0;
     *count = f->kind == MHLA_SETTING_REAL3 ? *(const int *)((const char *)config + table->channels) : room;
     return room;
 }
-static int whole(const mhla_setting *f) { return f->kind == MHLA_SETTING_INT2 || f->kind == MHLA_SETTING_INT4; }
+static int whole(const mhla_setting *f) {
+    return f->kind == MHLA_SETTING_INT2 || f->kind == MHLA_SETTING_INT4 || f->kind == MHLA_SETTING_LIST;
+}
 
 static mhla_status set_numbers(void *config, const mhla_settings *table, const mhla_setting *f, const json_t *array) {
     const size_t n = json_array_size(array);
@@ -74,6 +77,24 @@ static mhla_status set_numbers(void *config, const mhla_settings *table, const m
             ((int *)to)[i] = (int)json_integer_value(x);
         else
             ((double *)to)[i] = json_number_value(x);
+    }
+    return MHLA_OK;
+}
+
+/* Integers from least to most, as a list; `path`, where it is not NULL, stands in front of messages. */
+static mhla_status set_list(int *to, const mhla_setting *f, const json_t *array, const char *path) {
+    const size_t n = json_array_size(array);
+    const char *before = path ? path : "", *between = path ? ": " : "";
+    if (n < 1 || n > MHLA_SETTING_LIST_MOST)
+        return mhla_fail(path ? MHLA_EDATA : MHLA_EINVAL, "%s%s%s is no list of 1 to %d numbers", before, between,
+                         f->row.name, MHLA_SETTING_LIST_MOST);
+    for (size_t i = 0; i < MHLA_SETTING_LIST_MOST; i++) {
+        const json_t *x = json_array_get(array, i);
+        const double value = json_is_number(x) ? json_number_value(x) : NAN;
+        if (i < n && (!(value >= f->row.least && value <= f->row.most) || value != floor(value)))
+            return mhla_fail(path ? MHLA_EDATA : MHLA_EINVAL, "%s%s%s[%zu] is no integer from %.0f to %.0f", before,
+                             between, f->row.name, i, f->row.least, f->row.most);
+        to[i] = i < n ? (int)value : 0;
     }
     return MHLA_OK;
 }
@@ -98,6 +119,7 @@ static mhla_status set_field(void *config, const mhla_settings *table, const mhl
     case MHLA_SETTING_OPTIONAL: *(int *)to = (int)mhla_recipe_int(given, key); break;
     case MHLA_SETTING_REAL: *(double *)to = mhla_recipe_real(given, key); break;
     case MHLA_SETTING_BOOL: *(int *)to = mhla_recipe_bool(given, key); break;
+    case MHLA_SETTING_LIST: return set_list(to, f, mhla_recipe_array(given, key), NULL);
     case MHLA_SETTING_INT2:
     case MHLA_SETTING_INT4:
     case MHLA_SETTING_REAL3:
@@ -210,6 +232,7 @@ mhla_status mhla_settings_read(void *config, const mhla_settings *table, int fir
             *(int *)to = index;
             break;
         }
+        case MHLA_SETTING_LIST: MHLA_TRY(set_list(to, f, v, path)); break;
         default: break; /* other kinds are in tables of ours alone */
         }
     }
@@ -241,7 +264,8 @@ static json_t *field_value(const void *config, const mhla_settings *table, const
     int count;
     numbers(f, config, table, &count);
     json_t *value = json_array();
-    for (int k = 0; k < count; k++)
+    const int list = f->kind == MHLA_SETTING_LIST; /* ended by 0 */
+    for (int k = 0; k < count && !(list && ((const int *)from)[k] == 0); k++)
         if (json_array_append_new(value, whole(f) ? json_integer(((const int *)from)[k])
                                                   : json_real(((const double *)from)[k])) != 0) {
             json_decref(value);

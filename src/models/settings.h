@@ -9,8 +9,9 @@
 #include "file/recipe.h"
 
 /* TEXT is a char[MHLA_SETTING_CHARS], CHOICE an int that counts the row's choices, MIX an int that is a mhla_mix_init, INT4 and
- * REAL4 have a number for each of four stages, REAL3 is a double[3] of which as many count as the structure has channels. OPTIONAL is an int whose 0 is null in config.json, where
- * other programs may also say "auto". */
+ * REAL4 have a number for each of four stages, REAL3 is a double[3] of which as many count as the structure has channels. OPTIONAL is
+ * an int whose 0 is null in config.json, where other programs may also say "auto". LIST is an int[MHLA_SETTING_LIST_MOST] of positive
+ * numbers, ended by 0 where there are fewer. */
 typedef enum mhla_setting_kind {
     MHLA_SETTING_TEXT,
     MHLA_SETTING_CHOICE,
@@ -19,12 +20,13 @@ typedef enum mhla_setting_kind {
     MHLA_SETTING_OPTIONAL,
     MHLA_SETTING_INT2,
     MHLA_SETTING_INT4,
+    MHLA_SETTING_LIST,
     MHLA_SETTING_REAL,
     MHLA_SETTING_REAL3,
     MHLA_SETTING_REAL4,
     MHLA_SETTING_BOOL
 } mhla_setting_kind;
-enum { MHLA_SETTING_CHARS = 32 };
+enum { MHLA_SETTING_CHARS = 32, MHLA_SETTING_LIST_MOST = 8 };
 
 /* Everything but the attention the same for all attentions, or as published; config: structure. */
 enum { MHLA_STRUCTURE_EQUAL, MHLA_STRUCTURE_RELEASED };

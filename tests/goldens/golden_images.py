@@ -379,3 +379,19 @@ def flow_sampler(case):
         case.compare(f"out.{name}", got[f"out.{name}"], golden, OUT)
     if "out.timesteps" in case.tensors:
         case.same("out.timesteps to the last bit", torch.equal(got["out.timesteps"].double(), case.tensors["out.timesteps"].double()))
+
+
+# ---- Autoencoders ----------------------------------------------------------------------------------------------------
+
+
+@known(case="sdvae_.*")
+def sd_autoencoder(case):
+    config = {"_class_name": "AutoencoderKL"} | {k: v for k, v in case.config.items() if k not in ("case", "note")}
+    got = run_model("autoencoder", config, case.group("param."), {f"in.{n}": x for n, x in case.group("in.").items()})
+    for name, golden in case.group("out.").items():
+        gradient = name.startswith("grad.")
+        found = got.get(name if gradient else f"out.{name}")
+        if found is None:
+            case.same(f"out.{name}, which nothing has", False)
+        else:
+            case.compare(f"out.{name}", found, golden, GRAD if gradient else OUT)

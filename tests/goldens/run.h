@@ -2,6 +2,8 @@
 #ifndef MHLA_TESTS_RUN_H
 #define MHLA_TESTS_RUN_H
 
+#include <mhla/nn.h>
+
 #include "file/safetensors.h"
 #include "nn/nn.h"
 
@@ -20,6 +22,8 @@ void run_keep_grads(const mhla_params *params);
 mhla_status run_levels(char **arg);
 mhla_status run_diffusion_steps(char **arg);
 mhla_status run_flow(char **arg);
+/* run_autoencoder.c: */
+mhla_status run_autoencoder(mhla_model *m, const mhla_safetensors *in, char **arg);
 /* run_layers.c: */
 mhla_status run_layer(char **arg);
 mhla_status run_resize(char **arg);

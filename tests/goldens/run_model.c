@@ -4,6 +4,8 @@
  *                                         of a diffusion model in.x, in.t, in.label and dout.y or not -> the same
  *   run_model training MODEL IN OUT       the same of a classifier that trains, and out.buf.*: running statistics after it
  *   run_model attention MODEL IN OUT      a classifier's first block: in.x [B,T,D], dout.y -> out.y, grad.in.x, grad.param.*
+ *   run_model autoencoder MODEL IN OUT    in.image -> out.moments, out.latent_mode; in.latent -> out.sample and what is between; with
+ *                                         in.gy the gradients of sum(y * in.gy) as well
  *   run_model steps MODEL IN OUT RATE DECAY EMA BETA1 BETA2 EPS   in.x.0, in.target.0, ... -> out.loss.N, out.stepN.*,
  *                                         out.emaN.*
  *   run_model schedule KIND OUT BASE FLOOR FROM WARMUP TOTAL COUNT   -> out.rates
@@ -314,6 +316,7 @@ static mhla_status with_model(char **arg, mhla_status (*run)(mhla_model *, const
 static mhla_status run_forward(char **arg) { return with_model(arg, forward); }
 static mhla_status run_training(char **arg) { return with_model(arg, training); }
 static mhla_status run_attention(char **arg) { return with_model(arg, attention); }
+static mhla_status run_codec(char **arg) { return with_model(arg, run_autoencoder); }
 static mhla_status run_steps(char **arg) { return with_model(arg, steps); }
 
 /* Arguments after the verb, and which of them is OUT; -1: the verb writes it itself. */
@@ -325,6 +328,7 @@ static const struct verb {
     {"forward", 3, 2, run_forward},
     {"training", 3, 2, run_training},
     {"attention", 3, 2, run_attention},
+    {"autoencoder", 3, 2, run_codec},
     {"steps", 9, 2, run_steps},
     {"schedule", 8, 1, schedule},
     {"levels", 4, 1, run_levels},

@@ -43,6 +43,33 @@ static mhla_status mhla_model_denoise_step__mhla_denoise(void *given) {
     return mhla_model_denoise_step(model, NULL, given, images, 1e-9);
 }
 
+/* ---- Autoencoders ---- */
+
+static mhla_model *codec;
+static float small[3 * 16 * 16];
+static mhla_status mhla_codec_query__mhla_codec_info(void *given) { return mhla_codec_query(codec, given); }
+static mhla_status mhla_coding_settle__mhla_coding(void *given) { return mhla_coding_settle(codec, given, 1); }
+static mhla_status mhla_model_encode__mhla_coding(void *given) {
+    return mhla_model_encode(codec, answer, NULL, small, 1, given);
+}
+static mhla_status mhla_model_decode__mhla_coding(void *given) {
+    return mhla_model_decode(codec, small, answer, 1, given);
+}
+
+static void coding(void **state) {
+    (void)state;
+    static const mhla_coding sizes = {.size = sizeof sizes, .height = 16, .width = 16};
+    const struct_case rows[] = {
+        FILLS(mhla_codec_query, mhla_codec_info, .least = 0),
+        CHANGES(mhla_coding_settle, mhla_coding, .value = &sizes),
+        TAKES(mhla_model_encode, mhla_coding, .value = &sizes),
+        TAKES(mhla_model_decode, mhla_coding, .value = &sizes),
+    };
+    ASSERT_OK(mhla_model_create(&codec, "sd_vae_nano", NULL, 0, 1));
+    STRUCTS_TRY(rows);
+    mhla_model_free(codec);
+}
+
 static void sampling(void **state) {
     (void)state;
     static const mhla_sampler_desc sampler_desc = {
@@ -193,6 +220,6 @@ static int end(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(sampling), cmocka_unit_test(pictures),
-                                       cmocka_unit_test(measures)};
+                                       cmocka_unit_test(measures), cmocka_unit_test(coding)};
     return cmocka_run_group_tests(tests, begin, end);
 }

@@ -1,0 +1,268 @@
+/* Pixels to latents and back by an autoencoder. One image at a time goes through the network, whole or, where memory is bounded, in
+ * tiles that overlap: their results are blended by weights that rise along the overlap. */
+#include <math.h>
+#include <mhla/diffusion.h>
+#include <string.h>
+
+#include "core/memory.h"
+#include "core/status.h"
+#include "models/model.h"
+
+enum { LEAST = 8, SHARE = 4 }; /* side of the smallest tile, in latents; a tile over its overlap */
+enum { MOST = 1 << 20 };       /* pixels of a side */
+
+mhla_status mhla_codec_query(const mhla_model *m, mhla_codec_info *info) {
+    mhla_autoencoder_info a;
+    MHLA_TRY(mhla_autoencoder_query(m, &a));
+    const mhla_codec_info full = {.size = sizeof full,
+                                  .channels = a.channels,
+                                  .outputs = a.outputs,
+                                  .latents = a.latents,
+                                  .factor = a.factor,
+                                  .scale = a.scale,
+                                  .shift = a.shift,
+                                  .encodes = a.encodes,
+                                  .decodes = a.decodes};
+    return mhla_struct_out(info, &full, sizeof full, "mhla_codec_info");
+}
+
+/* ---- What it takes ---- */
+
+typedef struct job {
+    mhla_model *m;
+    mhla_autoencoder_info a;
+    mhla_coding d;
+    int decode;
+    int64_t from, to;     /* channels that go in, that come out */
+    int64_t grow, shrink; /* a number per side that goes in becomes grow / shrink */
+    int64_t size[2];      /* sides of what goes in */
+    int64_t tile[2], overlap;
+    int64_t count[2]; /* tiles on each axis */
+    char *memory;
+    float *in, *out;   /* a tile that goes in; all of what comes out, where tiles are blended */
+    float *weights[2]; /* [count][tile on the way out] */
+} job;
+
+static mhla_tensor *apply(const job *j, mhla_tape *t, const float *x, int64_t height, int64_t width) {
+    mhla_tensor *in = mhla_nn_input(t, x, MHLA_SHAPE(1, j->from, height, width));
+    return j->decode ? mhla_autoencoder_decode(t, j->m, in) : mhla_autoencoder_encode(t, j->m, in);
+}
+
+/* Bytes of the network and of one tile on its way. */
+static mhla_status peak_of(const job *j, int64_t side, size_t *bytes) {
+    mhla_tape *t;
+    MHLA_TRY(mhla_tape_create(&t, j->m->context));
+    mhla_tape_begin(t, MHLA_TAPE_INFER | MHLA_TAPE_DRY);
+    apply(j, t, NULL, side < j->size[0] ? side : j->size[0], side < j->size[1] ? side : j->size[1]);
+    const mhla_status status = mhla_tape_status(t);
+    *bytes = mhla_tape_peak(t) + mhla_params_bytes(j->m->params, 0);
+    mhla_tape_free(t);
+    return status;
+}
+
+/* The largest tile that memory allows. */
+static mhla_status choose(job *j) {
+    const int64_t unit = j->decode ? 1 : j->a.factor, longest = j->size[0] > j->size[1] ? j->size[0] : j->size[1];
+    int64_t good = longest, low = LEAST, high = longest / unit; /* of units: low fits, more than high does not */
+    size_t bytes;
+    MHLA_TRY(peak_of(j, good, &bytes));
+    if (j->d.memory && bytes > j->d.memory) {
+        good = low * unit;
+        MHLA_TRY(peak_of(j, good, &bytes));
+        if (bytes > j->d.memory || low >= high)
+            return mhla_fail(MHLA_ENOMEM, "memory of %zu bytes: the smallest tile, %lld pixels a side, takes %zu",
+                             j->d.memory, (long long)(low * j->a.factor), bytes);
+        while (high - low > 1) {
+            const int64_t middle = (low + high) / 2;
+            MHLA_TRY(peak_of(j, middle * unit, &bytes));
+            if (bytes <= j->d.memory)
+                low = middle;
+            else
+                high = middle;
+        }
+        good = low * unit;
+    }
+    j->d.tile = (int)(j->decode ? good * j->a.factor : good);
+    if (j->d.tile < LEAST * j->a.factor) j->d.tile = LEAST * j->a.factor; /* a smaller image is whole in it */
+    return MHLA_OK;
+}
+
+static mhla_status prepare(job *j, mhla_model *m, const mhla_coding *given, int decode) {
+    *j = (job){.m = m, .decode = decode, .grow = 1, .shrink = 1};
+    MHLA_TRY(mhla_autoencoder_query(m, &j->a));
+    MHLA_TRY(mhla_struct_in(&j->d, sizeof j->d, given, "mhla_coding"));
+    mhla_coding *d = &j->d;
+    const int f = j->a.factor;
+    if (!(decode ? j->a.decodes : j->a.encodes))
+        return mhla_fail(MHLA_EINVAL, "the autoencoder has no %s", decode ? "decoder" : "encoder");
+    if (d->height == 0 && d->width == 0) d->height = d->width = j->a.side;
+    if (d->height < 1 || d->width < 1 || d->height > MOST || d->width > MOST || d->height % f || d->width % f)
+        return mhla_fail(MHLA_EINVAL, "%d x %d pixels: each side must be a multiple of %d", d->width, d->height, f);
+    if (d->tile < 0 || d->tile % f || (d->tile && d->tile < LEAST * f))
+        return mhla_fail(MHLA_EINVAL, "tile is %d: expected 0, or a multiple of %d from %d on", d->tile, f, LEAST * f);
+    *(decode ? &j->grow : &j->shrink) = f;
+    j->from = decode ? j->a.latents : j->a.channels;
+    j->to = decode ? j->a.outputs : (int64_t)2 * j->a.latents;
+    j->size[0] = decode ? d->height / f : d->height;
+    j->size[1] = decode ? d->width / f : d->width;
+    if (d->tile == 0) MHLA_TRY(choose(j));
+    const int64_t side = decode ? d->tile / f : d->tile;
+    MHLA_TRY(peak_of(j, side, &d->peak));
+    d->tiles = 1;
+    d->multiply_adds = 0;
+    j->overlap = decode ? side / SHARE : side / f / SHARE * f;
+    for (int a = 0; a < 2; a++) {
+        const int64_t n = j->size[a], t = j->tile[a] = side < n ? side : n, step = t - j->overlap;
+        j->count[a] = t == n ? 1 : (n - j->overlap + step - 1) / step;
+        d->tiles *= (int)j->count[a];
+    }
+    const int64_t up = decode ? f : 1;
+    d->multiply_adds = d->tiles * mhla_autoencoder_cost(m, j->tile[0] * up, j->tile[1] * up, decode);
+    return MHLA_OK;
+}
+
+mhla_status mhla_coding_settle(mhla_model *m, mhla_coding *coding, int decode) {
+    job j;
+    MHLA_TRY(prepare(&j, m, coding, decode));
+    return mhla_struct_out(coding, &j.d, sizeof j.d, "mhla_coding");
+}
+
+/* ---- Tiles ---- */
+
+/* Where tile i of an axis begins: on latents, spread evenly. */
+static int64_t begin_of(const job *j, int a, int64_t i) {
+    if (j->count[a] == 1) return 0;
+    const int64_t unit = j->decode ? 1 : j->a.factor;
+    return i * ((j->size[a] - j->tile[a]) / unit) / (j->count[a] - 1) * unit;
+}
+
+static int64_t out_of(const job *j, int64_t n) { return n * j->grow / j->shrink; }
+
+/* Weights of each tile along an axis: they rise over the overlap, but not at the image's borders, and add up to 1. */
+static void fill_weights(const job *j, int a) {
+    const int64_t t = out_of(j, j->tile[a]), n = out_of(j, j->size[a]), ramp = out_of(j, j->overlap);
+    for (int64_t i = 0; i < j->count[a]; i++)
+        for (int64_t x = 0; x < t; x++) {
+            const int64_t place = out_of(j, begin_of(j, a, i)) + x;
+            double own = 0.0, all = 0.0;
+            for (int64_t k = 0; k < j->count[a]; k++) {
+                const int64_t begin = out_of(j, begin_of(j, a, k)), end = begin + t;
+                if (place < begin || place >= end) continue;
+                double w = 1.0;
+                if (begin > 0) w = fmin(w, ((double)(place - begin) + 0.5) / (double)ramp);
+                if (end < n) w = fmin(w, ((double)(end - place) - 0.5) / (double)ramp);
+                all += w;
+                if (k == i) own = w;
+            }
+            j->weights[a][i * t + x] = (float)(own / all);
+        }
+}
+
+static mhla_status make_room(job *j) {
+    mhla_carver c = {0};
+    for (int pass = 0; pass < 2; pass++) {
+        j->in = mhla_carve_floats(&c, j->from * j->tile[0] * j->tile[1]);
+        j->out = mhla_carve_floats(&c, j->to * out_of(j, j->size[0]) * out_of(j, j->size[1]));
+        for (int a = 0; a < 2; a++) j->weights[a] = mhla_carve_floats(&c, j->count[a] * out_of(j, j->tile[a]));
+        if (pass == 0 && (j->memory = mhla_alloc(c.used)) == NULL)
+            return mhla_fail(MHLA_ENOMEM, "no memory for an image of %d x %d", j->d.width, j->d.height);
+        c = (mhla_carver){.base = j->memory};
+    }
+    for (int a = 0; a < 2; a++) fill_weights(j, a);
+    return MHLA_OK;
+}
+
+/* A tile out of x [from,height,width], scaled as the network wants it. */
+static void take_tile(const job *j, const float *x, int64_t top, int64_t left) {
+    const double factor = j->decode ? 1.0 / j->a.scale : 1.0, shift = j->decode ? j->a.shift : 0.0;
+    float *to = j->in;
+    for (int64_t c = 0; c < j->from; c++)
+        for (int64_t h = 0; h < j->tile[0]; h++) {
+            const float *row = x + (c * j->size[0] + top + h) * j->size[1] + left;
+            for (int64_t w = 0; w < j->tile[1]; w++) *to++ = (float)((double)row[w] * factor + shift);
+        }
+}
+
+/* What came of it, weighted, onto all of it. */
+static void put_tile(const job *j, const float *y, int64_t ty, int64_t tx) {
+    const int64_t H = out_of(j, j->size[0]), W = out_of(j, j->size[1]);
+    const int64_t th = out_of(j, j->tile[0]), tw = out_of(j, j->tile[1]);
+    const int64_t top = out_of(j, begin_of(j, 0, ty)), left = out_of(j, begin_of(j, 1, tx));
+    const float *wy = j->weights[0] + ty * th, *wx = j->weights[1] + tx * tw;
+    for (int64_t c = 0; c < j->to; c++)
+        for (int64_t h = 0; h < th; h++) {
+            float *to = j->out + (c * H + top + h) * W + left;
+            const float *from = y + (c * th + h) * tw;
+            for (int64_t w = 0; w < tw; w++) to[w] += wy[h] * wx[w] * from[w];
+        }
+}
+
+/* All tiles of one image into j->out. */
+static mhla_status run_image(job *j, const float *x, int64_t image, int64_t images) {
+    mhla_model *m = j->m;
+    const int64_t n = j->to * out_of(j, j->size[0]) * out_of(j, j->size[1]);
+    memset(j->out, 0, (size_t)n * sizeof *j->out);
+    for (int64_t ty = 0; ty < j->count[0]; ty++)
+        for (int64_t tx = 0; tx < j->count[1]; tx++) {
+            take_tile(j, x, begin_of(j, 0, ty), begin_of(j, 1, tx));
+            mhla_tape_begin(m->tape, MHLA_TAPE_INFER);
+            const mhla_tensor *y = apply(j, m->tape, j->in, j->tile[0], j->tile[1]);
+            MHLA_TRY(mhla_tape_status(m->tape));
+            if (j->d.tiles == 1)
+                memcpy(j->out, y->data, (size_t)n * sizeof *j->out);
+            else
+                put_tile(j, y->data, ty, tx);
+            const int64_t done = image * j->d.tiles + ty * j->count[1] + tx + 1;
+            if (j->d.progress) j->d.progress(j->d.user, done, images * j->d.tiles);
+        }
+    return MHLA_OK;
+}
+
+/* Images 0 .. n-1 of x, each handed to `take`. */
+static mhla_status run(job *j, const float *x, int64_t n, void (*take)(const job *j, int64_t i, void *to), void *to) {
+    if (n < 0 || (n > 0 && x == NULL))
+        return mhla_fail(MHLA_EINVAL, n < 0 ? "n is negative" : "%s is NULL", j->decode ? "latents" : "images");
+    mhla_status status = make_room(j);
+    if (status == MHLA_OK && j->m->tape == NULL) status = mhla_tape_create(&j->m->tape, j->m->context);
+    for (int64_t i = 0; i < n && status == MHLA_OK; i++) {
+        status = run_image(j, x + i * j->from * j->size[0] * j->size[1], i, n);
+        if (status == MHLA_OK) take(j, i, to);
+    }
+    mhla_free(j->memory);
+    return status;
+}
+
+typedef struct moments {
+    float *mean, *deviation;
+} moments;
+
+static void take_moments(const job *j, int64_t i, void *to) {
+    const moments *m = to;
+    const int64_t n = j->a.latents * out_of(j, j->size[0]) * out_of(j, j->size[1]);
+    for (int64_t e = 0; e < n; e++) {
+        m->mean[i * n + e] = (float)(((double)j->out[e] - j->a.shift) * j->a.scale);
+        if (m->deviation)
+            m->deviation[i * n + e] = (float)(exp(0.5 * fmin(fmax((double)j->out[n + e], -30.0), 20.0)) * j->a.scale);
+    }
+}
+
+static void take_images(const job *j, int64_t i, void *to) {
+    const int64_t n = j->to * out_of(j, j->size[0]) * out_of(j, j->size[1]);
+    memcpy((float *)to + i * n, j->out, (size_t)n * sizeof(float));
+}
+
+mhla_status mhla_model_encode(mhla_model *m, float *mean, float *deviation, const float *images, int64_t n,
+                              const mhla_coding *coding) {
+    job j;
+    MHLA_TRY(prepare(&j, m, coding, 0));
+    if (mean == NULL && n > 0) return mhla_fail(MHLA_EINVAL, "mean is NULL");
+    return run(&j, images, n, take_moments, &(moments){mean, deviation});
+}
+
+mhla_status mhla_model_decode(mhla_model *m, float *images, const float *latents, int64_t n,
+                              const mhla_coding *coding) {
+    job j;
+    MHLA_TRY(prepare(&j, m, coding, 1));
+    if (images == NULL && n > 0) return mhla_fail(MHLA_EINVAL, "images is NULL");
+    return run(&j, latents, n, take_images, images);
+}
