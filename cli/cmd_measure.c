@@ -2,13 +2,14 @@
 #include <math.h>
 #include <mhla/diffusion.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "cli.h"
 
-static const char *features, *split, *resize, *dump;
-static int64_t limit, neighbours;
+static const char *features, *split, *resize, *dump, *vae;
+static int64_t limit, neighbours, memory;
 static int json;
 static cli_grid size;
 
@@ -21,6 +22,9 @@ static const cli_option options[] = {
     {"neighbours", CLI_INT, &neighbours, "K", "of precision and recall; default: 3"},
     {"size", CLI_GRID, &size, "WxH", "crop images to their centre, and pad smaller ones with black; default: neither"},
     {"resize", CLI_TEXT, &resize, "HOW", "to Inception's size: torch (default) as pytorch-fid, tf1 as the first code"},
+    {"vae", CLI_TEXT, &vae, "MODEL", "the autoencoder that decodes a .npy of latents"},
+    {"memory", CLI_BYTES, &memory, "BYTES",
+     "--vae: decode in overlapping tiles that need at most this much, for example 2G"},
     {"dump", CLI_TEXT, &dump, "DIR",
      "write the features of both as .npy, and the class probabilities of the generated images"},
     {"json", CLI_FLAG, &json, NULL, "one JSON document instead of text"},
@@ -32,7 +36,7 @@ static const cli_usage usage = {
     .options = options,
     .text = "Compares two sets of images: Fréchet distance, Inception score of the second, precision and recall.\n"
             "REAL and GENERATED are datasets (\"fashion-mnist\"), folders with images or with a folder of images\n"
-            "per class, or .npy files of uint8 [N,H,W] or [N,H,W,3].\n"
+            "per class, or .npy files of uint8 [N,H,W] or [N,H,W,3], or with --vae of latents, float32 [N,C,H,W].\n"
             "\n"
             "With Inception's features the distance is FID, and that of its spatial features, sFID, is printed as\n"
             "well. With those of a classifier it is not FID, and may only be compared with others by the same\n"
@@ -107,8 +111,11 @@ int cmd_measure(int argc, char **argv) {
         return cli_wrong(usage.verb, "--split is \"%s\": expected test or train", split);
     if (resize && strcmp(resize, "torch") != 0 && strcmp(resize, "tf1") != 0)
         return cli_wrong(usage.verb, "--resize is \"%s\": expected torch or tf1", resize);
+    if (memory && !vae) return cli_wrong(usage.verb, "--memory is for --vae");
     if (size.axes > 2) return cli_wrong(usage.verb, "--size: expected WxH");
     mhla_measures r = {.size = sizeof r};
+    char *const decoder = vae ? strdup(model_path(vae)) : NULL; /* model_path keeps one name */
+    if (vae && decoder == NULL) return cli_failed(usage.verb, MHLA_ENOMEM);
     const mhla_measure_desc desc = {.size = sizeof desc,
                                     .real = argv[0],
                                     .generated = argv[1],
@@ -119,9 +126,12 @@ int cmd_measure(int argc, char **argv) {
                                     .progress = isatty(STDERR_FILENO) ? show : NULL,
                                     .resize = resize,
                                     .dump = dump,
+                                    .vae = decoder,
+                                    .memory = (size_t)memory,
                                     .width = size.size[0],
                                     .height = size.size[size.axes == 2]};
     const mhla_status status = mhla_measure(&r, &desc);
+    free(decoder);
     if (isatty(STDERR_FILENO)) fprintf(stderr, "\r\033[K");
     if (status != MHLA_OK) return cli_failed(usage.verb, status);
     (json ? print_json : print_text)(&r);

@@ -217,6 +217,10 @@ typedef struct mhla_measure_desc {
      * the network has classes, generated.probabilities.npy [images,classes]; of Inception real.spatial.npy and
      * generated.spatial.npy [images,2023], too. NULL: none */
     const char *dump;
+    /* An autoencoder that decodes latents: a .npy of float32 [n,latents,height,width], as `mhla sample` writes them. NULL: none. And the
+     * memory that it may take, see mhla_coding. */
+    const char *vae;
+    size_t memory;
 } mhla_measure_desc;
 
 typedef struct mhla_measures {

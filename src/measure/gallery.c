@@ -1,4 +1,4 @@
-/* Sets of pictures to be measured: a split of a dataset, a folder with pictures in it, an array of them, or one. */
+/* Sets of pictures to be measured: a split of a dataset, a folder with pictures in it, an array of them or of latents, or one. */
 #include <dirent.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -14,6 +14,8 @@ struct mhla_gallery {
     mhla_dataset *data; /* one of these three */
     char **files;
     mhla_npy array;
+    uint8_t *decoded; /* [all,sides[0],sides[1],3] of an array of latents, or NULL */
+    int sides[2];
     int64_t all, count; /* there, and used */
     int height, width;  /* of the centre; 0: all of it */
 };
@@ -51,9 +53,49 @@ static mhla_status list_files(mhla_gallery *p, const char *folder) {
     return status;
 }
 
-static mhla_status open_array(mhla_gallery *p, const char *path) {
+/* Pixels of latents [N,C,H,W], one image after the other. */
+static mhla_status decode(mhla_gallery *p, const char *path, mhla_model *vae, size_t memory) {
+    const mhla_npy *a = &p->array;
+    mhla_codec_info c = {.size = sizeof c};
+    MHLA_TRY(mhla_codec_query(vae, &c));
+    const int64_t n = a->shape[0], each = a->count / n, most = 8192 / c.factor;
+    if (a->shape[1] != c.latents || c.outputs != 3 || a->shape[2] > most || a->shape[3] > most)
+        return mhla_fail(MHLA_EDATA, "%s: latents [N,%lld,%lld,%lld]: the autoencoder makes %d channels of [N,%d,H,W]",
+                         path, (long long)a->shape[1], (long long)a->shape[2], (long long)a->shape[3], c.outputs,
+                         c.latents);
+    const mhla_coding coding = {.size = sizeof coding,
+                                .height = (int)a->shape[2] * c.factor,
+                                .width = (int)a->shape[3] * c.factor,
+                                .memory = memory};
+    p->sides[0] = coding.height;
+    p->sides[1] = coding.width;
+    const int64_t pixels = (int64_t)coding.height * coding.width;
+    float *latent = malloc((size_t)each * sizeof *latent), *image = malloc((size_t)(3 * pixels) * sizeof *image);
+    p->decoded = malloc((size_t)(n * 3 * pixels));
+    mhla_status status =
+        latent && image && p->decoded ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "%s: no memory for its pictures", path);
+    for (int64_t i = 0; i < n && status == MHLA_OK; i++) {
+        memcpy(latent, a->data + (size_t)(i * each) * sizeof *latent, (size_t)each * sizeof *latent);
+        status = mhla_model_decode(vae, image, latent, 1, &coding);
+        mhla_picture picture = {.size = sizeof picture};
+        if (status == MHLA_OK) status = mhla_picture_tile(&picture, image, 1, 3, coding.height, coding.width, 1);
+        if (status == MHLA_OK) memcpy(p->decoded + i * 3 * pixels, picture.pixels, (size_t)(3 * pixels));
+        mhla_picture_free(&picture);
+    }
+    free(latent);
+    free(image);
+    return status;
+}
+
+static mhla_status open_array(mhla_gallery *p, const char *path, mhla_model *vae, size_t memory) {
     MHLA_TRY(mhla_npy_open(&p->array, path));
     const mhla_npy *a = &p->array;
+    p->all = a->rank > 0 ? a->shape[0] : 0;
+    if (a->dtype == MHLA_IO_F32 && a->rank == 4 && a->count > 0) {
+        if (vae) return decode(p, path, vae, memory);
+        return mhla_fail(MHLA_EDATA, "%s: latents [N,%lld,%lld,%lld]: an autoencoder (vae) has to decode them", path,
+                         (long long)a->shape[1], (long long)a->shape[2], (long long)a->shape[3]);
+    }
     if (a->dtype != MHLA_IO_U8 || (a->rank != 3 && a->rank != 4) || (a->rank == 4 && a->shape[3] != 3) ||
         a->count == 0 || a->shape[1] > 8192 || a->shape[2] > 8192)
         return mhla_fail(MHLA_EDATA, "%s: expected uint8 pictures [N,H,W] or [N,H,W,3] of 8192 x 8192 at most", path);
@@ -69,14 +111,14 @@ static mhla_status open_picture(mhla_gallery *p, const char *path) {
     return MHLA_OK;
 }
 
-static mhla_status open_source(mhla_gallery *p, const char *source, const char *split) {
+static mhla_status open_source(mhla_gallery *p, const char *source, const char *split, mhla_model *vae, size_t memory) {
     char folder[MHLA_RUN_PATH];
     struct stat info;
     const int train = split && strcmp(split, "train") == 0;
     if (split && !train && strcmp(split, "test") != 0)
         return mhla_fail(MHLA_EINVAL, "split is \"%s\": expected test or train", split);
     if (stat(source, &info) == 0 && !S_ISDIR(info.st_mode))
-        return mhla_image_name(source) ? open_picture(p, source) : open_array(p, source);
+        return mhla_image_name(source) ? open_picture(p, source) : open_array(p, source, vae, memory);
     MHLA_TRY(mhla_data_locate(folder, sizeof folder, source));
     MHLA_TRY(list_files(p, folder));
     if (p->all > 0) return MHLA_OK;
@@ -86,10 +128,15 @@ static mhla_status open_source(mhla_gallery *p, const char *source, const char *
 }
 
 mhla_status mhla_gallery_open(mhla_gallery **pictures, const char *source, const char *split, int64_t limit) {
+    return mhla_gallery_decode(pictures, source, split, limit, NULL, 0);
+}
+
+mhla_status mhla_gallery_decode(mhla_gallery **pictures, const char *source, const char *split, int64_t limit,
+                                mhla_model *vae, size_t memory) {
     *pictures = NULL;
     mhla_gallery *p = calloc(1, sizeof *p);
     if (p == NULL) return mhla_fail(MHLA_ENOMEM, "%s: no memory for opening it", source);
-    const mhla_status status = open_source(p, source, split);
+    const mhla_status status = open_source(p, source, split, vae, memory);
     if (status != MHLA_OK) {
         mhla_gallery_free(p);
         return status;
@@ -105,6 +152,7 @@ void mhla_gallery_free(mhla_gallery *p) {
     for (int64_t i = 0; p->files && i < p->all; i++) free(p->files[i]);
     free(p->files);
     mhla_npy_close(&p->array);
+    free(p->decoded);
     free(p);
 }
 
@@ -149,9 +197,11 @@ static mhla_status read_one(mhla_gallery *p, int64_t index, mhla_image *image, i
     if (p->data) return mhla_dataset_get(p->data, index, image, label);
     if (p->files) return mhla_image_read(image, p->files[index], 0);
     const int channels = p->array.rank == 4 ? 3 : 1;
-    MHLA_TRY(mhla_image_reserve(image, (int)p->array.shape[2], (int)p->array.shape[1], channels));
+    const int64_t height = p->decoded ? p->sides[0] : p->array.shape[1],
+                  width = p->decoded ? p->sides[1] : p->array.shape[2];
+    MHLA_TRY(mhla_image_reserve(image, (int)width, (int)height, channels));
     const size_t bytes = (size_t)image->width * (size_t)image->height * (size_t)channels;
-    memcpy(image->data, p->array.data + (size_t)index * bytes, bytes);
+    memcpy(image->data, (p->decoded ? p->decoded : p->array.data) + (size_t)index * bytes, bytes);
     return MHLA_OK;
 }
 

@@ -34,6 +34,9 @@ typedef struct mhla_gallery mhla_gallery;
 /* A dataset's split, a folder with pictures in it, a picture, or an .npy of uint8 [N,H,W] or [N,H,W,3]; limit 0: all, else so
  * many, evenly spread. */
 mhla_status mhla_gallery_open(mhla_gallery **pictures, const char *source, const char *split, int64_t limit);
+/* The same, where an .npy of float32 [N,C,H,W] is latents, which `vae` decodes within so much memory (0: any). */
+mhla_status mhla_gallery_decode(mhla_gallery **pictures, const char *source, const char *split, int64_t limit,
+                                mhla_model *vae, size_t memory);
 /* From now on the centre of this size, black around what is smaller; 0, 0: as they are. */
 void mhla_gallery_frame(mhla_gallery *pictures, int height, int width);
 void mhla_gallery_free(mhla_gallery *pictures);

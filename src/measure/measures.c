@@ -154,10 +154,11 @@ mhla_status mhla_measure(mhla_measures *result, const mhla_measure_desc *desc) {
     mhla_features features[2] = {{0}, {0}};
     mhla_extractor *e = NULL;
     const char *const sources[2] = {d->real, d->generated};
-    mhla_status status = MHLA_OK;
+    mhla_model *vae = NULL;
+    mhla_status status = d->vae ? mhla_model_open(&vae, d->vae) : MHLA_OK;
     int64_t done = 0;
     for (int i = 0; i < 2 && status == MHLA_OK; i++) {
-        status = mhla_gallery_open(&sets[i], sources[i], d->split, d->limit);
+        status = mhla_gallery_decode(&sets[i], sources[i], d->split, d->limit, vae, d->memory);
         if (status == MHLA_OK) mhla_gallery_frame(sets[i], d->height, d->width);
         if (status == MHLA_OK && mhla_gallery_left_out(sets[i])) /* the rest would be another set */
             status = mhla_fail(MHLA_EDATA, "%s", mhla_gallery_left_out(sets[i]));
@@ -165,6 +166,7 @@ mhla_status mhla_measure(mhla_measures *result, const mhla_measure_desc *desc) {
             status = mhla_fail(MHLA_EDATA, "%s: %lld picture: a covariance takes two at least", sources[i],
                                (long long)mhla_gallery_count(sets[i]));
     }
+    mhla_model_free(vae); /* its pictures are there */
     if (status == MHLA_OK) status = mhla_extractor_open(&e, d->features, d->resize);
     if (status == MHLA_OK) status = mhla_lapack_load(); /* the distance needs it */
     if (status == MHLA_OK && d->dump) status = make_folder(d->dump);

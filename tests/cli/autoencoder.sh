@@ -25,6 +25,19 @@ mhla reconstruct -m vae f/0-T-shirt_top/000000.png --tile 32 --threads 1 2>&1 | 
 mhla reconstruct -m vae f/0-T-shirt_top/000000.png --tile 32 --threads 3 --quiet >/dev/null; cmp t1.png reconstructed.png && echo 'the same for any number of threads'
 mhla reconstruct -m vae f/0-T-shirt_top/000000.png --dtype bfloat16 --quiet --json -o half.png | json | grep -v "seconds\|psnr\|bytes"
 
+echo '-- measured: latents give the numbers of their pictures'
+. "$CLI/data.inc"
+small_data data
+mhla train --source data $small_model --batch 16 --steps 2 --out run --quiet >/dev/null || exit
+mhla sample -m latents --steps 1 -n 5 --quiet -o latents.npy >/dev/null
+mhla sample -m latents --vae vae --steps 1 -n 5 --quiet -o pictures >/dev/null
+mhla measure data latents.npy --features run --vae vae --json 2>/dev/null | grep 'distance\|score\|generated' >one
+mhla measure data pictures --features run --json 2>/dev/null | grep 'distance\|score\|generated' >two
+diff one two && wc -l <one
+mhla measure data latents.npy --features run; echo "-> $?"
+mhla measure data latents.npy --features run --vae run; echo "-> $?"
+mhla measure data z.npy --features run --memory 1G; echo "-> $?"
+
 echo '-- refused'
 mhla sample -m latents --steps 2 -c 1 -o x.png; echo "-> $?"
 mhla sample -m latents --vae latents -c 1 -o x.png; echo "-> $?"
