@@ -113,7 +113,7 @@ static mhla_status prepare(job *j, mhla_model *m, const mhla_coding *given, int 
     j->overlap = decode ? side / SHARE : side / f / SHARE * f;
     for (int a = 0; a < 2; a++) {
         const int64_t n = j->size[a], t = j->tile[a] = side < n ? side : n, step = t - j->overlap;
-        j->count[a] = t == n ? 1 : (n - j->overlap + step - 1) / step;
+        j->count[a] = t == n || step < 1 ? 1 : (n - j->overlap + step - 1) / step; /* it is: tiles are longer */
         d->tiles *= (int)j->count[a];
     }
     const int64_t up = decode ? f : 1;
