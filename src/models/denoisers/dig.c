@@ -232,7 +232,7 @@ const mhla_frame_kind mhla_dig_kind = {
 };
 
 static mhla_status create(void **net, const mhla_recipe *given, const char *prefix) {
-    mhla_frame_config c;
+    mhla_frame_config c = {0};
     MHLA_TRY(mhla_frame_from_recipe(&c, &mhla_dig_kind, given, prefix));
     if (c.scan == MHLA_SCAN_FOUR && c.attention != MHLA_DIG_GLA)
         return mhla_fail(MHLA_EINVAL,
