@@ -37,10 +37,10 @@ SHAPES = {
 }
 
 
-def shaken(folder, **settings):
+def shaken(folder, preset="dit_micro", **settings):
     """A model whose parameters are all off their initial values, so that nothing is silent."""
     save = pytest.importorskip("safetensors.numpy").save_file
-    model = mhla.create("dit_micro", 1, **(SMALL | settings))
+    model = mhla.create(preset, 1, **(SMALL | settings if preset == "dit_micro" else settings))
     rng = np.random.default_rng(1)
     model.save(folder)
     save({name: x + np.float32(0.1) * rng.standard_normal(x.shape, dtype=np.float32) * (name != "pos_embed")
@@ -58,6 +58,19 @@ def inputs(model, n=3, sides=None):
 def near(a, b, limit=1e-5):
     assert a.shape == b.shape and bool(a.isfinite().all())
     assert float((a - b).abs().max()) <= limit * float(b.abs().max())
+
+
+@pytest.mark.parametrize("attention", ["gla", "mhla", "mhla-dit"])
+def test_dig(attention, tmp_path):
+    model = shaken(tmp_path, "dig_micro", attention=attention, image=8, blocks=2, depth=2)
+    assert model.config["attention"] == attention
+    y = model(*inputs(model))
+    model.save(tmp_path / "again")
+    again = mhla.load(tmp_path / "again")
+    assert again.config == model.config and float(y.abs().max()) > 0
+    assert torch.equal(again(*inputs(again)), y)
+    with pytest.raises(ValueError, match="mhla_dig"):
+        mhla.nn.DiT.load(tmp_path)
 
 
 # ---- the torch module ----

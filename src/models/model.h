@@ -40,6 +40,8 @@ typedef struct mhla_architecture {
     mhla_status (*read)(void **net, const mhla_evidence *e, const mhla_open_desc *desc);
     mhla_status (*load)(mhla_model *model, const mhla_evidence *e,
                         const mhla_open_desc *desc); /* NULL: mhla_params_load */
+    /* Weights of `from`, of the same architecture, become such as `to`, which takes them, reads; NULL: they are. */
+    mhla_status (*adapt)(mhla_model *from, const mhla_model *to);
     void (*free)(void *net);
     mhla_params *(*params)(const void *net);
     json_t *(*tree)(const void *net); /* config.json without class names: a new reference, NULL without memory */

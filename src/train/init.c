@@ -294,7 +294,9 @@ mhla_status mhla_model_adopt(mhla_model *model, const char *path, note_fn note, 
     adoption a = {.note = note, .user = user};
     mhla_model *from = NULL;
     MHLA_TRY(mhla_model_open_as(&from, path, &(mhla_open_desc){.size = sizeof(mhla_open_desc), .storage = "float32"}));
-    const mhla_status status = adopt(&a, model, from, from->weights ? from->weights : path);
+    const mhla_architecture *same = from->architecture;
+    mhla_status status = same == model->architecture && same->adapt ? same->adapt(from, model) : MHLA_OK;
+    if (status == MHLA_OK) status = adopt(&a, model, from, from->weights ? from->weights : path);
     mhla_model_free(from);
     return status;
 }

@@ -264,21 +264,34 @@ static void files(void **state) {
         mhla_model_free(m);
     }
     /* from GLA to MHLA: the decays are left out, the mixing matrix is new */
-    const char *const gla[] = {"depth=2", "classes=5", "image=8"}, *const mhla[] = {"depth=2", "classes=5", "image=8",
+    const char *const gla[] = {"depth=4", "classes=5", "image=8"}, *const mhla[] = {"depth=4", "classes=5", "image=8",
                                                                                     "blocks=2", "attention=mhla"};
     mhla_model *from, *to;
     ASSERT_OK(mhla_model_create(&from, "dig_micro", gla, 3, 3));
+    stir(from->params, &r);
     ASSERT_OK(mhla_model_save(from, in_folder(folder, "gla")));
     ASSERT_OK(mhla_model_create(&to, "dig_micro", mhla, 5, 4));
     ASSERT_OK(mhla_model_adopt(to, in_folder(folder, "gla"), note, NULL));
-    assert_non_null(strstr(notes, "new, initialised (2): blocks.*.attn.piece_attn.conv.weight\n"));
-    assert_non_null(strstr(notes, "left out (6): blocks.*.attn.gk_proj.0.weight, blocks.*.attn.gk_proj.1.weight, "
+    assert_non_null(strstr(notes, "new, initialised (4): blocks.*.attn.piece_attn.conv.weight\n"));
+    assert_non_null(strstr(notes, "left out (12): blocks.*.attn.gk_proj.0.weight, blocks.*.attn.gk_proj.1.weight, "
                                   "blocks.*.attn.gk_proj.1.bias\n"));
     const char *name = "blocks.1.attn.g_norm_swish_gate.weight";
     assert_memory_equal(mhla_params_find(from->params, name)->data, mhla_params_find(to->params, name)->data, 32 * 4);
     name = "blocks.1.attn.q_proj.weight";
     assert_memory_equal(mhla_params_find(from->params, name)->data, mhla_params_find(to->params, name)->data,
                         48 * 96 * 4);
+    /* 3x3 kernels look where the block did: forward, backward, transposed, both */
+    for (int block = 0; block < 4; block++) {
+        char kernel[64];
+        snprintf(kernel, sizeof kernel, "blocks.%d.dw_conv.weight", block);
+        const float *w = mhla_params_find(from->params, kernel)->data,
+                    *got = mhla_params_find(to->params, kernel)->data;
+        for (int i = 0; i < 96 * 9; i++) {
+            const int y = i % 9 / 3, x = i % 3;
+            const int at[] = {y * 3 + x, (2 - y) * 3 + 2 - x, x * 3 + y, (2 - x) * 3 + 2 - y};
+            assert_true(got[i] == w[i / 9 * 9 + at[block]]);
+        }
+    }
     mhla_model_free(from);
     mhla_model_free(to);
     remove_folder(folder);

@@ -177,6 +177,8 @@ class DiT(nn.Module):
 
     def __init__(self, config: Mapping[str, Any]):
         super().__init__()
+        if config.get("model_type", "mhla_dit") != "mhla_dit":
+            raise ValueError(f"a config of {config['model_type']}: mhla.nn.DiT takes one of mhla_dit")
         c, D = config, config["dim"]
         self.patch, self.channels = c["patch"], c["channels"]
         self.grid = [side // c["patch"] for side in c["image"]]

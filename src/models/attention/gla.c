@@ -22,8 +22,8 @@ static void preset(mhla_grid_settings *s) {
     s->divisor = 16.0;
 }
 
-static int64_t keys_of(const mhla_grid_settings *s) { return (int64_t)(s->dim * s->expand_k); }
-static int64_t values_of(const mhla_grid_settings *s) { return (int64_t)(s->dim * s->expand_v); }
+static int64_t keys_of(const mhla_grid_settings *s) { return mhla_grid_width(s, s->expand_k); }
+static int64_t values_of(const mhla_grid_settings *s) { return mhla_grid_width(s, s->expand_v); }
 
 static void declare_first(mhla_grid_attention *a, mhla_params *ps, const char *name) {
     const mhla_grid_settings *s = a->settings;

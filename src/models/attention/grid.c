@@ -58,7 +58,7 @@ static mhla_status check_blocks(const mhla_grid_settings *s, int64_t H, int64_t 
 static mhla_status check_widths(const mhla_grid_settings *s) {
     const double expand[2] = {s->expand_k, s->expand_v};
     for (int i = 0; i < 2; i++) {
-        const int width = (int)(s->dim * expand[i]);
+        const int width = (int)mhla_grid_width(s, expand[i]);
         if (width < s->heads || width % s->heads != 0 || width / s->heads > 512)
             return mhla_fail(MHLA_EINVAL,
                              "%s %g makes %s of %d numbers: expected a multiple of heads %d, at most 512 each",

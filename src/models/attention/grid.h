@@ -84,6 +84,11 @@ typedef struct mhla_grid_place {
     float *cos, *sin; /* [first + H*W, K/2] one allocation; NULL without rotary embedding */
 } mhla_grid_place;
 
+/* dim times `expand`, which may be a quotient that was rounded. */
+static inline int64_t mhla_grid_width(const mhla_grid_settings *s, double expand) {
+    return (int64_t)(s->dim * expand + 1e-6);
+}
+
 const char *mhla_grid_name(int attention);
 int mhla_grid_named(const char *name); /* -1: none */
 /* What belongs to a variant as its authors wrote it, whatever surrounds it. */

@@ -232,7 +232,7 @@ const mhla_frame_kind mhla_dig_kind = {
 };
 
 static mhla_status create(void **net, const mhla_recipe *given, const char *prefix) {
-    mhla_frame_config c;
+    mhla_frame_config c = {0};
     MHLA_TRY(mhla_frame_from_recipe(&c, &mhla_dig_kind, given, prefix));
     if (c.scan == MHLA_SCAN_FOUR && c.attention != MHLA_DIG_GLA)
         return mhla_fail(MHLA_EINVAL,
@@ -301,6 +301,7 @@ static mhla_status turn(mhla_frame *m) {
             turn_squares(kernels[k]->data, room, kernels[k]->shape[0], (int)kernels[k]->shape[3], direction);
             mhla_param_touch(kernels[k]);
         }
+        if (mix == NULL) continue; /* GLA */
         memcpy(room, mix->data, sizeof *room * (size_t)(M * M));
         for (int p = 0; p < M; p++)
             for (int q = 0; q < M; q++)
@@ -320,6 +321,12 @@ static mhla_status load(mhla_model *model, const mhla_evidence *e, const mhla_op
     return m->turned ? turn(m) : MHLA_OK;
 }
 
+/* From GLA to MHLA, or back: the kernels look into the directions of the blocks, and each turn undoes itself. */
+static mhla_status adapt(mhla_model *from, const mhla_model *to) {
+    mhla_frame *m = from->net;
+    return m->config.scan != ((const mhla_frame *)to->net)->config.scan ? turn(m) : MHLA_OK;
+}
+
 const mhla_architecture mhla_architecture_dig = {
     .name = "dig",
     .known = "config.json with \"model_type\": \"mhla_dig\", or a bare file with x_embedder and mlp.gate_proj tensors",
@@ -329,5 +336,6 @@ const mhla_architecture mhla_architecture_dig = {
     .create = create,
     .read = read_files,
     .load = load,
+    .adapt = adapt,
     MHLA_FRAME_ROWS,
 };

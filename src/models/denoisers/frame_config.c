@@ -161,7 +161,7 @@ mhla_status mhla_frame_guess(mhla_frame_config *c, const mhla_frame_kind *kind, 
 }
 
 mhla_status mhla_frame_read(void **net, const mhla_frame_kind *kind, const mhla_evidence *e) {
-    mhla_frame_config c;
+    mhla_frame_config c = {0};
     MHLA_TRY(e->config ? mhla_frame_config_read(&c, kind, e->config, e->config_path)
                        : mhla_frame_guess(&c, kind, e->file));
     const double dim = c.attn.dim, tokens = (double)mhla_frame_tokens(&c, c.image[0], c.image[1]);
@@ -175,7 +175,7 @@ mhla_status mhla_frame_read(void **net, const mhla_frame_kind *kind, const mhla_
 
 mhla_status mhla_frame_create_net(void **net, const mhla_frame_kind *kind, const mhla_recipe *given,
                                   const char *prefix) {
-    mhla_frame_config c;
+    mhla_frame_config c = {0};
     MHLA_TRY(mhla_frame_from_recipe(&c, kind, given, prefix));
     return mhla_frame_create((mhla_frame **)net, kind, &c);
 }
