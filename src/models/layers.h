@@ -18,6 +18,8 @@ mhla_layer mhla_layer_pointwise(mhla_params *ps, int64_t N, int64_t K, int bias,
                                 const char *name);
 mhla_layer mhla_layer_grouped(mhla_params *ps, int64_t N, int64_t K, mhla_initial initial, const char *name);
 mhla_layer mhla_layer_depthwise(mhla_params *ps, int64_t D, int k, mhla_initial initial, const char *name);
+/* A dense convolution [D,C,k,k] for mhla_nn_conv. */
+mhla_layer mhla_layer_conv(mhla_params *ps, int64_t D, int64_t C, int64_t k, mhla_initial initial, const char *name);
 /* A norm over D: weights 1 and, for LayerNorm, biases 0. */
 mhla_layer mhla_layer_norm(mhla_params *ps, int64_t D, int bias, const char *name);
 /* Batch norm over D channels with its running statistics, as PyTorch names and begins them: eps 1e-5, momentum 0.1. */
