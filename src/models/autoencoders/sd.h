@@ -34,7 +34,10 @@ static inline int mhla_sd_levels(const mhla_sd_config *c) {
     while (n < MHLA_SETTING_LIST_MOST && c->widths[n]) n++;
     return n;
 }
-static inline int mhla_sd_factor(const mhla_sd_config *c) { return 1 << (mhla_sd_levels(c) - 1); }
+static inline int mhla_sd_factor(const mhla_sd_config *c) {
+    const int levels = mhla_sd_levels(c);
+    return levels > 1 ? 1 << (levels - 1) : 1;
+}
 
 /* ---- sd_names.c ---- */
 

@@ -72,7 +72,7 @@ static int is_number(char c) { return c == '#' || c == '~' || c == '+'; }
 
 /* Does the rule stand at `at`? Appends what it makes to `to` and returns how far it reaches, else 0. */
 static size_t apply(char to[256], const rule *r, const char *at, int levels) {
-    int numbers[4], n = 0;
+    int numbers[4] = {0}, n = 0;
     const char *text = at;
     for (const char *f = r->from; *f; f++) {
         if (!is_number(*f)) {
