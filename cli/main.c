@@ -38,7 +38,7 @@ enum { VERBS = sizeof verbs / sizeof *verbs };
 
 static void usage(FILE *out) {
     fprintf(out, "usage: mhla VERB [OPTIONS]\n\nMulti-Head Linear Attention on the CPU.\n\n");
-    for (int i = 0; i < VERBS; i++) fprintf(out, "  %-9s %s\n", verbs[i].name, verbs[i].summary);
+    for (int i = 0; i < VERBS; i++) fprintf(out, "  %-11s %s\n", verbs[i].name, verbs[i].summary);
     fprintf(out, "\n  mhla VERB --help   the options of a verb\n  mhla --version     the version\n");
 }
 

@@ -25,6 +25,7 @@ from ._mhla import Error, FileError
 from .functional import (attention, causal_attention, focused_attention, inline_attention, linear_attention, mala_attention,
                          rala_attention, softmax_attention)
 from .mixing import mix_clip, mix_init, mix_names, rope_table
+from .autoencoder import Autoencoder
 from .language import Generation, LanguageModel, Piece, Sequence, Tokenizer
 from .model import Model, create, load
 from .streaming import State, step
@@ -94,7 +95,7 @@ def __getattr__(name: str) -> Any:
 
 _openmp_used = _share_openmp(_openmp_runtimes())
 __version__: str = _mhla.cpu_info()["version"]
-__all__ = ["CausalState", "Error", "FileError", "Generation", "LanguageModel", "Model", "Piece", "Sequence", "State", "Tokenizer",
+__all__ = ["Autoencoder", "CausalState", "Error", "FileError", "Generation", "LanguageModel", "Model", "Piece", "Sequence", "State", "Tokenizer",
            "attention", "causal_attention", "create", "diffusion", "focused_attention", "info", "inline_attention",
            "linear_attention", "load", "mala_attention", "mix_clip", "mix_init", "mix_names", "rala_attention", "rope_table",
            "set_isa", "set_num_threads", "softmax_attention", "step"]

@@ -85,6 +85,8 @@ class Model:
         x = _as_numpy(images)
         dtype = getattr(images, "dtype", x.dtype)  # x has torch's bfloat16 as uint16
         i = self.info
+        if i["kind"] == "autoencoder":
+            raise Error(f"{i['name']} is an autoencoder: encode and decode run it")
         if i["kind"] == "diffusion":
             return _result_like(images, self._denoise(x, dtype, times, labels))
         if times is not None or labels is not None:
@@ -160,9 +162,10 @@ M = TypeVar("M", bound=Model)
 
 
 def _wrap(native: _mhla.Model, origin: Tuple[Any, ...]) -> Model:
-    from .language import LanguageModel  # which is made of this file
+    from .autoencoder import Autoencoder  # which are made of this file
+    from .language import LanguageModel
 
-    return (LanguageModel if native.info()["kind"] == "language" else Model)(native, origin)
+    return {"language": LanguageModel, "autoencoder": Autoencoder}.get(native.info()["kind"], Model)(native, origin)
 
 
 def _again(how: str, *arguments: Any) -> Model:
@@ -176,7 +179,8 @@ def load(path: Path, weights: Optional[str] = None, storage: Optional[str] = Non
     """Opens the folder of a run (its best checkpoint, else its last), a folder with config.json and model.safetensors or
     pytorch_model.bin, or a .safetensors file beside a config.json. A timm DeiT as timm saves it is one, too, and a state_dict (.pt,
     .safetensors) of facebookresearch's DiT, which needs no config.json. A language model is a folder as transformers writes it,
-    a run, or a .gguf file; it opens as a :class:`LanguageModel`.
+    a run, or a .gguf file; it opens as a :class:`LanguageModel`. An AutoencoderKL of diffusers or of latent diffusion (a folder, a .ckpt or
+    .safetensors file) opens as an :class:`Autoencoder`.
 
     Args:
         weights: "raw" or "ema", their average, where training kept one; by default what did better when it was tested.
@@ -198,7 +202,7 @@ def load(path: Path, weights: Optional[str] = None, storage: Optional[str] = Non
 
 def create(preset: str, seed: int = 0, **settings: Any) -> Model:
     """A fresh model: "deit_nano", "deit_tiny", "deit_small" or "deit_base", a diffusion model from "dit_micro" and "dit_nano"
-    to "dit_xl_2", a language model "lm_micro", "lm_nano", "lm_340m" or "lm_480m" (without a tokenizer), changed by settings, which are
+    to "dit_xl_2", a language model "lm_micro", "lm_nano", "lm_340m" or "lm_480m" (without a tokenizer), an autoencoder "sd_vae" or "sd_vae_nano", changed by settings, which are
     the keys of config.json; weights are drawn from the seed.
 
     >>> import mhla

@@ -83,6 +83,7 @@ static mhla_status choose(job *j) {
         good = low * unit;
     }
     j->d.tile = (int)(j->decode ? good * j->a.factor : good);
+    if (j->d.tile < LEAST * j->a.factor) j->d.tile = LEAST * j->a.factor; /* a smaller image is whole in it */
     return MHLA_OK;
 }
 
