@@ -283,6 +283,26 @@ MHLA_API mhla_status mhla_model_encode(mhla_model *model, float *mean, float *de
 MHLA_API mhla_status mhla_model_decode(mhla_model *model, float *images, const float *latents, int64_t n,
                                        const mhla_coding *coding);
 
+typedef struct mhla_latents_desc {
+    size_t size;
+    const char *source, *out; /* a dataset of images; the folder that gets the latents */
+    int height, width;        /* images get this size, the shorter side first, then the centre: multiples of the factor;
+                                   both 0: as in the autoencoder's training */
+    mhla_progress_fn progress; /* images done, of how many; may be NULL */
+    void *user;
+} mhla_latents_desc;
+
+typedef struct mhla_latents_made {
+    size_t size;
+    int64_t train, test, unreadable, kept; /* images of both parts; of all: without a latent, there before */
+    int channels, height, width;           /* of a latent */
+} mhla_latents_made;
+
+/* Encodes all images of a dataset once, as they are and flipped, for training a diffusion model on their latents: mhla_trainer_*
+ * takes the folder as data. Killed at any moment, the same call again makes what is missing. MHLA_EINVAL for a folder with
+ * other files, or with latents of other images, of another size or by another autoencoder. made may be NULL. */
+MHLA_API mhla_status mhla_latents_make(mhla_model *vae, const mhla_latents_desc *desc, mhla_latents_made *made);
+
 #ifdef __cplusplus
 }
 #endif

@@ -20,6 +20,7 @@
     X(DROP, 0x0da70102, 1)                                                                                             \
     X(TEST_TIME, 0x0da70103, 1) /* and of its test loss */                                                             \
     X(TEST_NOISE, 0x0da70104, 1)                                                                                       \
+    X(LATENT, 0x0da70105, 1)   /* the noise of an image's latent in an epoch */                                        \
     X(ANALYSIS, 0x0da80000, 1) /* noise of pictures that a diffusion model is looked into with */                      \
     X(RECALL, 0x6d716172, 1)   /* MQAR's sequences */                                                                  \
     X(NEEDLE, 0x6e65646c, 1)   /* needles and their haystacks */                                                       \

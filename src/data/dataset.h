@@ -4,6 +4,7 @@
  *   CIFAR binary  folder with data_batch_1.bin .. and test_batch.bin, or train.bin and test.bin (1 byte of label, then 3 planes
  *                 of 32 x 32), names in batches.meta.txt or classes.txt
  *   npy           folder with train_images.npy [N,H,W] or [N,H,W,3], train_labels.npy [N], test_.. 
+ *   latents       what `mhla latents` makes of any of these (latents.h): numbers, which a diffusion of latents learns
  *   image folder  train/CLASS/..., val/CLASS/... as ImageNet has it (also test/, validation/), or only CLASS/...; classes
  *                 are the sorted folder names, files are found at any depth
  *
@@ -48,5 +49,9 @@ int64_t mhla_dataset_broken(mhla_dataset *data, int64_t *count, const char **sen
 
 /* The folder of a dataset: a known name's, or the path itself. */
 mhla_status mhla_data_locate(char *folder, size_t size, const char *source);
+/* The same folder as an absolute path. */
+mhla_status mhla_data_whole_path(char *folder, size_t size);
+/* The version of the data: SHA-256 of the names and bytes of all files in the folder, in the order of the names. */
+mhla_status mhla_data_sum(char text[65], const char *folder);
 
 #endif

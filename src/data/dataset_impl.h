@@ -34,6 +34,7 @@ typedef mhla_status (*mhla_dataset_opener)(mhla_dataset *d, const char *folder, 
 mhla_status mhla_dataset_open_idx(mhla_dataset *d, const char *folder, mhla_split split);
 mhla_status mhla_dataset_open_cifar(mhla_dataset *d, const char *folder, mhla_split split);
 mhla_status mhla_dataset_open_npy(mhla_dataset *d, const char *folder, mhla_split split);
+mhla_status mhla_dataset_open_latents(mhla_dataset *d, const char *folder, mhla_split split);
 mhla_status mhla_dataset_open_folder(mhla_dataset *d, const char *folder, mhla_split split);
 
 /* ---- What formats share ---- */

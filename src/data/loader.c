@@ -9,6 +9,7 @@
 #include "core/clock.h"
 #include "core/memory.h"
 #include "core/status.h"
+#include "data/latents.h"
 
 /* Batches are numbered from 0 through all epochs; in evaluation each epoch has one number more, its end. Batch n lives in
  * slot n % ahead. Workers take samples in order; whoever finishes the last one of a batch mixes it. */
@@ -91,12 +92,21 @@ static void begin(mhla_loader *l, slot *s, int64_t n) {
     s->failed = b->count;
 }
 
-static mhla_status get_readable(mhla_loader *l, int64_t *index, mhla_image *image, int *label) {
+static mhla_status get(mhla_loader *l, int64_t index, mhla_image *image, float *out, int *label, uint64_t epoch) {
+    if (l->desc.latents)
+        return mhla_dataset_draw(l->desc.data, index, out, label, l->desc.train ? (double)l->desc.augment.flip : 0.0,
+                                 l->desc.seed, epoch);
+    return mhla_dataset_get(l->desc.data, index, image, label);
+}
+
+/* A picture, or, of latents, what becomes of it at once. */
+static mhla_status get_readable(mhla_loader *l, int64_t *index, mhla_image *image, float *out, int *label,
+                                uint64_t epoch) {
     const int64_t wanted = *index, all = mhla_dataset_count(l->desc.data);
     mhla_status status = MHLA_OK;
     for (int64_t i = 0; i < all; i++) {
         *index = (wanted + i) % all;
-        status = mhla_dataset_get(l->desc.data, *index, image, label);
+        status = get(l, *index, image, out, label, epoch);
         if (status == MHLA_OK || status == MHLA_ENOMEM || !l->desc.train) return status;
     }
     char last[300];
@@ -110,7 +120,8 @@ static mhla_status fill(mhla_loader *l, slot *s, int i, mhla_image *image, mhla_
     const size_t n = (size_t)l->channels * (size_t)l->height * (size_t)l->width;
     float *out = b->images + (size_t)i * n;
     const uint64_t key = (uint64_t)b->index[i]; /* also of a picture that stands in for a broken one */
-    const mhla_status status = get_readable(l, &b->index[i], image, &b->labels[i]);
+    const uint64_t epoch = l->desc.train ? (uint64_t)b->epoch : 0;
+    const mhla_status status = get_readable(l, &b->index[i], image, out, &b->labels[i], epoch);
     if (status != MHLA_OK) {
         if (status == MHLA_ENOMEM || l->desc.train) return status;
         memset(out, 0, n * sizeof *out);
@@ -121,8 +132,8 @@ static mhla_status fill(mhla_loader *l, slot *s, int i, mhla_image *image, mhla_
         return mhla_fail(MHLA_EDATA, "picture %lld%s%s has label %d: expected 0 to %d", (long long)b->index[i],
                          *mhla_dataset_file(l->desc.data, b->index[i]) ? " " : "",
                          mhla_dataset_file(l->desc.data, b->index[i]), b->labels[i], l->classes - 1);
-    return mhla_augment_apply(out, image, &l->desc.augment, scratch, l->desc.seed,
-                              l->desc.train ? (uint64_t)b->epoch : 0, key);
+    if (l->desc.latents) return MHLA_OK;
+    return mhla_augment_apply(out, image, &l->desc.augment, scratch, l->desc.seed, epoch, key);
 }
 
 /* Targets, mixed or not, once all samples are there. */
@@ -321,10 +332,25 @@ static mhla_status check(const mhla_loader_desc *d, int64_t count) {
     return MHLA_OK;
 }
 
+static mhla_status check_latents(const mhla_loader_desc *d) {
+    const mhla_latents_about *about = mhla_dataset_latents(d->data);
+    if (about == NULL && !d->latents) return MHLA_OK;
+    if (about == NULL) return mhla_fail(MHLA_EINVAL, "the data are pictures, not latents");
+    const int height = about->height / about->factor, width = about->width / about->factor;
+    if (!d->latents)
+        return mhla_fail(MHLA_EINVAL, "the data are latents of %d channels: only a diffusion model learns them",
+                         about->channels);
+    if (d->augment.channels != about->channels || d->augment.height != height || d->augment.width != width)
+        return mhla_fail(MHLA_EINVAL, "the data are latents of %d x %d x %d, the model takes %d x %d x %d",
+                         about->channels, height, width, d->augment.channels, d->augment.height, d->augment.width);
+    return MHLA_OK;
+}
+
 mhla_status mhla_loader_create(mhla_loader **loader, const mhla_loader_desc *desc) {
     *loader = NULL;
     const int64_t count = mhla_dataset_count(desc->data);
     MHLA_TRY(check(desc, count));
+    MHLA_TRY(check_latents(desc));
     mhla_loader *l = calloc(1, sizeof *l);
     if (l == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for a loader");
     l->desc = *desc;
@@ -337,7 +363,7 @@ mhla_status mhla_loader_create(mhla_loader **loader, const mhla_loader_desc *des
     pthread_mutex_init(&l->lock, NULL);
     pthread_cond_init(&l->work, NULL);
     pthread_cond_init(&l->ready, NULL);
-    mhla_status status = mhla_augment_prepare(&l->desc.augment);
+    mhla_status status = desc->latents ? MHLA_OK : mhla_augment_prepare(&l->desc.augment);
     l->channels = l->desc.augment.channels;
     l->height = l->desc.augment.height;
     l->width = l->desc.augment.width;

@@ -23,6 +23,7 @@ typedef struct mhla_loader_desc {
     mhla_augment augment;
     mhla_mix mix;   /* training only */
     int classes;    /* of the targets; 0: those of the data. A label beyond is an error */
+    int latents;    /* the data are latents (latents.h): of augment, the sizes and flip count */
     int no_targets; /* leave out targets; labels only */
     int64_t limit;  /* evaluation: at most so many pictures, spread over the data; 0: all */
 } mhla_loader_desc;

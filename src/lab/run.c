@@ -1,5 +1,4 @@
 /* An experiment from its name to its results: opening, making what is missing, part after part, and stopping. */
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -11,7 +10,6 @@
 #include "core/clock.h"
 #include "core/status.h"
 #include "file/file.h"
-#include "file/sha256.h"
 #include "lab/lab.h"
 #include "train/train.h"
 
@@ -42,61 +40,20 @@ mhla_status mhla_lab_query(int i, mhla_lab_info *info) {
     return mhla_struct_out(info, &full, sizeof full, "mhla_lab_info");
 }
 
-/* ---- The version of the data: SHA-256 of all names and bytes, in the order of the names ---- */
-
-/* Not what `mhla tokenize` writes beside a text: no experiment reads it, and copies of the data on other machines may lack it. */
-static int belongs(const struct dirent *entry) {
-    const char *name = entry->d_name, *end = strrchr(name, '.');
-    return *name != '.' && strcmp(name, "tokenizer.json") != 0 && !(end && strcmp(end, ".shard") == 0);
-}
-
-static mhla_status add_file(mhla_sha256 *sum, const char *path, const char *name) {
-    mhla_file file;
-    MHLA_TRY(mhla_file_map(&file, path));
-    mhla_sha256_add(sum, name, strlen(name) + 1);
-    mhla_sha256_add(sum, file.data, file.size);
-    mhla_file_unmap(&file);
-    return MHLA_OK;
-}
-
-static mhla_status add_folder(mhla_sha256 *sum, const char *folder, int depth) {
-    struct dirent **entries = NULL;
-    const int n = scandir(folder, &entries, belongs, alphasort);
-    mhla_status status = n < 0 ? mhla_fail(MHLA_EIO, "%s: %s", folder, strerror(errno)) : MHLA_OK;
-    for (int i = 0; i < n; i++) {
-        char path[4096];
-        struct stat info;
-        if (status == MHLA_OK && snprintf(path, sizeof path, "%s/%s", folder, entries[i]->d_name) < (int)sizeof path &&
-            stat(path, &info) == 0) {
-            if (S_ISREG(info.st_mode)) status = add_file(sum, path, entries[i]->d_name);
-            if (S_ISDIR(info.st_mode) && depth < 8) status = add_folder(sum, path, depth + 1);
-        }
-        free(entries[i]);
-    }
-    free(entries);
-    return status;
-}
+/* ---- The data ---- */
 
 static mhla_status find_data(mhla_lab *lab, const char *given) {
     const char *name = lab->experiment->info.data;
-    mhla_sha256 sum;
-    char digits[65], *real = NULL;
+    char digits[65];
     struct stat info;
     if (name == NULL) return MHLA_OK;
     MHLA_TRY(mhla_data_locate(lab->source, sizeof lab->source, given ? given : name));
     if (stat(lab->source, &info) != 0 || !S_ISDIR(info.st_mode))
         return mhla_fail(MHLA_EIO, "%s: the data of this experiment is not there; mhla data %s fetches it", lab->source,
                          name);
-    /* runs go on from anywhere: they keep the whole path */
-    if ((real = realpath(lab->source, NULL)) == NULL)
-        return mhla_fail(MHLA_EIO, "%s: %s", lab->source, strerror(errno));
-    const int fits = snprintf(lab->source, sizeof lab->source, "%s", real) < (int)sizeof lab->source;
-    free(real);
-    if (!fits) return mhla_fail(MHLA_EIO, "%.60s...: the path is too long", lab->source);
+    MHLA_TRY(mhla_data_whole_path(lab->source, sizeof lab->source)); /* runs go on from anywhere */
     snprintf(lab->data_name, sizeof lab->data_name, "%.63s", given ? strrchr(lab->source, '/') + 1 : name);
-    mhla_sha256_begin(&sum);
-    MHLA_TRY(add_folder(&sum, lab->source, 0));
-    mhla_sha256_end(&sum, digits);
+    MHLA_TRY(mhla_data_sum(digits, lab->source));
     snprintf(lab->data_sum, sizeof lab->data_sum, "%s", digits);
     return MHLA_OK;
 }

@@ -5,11 +5,12 @@
 #include <string.h>
 
 #include "core/status.h"
+#include "data/latents.h"
 #include "file/text.h"
 
 const mhla_recipe_row mhla_picture_keys[] = {
     {"data.source", MHLA_RECIPE_TEXT, "fashion-mnist", 0, 0, NULL,
-     "a folder, or what mhla data fetched: fashion-mnist, cifar10-test, emoji, text"},
+     "a folder, or what mhla data fetched: fashion-mnist, cifar10-test, emoji, text; diffusion: also latents"},
     {"data.shuffle_labels", MHLA_RECIPE_BOOL, "false", 0, 0, NULL,
      "shuffle the labels of training and test: a control in which nothing can be learned"},
     {"data.workers", MHLA_RECIPE_INT, "1", 0, 256, NULL, "threads that load and augment"},
@@ -19,7 +20,7 @@ const mhla_recipe_row mhla_picture_keys[] = {
     {0},
 };
 
-mhla_status mhla_pictures_open(mhla_pictures *p, mhla_recipe *recipe) {
+mhla_status mhla_pictures_open(mhla_pictures *p, mhla_recipe *recipe, int may_be_latents) {
     char folder[MHLA_RUN_PATH];
     MHLA_TRY(mhla_data_locate(folder, sizeof folder, mhla_recipe_text(recipe, "data.source")));
     MHLA_TRY(mhla_dataset_open(&p->train, folder, MHLA_SPLIT_TRAIN));
@@ -30,6 +31,14 @@ mhla_status mhla_pictures_open(mhla_pictures *p, mhla_recipe *recipe) {
         MHLA_TRY(mhla_dataset_shuffle(p->test, 2 * seed + 1));
     }
     const int64_t images = mhla_dataset_count(p->train);
+    const mhla_latents_about *latents = mhla_dataset_latents(p->train);
+    if (latents && !may_be_latents)
+        return mhla_fail(MHLA_EINVAL, "%s holds latents: only a diffusion model learns them", folder);
+    if (latents && !mhla_recipe_given(recipe, "model.image")) {
+        char sides[48];
+        snprintf(sides, sizeof sides, "%d,%d", latents->height / latents->factor, latents->width / latents->factor);
+        MHLA_TRY(mhla_recipe_set(recipe, "model.image", sides));
+    }
     const struct {
         const char *key;
         int64_t value;

@@ -16,8 +16,8 @@ typedef struct mhla_pictures {
 extern const mhla_recipe_row mhla_picture_keys[];
 
 /* Opens what data.source names; the number of classes and channels, where the recipe leaves them open, follow from it and
- * are set in the recipe. */
-mhla_status mhla_pictures_open(mhla_pictures *p, mhla_recipe *recipe);
+ * are set in the recipe; of latents, the model's sides as well. */
+mhla_status mhla_pictures_open(mhla_pictures *p, mhla_recipe *recipe, int may_be_latents);
 /* Batches for training; batch, workers, seed and what the recipe says of cropping and flipping are filled in here. */
 mhla_status mhla_pictures_load(mhla_pictures *p, const mhla_recipe *recipe, mhla_loader_desc desc);
 void mhla_pictures_close(mhla_pictures *p);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "core/status.h"
+#include "data/latents.h"
 #include "train/pictures.h"
 
 enum { MOST = 400, SHARES = 8 };
@@ -85,6 +86,8 @@ mhla_status mhla_train_preview(const char *out, const char *recipe, const char *
     if (status == MHLA_OK && t->task->pictures == NULL)
         status = mhla_fail(MHLA_EINVAL, "the task is %s, which has no pictures", t->task->name);
     if (status == MHLA_OK) status = t->task->open(t);
+    if (status == MHLA_OK && mhla_dataset_latents(t->task->pictures(t)->train))
+        status = mhla_fail(MHLA_EINVAL, "the data are latents, which are no pictures");
     if (status == MHLA_OK) status = draw(t, out, pictures, columns, report, user);
     mhla_trainer_free(t);
     return status;

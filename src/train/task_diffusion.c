@@ -10,6 +10,7 @@
 #include "core/parallel.h"
 #include "core/rng.h"
 #include "core/status.h"
+#include "data/latents.h"
 #include "diffusion/diffusion.h"
 #include "train/pictures.h"
 #include "train/train.h"
@@ -32,6 +33,7 @@ static const mhla_recipe_row keys[] = {
     {"sample.sampler", TEXT, "dpm++", 0, 0, "ddpm|ddim|dpm++|unipc|euler", "how it is made"},
     {"sample.steps", INT, "20", 1, 1000, NULL, "sampling steps"},
     {"sample.guidance", REAL, "2", 1, 100, NULL, "guidance towards the class; 1: none"},
+    {"sample.vae", TEXT, "", 0, 0, NULL, "latents: the autoencoder that decodes them; without it no grids"},
     {0},
 };
 
@@ -39,6 +41,7 @@ typedef struct job {
     mhla_pictures p;
     mhla_denoiser_info info; /* of the model */
     mhla_noising *noising;
+    mhla_model *vae;           /* of latents, for grids; or NULL */
     int64_t rows;              /* room for so many pictures */
     int64_t pixels, answers;   /* numbers of a picture, of the network's answer */
     float *noise, *noisy;      /* [rows,pixels] */
@@ -91,16 +94,44 @@ static mhla_status make_room(mhla_trainer *t, job *j) {
 
 static mhla_status check_sampling(const mhla_trainer *t);
 
+/* Are the latents what the rest takes them for? And their autoencoder, where one is named. */
+static mhla_status open_latents(const mhla_trainer *t, job *j) {
+    const mhla_latents_about *about = mhla_dataset_latents(j->p.train);
+    const char *path = mhla_recipe_text(t->recipe, "sample.vae"), *crop = mhla_recipe_text(t->recipe, "augment.crop"),
+               *source = mhla_recipe_text(t->recipe, "data.source");
+    mhla_codec_info c = {.size = sizeof c};
+    char hash[65];
+    if (about == NULL)
+        return *path ? mhla_fail(MHLA_EINVAL, "sample.vae is %s, but the data are pictures, not latents", path)
+                     : MHLA_OK;
+    if (strcmp(crop, "none") != 0)
+        return mhla_fail(MHLA_EINVAL, "augment.crop is %s, but the data are latents, which can only be flipped", crop);
+    MHLA_TRY(mhla_latents_check_source(about, source));
+    if (*path == '\0') return MHLA_OK;
+    MHLA_TRY(mhla_model_open(&j->vae, path));
+    MHLA_TRY(mhla_codec_query(j->vae, &c));
+    MHLA_TRY(mhla_model_hash(j->vae, hash));
+    if (strcmp(hash, about->vae) != 0 || c.scale != about->scale || c.shift != about->shift)
+        return mhla_fail(MHLA_EINVAL,
+                         "%s: its latents were made with another autoencoder than %s: SHA-256 %.12s, not %.12s", source,
+                         path, about->vae, hash);
+    if (!c.decodes || (c.outputs != 1 && c.outputs != 3)) return mhla_fail(MHLA_EINVAL, "%s decodes no pictures", path);
+    return MHLA_OK;
+}
+
 static mhla_status open_job(mhla_trainer *t) {
     job *j = calloc(1, sizeof *j);
     if (j == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for a trainer");
     t->job = j;
-    MHLA_TRY(mhla_pictures_open(&j->p, t->recipe));
+    MHLA_TRY(mhla_pictures_open(&j->p, t->recipe, 1));
+    MHLA_TRY(open_latents(t, j));
     MHLA_TRY(make_model(t, j));
     const mhla_denoiser_info *c = &j->info;
-    MHLA_TRY(mhla_pictures_load(
-        &j->p, t->recipe,
-        (mhla_loader_desc){.augment = mhla_model_augment(t->model), .classes = c->classes, .no_targets = 1}));
+    MHLA_TRY(mhla_pictures_load(&j->p, t->recipe,
+                                (mhla_loader_desc){.augment = mhla_model_augment(t->model),
+                                                   .classes = c->classes,
+                                                   .no_targets = 1,
+                                                   .latents = mhla_dataset_latents(j->p.train) != NULL}));
     t->per_epoch = mhla_loader_batches(j->p.loader);
     MHLA_TRY(check_sampling(t));
     return make_room(t, j);
@@ -111,6 +142,7 @@ static void close_job(mhla_trainer *t) {
     if (j == NULL) return;
     mhla_pictures_close(&j->p);
     mhla_noising_free(j->noising);
+    mhla_model_free(j->vae);
     mhla_tape_free(j->measuring);
     free(j->noise);
     free(j->noisy);
@@ -262,6 +294,7 @@ static mhla_status evaluate(mhla_trainer *t, mhla_score *score, json_t *row, mhl
                           .augment = mhla_model_augment(t->model),
                           .classes = c->classes,
                           .no_targets = 1,
+                          .latents = mhla_dataset_latents(j->p.test) != NULL,
                           .limit = limit};
     d.augment.crop = mhla_crop_named(mhla_recipe_text(t->recipe, "augment.crop"), 1);
     if (j->measuring == NULL) MHLA_TRY(mhla_tape_create(&j->measuring, t->context));
@@ -318,6 +351,26 @@ static int told_to_stop(void *user, const mhla_sample_state *state) {
     return t->stop != 0;
 }
 
+/* Latents as pictures; told to stop meanwhile, none. */
+static mhla_status decode(const mhla_trainer *t, mhla_picture *grid, const float *latents, int64_t n, int columns) {
+    const job *j = t->job;
+    mhla_codec_info c = {.size = sizeof c};
+    MHLA_TRY(mhla_codec_query(j->vae, &c));
+    const mhla_coding coding = {.size = sizeof coding,
+                                .height = (int)j->info.extent.height * c.factor,
+                                .width = (int)j->info.extent.width * c.factor};
+    const int64_t each = (int64_t)c.outputs * coding.height * coding.width;
+    float *images = malloc((size_t)(n * each) * sizeof *images);
+    mhla_status status = images ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory for %lld pictures", (long long)n);
+    mhla_model_set_context(j->vae, t->context);
+    for (int64_t i = 0; i < n && status == MHLA_OK && !t->stop; i++)
+        status = mhla_model_decode(j->vae, images + i * each, latents + i * j->pixels, 1, &coding);
+    if (status == MHLA_OK && !t->stop)
+        status = mhla_picture_tile(grid, images, n, c.outputs, coding.height, coding.width, columns);
+    free(images);
+    return status;
+}
+
 /* A row for each of the classes, spread over all; columns differ in their noise, which is the same for each row. Told to stop
  * meanwhile, it leaves the grid empty: the evaluation is made again when the run goes on, and this with it. */
 static mhla_status draw(mhla_trainer *t, mhla_picture *grid, int rows, int columns, float *images, int32_t *classes,
@@ -336,11 +389,12 @@ static mhla_status draw(mhla_trainer *t, mhla_picture *grid, int rows, int colum
                                 .guidance = c->null_label ? mhla_recipe_real(t->recipe, "sample.guidance") : 1.0,
                                 .method = mhla_recipe_text(t->recipe, "sample.sampler"),
                                 .steps = (int)mhla_recipe_int(t->recipe, "sample.steps"),
-                                .clip = 1,
+                                .clip = j->vae == NULL, /* latents have no range */
                                 .report = told_to_stop,
                                 .user = t};
     MHLA_TRY(mhla_model_sample(t->model, images, &d, &stopped));
     if (stopped) return MHLA_OK;
+    if (j->vae) return decode(t, grid, images, d.images, columns);
     return mhla_picture_tile(grid, images, d.images, c->channels, (int)c->extent.height, (int)c->extent.width, columns);
 }
 
@@ -353,7 +407,7 @@ static mhla_status show(mhla_trainer *t) {
     const size_t n = (size_t)rows * (size_t)columns;
     char path[MHLA_RUN_PATH];
     mhla_picture grid = {.size = sizeof grid};
-    if (n == 0) return MHLA_OK;
+    if (n == 0 || (mhla_dataset_latents(j->p.train) && j->vae == NULL)) return MHLA_OK;
     float *images = malloc(n * (size_t)j->pixels * sizeof *images);
     int32_t *classes = calloc(n, sizeof *classes);
     uint64_t *seeds = calloc(n, sizeof *seeds);

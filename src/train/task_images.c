@@ -62,7 +62,7 @@ static mhla_status open_job(mhla_trainer *t) {
     job *j = calloc(1, sizeof *j);
     if (j == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for a trainer");
     t->job = j;
-    MHLA_TRY(mhla_pictures_open(&j->p, t->recipe));
+    MHLA_TRY(mhla_pictures_open(&j->p, t->recipe, 0));
     MHLA_TRY(make_model(t, j));
     MHLA_TRY(make_loader(t, j));
     t->per_epoch = mhla_loader_batches(j->p.loader);

@@ -2,6 +2,7 @@
 #include "structs.h"
 
 #include <mhla/diffusion.h>
+#include <sys/stat.h>
 
 #include "file/npy.h"
 #include "files.h"
@@ -56,6 +57,27 @@ static mhla_status mhla_model_decode__mhla_coding(void *given) {
     return mhla_model_decode(codec, small, answer, 1, given);
 }
 
+static char data[256], latents[256];
+static mhla_latents_desc latents_desc = {.size = sizeof latents_desc, .source = data, .out = latents};
+static mhla_status mhla_latents_make__mhla_latents_desc(void *given) { return mhla_latents_make(codec, given, NULL); }
+static mhla_status mhla_latents_make__mhla_latents_made(void *given) {
+    return mhla_latents_make(codec, &latents_desc, given);
+}
+
+static void make_dataset(void) {
+    const int64_t shape[] = {PICTURES, SIDE, SIDE}, labels[PICTURES] = {0};
+    char path[400];
+    snprintf(data, sizeof data, "%s", in_folder("data"));
+    snprintf(latents, sizeof latents, "%s", in_folder("latents"));
+    assert_int_equal(mkdir(data, 0777), 0);
+    for (int test = 0; test < 2; test++) {
+        snprintf(path, sizeof path, "%s/%s_images.npy", data, test ? "test" : "train");
+        ASSERT_OK(mhla_npy_write(path, MHLA_IO_U8, 3, shape, images));
+        snprintf(path, sizeof path, "%s/%s_labels.npy", data, test ? "test" : "train");
+        ASSERT_OK(mhla_npy_write(path, MHLA_IO_I64, 1, shape, labels));
+    }
+}
+
 static void coding(void **state) {
     (void)state;
     static const mhla_coding sizes = {.size = sizeof sizes, .height = 16, .width = 16};
@@ -64,8 +86,12 @@ static void coding(void **state) {
         CHANGES(mhla_coding_settle, mhla_coding, .value = &sizes),
         TAKES(mhla_model_encode, mhla_coding, .value = &sizes),
         TAKES(mhla_model_decode, mhla_coding, .value = &sizes),
+        TAKES(mhla_latents_make, mhla_latents_desc, .value = &latents_desc),
+        FILLS(mhla_latents_make, mhla_latents_made, .optional = 1),
     };
     ASSERT_OK(mhla_model_create(&codec, "sd_vae_nano", NULL, 0, 1));
+    make_dataset();
+    ASSERT_OK(mhla_latents_make(codec, &latents_desc, NULL)); /* once: later calls find all of them there */
     STRUCTS_TRY(rows);
     mhla_model_free(codec);
 }
