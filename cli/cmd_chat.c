@@ -205,12 +205,12 @@ static int take_over(speaker *s, talk *t) {
     if (status != MHLA_OK) return cli_failed(usage.verb, status);
     if (!speak_agrees(usage.verb, state, t->sequence)) return CLI_FAILED;
     if (!read_note(t, mhla_sequence_note(t->sequence))) {
-        fprintf(stderr, "mhla %s: %s: there is no conversation in it: it may be of mhla generate\n", usage.verb, state);
+        fprintf(stderr, "mhla %s: %s: no conversation in it: it may come from mhla generate\n", usage.verb, state);
         return CLI_FAILED;
     }
     const int has = t->count > 0 && strcmp(t->messages[0].role, "system") == 0;
     if (system_text && (!has || strcmp(t->messages[0].content, system_text) != 0)) {
-        fprintf(stderr, "mhla %s: %s: the conversation in it began %s: without --system it goes on\n", usage.verb,
+        fprintf(stderr, "mhla %s: %s: the conversation in it began %s: leave out --system to resume it\n", usage.verb,
                 state, has ? "with another --system" : "without --system");
         return CLI_FAILED;
     }

@@ -125,8 +125,7 @@ static mhla_status draw_images(demo *d) {
         status = classify(d, images, info.height, info.width);
     }
     if (status == MHLA_OK)
-        printf("deit-fashion assigns %d of these %d images to the intended class.\n", d->image_right,
-               d->image_all);
+        printf("deit-fashion assigns %d of these %d images to the intended class.\n", d->image_right, d->image_all);
     free(images);
     mhla_picture_free(&picture);
     mhla_model_free(model);

@@ -190,10 +190,11 @@ static void page_attention(mhla_page *page, const demo *d) {
     mhla_page_text(page,
                    "The attention matrices of these three models for one test image; means over layers and heads.");
     page_table(page, d, heads, COLUMNS, attention_row);
-    snprintf(text, sizeof text,
-             "Below: the weights of the framed query, in the middle of the image, on each of %d x %d tokens in the last "
-             "layer, first head. Brighter means more weight; each map has a separate scale.",
-             d->grid[0], d->grid[1]);
+    snprintf(
+        text, sizeof text,
+        "Below: the weights of the framed query, in the middle of the image, on each of %d x %d tokens in the last "
+        "layer, first head. Brighter means more weight; each map has a separate scale.",
+        d->grid[0], d->grid[1]);
     mhla_page_text(page, text);
     for (int arm = 0; arm < DEMO_ARMS; arm++) {
         float most = 0.0f;
@@ -211,7 +212,7 @@ mhla_status demo_page(const demo *d, const char *path) {
     mhla_page *page = NULL;
     mhla_cpu_info info = {.size = sizeof info};
     char text[400];
-    mhla_status status = mhla_page_open(&page, path, "MHLA beside linear and softmax attention");
+    mhla_status status = mhla_page_open(&page, path, "MHLA compared with linear and softmax attention");
     if (status != MHLA_OK) return status;
     status = mhla_cpu_query(&info);
     if (status == MHLA_OK) {

@@ -88,7 +88,7 @@ class Model:
         if i["kind"] == "diffusion":
             return _result_like(images, self._denoise(x, dtype, times, labels))
         if times is not None or labels is not None:
-            raise Error(f"{i['name']} is no diffusion model: it takes images alone")
+            raise Error(f"{i['name']} is not a diffusion model: it takes images alone")
         want = (i["channels"], i["height"], i["width"])
         if x.dtype != np.float32 or x.ndim != 4 or x.shape[1:] != want:
             raise Error(f"images are {dtype} {list(x.shape)}: expected float32 "

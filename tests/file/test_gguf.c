@@ -278,7 +278,7 @@ static void test_refused(void **state) {
     expect_refused(b, size, MHLA_EDATA, "keys, but");
     const size_t u8_at = find(b, size, "u8") + 2, words_at = find(b, size, "words") + 5;
     FRESH, b[u8_at] = 13;
-    expect_refused(b, size, MHLA_EDATA, "key \"u8\": 13 is no kind");
+    expect_refused(b, size, MHLA_EDATA, "key \"u8\": 13 is not a kind");
     FRESH, b[u8_at - 2] = 'i';
     expect_refused(b, size, MHLA_EDATA, "the key \"i8\" occurs twice");
     FRESH, b[u8_at - 1] = 0;

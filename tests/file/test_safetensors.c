@@ -121,7 +121,7 @@ static void headers(void **state) {
         3, "inside those of");
     bad("{\"a\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[0,3]},\"a\":{\"dtype\":\"U8\",\"shape\":[3],"
         "\"data_offsets\":[3,6]}}",
-        6, "tensor \"a\": the name is there twice");
+        6, "tensor \"a\": the name occurs twice");
     bad("{\"a\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[0,3]},\"\\u0061\":{\"dtype\":\"U8\",\"shape\":[3],"
         "\"data_offsets\":[3,6]}}",
         6, "twice");

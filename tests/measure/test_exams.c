@@ -106,7 +106,7 @@ static void wrong_rows(void **state) {
         const char *task, *row, *message;
     } cases[] = {
         {"piqa", "[]", "f: line 1: an array where an object with \"goal\" was expected"},
-        {"piqa", "{\"sol1\": \"a\"}", "f: line 1: there is no \"goal\""},
+        {"piqa", "{\"sol1\": \"a\"}", "f: line 1: no \"goal\""},
         {"piqa", "{\"goal\": 3}", "f: line 1: \"goal\" is an integer where text was expected"},
         {"piqa", "{\"goal\": \"g\", \"sol1\": \"a\", \"sol2\": null}", "there is no \"sol2\""},
         {"piqa", "{\"goal\": \"g\", \"sol1\": \"a\", \"sol2\": \"\", \"label\": 0}", "choice 1 is empty"},
@@ -117,7 +117,7 @@ static void wrong_rows(void **state) {
         {"arc_easy", "{\"question\": \"q\", \"choices\": [\"a\"], \"answerKey\": \"A\"}",
          "an array where an object with \"text\" was expected"},
         {"arc_easy", "{\"question\": \"q\", \"choices\": {\"text\": [\"a\", 1], \"label\": []}}",
-         "choice 1 is no text"},
+         "choice 1 is not a string"},
         {"arc_easy", "{\"question\": \"q\", \"choices\": {\"text\": []}, \"answerKey\": \"A\"}", "0 choices"},
         {"arc_easy",
          "{\"question\": \"q\", \"choices\": {\"text\": [\"a\"], \"label\": [\"A\"]}, \"answerKey\": \"E\"}",

@@ -96,7 +96,7 @@ static void prompts(void **state) {
     assert_memory_equal(text.data, "a C {input} {b} I", 17);
     text.count = 0;
     ASSERT_FAILS(mhla_prompt_fill(&text, "{question}", row, "f: line 1"), MHLA_EDATA,
-                 "f: line 1: there is no text \"question\"");
+                 "f: line 1: no text \"question\"");
     ASSERT_FAILS(mhla_prompt_fill(&text, "{length}", row, "f: line 1"), MHLA_EDATA, "\"length\"");
     ASSERT_FAILS(mhla_prompt_fill(&text, "a { b", row, "f: line 1"), MHLA_EDATA, "brace");
     ASSERT_FAILS(mhla_prompt_fill(&text, "a } b", row, "f: line 1"), MHLA_EDATA, "brace");
@@ -169,12 +169,10 @@ static void folder_of_tasks(void **state) {
     assert_int_equal(r.rows[0].questions, 1);
     d.limit = 0;
     put("trec.jsonl", "{}");
-    ASSERT_FAILS(mhla_lm_longbench(model, &r, folder, &d, NULL, NULL), MHLA_EDATA,
-                 "dataset2maxlen.json: there is no number");
+    ASSERT_FAILS(mhla_lm_longbench(model, &r, folder, &d, NULL, NULL), MHLA_EDATA, "dataset2maxlen.json: no number");
     put("dataset2maxlen.json", "{\"qasper\": 8, \"trec\": 8}");
     x = (seen){0};
-    ASSERT_FAILS(mhla_lm_longbench(model, &r, folder, &d, take, &x), MHLA_EDATA,
-                 "trec.jsonl: line 1: there is no \"answers\"");
+    ASSERT_FAILS(mhla_lm_longbench(model, &r, folder, &d, take, &x), MHLA_EDATA, "trec.jsonl: line 1: no \"answers\"");
     assert_int_equal(x.count, 0); /* nothing is asked before all is read */
     put("trec.jsonl", "{\"answers\": [\"a\"], \"context\": \"c\"}");
     ASSERT_FAILS(mhla_lm_longbench(model, &r, folder, &d, NULL, NULL), MHLA_EDATA, "\"all_classes\"");

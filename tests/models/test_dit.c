@@ -84,7 +84,7 @@ static void refused(void **state) {
         const char *setting, *says;
     } wrong[] = {
         {"patch=5", "multiple of patch 5"},
-        {"heads=5", "dim 96 is no multiple of heads 5"},
+        {"heads=5", "dim 96 is not a multiple of heads 5"},
         {"blocks=17", "at most one block per patch"},
         {"lepe=4", "odd"},
         {"attention=sofmax", "softmax"},
@@ -131,7 +131,7 @@ static void config_round_trip(void **state) {
                 json_decref(again);
                 json_object_set_new(tree, "heads", json_integer(5)); /* no number is wrong, the two together are */
                 assert_int_equal(mhla_dit_config_read(&back, tree, "at/config.json"), MHLA_EDATA);
-                assert_non_null(strstr(mhla_message(), "at/config.json: dim 1024 is no multiple of heads 5"));
+                assert_non_null(strstr(mhla_message(), "at/config.json: dim 1024 is not a multiple of heads 5"));
                 json_decref(tree);
             }
 }

@@ -104,6 +104,7 @@ static void failures(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(all_pieces), cmocka_unit_test(numbers), cmocka_unit_test(failures)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(all_pieces), cmocka_unit_test(numbers),
+                                       cmocka_unit_test(failures)};
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

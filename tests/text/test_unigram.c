@@ -269,7 +269,7 @@ static void wrong_models(void **state) {
     ASSERT_OK(mhla_tokenizer_parse_json(&t, plain, sizeof plain - 1, "x"));
     ASSERT_OK(mhla_tokenizer_encode(t, &ids, "aa", 2, 0));
     assert_int_equal(ids.count, 2);
-    ASSERT_FAILS(mhla_tokenizer_encode(t, &ids, "aba", 3, 0), MHLA_EDATA, "\"b\" is no piece");
+    ASSERT_FAILS(mhla_tokenizer_encode(t, &ids, "aba", 3, 0), MHLA_EDATA, "\"b\" is not a piece");
     assert_int_equal(ids.count, 2);
     mhla_ids_free(&ids);
     mhla_tokenizer_free(t);

@@ -50,7 +50,7 @@ static mhla_status check_blocks(const mhla_grid_settings *s, int64_t H, int64_t 
 }
 
 mhla_status mhla_grid_check(const mhla_grid_settings *s, int64_t H, int64_t W) {
-    if (s->dim % s->heads != 0) return mhla_fail(MHLA_EINVAL, "dim %d is no multiple of heads %d", s->dim, s->heads);
+    if (s->dim % s->heads != 0) return mhla_fail(MHLA_EINVAL, "dim %d is not a multiple of heads %d", s->dim, s->heads);
     if (s->attention == MHLA_GRID_MHLA) MHLA_TRY(check_blocks(s, H, W));
     if (s->rope && s->attention != MHLA_GRID_MALA && s->attention != MHLA_GRID_RALA)
         return mhla_fail(MHLA_EINVAL, "rope is true: only the attentions mala and rala have it");

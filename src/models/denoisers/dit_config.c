@@ -28,8 +28,8 @@ mhla_status mhla_dit_preset(mhla_dit_config *c, const char *model, int structure
     for (int i = 0; i < SIZES; i++)
         if (strcmp(model, sizes[i].name) == 0) s = &sizes[i];
     if (s == NULL)
-        return mhla_fail(MHLA_EINVAL, "\"%.60s\" is no model: there are dit_nano, dit_micro and dit_{s,b,l,xl}_{2,4,8}",
-                         model);
+        return mhla_fail(MHLA_EINVAL,
+                         "\"%.60s\" is not a model: expected dit_nano, dit_micro and dit_{s,b,l,xl}_{2,4,8}", model);
     /* Equal surroundings: whatever can be had with every attention is, so that only the attention differs. */
     *c = (mhla_dit_config){
         .structure = structure,

@@ -72,7 +72,7 @@ mhla_status mhla_dit_config_guess(mhla_dit_config *c, const mhla_safetensors *fi
     const char *path = mhla_safetensors_path(file);
     if (!known)
         return mhla_fail(MHLA_EDATA,
-                         "%s: a DiT of width %lld, and no config.json beside it: how many heads it has is told by "
+                         "%s: a DiT of width %lld, and no config.json beside it: its number of heads is in "
                          "widths of 384, 768, 1024 and 1152 only",
                          path, (long long)dim);
     const int64_t side = root(position->shape[1]), pieces = mhla ? root(mix->shape[0]) : 1;
