@@ -215,7 +215,7 @@ static int take_over(speaker *s, talk *t) {
         return CLI_FAILED;
     }
     if (has && (t->system = strdup(t->messages[0].content)) == NULL) return cli_failed(usage.verb, MHLA_ENOMEM);
-    fprintf(stderr, "mhla %s: %s: %d messages, %s tokens taken over\n", usage.verb, state, t->count,
+    fprintf(stderr, "mhla %s: %s: %d messages, %s tokens reused\n", usage.verb, state, t->count,
             text_count(tokens, sizeof tokens, mhla_sequence_tokens(t->sequence)));
     return 0;
 }
