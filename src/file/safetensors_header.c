@@ -271,7 +271,7 @@ static mhla_status read_all(parser *p) {
         MHLA_TRY(expect(p, '}', "at the end of the header"));
     }
     skip_space(p);
-    if (p->at < p->end) return wrong(p, p->at, "the header goes on after its last '}'");
+    if (p->at < p->end) return wrong(p, p->at, "there are characters after the header's last '}'");
     return MHLA_OK;
 }
 

@@ -303,7 +303,7 @@ static void test_refused(void **state) {
     FRESH, b[q8 + 20] = 99;
     expect_refused(b, size, MHLA_ENOTSUP, "no type number 99");
     FRESH, b[q8 + 24] = 33;
-    expect_refused(b, size, MHLA_EDATA, "no multiple of 32");
+    expect_refused(b, size, MHLA_EDATA, "not a multiple of 32");
     FRESH, memset(b + q8 + 24, 0xe0, 8);
     expect_refused(b, size, MHLA_EDATA, "behind the file's end");
     FRESH, memset(b + q8 + 24, 0, 8);

@@ -59,8 +59,8 @@ static void headers(void **state) {
     bad("  ", 0, "'{'");
     bad(" {}", 0, "'{'");
     bad("[]", 0, "'{'");
-    bad("{} x", 0, "goes on");
-    bad("{}{}", 0, "goes on");
+    bad("{} x", 0, "characters after");
+    bad("{}{}", 0, "characters after");
     bad("{\"a", 0, "inside a string");
     bad("{\"a\"", 0, "ends where ':'");
     bad("{\"a\":", 0, "ends where '{'");

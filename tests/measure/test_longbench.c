@@ -149,7 +149,7 @@ static void folder_of_tasks(void **state) {
     ASSERT_FAILS(mhla_lm_longbench(model, &r, folder, &d, NULL, NULL), MHLA_EIO, "dataset2prompt.json");
     put("dataset2prompt.json", "{\"qasper\": \"Read {context}\\nQ: {input}\\nA:\", \"trec\": \"{context}\"}");
     put("dataset2maxlen.json", "{\"qasper\": 8, \"trec\": 0}");
-    ASSERT_FAILS(mhla_lm_longbench(model, &r, folder, &d, NULL, NULL), MHLA_EDATA, "there is no file of a task");
+    ASSERT_FAILS(mhla_lm_longbench(model, &r, folder, &d, NULL, NULL), MHLA_EDATA, "no file of a task");
     assert_int_equal(mkdir(in_folder("data"), 0755), 0);
     put("data/qasper.jsonl",
         "{\"input\": \"who?\", \"context\": \"short\", \"answers\": [\"x\", \"the a\"]}\n"
@@ -177,7 +177,7 @@ static void folder_of_tasks(void **state) {
     put("trec.jsonl", "{\"answers\": [\"a\"], \"context\": \"c\"}");
     ASSERT_FAILS(mhla_lm_longbench(model, &r, folder, &d, NULL, NULL), MHLA_EDATA, "\"all_classes\"");
     put("trec.jsonl", "");
-    ASSERT_FAILS(mhla_lm_longbench(model, &r, folder, &d, NULL, NULL), MHLA_EDATA, "there are no questions");
+    ASSERT_FAILS(mhla_lm_longbench(model, &r, folder, &d, NULL, NULL), MHLA_EDATA, "no questions");
     d.context = 8;
     ASSERT_FAILS(mhla_lm_longbench(model, &r, folder, &d, NULL, NULL), MHLA_ERANGE, "a context of 8 tokens");
     mhla_model_free(model);

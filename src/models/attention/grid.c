@@ -38,9 +38,10 @@ static mhla_status check_blocks(const mhla_grid_settings *s, int64_t H, int64_t 
             return mhla_fail(MHLA_EINVAL, "blocks is %d on an axis of %lld patches: at most one block per patch",
                              s->blocks[a], (long long)grid[a]);
         if (s->denominator == MHLA_DEN_RELEASED && grid[a] % s->blocks[a] != 0)
-            return mhla_fail(MHLA_EINVAL,
-                             "denominator \"released\" needs equal blocks: %lld patches are no multiple of %d blocks",
-                             (long long)grid[a], s->blocks[a]);
+            return mhla_fail(
+                MHLA_EINVAL,
+                "denominator \"released\" needs equal blocks: %lld patches are not a multiple of %d blocks",
+                (long long)grid[a], s->blocks[a]);
     }
     if (s->class_token && s->denominator == MHLA_DEN_RELEASED)
         return mhla_fail(MHLA_EINVAL,

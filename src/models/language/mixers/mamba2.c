@@ -120,7 +120,7 @@ static mhla_status settle(void *to, const mhla_lm_config *c) {
     if (s->n_groups < 1 || s->num_heads % s->n_groups != 0)
         return mhla_fail(MHLA_EINVAL, "num_heads %d is not a multiple of n_groups %d", s->num_heads, s->n_groups);
     if (s->norm_groups > 0 && inner % s->norm_groups != 0)
-        return mhla_fail(MHLA_EINVAL, "%lld inner channels are no multiple of norm_groups %d", (long long)inner,
+        return mhla_fail(MHLA_EINVAL, "%lld inner channels are not a multiple of norm_groups %d", (long long)inner,
                          s->norm_groups);
     if (s->head_dim > 512 || s->num_heads > 65536)
         return mhla_fail(MHLA_EINVAL, "%d heads of %d dims are too large", s->num_heads, s->head_dim);
