@@ -245,11 +245,10 @@ static int is_text(const speaker *s, const char *line, size_t size, int64_t numb
     const mhla_status status = mhla_tokenizer_encode(s->tokenizer, &ids, line, size, MHLA_ENCODE_PLAIN);
     mhla_ids_free(&ids);
     if (zero)
-        fprintf(stderr, "mhla %s: line %lld: byte %zu is zero: the line is left out\n", usage.verb, (long long)number,
+        fprintf(stderr, "mhla %s: line %lld: byte %zu is zero: the line is skipped\n", usage.verb, (long long)number,
                 (size_t)(zero - line));
     else if (status != MHLA_OK)
-        fprintf(stderr, "mhla %s: line %lld: %s: the line is left out\n", usage.verb, (long long)number,
-                mhla_message());
+        fprintf(stderr, "mhla %s: line %lld: %s: the line is skipped\n", usage.verb, (long long)number, mhla_message());
     return zero == NULL && status == MHLA_OK;
 }
 

@@ -13,7 +13,7 @@ printf '' | $c; echo "-> $?"
 printf 'Hello\n' | $c --max-tokens 3; echo "too long -> $?"
 printf 'Hello\n' | $c --logit-bias 42=100 --tokens 3 | tr -d '\n' | wc -c
 printf 'Hello\n' | $c --logit-bias none=1; echo "-> $?"
-echo '# lines that are no text are left out, and the conversation goes on'
+echo '# lines that are not text are skipped, and the conversation continues'
 printf 'Hello\nAga\377in\nHe\0llo\n/exit\0\n/reset\0 \nAgain\n' | $c >a; echo "-> $?"
 printf 'Hello\nAgain\n' | $c >b; cmp a b && echo 'the same'
 printf 'Hello\n' | $c --system "$(printf 'Be \377good')"; echo "-> $?"
