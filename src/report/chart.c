@@ -194,8 +194,10 @@ static double tick_step(double low, double high, double parts) {
 }
 
 static void tick_x(FILE *out, const axes *a, double x, double step) {
-    fprintf(out, "<text class=\"t\" x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%.6g</text>\n", place_x(a, x),
-            HIGH - BOTTOM + 17, fabs(x) < 1e-9 * step ? 0.0 : x);
+    const double at = place_x(a, x), value = fabs(x) < 1e-9 * step ? 0.0 : x;
+    const int edge = at + 4.0 * snprintf(NULL, 0, "%.6g", value) > WIDE; /* its second half would be cut off */
+    fprintf(out, "<text class=\"t\" x=\"%.1f\" y=\"%d\" text-anchor=\"%s\">%.6g</text>\n", edge ? WIDE - 1.0 : at,
+            HIGH - BOTTOM + 17, edge ? "end" : "middle", value);
 }
 
 /* With as many digits as there is room for on the left; step 0: a number that stands alone, or is round. */

@@ -70,6 +70,8 @@ static void numbers(void **state) {
     char *text = read_file(path, &size);
     assert_int_equal(count(text, "<b>22710</b>"), 1);
     assert_int_equal(count(text, ">10000</text>"), 1);
+    assert_int_equal(count(text, "text-anchor=\"end\">65536</text>"), 1); /* not cut off at the right edge */
+    assert_int_equal(count(text, "text-anchor=\"middle\">256</text>"), 1);
     assert_int_equal(count(text, "e+0"), 0);
     assert_int_equal(count(text, "white-space:pre-wrap"), 1);
     free(text);
