@@ -14,13 +14,14 @@ static cli_grid size;
 
 static const cli_option options[] = {
     {"features", CLI_TEXT, &features, "FILE",
-     "whose features: Inception's weights (inception: what mhla data inception\n"
-     "                         fetched), or a model or run of an image classifier"},
+     "network of the features: Inception's weights (inception: those of mhla data\n"
+     "                         inception), or a model or run of an image classifier"},
     {"split", CLI_TEXT, &split, "SPLIT", "of datasets: test (default) or train"},
-    {"limit", CLI_INT, &limit, "N", "at most N images of each, spread over the set"},
-    {"neighbours", CLI_INT, &neighbours, "K", "of precision and recall; default: 3"},
+    {"limit", CLI_INT, &limit, "N", "at most N images of each, evenly spread"},
+    {"neighbours", CLI_INT, &neighbours, "K", "neighbours for precision and recall; default: 3"},
     {"size", CLI_GRID, &size, "WxH", "crop images to their centre, and pad smaller ones with black; default: neither"},
-    {"resize", CLI_TEXT, &resize, "HOW", "to Inception's size: torch (default) as pytorch-fid, tf1 as the first code"},
+    {"resize", CLI_TEXT, &resize, "HOW",
+     "resize to Inception's size like pytorch-fid (torch, default) or the original code (tf1)"},
     {"dump", CLI_TEXT, &dump, "DIR",
      "write the features of both as .npy, and the class probabilities of the generated images"},
     {"json", CLI_FLAG, &json, NULL, "one JSON document instead of text"},

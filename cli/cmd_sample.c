@@ -83,7 +83,7 @@ static int refuse(void) {
     }
     if (out && *out == '\0') return cli_wrong(usage.verb, "--out is empty"); /* a folder of that name would be / */
     if (out && (ends(out, ".jpg") || ends(out, ".jpeg") || ends(out, ".gif")))
-        return cli_wrong(usage.verb, "--out is \"%s\": pictures are written as .png, moving ones, too", out);
+        return cli_wrong(usage.verb, "--out is \"%s\": images and animations are written as .png", out);
     if (threads > 1024) return cli_wrong(usage.verb, "--threads is %lld: expected 1 to 1024", (long long)threads);
     if (batch > 65536) return cli_wrong(usage.verb, "--batch is %lld: expected 1 to 65536", (long long)batch);
     if (steps > 1000) return cli_wrong(usage.verb, "--steps is %lld: expected 1 to 1000", (long long)steps);
@@ -206,7 +206,7 @@ static int open_model(sample_work *w, mhla_context **context) {
     const int latents = w->info.channels != 1 && w->info.channels != 3;
     if (latents && !(out && is_array(out))) {
         fprintf(stderr,
-                "mhla %s: %s makes latents of %d channels, which are no pixels (1 or 3): --out FILE.npy takes them as "
+                "mhla %s: %s makes latents of %d channels, not pixels (1 or 3): --out FILE.npy writes them as "
                 "they are\n",
                 usage.verb, r->model, w->info.channels);
         return CLI_FAILED;
@@ -216,8 +216,7 @@ static int open_model(sample_work *w, mhla_context **context) {
     if (status != MHLA_OK) return cli_failed(usage.verb, status);
     if (like && strcmp(hash, r->weights) != 0) {
         fprintf(stderr, "mhla %s: %s was made with weights %.12s, those of %s are %.12s%s\n", usage.verb, like,
-                r->weights, r->model, hash,
-                any_model ? "" : ": the picture would be another one (--any-model makes it)");
+                r->weights, r->model, hash, any_model ? "" : ": the image would differ (--any-model makes it)");
         if (!any_model) return CLI_FAILED;
     }
     memcpy(r->weights, hash, sizeof hash);

@@ -117,7 +117,7 @@ def _options(rope: Optional[tuple], rope_style: str, feature: str, feature_eps: 
     style = "none" if rope is None else rope_style
     meaning = f"{style} {feature} {denominator} {order} {beyond}"
     if len(meaning.split()) != 5:
-        raise Error(f"one of these is no name: rope_style {style!r}, feature {feature!r}, denominator {denominator!r}, order {order!r}, "
+        raise Error(f"one of these is not a name: rope_style {style!r}, feature {feature!r}, denominator {denominator!r}, order {order!r}, "
                     f"beyond {beyond!r}")
     return (meaning, [feature_eps, den_eps, scale or 0.0, float(power)],
             [chunk, max_tokens, int(causal), window, *grid, *blocks])

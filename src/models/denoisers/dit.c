@@ -165,8 +165,8 @@ static mhla_status guess(mhla_frame_config *c, const mhla_safetensors *file) {
     }
     if (size == 4)
         return mhla_fail(MHLA_EDATA,
-                         "%s: a DiT of width %d, and no config.json beside it: how many heads it has is told by "
-                         "widths of 384, 768, 1024 and 1152 only",
+                         "%s: a DiT of width %d, and no config.json beside it: the number of heads is known only "
+                         "for widths of 384, 768, 1024 and 1152",
                          mhla_safetensors_path(file), dim);
     const int64_t p = patch->shape[2];
     if (p == 2 || p == 4 || p == 8) snprintf(c->model, sizeof c->model, "dit_%s_%d", letters[size], (int)p);

@@ -16,7 +16,7 @@ mhla_status mhla_frame_preset(mhla_frame_config *c, const mhla_frame_size *sizes
     const mhla_frame_size *s = NULL;
     for (int i = 0; i < count; i++)
         if (strcmp(model, sizes[i].name) == 0) s = &sizes[i];
-    if (s == NULL) return mhla_fail(MHLA_EINVAL, "\"%.60s\" is no model: there are %s", model, known);
+    if (s == NULL) return mhla_fail(MHLA_EINVAL, "\"%.60s\" is not a model: expected %s", model, known);
     *c = (mhla_frame_config){
         .process = process,
         .image = {s->image, s->image},

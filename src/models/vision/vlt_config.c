@@ -36,7 +36,7 @@ mhla_status mhla_vlt_preset(mhla_vlt_config *c, const char *model) {
     const struct size *s = NULL;
     for (int i = 0; i < SIZES; i++)
         if (strcmp(model, sizes[i].name) == 0) s = &sizes[i];
-    if (s == NULL) return mhla_fail(MHLA_EINVAL, "\"%s\" is no model: there are %s", model, MHLA_VLT_PRESETS);
+    if (s == NULL) return mhla_fail(MHLA_EINVAL, "\"%s\" is not a model: expected one of %s", model, MHLA_VLT_PRESETS);
     const int nano = s == sizes, large = strstr(s->name, "_large") != NULL;
     *c = (mhla_vlt_config){
         .attention = s->attention,
