@@ -519,7 +519,7 @@ typedef struct mhla_mqar_desc {
     int64_t tests;            /* test sequences of each length: 250 */
     uint64_t seed;
     const mhla_context *context;
-    const char *const *settings; /* [setting_count] keys of the model besides, "state_size=16"; the last of a key counts */
+    const char *const *settings; /* [setting_count] more config keys, "state_size=16"; if a key is repeated, the last value counts */
     int setting_count;
     int dense; /* sequences as short as the pairs allow, almost without filler: 64 tokens for 4, 8 and 16 pairs, 256 for 64 */
 } mhla_mqar_desc;

@@ -266,9 +266,9 @@ typedef struct mhla_plan_desc {
     /* GATED_DELTA: 1 divides q and k of each token and head by sqrt(sum of squares + 1e-6). */
     int qk_l2norm;
 
-    /* Cross attention, MHLA_KIND_BIDIRECTIONAL: keys and values lie on a layout of their own, described as that of the queries
-     * above; `order` holds for both. All zero: that of the queries. The mixing matrix is then [Mq,Mk], and a call's kv_tokens
-     * are those of this layout. MHLA_DEN_RELEASED needs equal layouts. */
+    /* Cross attention, MHLA_KIND_BIDIRECTIONAL: the layout of keys and values, described like that of the queries above;
+     * `order` applies to both. All zero: the queries' layout. The mixing matrix is then [Mq,Mk], and the kv_tokens of a call
+     * are the tokens of this layout. MHLA_DEN_RELEASED needs equal layouts. */
     int64_t key_n_blocks;             /* Mk */
     int64_t key_n_tokens;             /* Tk */
     const int64_t *key_block_offsets; /* [Mk+1] */
@@ -350,7 +350,7 @@ typedef struct mhla_call {
     const float *beta;
     mhla_strides beta_strides;
 
-    /* BIDIRECTIONAL and LINEAR: keys have a table of their own, [key_rope_rows, rope_dim/2]. NULL: that of the queries. */
+    /* BIDIRECTIONAL and LINEAR: the table of keys, [key_rope_rows, rope_dim/2]. NULL: the queries' table. */
     const float *key_rope_cos, *key_rope_sin;
     int64_t key_rope_rows;
 } mhla_call;
