@@ -28,6 +28,10 @@ for recipe in "$CLI"/../../recipes/*.toml; do
         ;;
     *) set -- $pictures --padding 0 --warmup_epochs 0 ;;
     esac
+    case $name in
+    vlt-*) set -- --source pictures --image 16 --channels 1 --dims 8,8,12,16 --heads 1,1,1,2 --depths 1 --projection 12 --blocks 2,2,1,1 \
+        --mean 0.4 --deviation 0.25 --warmup_epochs 0 ;;
+    esac
     mhla train "$recipe" "$@" $short --out "run-$name" >log 2>&1; code=$?
     echo "$name trains -> $code"
     [ $code -eq 0 ] || tail -n 2 log
