@@ -35,10 +35,10 @@ static const cli_usage usage = {
             "REAL and GENERATED are datasets (\"fashion-mnist\"), folders with images or with a folder of images\n"
             "per class, or .npy files of uint8 [N,H,W] or [N,H,W,3].\n"
             "\n"
-            "With Inception's features the distance is FID, and that of its spatial features, sFID, is printed as\n"
-            "well. With those of a classifier it is not FID, and may only be compared with others by the same\n"
-            "classifier. If GENERATED has a folder for each class of the classifier, the share of images that it\n"
-            "assigns to the intended class is printed as well.\n",
+            "With Inception's features the distance is FID, and sFID, the distance of spatial features, is\n"
+            "printed as well. With those of a classifier it is not FID, and may only be compared with others by the\n"
+            "same classifier. If GENERATED has a folder for each class of the classifier, the share of images that\n"
+            "it assigns to the intended class is printed as well.\n",
 };
 
 static void show(void *user, int64_t done, int64_t all) {

@@ -331,10 +331,11 @@ const mhla_experiment mhla_experiments[] = {
                       "perplexity is lower.",
              .paper = "Tab. 6: models of 340M parameters, 10B tokens of FineWeb-Edu; word perplexity on WikiText",
              .known =
-                 "linear attention is MHLA of one block here, so that all else is the same. Windows of 512 and "
-                 "of 2,048 tokens have as many tokens an update. Beyond the trained length, up to 8,192 tokens, "
-                 "MHLA goes on by distance (clamp) or with longer chunks (chunk); few documents are so long. "
-                 "Recall is zoology's at one rate; MHLA and linear attention have a convolution of four tokens for it, "
+                 "linear attention is MHLA of one block here, so that everything else is equal. Windows of 512 and "
+                 "of 2,048 tokens have the same number of tokens in an update. Beyond the trained length, up to 8,192 "
+                 "tokens, MHLA extends its matrix by distance (clamp) or with longer chunks (chunk); few documents are "
+                 "so long. Recall is zoology's at one rate; MHLA and linear attention have a convolution of four "
+                 "tokens for it, "
                  "without which they do not learn it in minutes (docs/mqar.md). --long: eight times the updates.",
              .data = "text",
              .minutes = 60,
@@ -412,12 +413,13 @@ const mhla_experiment mhla_experiments[] = {
              .paper = "Tab. 6: models of 340M to 390M parameters, 10B tokens of FineWeb-Edu; word perplexity on "
                       "WikiText and on LAMBADA",
              .known =
-                 "all but softmax have a convolution of four tokens, which Mamba, Mamba2 and Gated DeltaNet are made "
-                 "with; the released MHLA has none, and language compares it without. Linear attention is MHLA of "
-                 "one block. Mamba and Mamba2 have more layers and no MLPs, RetNet and Gated DeltaNet narrower MLPs, "
-                 "so that the numbers of parameters are close. Needles are asked for within the trained length; "
+                 "all but softmax have a convolution of four tokens, as Mamba, Mamba2 and Gated DeltaNet are "
+                 "published; the released MHLA has none, and the experiment language compares it without. Linear "
+                 "attention is MHLA of one block. Mamba and Mamba2 have more layers and no MLPs, RetNet and Gated "
+                 "DeltaNet narrower MLPs, "
+                 "so that the numbers of parameters are close. Needles lie within the trained length; "
                  "models of this size find few. Recall is zoology's task in another model: two layers without MLPs, "
-                 "512 tokens to choose from, almost no filler; softmax has a first layer that only convolves "
+                 "512 tokens to choose from, almost no filler; softmax has a first layer for the convolution "
                  "(docs/mqar.md).",
              .data = "text",
              .minutes = 45,

@@ -85,7 +85,7 @@ static const mhla_setting fields[] = {
     F("depths", INTS, INT4, depths, 1, 64, NULL, "blocks of each stage"),
     F("heads", INTS, INT4, heads, 1, 256, NULL, "attention heads of each stage"),
     F("mlp_ratios", REALS, REAL4, mlp_ratios, 0.01, 64, NULL, "hidden width of the FFN over dims, each stage"),
-    F("layer_scale", REALS, REAL4, layer_scale, 0, 10, NULL, "where the layer scale of each stage starts, 0: none"),
+    F("layer_scale", REALS, REAL4, layer_scale, 0, 10, NULL, "initial layer scale of each stage, 0: none"),
     F("projection", INT, INT, projection, 1, 65536, NULL, "width of the layer before the classes"),
     F("classes", INT, INT, classes, 1, 1000000, NULL, "how many classes"),
     F("gate", BOOL, BOOL, gate, 0, 0, NULL, "the attention's result times a fourth part of the projection"),
