@@ -17,6 +17,7 @@ import subprocess
 TOKENS = [256, 1024, 4096, 16384, 65536]
 WIDTH, HEIGHT, LEFT, TOP = 360, 250, 64, 40
 COLOURS = {"mhla": "#0b63b0", "softmax": "#c8500a"}  # those of src/report/palette.css
+NAMES = {"mhla": "MHLA", "softmax": "softmax"}
 
 
 def measure(program, operator, tokens, seconds):
@@ -51,7 +52,7 @@ def panel(x0, title, unit, series, extra=None):
         out.append(f'<polyline points="{line}" stroke="{COLOURS[name]}" class="curve"/>')
         out += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{COLOURS[name]}"/>' for x, y in places]
         x, y = places[-1]
-        out.append(f'<text x="{x - 6:.1f}" y="{y - 8:.1f}" class="end" fill="{COLOURS[name]}">{name}</text>')
+        out.append(f'<text x="{x - 6:.1f}" y="{y - 8:.1f}" class="end" fill="{COLOURS[name]}">{NAMES[name]}</text>')
     return out
 
 

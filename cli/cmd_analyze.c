@@ -328,7 +328,7 @@ static int check(int n) {
     if (at_time > 1000.0) return cli_wrong(usage.verb, "--time is %g: at most 1000", at_time);
     if (threads > 1024) return cli_wrong(usage.verb, "--threads is %lld: at most 1024", (long long)threads);
     if (layer > 4096 || head > 4096)
-        return cli_wrong(usage.verb, "%s is %lld: no model has so many", layer > 4096 ? "--layer" : "--head",
+        return cli_wrong(usage.verb, "%s is %lld: no model has that many", layer > 4096 ? "--layer" : "--head",
                          (long long)(layer > 4096 ? layer : head));
     for (int i = 0; i < 3; i++) {
         if (files[i] == NULL) continue;

@@ -62,7 +62,7 @@ static struct {
 } given;
 
 static const cli_option options[] = {
-    {"compare", CLI_FLAG, &given.compare, NULL, "MHLA beside linear and softmax attention"},
+    {"compare", CLI_FLAG, &given.compare, NULL, "compare MHLA with linear and softmax attention"},
     {"operator", CLI_TEXT, &given.operators, "LIST", "some of " OPERATOR_LIST "; default: mhla"},
     {"dtype", CLI_TEXT, &given.dtype, "LIST",
      "some of float32,bfloat16,q8_0 (layers, models and lm-340m); default: float32"},
@@ -81,7 +81,8 @@ static const cli_option options[] = {
     {"seconds", CLI_REAL, &given.seconds, "S", "time for each row; default: 1, or $BENCH_SECONDS"},
     {"threads", CLI_INT, &given.threads, "N", "threads; default: what OpenMP would use"},
     {"backend", CLI_TEXT, &given.backend, "NAME", "openmp or pthreads"},
-    {"simulate-threads", CLI_TEXT, &given.simulate, "N,N", "how far the work is cut, for more threads than there are"},
+    {"simulate-threads", CLI_TEXT, &given.simulate, "N,N",
+     "how far the work can be divided, for more threads than this machine has"},
     {"isa", CLI_TEXT, &given.isa, "NAME", "plain, avx2, avx512, avx512bf16 or neon"},
     {"small-pages", CLI_FLAG, &small_pages, NULL, "data on ordinary pages; default: of 2 MiB where possible"},
     {"json", CLI_FLAG, &given.json, NULL, "one JSON document instead of text"},

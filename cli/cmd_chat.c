@@ -205,17 +205,17 @@ static int take_over(speaker *s, talk *t) {
     if (status != MHLA_OK) return cli_failed(usage.verb, status);
     if (!speak_agrees(usage.verb, state, t->sequence)) return CLI_FAILED;
     if (!read_note(t, mhla_sequence_note(t->sequence))) {
-        fprintf(stderr, "mhla %s: %s: there is no conversation in it: it may be of mhla generate\n", usage.verb, state);
+        fprintf(stderr, "mhla %s: %s: no conversation in it: it may come from mhla generate\n", usage.verb, state);
         return CLI_FAILED;
     }
     const int has = t->count > 0 && strcmp(t->messages[0].role, "system") == 0;
     if (system_text && (!has || strcmp(t->messages[0].content, system_text) != 0)) {
-        fprintf(stderr, "mhla %s: %s: the conversation in it began %s: without --system it goes on\n", usage.verb,
+        fprintf(stderr, "mhla %s: %s: the conversation in it began %s: leave out --system to resume it\n", usage.verb,
                 state, has ? "with another --system" : "without --system");
         return CLI_FAILED;
     }
     if (has && (t->system = strdup(t->messages[0].content)) == NULL) return cli_failed(usage.verb, MHLA_ENOMEM);
-    fprintf(stderr, "mhla %s: %s: %d messages, %s tokens taken over\n", usage.verb, state, t->count,
+    fprintf(stderr, "mhla %s: %s: %d messages, %s tokens reused\n", usage.verb, state, t->count,
             text_count(tokens, sizeof tokens, mhla_sequence_tokens(t->sequence)));
     return 0;
 }
@@ -245,11 +245,10 @@ static int is_text(const speaker *s, const char *line, size_t size, int64_t numb
     const mhla_status status = mhla_tokenizer_encode(s->tokenizer, &ids, line, size, MHLA_ENCODE_PLAIN);
     mhla_ids_free(&ids);
     if (zero)
-        fprintf(stderr, "mhla %s: line %lld: byte %zu is zero: the line is left out\n", usage.verb, (long long)number,
+        fprintf(stderr, "mhla %s: line %lld: byte %zu is zero: the line is skipped\n", usage.verb, (long long)number,
                 (size_t)(zero - line));
     else if (status != MHLA_OK)
-        fprintf(stderr, "mhla %s: line %lld: %s: the line is left out\n", usage.verb, (long long)number,
-                mhla_message());
+        fprintf(stderr, "mhla %s: line %lld: %s: the line is skipped\n", usage.verb, (long long)number, mhla_message());
     return zero == NULL && status == MHLA_OK;
 }
 

@@ -269,8 +269,7 @@ int cmd_data(int argc, char **argv) {
     mhla_data_info info = {.size = sizeof info};
     int i = 0;
     while (mhla_data_query(i, &info) == MHLA_OK && strcmp(info.name, argv[0]) != 0) i++;
-    if (strcmp(info.name, argv[0]) != 0)
-        return cli_wrong(usage.verb, "\"%s\" is no dataset that is known here", argv[0]);
+    if (strcmp(info.name, argv[0]) != 0) return cli_wrong(usage.verb, "\"%s\" is not a known dataset", argv[0]);
     char folder[4096];
     if (snprintf(folder, sizeof folder, "%s", given == 2 ? argv[1] : info.folder) >= (int)sizeof folder - 64)
         return cli_wrong(usage.verb, "the folder's name is too long");

@@ -43,7 +43,7 @@ static int make_folder(void) {
 }
 
 static void release(void) {
-    free(d.sentence);
+    mhla_chars_free(&d.sentence);
     free(d.step);
     for (int arm = 0; arm < DEMO_ARMS; arm++) {
         free(d.loss[arm]);

@@ -15,14 +15,14 @@ static int json, classes;
 static eval_options language;
 
 static const cli_option options[] = {
-    {"data", CLI_TEXTS, &data, "DATA", "what to evaluate on, like those behind MODEL; may be given several times"},
+    {"data", CLI_TEXTS, &data, "DATA", "data to evaluate on, as after MODEL; may be repeated"},
     {"split", CLI_TEXT, &split, "SPLIT", "images: test (default) or train"},
-    {"classes", CLI_FLAG, &classes, NULL, "images: a line for each class, too"},
+    {"classes", CLI_FLAG, &classes, NULL, "images: also print a line for each class"},
     {"choices", CLI_TEXT, &language.choices, "FILE", "text: questions with choices, JSON lines"},
     {"task", CLI_TEXT, &language.task, "TASK", "text: DATA are files of this task, JSON lines"},
     {"longbench", CLI_TEXT, &language.longbench, "DIR",
      "text: the tasks of LongBench in DIR, with its dataset2prompt.json and dataset2maxlen.json"},
-    {"needle", CLI_FLAG, &language.needle, NULL, "text: find a number that was told far back, by length and depth"},
+    {"needle", CLI_FLAG, &language.needle, NULL, "text: find a number far back in the text, by length and depth"},
     {"lengths", CLI_TEXT, &language.lengths, "LIST",
      "--needle: tokens; default: a quarter, half and all of the model's context"},
     {"depths", CLI_TEXT, &language.depths, "LIST", "--needle: percent of the text; default: 0,25,50,75,100"},
@@ -30,19 +30,20 @@ static const cli_option options[] = {
     {"seed", CLI_COUNT, &language.seed, "N", "--needle: of the texts; default: 0"},
     {"out", CLI_TEXT, &language.out, "PAGE", "--needle: a page of HTML with the heat map"},
     {"log-samples", CLI_TEXT, &language.samples, "FILE",
-     "--choices, --task, --longbench: a line of JSON for each question, with what the model answered"},
+     "--choices, --task, --longbench: write a line of JSON for each question, with the answer"},
     {"context", CLI_INT, &language.max_tokens, "N",
      "--longbench: tokens of prompt and answer; default: the model's context"},
     {"window", CLI_INT, &language.window, "N", "text: tokens of a rolling window; default: the model's context"},
-    {"by-position", CLI_FLAG, &language.by_position, NULL, "text: bits per token by position in the window, too"},
-    {"bucket", CLI_INT, &language.bucket, "N", "text: positions of a line of that; default: a sixteenth of the window"},
+    {"by-position", CLI_FLAG, &language.by_position, NULL, "text: also print bits per token by position in the window"},
+    {"bucket", CLI_INT, &language.bucket, "N",
+     "text: positions in a line of this table; default: a sixteenth of the window"},
     {"beyond", CLI_TEXT, &language.beyond, "POLICY", "text: past the trained length: error (default), clamp, chunk"},
     {"dtype", CLI_TEXT, &language.storage, "TYPE",
      "weights and products as float32, bfloat16, q8_0; or all, one after the other"},
     {"storage", CLI_TEXT, &language.storage, "TYPE", NULL},
     {"batch", CLI_INT, &language.batch, "N", "text: windows read at once"},
     {"limit", CLI_INT, &limit, "N", "the first N images, tokens, pages or questions (of each task) only"},
-    {"weights", CLI_TEXT, &weights, "WHICH", "raw, or ema (their average); default: which did better in training"},
+    {"weights", CLI_TEXT, &weights, "WHICH", "raw, or ema (averaged); default: whichever scored better in training"},
     {"threads", CLI_INT, &threads, "N", "default: what OpenMP would use"},
     {"json", CLI_FLAG, &json, NULL, "one JSON document instead of text"},
     {0},
@@ -51,20 +52,20 @@ static const cli_usage usage = {
     .verb = "eval",
     .arguments = "MODEL [DATA...]",
     .options = options,
-    .text =
-        "Runs a model over data and prints how well it does. MODEL is a folder with config.json and\n"
-        "model.safetensors, a .safetensors file beside a config.json, a run (its best checkpoint, with the\n"
-        "weights that counted as best, they themselves or their average), or a .gguf file.\n"
-        "\n"
-        "A classifier: accuracy on labelled images, DATA, by default those that the run was trained on.\n"
-        "\n"
-        "A language model: perplexity and bits per byte of texts, and its accuracy at questions with choices,\n"
-        "both as lm-evaluation-harness computes them. DATA are files and folders of UTF-8 text; a .jsonl file\n"
-        "has a document per line, its key \"text\", in any other file a line with a form feed alone ends a document.\n"
-        "\n"
-        "Tasks: --task reads the files of one task as the Hugging Face hub has them: piqa, arc_easy, arc_challenge,\n"
-        "openbookqa, boolq, winogrande, mmlu, lambada_openai, wikitext. --longbench reads a folder of LongBench, and\n"
-        "--needle needs no files at all. docs/evaluation.md describes them.\n",
+    .text = "Evaluates a model. MODEL is a folder with config.json and model.safetensors, a .safetensors file with\n"
+            "config.json in the same folder, a .gguf file, or a run: its best checkpoint, with whichever scored\n"
+            "better, the raw weights or their average.\n"
+            "\n"
+            "A classifier: accuracy on labelled images. DATA is by default the dataset of the run.\n"
+            "\n"
+            "A language model: perplexity and bits per byte of texts, and accuracy at multiple choice, both as\n"
+            "lm-evaluation-harness computes them. DATA are files and folders of UTF-8 text. A .jsonl file has a\n"
+            "document per line, under the key \"text\"; in other files a line with only a form feed ends a document.\n"
+            "\n"
+            "Tasks: --task reads the files of one task as published on the Hugging Face hub: piqa, arc_easy, "
+            "arc_challenge,\n"
+            "openbookqa, boolq, winogrande, mmlu, lambada_openai, wikitext. --longbench reads a folder of LongBench.\n"
+            "--needle needs no files. docs/evaluation.md describes them.\n",
 };
 
 void eval_progress(void *user, int64_t done, int64_t all) {

@@ -328,7 +328,7 @@ static mhla_status generate(speaker *s, mhla_sequence **base, continuation *list
     if (status == MHLA_OK) status = take_over(s, base, r);
     if (status != MHLA_OK) return status;
     if (r->taken > 0)
-        fprintf(stderr, "mhla %s: %s: %s tokens taken over, %s to read\n", usage.verb, state,
+        fprintf(stderr, "mhla %s: %s: %s tokens reused, %s to read\n", usage.verb, state,
                 text_count(a, sizeof a, r->taken), text_count(b, sizeof b, r->count));
     told = !speak_fits(usage.verb, "the prompt", *base, r->count);
     if (told) return MHLA_ERANGE;

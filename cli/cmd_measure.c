@@ -15,13 +15,14 @@ static cli_grid size;
 
 static const cli_option options[] = {
     {"features", CLI_TEXT, &features, "FILE",
-     "whose features: Inception's weights (inception: what mhla data inception\n"
-     "                         fetched), or a model or run of an image classifier"},
+     "network of the features: Inception's weights (inception: those of mhla data\n"
+     "                         inception), or a model or run of an image classifier"},
     {"split", CLI_TEXT, &split, "SPLIT", "of datasets: test (default) or train"},
-    {"limit", CLI_INT, &limit, "N", "at most N images of each, spread over the set"},
-    {"neighbours", CLI_INT, &neighbours, "K", "of precision and recall; default: 3"},
+    {"limit", CLI_INT, &limit, "N", "at most N images of each, evenly spread"},
+    {"neighbours", CLI_INT, &neighbours, "K", "neighbours for precision and recall; default: 3"},
     {"size", CLI_GRID, &size, "WxH", "crop images to their centre, and pad smaller ones with black; default: neither"},
-    {"resize", CLI_TEXT, &resize, "HOW", "to Inception's size: torch (default) as pytorch-fid, tf1 as the first code"},
+    {"resize", CLI_TEXT, &resize, "HOW",
+     "resize to Inception's size like pytorch-fid (torch, default) or the original code (tf1)"},
     {"vae", CLI_TEXT, &vae, "MODEL", "the autoencoder that decodes a .npy of latents"},
     {"memory", CLI_BYTES, &memory, "BYTES",
      "--vae: decode in overlapping tiles that need at most this much, for example 2G"},
@@ -38,10 +39,10 @@ static const cli_usage usage = {
             "REAL and GENERATED are datasets (\"fashion-mnist\"), folders with images or with a folder of images\n"
             "per class, or .npy files of uint8 [N,H,W] or [N,H,W,3], or with --vae of latents, float32 [N,C,H,W].\n"
             "\n"
-            "With Inception's features the distance is FID, and that of its spatial features, sFID, is printed as\n"
-            "well. With those of a classifier it is not FID, and may only be compared with others by the same\n"
-            "classifier. If GENERATED has a folder for each class of the classifier, the share of images that it\n"
-            "assigns to the intended class is printed as well.\n",
+            "With Inception's features the distance is FID, and sFID, the distance of spatial features, is\n"
+            "printed as well. With those of a classifier it is not FID, and may only be compared with others by the\n"
+            "same classifier. If GENERATED has a folder for each class of the classifier, the share of images that\n"
+            "it assigns to the intended class is printed as well.\n",
 };
 
 static void show(void *user, int64_t done, int64_t all) {

@@ -10,11 +10,10 @@
 
 static void usage(FILE *out) {
     mhla_lab_info info = {.size = sizeof info};
-    fprintf(
-        out,
-        "usage: mhla reproduce EXPERIMENT [OPTIONS]\n\n"
-        "Fetches the data, trains, measures, and ends with a table, the paper's own figures beside it, and a verdict:\n"
-        "holds, does not hold, undecided at this size. What was interrupted goes on when it is called again.\n\n");
+    fprintf(out,
+            "usage: mhla reproduce EXPERIMENT [OPTIONS]\n\n"
+            "Downloads the data, trains, measures, and ends with a table, the paper's figures and a verdict:\n"
+            "holds, does not hold, or undecided at this size. The same command resumes an interrupted experiment.\n\n");
     fprintf(out, "  %-10s %5s %6s %9s %8s %7s\n", "", "arms", "seeds", "minutes", "--quick", "--long");
     for (int i = 0; mhla_lab_query(i, &info) == MHLA_OK; i++) {
         char hours[16] = "-";
@@ -24,9 +23,9 @@ static void usage(FILE *out) {
         if (info.known) fprintf(out, "             known: %s\n", info.known);
     }
     fprintf(out, "  %-10s %5d %6d %9d %8s %7s  %s\n", "mqar", 3, 1, 15, "-", "-",
-            "recall of values by their keys (zoology), with options of its own");
+            "Recall of values by their keys (zoology); has separate options");
     fprintf(out,
-            "\nMinutes and hours are estimates for all seeds on two idle cores, the search of learning rates included. "
+            "\nMinutes and hours are estimates for all seeds on two idle cores, with the search of learning rates. "
             "Results so far: docs/results.\n\n"
             "  mhla reproduce EXPERIMENT --help   its options\n");
 }

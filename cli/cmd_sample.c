@@ -89,7 +89,7 @@ static int refuse(void) {
     if (memory && !vae && !like) return cli_wrong(usage.verb, "--memory is for --vae");
     if (out && *out == '\0') return cli_wrong(usage.verb, "--out is empty"); /* a folder of that name would be / */
     if (out && (ends(out, ".jpg") || ends(out, ".jpeg") || ends(out, ".gif")))
-        return cli_wrong(usage.verb, "--out is \"%s\": pictures are written as .png, moving ones, too", out);
+        return cli_wrong(usage.verb, "--out is \"%s\": images and animations are written as .png", out);
     if (threads > 1024) return cli_wrong(usage.verb, "--threads is %lld: expected 1 to 1024", (long long)threads);
     if (batch > 65536) return cli_wrong(usage.verb, "--batch is %lld: expected 1 to 65536", (long long)batch);
     if (steps > 1000) return cli_wrong(usage.verb, "--steps is %lld: expected 1 to 1000", (long long)steps);
@@ -261,11 +261,10 @@ static int open_model(sample_work *w, mhla_context **context) {
     if (code >= 0) return code;
     const int latents = w->codec.outputs != 1 && w->codec.outputs != 3;
     if (latents && !(out && is_array(out))) {
-        fprintf(
-            stderr,
-            "mhla %s: %s makes latents of %d channels, which are no pixels (1 or 3): --vae names the autoencoder that "
-            "decodes them, --out FILE.npy takes them as they are\n",
-            usage.verb, r->model, w->info.channels);
+        fprintf(stderr,
+                "mhla %s: %s makes latents of %d channels, not pixels (1 or 3): --vae names the autoencoder that "
+                "decodes them, --out FILE.npy writes them as they are\n",
+                usage.verb, r->model, w->info.channels);
         return CLI_FAILED;
     }
     char hash[65];

@@ -3,6 +3,8 @@
 #ifndef MHLA_CLI_DEMO_H
 #define MHLA_CLI_DEMO_H
 
+#include <mhla/lm.h>
+
 #include "cli.h"
 
 enum { DEMO_ARMS = 3, DEMO_LENGTHS = 5, DEMO_VERDICTS = 12, DEMO_PATH = 160 };
@@ -18,7 +20,7 @@ typedef struct demo {
     char folder[64]; /* of this demo: images, runs, the page */
 
     /* 1. shipped models */
-    char *sentence; /* NULL: no model; the caller frees it */
+    mhla_chars sentence; /* ends with a zero; empty: no model. The caller frees it */
     double sentence_seconds, image_seconds;
     char image[DEMO_PATH]; /* "": no model */
     int image_right, image_all;

@@ -73,6 +73,6 @@ int demo_cost(demo *d) {
     }
     if (status != MHLA_OK) return cli_failed("demo", status);
     if (starred) printf("\n* measured on one of the %d heads and multiplied.\n", H);
-    printf("\nT x T: what the scores of all heads would take if softmax attention wrote them out. Here it does not.\n");
+    printf("\nT x T: the memory of the scores of all heads. Softmax attention here does not store them.\n");
     return CLI_OK;
 }

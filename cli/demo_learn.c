@@ -90,7 +90,7 @@ static int fetch(const demo *d) {
     char name[] = "fashion-mnist", *arguments[] = {name}; /* fetched unless it is there */
     printf("\n");
     const int code = cmd_data(1, arguments);
-    if (code != CLI_OK) printf("Without Fashion-MNIST the parts on learning and attention are left out.\n");
+    if (code != CLI_OK) printf("Without Fashion-MNIST the parts on learning and attention are skipped.\n");
     return code;
 }
 
@@ -102,7 +102,7 @@ int demo_learn(demo *d) {
     for (int arm = 0; arm < DEMO_ARMS; arm++) d->loss[arm] = calloc((size_t)d->steps, sizeof *d->loss[arm]);
     if (d->step == NULL || d->loss[0] == NULL || d->loss[1] == NULL || d->loss[2] == NULL)
         return cli_failed("demo", MHLA_ENOMEM);
-    printf("\n3. Learning: three vision transformers, alike in everything but the attention, see Fashion-MNIST as\n"
+    printf("\n3. Learning: three vision transformers that differ only in the attention read Fashion-MNIST as\n"
            "   1,024 tokens, one for each pixel. %lld updates of %d images, seed 1.\n\n%-9s %11s %15s %10s\n",
            (long long)d->steps, BATCH, "", "parameters", "test accuracy", "time");
     fflush(stdout);

@@ -47,7 +47,7 @@ static mhla_status write_sentence(demo *d) {
         mhla_chars_free(&text);
         return status;
     }
-    d->sentence = text.data;
+    d->sentence = text;
     d->sentence_seconds = now_seconds() - begin;
     char time[32];
     printf("lm-small continues \"%s\" (%s):\n\n", prompt, text_time(time, sizeof time, d->sentence_seconds));
@@ -125,8 +125,7 @@ static mhla_status draw_images(demo *d) {
         status = classify(d, images, info.height, info.width);
     }
     if (status == MHLA_OK)
-        printf("deit-fashion recognises %d of these %d images as the class that was asked for.\n", d->image_right,
-               d->image_all);
+        printf("deit-fashion assigns %d of these %d images to the intended class.\n", d->image_right, d->image_all);
     free(images);
     mhla_picture_free(&picture);
     mhla_model_free(model);
@@ -138,8 +137,8 @@ int demo_models(demo *d) {
     printf("\n1. Shipped models, trained by the recipes of the same name\n\n");
     for (int i = 0; i < 3; i++)
         if (strchr(model_path(names[i]), '/') == NULL) {
-            printf("models/%s is not here and not installed: this part is left out. Run the demo in the folder of the "
-                   "source.\n",
+            printf("models/%s was not found, so this part is skipped. Run the demo in the source folder, or run make "
+                   "install.\n",
                    names[i]);
             return CLI_OK;
         }

@@ -34,8 +34,8 @@ static void judge_cost(demo *d) {
     say(d, "Cost: at %s tokens softmax takes %s times as long as MHLA%s, and linear attention %s times.", to,
         times(a, ratio), ratio > 1.0 ? "" : ", so MHLA is not faster here", times(b, linear[last] / mhla[last]));
     say(d,
-        "Growth: from %s to %s tokens, %s times as many, the time grows %s times (MHLA), %s times (linear) and %s "
-        "times (softmax).",
+        "Growth: from %s to %s tokens, %s times as many, the time grows by a factor of %s (MHLA), %s (linear) and %s "
+        "(softmax).",
         from, to, times(a, d->tokens[last] / d->tokens[0]), times(b, mhla[last] / mhla[0]),
         times(c, linear[last] / linear[0]), times(e, softmax[last] / softmax[0]));
 }
@@ -54,15 +54,15 @@ static void judge_learning(demo *d) {
         const double difference = 100.0 * (p[0] - p[arm]), error = 100.0 * twice_error(p[0], p[arm], n);
         const char *which = fabs(difference) < 0.05 ? "apart" : difference > 0.0 ? "better" : "worse";
         if (fabs(difference) > error)
-            say(d, "MHLA beside %s: %.1f points %s. That is more than the error of counting, %.1f points.",
+            say(d, "MHLA compared with %s: %.1f points %s. That is more than two standard errors, %.1f points.",
                 demo_name[arm], fabs(difference), which, error);
         else
-            say(d, "MHLA beside %s: %.1f points %s, which is noise: the error of counting is %.1f points.",
+            say(d, "MHLA compared with %s: %.1f points %s, which is noise: two standard errors are %.1f points.",
                 demo_name[arm], fabs(difference), which, error);
     }
     say(d,
-        "This is one seed and %lld images, early in training. `mhla reproduce length` repeats it over seeds and "
-        "lengths.",
+        "This is one seed and %lld images, early in training. The experiment \"mhla reproduce length\" repeats it with "
+        "several seeds and lengths.",
         (long long)(d->steps * d->batch));
 }
 
@@ -78,9 +78,8 @@ static void judge_machine(demo *d) {
     const char *plural = d->threads == 1 ? "" : "s";
     if (share < 0.7)
         say(d,
-            "The machine was busy: training got %.0f %% of the time of its %d thread%s. Times are too long; accuracies "
-            "and ranks do not "
-            "depend on that.",
+            "The machine was busy: training got %.0f %% of the time of its %d thread%s. The measured times are too "
+            "long; accuracies and ranks are not affected.",
             100.0 * share, d->threads, plural);
     else
         say(d, "The machine was quiet: training got %.0f %% of the time of its %d thread%s.", 100.0 * share, d->threads,
@@ -99,18 +98,19 @@ void demo_judge(demo *d) {
 /* ---- The page ---- */
 
 static void page_models(mhla_page *page, const demo *d) {
-    if (d->sentence == NULL && *d->image == '\0') return;
+    if (d->sentence.data == NULL && *d->image == '\0') return;
     char text[200], time[32];
     mhla_page_section(page, "Shipped models");
-    if (d->sentence) {
-        snprintf(text, sizeof text, "lm-small, a language model, wrote this in %s, the first words given:",
+    if (d->sentence.data) {
+        snprintf(text, sizeof text, "lm-small, a language model, continued \"In the beginning\" in %s:",
                  text_time(time, sizeof time, d->sentence_seconds));
         mhla_page_text(page, text);
-        mhla_page_verbatim(page, d->sentence);
+        mhla_page_verbatim(page, d->sentence.data);
     }
     if (*d->image) {
         snprintf(text, sizeof text,
-                 "dit-fashion drew one image of each class in %s; deit-fashion, a classifier, recognises %d of %d:",
+                 "dit-fashion, a diffusion model, drew one image of each class in %s. deit-fashion, a classifier, "
+                 "recognises %d of %d:",
                  text_time(time, sizeof time, d->image_seconds), d->image_right, d->image_all);
         mhla_page_text(page, text);
         mhla_page_image(page, d->image, "ten generated images of clothes, one of each class");
@@ -132,7 +132,7 @@ static void page_cost(mhla_page *page, const demo *d) {
     mhla_page_chart(page, "workspace, MiB", "tokens", MHLA_PAGE_LOG_X | MHLA_PAGE_LOG_Y);
     for (int arm = 0; arm < DEMO_ARMS; arm++)
         mhla_page_line(page, demo_name[arm], mhla_page_colour(demo_attention[arm]), d->tokens, mib[arm], d->lengths);
-    mhla_page_line(page, "T x T scores, if softmax wrote them out", 6, d->tokens, mib[DEMO_ARMS], d->lengths);
+    mhla_page_line(page, "all T x T scores (not stored)", 6, d->tokens, mib[DEMO_ARMS], d->lengths);
 }
 
 /* The first column names the arms; `write` fills the others of a row. */
@@ -171,9 +171,8 @@ static void page_learning(mhla_page *page, const demo *d) {
     char text[300];
     mhla_page_section(page, "Learning at 1,024 tokens");
     snprintf(text, sizeof text,
-             "Three vision transformers of two layers, alike in everything but the attention, see Fashion-MNIST as one "
-             "token for each "
-             "pixel: %lld updates of %lld images, the same seed and order; tested on %lld images.",
+             "Three vision transformers of two layers differ only in the attention. They read Fashion-MNIST with one "
+             "token for each pixel: %lld updates of %lld images, the same seed and order; tested on %lld images.",
              (long long)d->steps, (long long)d->batch, (long long)d->test_images);
     mhla_page_text(page, text);
     page_table(page, d, heads, 4, learning_row);
@@ -191,29 +190,29 @@ static void page_attention(mhla_page *page, const demo *d) {
     mhla_page_text(page,
                    "The attention matrices of these three models for one test image; means over layers and heads.");
     page_table(page, d, heads, COLUMNS, attention_row);
-    snprintf(text, sizeof text,
-             "Below: the weights that the query in the frame, the middle of the image, gives to each of %d x %d tokens "
-             "in the last "
-             "layer, first head. Bright is much; each map has its own scale.",
-             d->grid[0], d->grid[1]);
+    snprintf(
+        text, sizeof text,
+        "Below: the weights of the framed query, in the middle of the image, on each of %d x %d tokens in the last "
+        "layer, first head. Brighter means more weight; each map has a separate scale.",
+        d->grid[0], d->grid[1]);
     mhla_page_text(page, text);
     for (int arm = 0; arm < DEMO_ARMS; arm++) {
         float most = 0.0f;
         for (int i = 0; i < d->grid[0] * d->grid[1]; i++)
             if (d->map[arm][i] > most) most = d->map[arm][i];
-        snprintf(text, sizeof text, "largest weight %.2g; even would be %.2g", (double)most,
+        snprintf(text, sizeof text, "largest weight %.2g; equal weights: %.2g", (double)most,
                  1.0 / (d->grid[0] * d->grid[1]));
         mhla_page_map(page, demo_name[arm], text, d->map[arm], d->grid[0], d->grid[1], d->query);
     }
     mhla_page_text(page, "The image:");
-    mhla_page_image(page, d->seen, "the test image that the models see");
+    mhla_page_image(page, d->seen, "the test image");
 }
 
 mhla_status demo_page(const demo *d, const char *path) {
     mhla_page *page = NULL;
     mhla_cpu_info info = {.size = sizeof info};
     char text[400];
-    mhla_status status = mhla_page_open(&page, path, "MHLA beside linear and softmax attention");
+    mhla_status status = mhla_page_open(&page, path, "MHLA compared with linear and softmax attention");
     if (status != MHLA_OK) return status;
     status = mhla_cpu_query(&info);
     if (status == MHLA_OK) {

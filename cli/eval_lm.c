@@ -449,7 +449,7 @@ int eval_language(mhla_model *model, const eval_options *o) {
     }
     if (status == MHLA_OK && o->files && !o->task) status = mhla_documents_open(&documents, o->data, o->files);
     if (documents && mhla_documents_count(documents) == 0) {
-        fprintf(stderr, "mhla eval: %s: there is no text in it\n", o->files == 1 ? o->data[0] : "all of --data");
+        fprintf(stderr, "mhla eval: %s: no text in it\n", o->files == 1 ? o->data[0] : "all of --data");
         mhla_documents_free(documents);
         mhla_model_free(model);
         return CLI_FAILED;

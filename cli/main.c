@@ -94,7 +94,7 @@ static int run(int argc, char **argv) {
         usage(stdout);
         return CLI_OK;
     }
-    fprintf(stderr, "mhla: \"%s\" is no verb; mhla --help lists them\n", name);
+    fprintf(stderr, "mhla: \"%s\" is not a verb; mhla --help lists them\n", name);
     return CLI_USAGE;
 }
 

@@ -146,7 +146,7 @@ int cli_parse(const cli_usage *usage, int argc, char **argv, int *positional) {
             continue;
         }
         const cli_option *o = find(usage, argument);
-        if (o == NULL) return cli_wrong(usage->verb, "\"%s\" is no option", argument);
+        if (o == NULL) return cli_wrong(usage->verb, "\"%s\" is not an option", argument);
         const char *value = argument[1] == '-' ? strchr(argument, '=') : NULL;
         if (o->kind == CLI_FLAG) {
             if (value) return cli_wrong(usage->verb, "--%.*s takes no value", NAME(o));

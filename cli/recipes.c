@@ -72,8 +72,8 @@ int recipe_find(const char *verb, char path[4096], const char *name) {
     names known = {.count = 0};
     list_folder(&known, here);
     if (*folder) list_folder(&known, folder);
-    fprintf(stderr, "mhla %s: no recipe \"%s\": there is no such file, and none of that name in recipes/ or in %s\n",
-            verb, name, *folder ? folder : "share/mhla/recipes");
+    fprintf(stderr, "mhla %s: no recipe \"%s\": no such file, and none of that name in recipes/ or in %s\n", verb, name,
+            *folder ? folder : "share/mhla/recipes");
     if (known.count) {
         fprintf(stderr, "known recipes:");
         for (int i = 0; i < known.count; i++) fprintf(stderr, " %s", known.name[i]);

@@ -14,21 +14,22 @@ static int quick, longer, shuffle, json;
 static const char *work, *out, *data;
 
 static const cli_option options[] = {
-    {"quick", CLI_FLAG, &quick, NULL, "smaller, shorter, one seed: minutes, to see that everything works"},
-    {"long", CLI_FLAG, &longer, NULL, "more tokens or more updates: a night; not every experiment has it"},
-    {"seeds", CLI_INT, &seeds, "N", "how many, from 1 on; default 3 or 5, with --quick 1"},
-    {"shuffle-labels", CLI_FLAG, &shuffle, NULL, "the control: labels change places, and nothing may be decided"},
-    {"out", CLI_TEXT, &out, "FOLDER", "where the page and its figures go; default: beside the results"},
-    {"work", CLI_TEXT, &work, "FOLDER", "runs and results, gone on with when called again; default runs/reproduce"},
-    {"data", CLI_TEXT, &data, "FOLDER", "the data; default: it is fetched"},
+    {"quick", CLI_FLAG, &quick, NULL, "smaller, shorter, one seed: takes minutes and checks that everything works"},
+    {"long", CLI_FLAG, &longer, NULL, "more tokens or more updates: takes a night; not for every experiment"},
+    {"seeds", CLI_INT, &seeds, "N", "number of seeds, from 1; default 3 or 5, with --quick 1"},
+    {"shuffle-labels", CLI_FLAG, &shuffle, NULL, "the control: shuffled labels; the verdict must be undecided"},
+    {"out", CLI_TEXT, &out, "FOLDER", "folder of the page and its figures; default: that of the results"},
+    {"work", CLI_TEXT, &work, "FOLDER",
+     "folder of runs and results, which the next call resumes; default runs/reproduce"},
+    {"data", CLI_TEXT, &data, "FOLDER", "folder of the data; default: it is downloaded"},
     {"threads", CLI_INT, &threads, "N", "default: what OpenMP would use"},
-    {"json", CLI_FLAG, &json, NULL, "the verdict and where the results lie as JSON instead of the table"},
+    {"json", CLI_FLAG, &json, NULL, "print the verdict and the folder of the results as JSON instead of the table"},
     {0},
 };
 
 static mhla_lab *running;
 
-static const char stopped[] = "Stopped. The same command goes on where it was.\n";
+static const char stopped[] = "Stopped. The same command resumes it.\n";
 
 static void on_signal(int number) {
     if (running && mhla_lab_stop(running)) return;

@@ -23,17 +23,17 @@ static const cli_option options[] = {
     {"layers", CLI_INT, &layers, "N", "default 2"},
     {"heads", CLI_INT, &heads, "N", "default 2"},
     {"vocabulary", CLI_INT, &vocabulary, "N", "half of it keys, half of it values; default 8192"},
-    {"chunk", CLI_INT, &chunk, "N", "tokens of a chunk of MHLA; default 16"},
+    {"chunk", CLI_INT, &chunk, "N", "tokens in a chunk of MHLA; default 16"},
     {"dense", CLI_FLAG, &dense, NULL, "sequences as short as the pairs allow: 64 tokens, 256 for 64 pairs"},
     {"conv", CLI_COUNT, &conv, "N",
-     "a causal convolution of N tokens before all but softmax; default: none, of Mamba 4"},
-    {"steps", CLI_INT, &steps, "N", "updates, fewer once all is learned; default 4000"},
-    {"tokens", CLI_INT, &tokens, "N", "of a batch; default 8192"},
+     "a causal convolution of N tokens in all mixers but softmax; default: none, in Mamba 4"},
+    {"steps", CLI_INT, &steps, "N", "largest number of updates; default 4000"},
+    {"tokens", CLI_INT, &tokens, "N", "in a batch; default 8192"},
     {"rate", CLI_REAL, &rate, "R", "learning rate; default 0.005"},
     {"tests", CLI_INT, &tests, "N", "sequences of each length that are tested; default 250"},
     {"seed", CLI_COUNT, &seed, "N", "of weights and data; default 1"},
     {"threads", CLI_INT, &threads, "N", "default: what OpenMP would use"},
-    {"out", CLI_TEXT, &out, "FILE", "the JSON document, too, into this file"},
+    {"out", CLI_TEXT, &out, "FILE", "also write the JSON document to this file"},
     {"json", CLI_FLAG, &json, NULL, "one JSON document instead of text"},
     {0},
 };
@@ -41,13 +41,11 @@ static const cli_usage usage = {
     .verb = "reproduce mqar",
     .arguments = "[KEY=VALUE]...",
     .options = options,
-    .text = "Multi-query associative recall by zoology's recipe at one width: a sequence has pairs of a key and a "
-            "value, then\n"
-            "keys again; at each of those the model is to say the value. Data is made from the seed, one model per "
-            "attention\n"
-            "is trained on all lengths, accuracy is that of the likeliest token on sequences it has not seen.\n"
-            "KEY=VALUE sets any key of the models: state_size=16 of mamba2, parameter_names=mamba for layers without "
-            "MLP.\n",
+    .text = "Multi-query associative recall with zoology's recipe at one width. A sequence has pairs of a key and a\n"
+            "value, then keys again; for each of these the model must predict the value. Data is made from the seed.\n"
+            "One model per attention learns all lengths. Accuracy is that of the likeliest token on new sequences.\n"
+            "KEY=VALUE sets any key of the models' config: state_size=16 of mamba2, parameter_names=mamba for layers\n"
+            "without MLPs.\n",
 };
 
 static const char *const attentions[ATTENTIONS] = {"mhla",   "linear", "softmax", "gla",

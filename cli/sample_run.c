@@ -365,7 +365,7 @@ static int run_folder(sample_work *w) {
     close_pass(&p);
     free(missing);
     if (stopped) {
-        fprintf(stderr, "mhla %s: stopped; %lld of %lld images are there. The same command goes on.\n", w->verb,
+        fprintf(stderr, "mhla %s: stopped; %lld of %lld images are there. The same command resumes.\n", w->verb,
                 (long long)(w->kept + w->made), (long long)w->record.images);
         code = interrupt_code();
     }

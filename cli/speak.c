@@ -87,10 +87,10 @@ int speak_agrees(const char *verb, const char *file, const mhla_sequence *sequen
     if ((o->beyond == NULL || beyond_of(o->beyond) == (int)d.beyond) &&
         (o->max_tokens == 0 || o->max_tokens == d.max_tokens) && (o->cache == NULL || strcmp(o->cache, d.cache) == 0))
         return 1;
-    fprintf(stderr, "mhla %s: %s: it was begun with --beyond %s", verb, file, policies[d.beyond]);
+    fprintf(stderr, "mhla %s: %s: the state was made with --beyond %s", verb, file, policies[d.beyond]);
     if (d.max_tokens > 0) fprintf(stderr, " --max-tokens %lld", (long long)d.max_tokens);
     fprintf(stderr, " --cache %s", d.cache);
-    fprintf(stderr, ", and goes on so: leave these options out, or begin another state\n");
+    fprintf(stderr, ": leave these options out, or start another state\n");
     return 0;
 }
 

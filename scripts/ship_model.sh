@@ -33,12 +33,12 @@ case $name in
 lm-small)
     eval="mhla eval lm-small data/text/validation.txt --limit 20000"
     $mhla ${eval#mhla } --json >"$new/eval.json"
-    what="A language model with MHLA, read and written as 8,192 byte-level tokens."
+    what="A language model with MHLA and a vocabulary of 8,192 byte-level tokens."
     data='English text of `mhla data text`: Bibles, commentaries and dictionaries from Debian packages. All of it is in the public domain, except the
 dictionary GCIDE (GNU GPL, version 2 or later)'
     measures="bits per byte of the first 20,000 tokens of the validation text | $(round "$(field bits_per_byte "$new/eval.json")" 3)"
     limits="It knows the language of its texts, old religious prose and dictionary entries, and no facts. It does not follow instructions or chat. Use it to
-try the program, not to inform anybody." ;;
+try the program, not as a source of information." ;;
 deit-fashion)
     eval="mhla eval deit-fashion fashion-mnist"
     $mhla ${eval#mhla } --json >"$new/eval.json"
@@ -48,10 +48,10 @@ deit-fashion)
     measures="accuracy on the first 500 test images (\`--limit 500\`) | $(awk -v x="$(field accuracy "$new/first.json")" 'BEGIN { printf "%.2f %%", 100 * x }') |
 | accuracy on the 10,000 test images | $(awk -v x="$(field accuracy "$new/eval.json")" 'BEGIN { printf "%.2f %%", 100 * x }') |
 | test loss | $(round "$(field loss "$new/eval.json")" 4)"
-    limits="It knows ten classes of small grey images on black. Photographs are outside of its data. Longer training is better: it saw each image little more than once." ;;
+    limits="It knows ten classes of small grey images on black. It was not trained on photographs. Longer training gives a higher accuracy: it saw each image little more than once." ;;
 dit-fashion)
-    eval="mhla sample -m dit-fashion --classes all -n 10 --guidance 2 --steps 25 --seed 0 --out runs/dit-fashion-samples
-    mhla measure fashion-mnist runs/dit-fashion-samples --features deit-fashion --size 28x28"
+    eval="mhla sample -m dit-fashion --classes all -n 10 --guidance 2 --steps 25 --seed 0 --out dit-fashion-samples
+    mhla measure fashion-mnist dit-fashion-samples --features deit-fashion --size 28x28"
     rm -rf "$new/samples"
     $mhla sample -m dit-fashion --classes all -n 10 --guidance 2 --steps 25 --seed 0 --out "$new/samples" >/dev/null
     $mhla measure fashion-mnist "$new/samples" --features deit-fashion --size 28x28 --json >"$new/eval.json"
@@ -78,7 +78,7 @@ esac
 } >"$card"
 case $name in
 lm-small)
-    printf '\n## Ten samples\n\nSeeds 0 to 9; the seeds are not selected, the prompt is: `MHLA_ISA=plain mhla generate -m lm-small -p "In the beginning" --seed N --tokens 40`. Other kernels round in\nanother way, and may choose other words.\n' >>"$card"
+    printf '\n## Ten samples\n\nSeeds 0 to 9; the seeds are not selected, the prompt is: `MHLA_ISA=plain mhla generate -m lm-small -p "In the beginning" --seed N --tokens 40`. Other kernels round\ndifferently and may choose other words.\n' >>"$card"
     for seed in 0 1 2 3 4 5 6 7 8 9; do
         printf '\n```text\n%s\n```\n' "In the beginning$(MHLA_ISA=plain $mhla generate -m lm-small -p "In the beginning" --seed $seed --tokens 40)" >>"$card"
     done ;;

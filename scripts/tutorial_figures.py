@@ -101,7 +101,7 @@ def bars(analysis: dict) -> None:
             body.append(f'<text x="{x0 + 14 + layer * 73 + 28}" y="{y0 + h + 17}" text-anchor="middle">layer {layer}</text>')
     for i, name in enumerate(NAMES):
         body.append(f'<rect x="{55 + 95 * i}" y="246" width="12" height="12" fill="{NAMES[name]}"/><text x="{72 + 95 * i}" y="257">{LABELS[name]}</text>')
-    body.append('<path d="M345 252h19" stroke="#000" stroke-width="2"/><text x="372" y="257">the most that is possible</text>')
+    body.append('<path d="M345 252h19" stroke="#000" stroke-width="2"/><text x="372" y="257">upper bound</text>')
     write("tutorial-rank.svg", 740, 270, "\n".join(body))
 
 
@@ -111,14 +111,14 @@ def token(folder: pathlib.Path, picture: pathlib.Path, layer: int, head: int, at
     side, y = 170, 34
     cell = side / 8
     body = [f'<rect x="20" y="{y}" width="{side}" height="{side}"/><image x="{20 + side / 16}" y="{y + side / 16}" width="{side * 7 / 8}" height="{side * 7 / 8}" '
-            f'style="image-rendering:pixelated" href="data:image/png;base64,{data}"/><text x="{20 + side / 2}" y="{y - 7}" text-anchor="middle">the picture</text>']
+            f'style="image-rendering:pixelated" href="data:image/png;base64,{data}"/><text x="{20 + side / 2}" y="{y - 7}" text-anchor="middle">the image</text>']
     for i, name in enumerate(NAMES):
         row = npy(folder / name / f"sample-0.layer-{layer}.head-{head}.A.npy")[at]
         grid = [[(row[r * 8 + c] / max(row)) for c in range(8)] for r in range(8)]
         body.append(image(grid, 20 + 190 * (i + 1), y, side, LABELS[name]))
     for i in range(4):
         body.append(f'<rect x="{20 + 190 * i + at % 8 * cell}" y="{y + at // 8 * cell}" width="{cell}" height="{cell}" fill="none" stroke="#e0261e" stroke-width="2.5"/>')
-    body.append(f'<text x="20" y="{y + side + 20}">red: the patch that looks; dark: what it looks at (darkest: its largest weight)</text>')
+    body.append(f'<text x="20" y="{y + side + 20}">red: the query patch; dark: large weight (darkest: the largest)</text>')
     write("tutorial-token.svg", 20 + 190 * 4, y + side + 32, "\n".join(body))
 
 

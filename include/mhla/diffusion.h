@@ -1,12 +1,12 @@
-/* diffusion.h - images out of noise: samplers, sampling with a model, and measures of what comes out. On top of nn.h.
+/* diffusion.h - image generation: samplers, sampling with a model, and measures of generated images. On top of nn.h.
  *
- *   1. samplers: from noise to data with any network of the caller's
- *   2. images from a model; pictures as files
- *   3. measures: how near two sets of images are
+ *   1. samplers: from noise to data with your own network
+ *   2. images from a model, and image files
+ *   3. measures: the distance between two sets of images
  *   4. latents: autoencoders
  *
- * Manners are those of nn.h: statuses with one sentence in mhla_message(), structs that begin with their size, zero is
- * always the default, handles belong to the caller. */
+ * The conventions are those of nn.h: statuses with one sentence in mhla_message(), structs that begin with their size,
+ * zero is always the default, handles belong to the caller. */
 #ifndef MHLA_DIFFUSION_H
 #define MHLA_DIFFUSION_H
 
@@ -18,34 +18,34 @@ extern "C" {
 
 /* ---- 1. Samplers ----------------------------------------------------------------------------------------------
  *
- * A sampler knows nothing of models. It says at which times a network is asked, takes the answers, and moves x:
+ * A sampler does not depend on a model. It gives the times at which to evaluate a network, takes the outputs, and updates x:
  *
  *   for (int i = 0; i < mhla_sampler_steps(s); i++) {
  *       network(output, x, mhla_sampler_time(s, i));
  *       mhla_sampler_step(s, i, x, output, noise);
  *   }
  *
- * Every element is treated alone: what happens to one sample does not depend on its neighbours. */
+ * Elements are independent: the result of one sample does not depend on the others in the batch. */
 
 typedef struct mhla_sampler mhla_sampler;
 
 typedef struct mhla_sampler_desc {
     size_t size;
-    const char *process; /* what the network was trained for: "linear" (default) or "cosine", a diffusion of 1000 noise
-                            levels whose network tells the noise; "flow", whose network tells the velocity noise - data */
     const char
-        *method; /* "ddpm" (default of diffusions), "ddim"; "euler" (default of flows); "dpm++", "unipc": of both */
+        *process; /* what the network predicts: "linear" (default) or "cosine", the noise of a diffusion with 1000 noise
+                            levels; "flow", the velocity noise - data */
     const char
-        *table;   /* which noise levels. Flows: NULL, as the library of each method has them; "wan", as Wan's own code.
-                          Diffusions: as the public DiT code writes them, "250" evenly with both ends, "10,15,20" so many of
-                          each of three sections, "ddim50" by a whole stride; or "solver25", evenly without the least noise.
+        *method; /* "ddpm" (default for diffusions), "ddim"; "euler" (default for flows); "dpm++", "unipc": for both */
+    const char *table; /* noise levels. Flows: NULL, like the public library of each method; "wan", like Wan's own code.
+                          Diffusions: as in the public DiT code, "250" evenly with both ends, "10,15,20" for the number in
+                          each of three sections, "ddim50" by a whole stride; or "solver25", evenly without the lowest level.
                           NULL: "<steps>" with ddpm; "ddim<steps>" with ddim if that divides 1000, otherwise "<steps>";
                           "solver<steps>" with dpm++ and unipc */
-    int steps;    /* 0: 250 with ddpm, 50 otherwise, or as the table of a diffusion has them */
-    double eta;   /* ddim: noise that is added, 0..1 */
-    double shift; /* flows: towards the noise; 0: 1, no shift */
-    int clip;     /* predicted data is kept within [-1,1] at every step */
-    int learned_sigma; /* the network's answer has twice the channels: noise, then variance (used by ddpm) */
+    int steps;         /* 0: the number in the table of a diffusion, otherwise 250 with ddpm and 50 with others */
+    double eta;        /* ddim: added noise, 0..1 */
+    double shift;      /* flows: shifts levels towards the noise; 0: 1, no shift */
+    int clip;          /* clips predicted data to [-1,1] at every step */
+    int learned_sigma; /* the network's output has twice the channels: noise, then variance (used by ddpm) */
     int64_t batch, channels, pixels; /* x [batch,channels,pixels]; output the same, or [batch,2*channels,pixels] */
 } mhla_sampler_desc;
 
@@ -54,25 +54,25 @@ MHLA_API void mhla_sampler_free(mhla_sampler *sampler);
 
 MHLA_API int mhla_sampler_steps(const mhla_sampler *sampler);
 MHLA_API const char *mhla_sampler_method(const mhla_sampler *sampler);
-/* What the network is told at step i: 0 .. 1000, whole numbers for diffusions. */
+/* The time input of the network at step i: 0 .. 1000, whole numbers for diffusions. */
 MHLA_API double mhla_sampler_time(const mhla_sampler *sampler, int i);
-/* Whether step i wants standard normal noise [batch,channels,pixels]. */
+/* 1 if step i needs standard normal noise [batch,channels,pixels]. */
 MHLA_API int mhla_sampler_wants_noise(const mhla_sampler *sampler, int i);
-/* x of step i becomes x of step i+1. Steps are taken in order from 0; step 0 starts anew. MHLA_ERANGE, x untouched, where
- * the answer has a number that is not finite: the message says the step and the sample. */
+/* Turns x of step i into x of step i+1. Call it for each step in order from 0; step 0 restarts the sampler. If the output has
+ * a number that is not finite, it returns MHLA_ERANGE and leaves x unchanged; the message names the step and the sample. */
 MHLA_API mhla_status mhla_sampler_step(mhla_sampler *sampler, int i, float *x, const float *output, const float *noise);
-/* The data that the last step saw behind the noise [batch,channels,pixels]; valid until the next step. */
+/* The data that the last step predicted [batch,channels,pixels]; valid until the next step. */
 MHLA_API const float *mhla_sampler_predicted(const mhla_sampler *sampler);
 
 /* ---- 2. Images from a model ------------------------------------------------------------------------------------- */
 
 typedef struct mhla_sample_state {
     size_t size;
-    int step, steps;        /* done, of how many, of this batch */
+    int step, steps;        /* of this batch: done, in all */
     int64_t first, count;   /* the batch: images first .. first+count-1 */
     int64_t done, all;      /* network evaluations of one image, over all images */
-    const float *x;         /* [count,channels,height,width] as it stands */
-    const float *predicted; /* likewise, what is seen behind the noise */
+    const float *x;         /* [count,channels,height,width], the current x */
+    const float *predicted; /* the same shape, the predicted data */
 } mhla_sample_state;
 /* Returns nonzero to stop. */
 typedef int (*mhla_sample_fn)(void *user, const mhla_sample_state *state);
@@ -80,67 +80,67 @@ typedef int (*mhla_sample_fn)(void *user, const mhla_sample_state *state);
 typedef struct mhla_sample_desc {
     size_t size;
     int64_t images;
-    const int32_t *classes; /* [images]; the model's number of classes: the null label, no class */
-    const uint64_t *seeds;  /* [images]: image i is a function of seeds[i], its class and the settings below alone */
-    double guidance;        /* 0: 1, none. Needs a null label in the model */
-    int guided_channels;    /* guidance acts on so many channels, 0: all (facebookresearch's DiT: 3) */
-    const char *method;     /* see mhla_sampler_desc, as the next ones */
+    const int32_t *classes; /* [images]; the number of classes itself is the null label, no class */
+    const uint64_t *seeds;  /* [images]: image i depends only on seeds[i], its class and the settings below */
+    double guidance;        /* 0: 1, no guidance. The model needs a null label */
+    int guided_channels;    /* number of channels that guidance changes, 0: all (facebookresearch's DiT: 3) */
+    const char *method;     /* this and the next four: see mhla_sampler_desc */
     int steps;
     double eta, shift;
     int clip;
     int height, width; /* 0: as in training; multiples of the patch */
-    int batch;         /* images at a time, 0: by the model's size; changes no bit of the result */
+    int batch;         /* images in a batch, 0: by the model's size. Does not change the result by a bit */
     mhla_sample_fn report;
     void *user;
-    const float *start; /* [images,channels,height,width]: noise to begin with, NULL: drawn by the seeds */
-    const float *noise; /* [steps,images,channels,height,width]: of the steps that add some, NULL: likewise */
+    const float *start; /* [images,channels,height,width]: initial noise, NULL: drawn from the seeds */
+    const float *noise; /* [steps,images,channels,height,width]: noise of the steps that need some, NULL: likewise */
 } mhla_sample_desc;
 
 /* images [desc->images, channels, height, width], values about -1..1. MHLA_EINVAL names the setting that is wrong,
- * MHLA_ERANGE the step at which a number was not finite; *stopped (may be NULL) is 1 where report asked for the end. */
+ * MHLA_ERANGE the step at which a number was not finite. *stopped (may be NULL) is 1 if report stopped it. */
 MHLA_API mhla_status mhla_model_sample(mhla_model *model, float *images, const mhla_sample_desc *desc, int *stopped);
 
 /* The standard normal noise [count] that mhla_model_sample draws for an image of this seed; count is channels*height*width.
- * Step 0 is what it begins with, step i+1 goes to mhla_sampler_step i. For a loop of one's own that makes the same image. */
+ * Step 0 is the initial noise, step i+1 is the noise for mhla_sampler_step i. With it your own loop makes the same image. */
 MHLA_API mhla_status mhla_sample_noise(float *noise, int64_t count, uint64_t seed, int step);
 
-/* Checks all of desc as mhla_model_sample would, and writes what its zeros stand for; nothing is computed. */
+/* Checks desc like mhla_model_sample, and replaces its zeros by the defaults; nothing is sampled. */
 MHLA_API mhla_status mhla_model_sample_settle(mhla_model *model, mhla_sample_desc *desc);
 
-/* *class_ of a name (letters of either size), a number, or "none", the null label. MHLA_EINVAL with the nearest name. */
+/* *class_ of a name (upper or lower case), a number, or "none", the null label. MHLA_EINVAL names the nearest class. */
 MHLA_API mhla_status mhla_model_class_find(const mhla_model *model, const char *name, int *class_);
 
-/* SHA-256 of the model's weights (names, shapes, values), 64 digits and a zero: what tells an image's model from another. */
+/* SHA-256 of the model's weights (names, shapes, values), 64 digits and a zero. It identifies the model of an image. */
 MHLA_API mhla_status mhla_model_hash(const mhla_model *model, char text[65]);
 
 /* Pixels of 8 bits, 1 grey or 3 RGB, [height,width,channels]. Start with {.size = sizeof}. */
 typedef struct mhla_picture {
     size_t size;
     int width, height, channels;
-    uint8_t *pixels; /* both are freed by mhla_picture_free */
-    char *text;      /* that goes along under the keyword "mhla", or NULL */
+    uint8_t *pixels; /* this and text: freed by mhla_picture_free */
+    char *text;      /* stored in the file under the keyword "mhla", or NULL */
 } mhla_picture;
 
-/* One picture of images [n,channels,height,width], `columns` in a row with white gaps between them. A value x becomes
- * clamp(x/2 + 0.5, 0, 1) * 255, rounded. MHLA_EINVAL where channels are not 1 or 3: latents are no pixels. */
+/* Makes one picture of images [n,channels,height,width], `columns` in a row with white gaps. A value x becomes
+ * clamp(x/2 + 0.5, 0, 1) * 255, rounded. MHLA_EINVAL if there are not 1 or 3 channels: latents are not pixels. */
 MHLA_API mhla_status mhla_picture_tile(mhla_picture *picture, const float *images, int64_t n, int channels, int height,
                                        int width, int columns);
-/* A PNG, whole or not at all; with several frames of one size an animated one, frame i shown for seconds[i], over and over. Who
- * knows no animation shows the last frame. The text is that of the last. */
+/* Writes a PNG, whole or not at all. Several frames of one size make an endless animation that shows frame i for seconds[i].
+ * Programs without animations show the last frame. The text is that of the last frame. */
 MHLA_API mhla_status mhla_picture_write(const char *path, const mhla_picture *frames, int64_t count,
                                         const double *seconds);
-/* A PNG or JPEG; of an animated one the picture that stands for it. */
+/* Reads a PNG or JPEG; of an animation the default image. */
 MHLA_API mhla_status mhla_picture_read(mhla_picture *picture, const char *path);
-MHLA_API void mhla_picture_free(mhla_picture *picture); /* what it holds; harmless when repeated */
+MHLA_API void mhla_picture_free(mhla_picture *picture); /* frees its contents; may be repeated */
 
-/* images [n,channels,height,width] as they are, latents too, into a NumPy file (.npy, float32), whole or not at all. */
+/* Writes images [n,channels,height,width], or latents, to a NumPy file (.npy, float32), whole or not at all. */
 MHLA_API mhla_status mhla_images_write(const char *path, const float *images, int64_t n, int channels, int height,
                                        int width);
 
-/* How a picture was made: the text that `mhla sample` gives it, and makes it again from. */
+/* How an image was made: the text that `mhla sample` stores in it, and that --like reads. */
 typedef struct mhla_sample_record {
     size_t size;
-    char *model;      /* as it was named to the program; freed, as vae and the two lists, by mhla_sample_record_free */
+    char *model; /* its name on the command line; this, vae and the two lists are freed by mhla_sample_record_free */
     char weights[65]; /* mhla_model_hash */
     char choice[8];   /* of weights: "raw", "ema", or "" */
     int64_t images;
@@ -153,19 +153,19 @@ typedef struct mhla_sample_record {
     int columns;          /* of the grid */
     int animated;         /* frames, or 0 */
     char version[32];     /* of the program */
-    char isa[16];         /* whose kernels ran: other ones round otherwise */
+    char isa[16];         /* instruction set of the kernels: others round differently */
     char dtype[16];       /* storage of mhla_open_desc, or "": float32 */
-    char *vae;            /* the autoencoder that decoded the latents, as it was named; or NULL */
+    char *vae;            /* the autoencoder that decoded the latents, by its name on the command line; or NULL */
     char vae_weights[65]; /* its mhla_model_hash */
 } mhla_sample_record;
 
-/* One JSON object, malloc'ed: free() it. */
+/* Writes one JSON object, allocated by malloc: free() it. */
 MHLA_API mhla_status mhla_sample_record_write(char **text, const mhla_sample_record *record);
-/* And back; `name` stands in messages. MHLA_EDATA for a text that is not ours or says what cannot be. */
+/* Reads it; messages use `name`. MHLA_EDATA for a text that is not a record or has impossible values. */
 MHLA_API mhla_status mhla_sample_record_read(mhla_sample_record *record, const char *text, const char *name);
 MHLA_API void mhla_sample_record_free(mhla_sample_record *record);
 
-/* The network alone, for loops of one's own. */
+/* One evaluation of the network, for your own loops. */
 typedef struct mhla_denoise {
     size_t size;
     int64_t count;
@@ -173,29 +173,28 @@ typedef struct mhla_denoise {
     const float *times;     /* [count], 0..1000 */
     const int32_t *labels;  /* [count], classes or the null label; NULL for a model that takes text */
     int height, width;      /* 0: as in training; multiples of the patch */
-    int frames;             /* 0: as in training, which for a model of images is none */
+    int frames;             /* 0: as in training; models of images have none */
     const float *rows;      /* [count,longest,width of a row]: text, for a model that takes it; else NULL */
     const int32_t *lengths; /* [count]: rows of each text that count, 0..longest; NULL: all */
     int64_t longest;
 } mhla_denoise;
 
-/* output, shaped like x, with twice the channels where the model has learned sigma: its answer. What comes out for a sample
- * does not depend on the others, bit by bit. MHLA_EINVAL where labels or text are missing, or given to a model that does not
- * take them. */
+/* output has the shape of x, with twice the channels if the model has learned sigma. The output of a sample does not depend on
+ * the others by a bit. MHLA_EINVAL if labels or text are missing, or given to a model that does not take them. */
 MHLA_API mhla_status mhla_model_denoise(mhla_model *model, float *output, const mhla_denoise *desc);
-/* One step of training towards target, shaped like the answer: *loss (may be NULL) is the mean square; then its gradients and
- * AdamW with this rate, betas .9 and .999, no decay. The model keeps the optimiser's state for the next step. */
+/* One training step towards target, which has the shape of the output. *loss (may be NULL) is the mean squared error. The step
+ * computes gradients and applies AdamW with this rate, betas .9 and .999, no decay. The model keeps the optimiser's state for
+ * the next step. */
 MHLA_API mhla_status mhla_model_denoise_step(mhla_model *model, float *loss, const mhla_denoise *desc,
                                              const float *target, double rate);
-/* What one answer of this height and width costs, and how many tokens attention sees; either may be NULL. */
+/* The cost of one evaluation at this height and width, and the number of tokens that attention sees; either may be NULL. */
 MHLA_API mhla_status mhla_model_denoise_cost(const mhla_model *model, int64_t *multiply_adds, int64_t *tokens,
                                              int height, int width);
 
 /* ---- 3. Measures ------------------------------------------------------------------------------------------------
  *
- * Two sets of images are compared by the features that a network sees in them: with the 2015 Inception network (its weights
- * given as a file) this is what is published as FID; with one of our own classifiers it is a Fréchet distance of that name
- * only. */
+ * Two sets of images are compared by a network's features of them. With the 2015 Inception network (its weights are a file)
+ * the distance is FID. With another classifier it is a Fréchet distance, comparable only with others by this classifier. */
 
 typedef struct mhla_measure_desc {
     size_t size;
@@ -203,19 +202,19 @@ typedef struct mhla_measure_desc {
         *generated;       /* a dataset ("fashion-mnist", a folder with images, nested or not) or a .npy of images */
     const char *split;    /* of a dataset: "test" (default), "train" */
     const char *features; /* a file with Inception's weights, or a model or run of an image classifier */
-    int64_t limit;        /* at most so many images of each, spread over the set; 0: all */
-    int neighbours;       /* of precision and recall; 0: 3 */
+    int64_t limit;        /* largest number of images from each set, evenly spread; 0: all */
+    int neighbours;       /* for precision and recall; 0: 3 */
     mhla_progress_fn progress;
     void *user;
-    /* How Inception's pictures become 299 x 299, never antialiased: "torch" (default; between centres of pixels, as
-     * pytorch-fid) or "tf1" (from corners, as the first code and ADM's). */
+    /* How images are resized to 299 x 299 for Inception, never antialiased: "torch" (default; between pixel centres, like
+     * pytorch-fid) or "tf1" (from corners, like the original code and ADM's). */
     const char *resize;
-    /* The centre of this size of every picture, black around what is smaller, before all else; 0: as they are. A model that
-     * was trained on 28 x 28 within 32 x 32 is so compared with pictures of 28 x 28. */
+    /* Crops the centre of this size out of every image first, with black around smaller ones; 0: no crop. Use it for a model
+     * that was trained on images of 28 x 28 within 32 x 32. */
     int height, width;
-    /* A folder, made if it is not there, that gets the features for NumPy: real.npy and generated.npy [images,dims], and, where
-     * the network has classes, generated.probabilities.npy [images,classes]; of Inception real.spatial.npy and
-     * generated.spatial.npy [images,2023], too. NULL: none */
+    /* A folder for the features, created if it does not exist: real.npy and generated.npy [images,dims] and, if the network
+     * has classes, generated.probabilities.npy [images,classes]; with Inception also real.spatial.npy and
+     * generated.spatial.npy [images,2023]. NULL: none */
     const char *dump;
     /* An autoencoder that decodes latents: a .npy of float32 [n,latents,height,width], as `mhla sample` writes them. NULL: none. And the
      * memory that it may take, see mhla_coding. */
@@ -227,18 +226,18 @@ typedef struct mhla_measures {
     size_t size;
     char features[160];      /* "Inception 2015 (2048 features)", or the classifier's name and path */
     int inception;           /* 1: `distance` may be called FID */
-    int64_t real, generated; /* how many images */
+    int64_t real, generated; /* number of images */
     int dims;
     double distance; /* Fréchet */
     double score,
-        score_deviation; /* Inception score over 10 parts, those of torch-fidelity, of the generated ones; NaN where the network has no
-                                      classes (Inception's features without its last layer) */
+        score_deviation; /* Inception score of the generated images, over the 10 parts of torch-fidelity; NaN if the network has
+                                      no classes (Inception without its last layer) */
     double precision, recall; /* NaN with too few images */
-    int labelled; /* generated images had classes (folders, by name or, as `mhla sample` has them, "3-Dress", by the number
-                        in front) that the classifier knows */
-    double accuracy; /* share of generated images that the classifier gives the class of; NaN where not labelled */
+    int labelled; /* 1: the classifier knows the classes of the generated images. Classes are folders, matched by name or,
+                        as `mhla sample` writes them ("3-Dress"), by the number in front */
+    double accuracy; /* share of generated images that the classifier assigns to their class; NaN if not labelled */
     double
-        spatial_distance; /* sFID: Fréchet, of the 17 x 17 x 7 spatial features of Inception; NaN with a classifier */
+        spatial_distance; /* sFID: Fréchet distance of the 17 x 17 x 7 spatial features of Inception; NaN with a classifier */
 } mhla_measures;
 
 MHLA_API mhla_status mhla_measure(mhla_measures *result, const mhla_measure_desc *desc);

@@ -1,13 +1,13 @@
 /* lab.h - the experiments of the paper at a size that two cores can train, on top of nn.h and lm.h.
  *
- * An experiment has arms (models that differ in one thing), each trained from several seeds; a table of what was measured
- * with the paper's own figures beside it; and claims, each judged by a stated test. Its parts, an arm with a seed each, go
- * into a file of results one after the other: what is there is not computed again, and a training that was killed goes on from
- * its last checkpoint. Table, figure and verdict are functions of that file alone.
+ * An experiment has arms (models that differ in one thing), each trained from several seeds; a table of measurements with the
+ * paper's figures beside them; and claims, each decided by a stated test. A part is one arm with one seed. Each finished part
+ * is appended to a file of results and is not computed again. A killed training resumes from its last checkpoint. Table,
+ * figure and verdict are computed from this file only.
  *
  *   mhla_lab_open(&lab, &desc);  mhla_lab_run(lab, report, user, &finished);  mhla_lab_write(lab, "docs/results");
  *
- * Manners are those of nn.h. */
+ * The conventions are those of nn.h. */
 #ifndef MHLA_LAB_H
 #define MHLA_LAB_H
 
@@ -17,20 +17,20 @@
 extern "C" {
 #endif
 
-/* ---- 1. What there is ---- */
+/* ---- 1. The experiments ---- */
 
 typedef struct mhla_lab_info {
     size_t size;
     const char *name;  /* "deit" */
     const char *title; /* one line */
-    const char *claim; /* what the paper says, in a sentence */
-    const char *paper; /* where in the paper, and at what scale */
-    const char *known; /* what is known of it at our size */
-    const char *data;  /* what it needs of mhla_data_query, or NULL */
+    const char *claim; /* the paper's claim, one sentence */
+    const char *paper; /* its place in the paper, and the scale there */
+    const char *known; /* the result so far at this size */
+    const char *data;  /* its dataset (mhla_data_query), or NULL */
     int arms;
-    double minutes, quick; /* on two idle cores: all seeds; --quick */
-    int labels;            /* it has labels that can be shuffled */
-    int seeds;             /* of the whole experiment, unless another number is asked for */
+    double minutes, quick; /* on two idle cores: all seeds; the quick form */
+    int labels;            /* 1: it has labels that can be shuffled */
+    int seeds;             /* default number of seeds */
     double hours;          /* on two idle cores: the long form; 0: it has none */
 } mhla_lab_info;
 
@@ -44,25 +44,25 @@ typedef struct mhla_lab mhla_lab;
 typedef struct mhla_lab_desc {
     size_t size;
     const char *experiment;
-    const char *work;    /* where runs and results lie; NULL: runs/reproduce. Experiments share what they train alike */
-    const char *data;    /* folder of the data; NULL: where mhla data puts it */
-    int seeds;           /* 0 = the experiment's own number, or 1 if quick; the seeds are 1, 2, .. */
-    int quick;           /* smaller and shorter; kept apart from the whole experiment */
-    int shuffle;         /* the control: labels change places, so that nothing can be learned; kept apart, too */
-    const char *program; /* what stands in the results as the maker: "mhla 0.5.0, commit abc"; NULL: the version */
+    const char *work; /* folder of runs and results; NULL: runs/reproduce. Experiments share runs with equal settings */
+    const char *data; /* folder of the data; NULL: the folder of mhla data */
+    int seeds;        /* 0 = the default number, 1 if quick; the seeds are 1, 2, .. */
+    int quick;        /* smaller and shorter; separate results */
+    int shuffle;      /* the control: labels are permuted, so that nothing can be learned; separate results */
+    const char *program; /* the program that the results name: "mhla 0.5.0, commit abc"; NULL: the version */
     const mhla_context *context;
-    int longer; /* the long form: more tokens or more updates, a night; kept apart */
+    int longer; /* the long form: more tokens or more updates, a night; separate results */
 } mhla_lab_desc;
 
-/* Finds the experiment and what there is of its results. MHLA_EINVAL names the nearest experiment where there is none of that
- * name, MHLA_EDATA the line of a results file that makes no sense, MHLA_EIO what cannot be written, or data that is not there. */
+/* Opens the experiment and its results so far. MHLA_EINVAL names the nearest experiment if the name is unknown; MHLA_EDATA an
+ * invalid line of the results file; MHLA_EIO a file that cannot be written, or missing data. */
 MHLA_API mhla_status mhla_lab_open(mhla_lab **lab, const mhla_lab_desc *desc);
 MHLA_API void mhla_lab_free(mhla_lab *lab);
 
 typedef enum mhla_lab_kind {
     MHLA_LAB_PART, /* a part begins */
-    MHLA_LAB_STEP, /* train, or done of all */
-    MHLA_LAB_DONE  /* a part is in the results; text says what was measured */
+    MHLA_LAB_STEP, /* progress: train, or done and all */
+    MHLA_LAB_DONE  /* a part is finished; text has its measurements */
 } mhla_lab_kind;
 
 typedef struct mhla_lab_event {
@@ -71,20 +71,20 @@ typedef struct mhla_lab_event {
     int part, parts; /* 1 .. parts */
     const char *arm;
     int seed;
-    const mhla_train_event *train; /* of its training, or NULL */
-    int64_t done, all;             /* of what is no training */
+    const mhla_train_event *train; /* progress of its training, or NULL */
+    int64_t done, all;             /* progress of anything else */
     const char *text;
 } mhla_lab_event;
 typedef void (*mhla_lab_fn)(void *user, const mhla_lab_event *event);
 
-/* Makes what is missing of the results. *finished is 0 where mhla_lab_stop ended it early. report may be NULL. */
+/* Computes all missing parts. *finished is 0 if mhla_lab_stop stopped it. report may be NULL. */
 MHLA_API mhla_status mhla_lab_run(mhla_lab *lab, mhla_lab_fn report, void *user, int *finished);
 
-/* Asks mhla_lab_run to stop soon; for signal handlers and other threads. 0: the present part cannot be stopped, and it is
- * safe to end the process: that part is made again the next time. */
+/* Asks mhla_lab_run to stop soon; for signal handlers and other threads. Returns 0 if the current part cannot be stopped. It is
+ * then safe to end the process: the next run repeats this part. */
 MHLA_API int mhla_lab_stop(mhla_lab *lab);
 
-/* ---- 3. What came out ---- */
+/* ---- 3. Results ---- */
 
 typedef enum mhla_verdict { MHLA_VERDICT_UNDECIDED = 0, MHLA_VERDICT_HOLDS, MHLA_VERDICT_FAILS } mhla_verdict;
 
@@ -93,17 +93,17 @@ MHLA_API const char *mhla_verdict_text(mhla_verdict verdict);
 
 typedef struct mhla_lab_result {
     size_t size;
-    int parts, made;      /* in all, in the results */
+    int parts, made;      /* in all, finished */
     mhla_verdict verdict; /* of all claims together */
-    const char *folder;   /* that holds results.jsonl; the lab's */
+    const char *folder;   /* of results.jsonl; owned by the lab */
 } mhla_lab_result;
 MHLA_API mhla_status mhla_lab_result_query(mhla_lab *lab, mhla_lab_result *result);
 
 /* The table, the claims and their verdicts as text for a terminal; the caller frees it. */
 MHLA_API mhla_status mhla_lab_text(mhla_lab *lab, char **text);
 
-/* The page NAME.md with its figures NAME-1.svg, .. into `folder`, which is made if it is not there. Those of a quick run are
- * called NAME-quick, of a long one NAME-long, of the control NAME-shuffled. */
+/* Writes the page NAME.md with its figures NAME-1.svg, .. to `folder`, which is created if it does not exist. The pages of
+ * quick runs are called NAME-quick, of long runs NAME-long, of the control NAME-shuffled. */
 MHLA_API mhla_status mhla_lab_write(mhla_lab *lab, const char *folder);
 
 #ifdef __cplusplus

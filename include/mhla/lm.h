@@ -1,4 +1,4 @@
-/* lm.h - language models on top of nn.h: tokens, sequences, generation, evaluation. What a program or a server needs.
+/* lm.h - language models on top of nn.h: tokens, sequences, generation, evaluation.
  *
  * This header is the manual. It goes from text to numbers and back:
  *
@@ -7,9 +7,9 @@
  *   3. sequences: what a model remembers   6. chat templates
  *                                          7. evaluation
  *
- * Manners are those of mhla.h and nn.h: statuses and mhla_message(), structs that begin with their size, zero is the
- * default, freeing NULL is legal. A model is an mhla_model of nn.h (mhla_model_open opens both kinds); one thread at a
- * time may use it and the sequences made of it. A tokenizer is immutable and may be shared by threads. */
+ * The conventions are those of mhla.h and nn.h: statuses and mhla_message(), structs that begin with their size, zero is
+ * the default, freeing NULL is legal. A model is an mhla_model of nn.h; mhla_model_open opens it. Only one thread at a time
+ * may use a model and its sequences. A tokenizer is immutable, and threads may share it. */
 #ifndef MHLA_LM_H
 #define MHLA_LM_H
 
@@ -23,7 +23,7 @@ extern "C" {
 
 typedef struct mhla_tokenizer mhla_tokenizer;
 
-/* Lists that grow: zero is the empty one, calls append, the memory is kept until _free. text is not ended by a zero. */
+/* Growing lists. A zeroed struct is an empty list; calls append to it; _free frees the memory. Text is not zero-terminated. */
 typedef struct mhla_ids {
     int32_t *data;
     int64_t count, capacity;
@@ -39,7 +39,7 @@ MHLA_API void mhla_chars_free(mhla_chars *text);
 
 /* Opens a tokenizer.json, a tokenizer.model (SentencePiece, or Llama 3's of tiktoken), the vocabulary inside a .gguf, a
  * vocab.json with merges.txt beside it (GPT-2, CLIP), a .tiktoken file, CLIP's bpe_simple_vocab_16e6.txt.gz, or a folder: the
- * first of these that it has, in this order. MHLA_ENOTSUP names the part of the file that is of a kind not known here. */
+ * first of these that it has, in this order. MHLA_ENOTSUP names a part of the file that is not supported. */
 MHLA_API mhla_status mhla_tokenizer_open(mhla_tokenizer **tokenizer, const char *path);
 MHLA_API void mhla_tokenizer_free(mhla_tokenizer *tokenizer);
 
@@ -53,14 +53,16 @@ typedef struct mhla_tokenizer_info {
 } mhla_tokenizer_info;
 MHLA_API mhla_status mhla_tokenizer_query(const mhla_tokenizer *tokenizer, mhla_tokenizer_info *info);
 
-/* The piece of an id as the file spells it ("\u2581the"), or NULL; and the way back, -1 for none. */
+/* The piece of an id as the file spells it ("\u2581the"), or NULL; and the id of a piece, or -1. */
 MHLA_API const char *mhla_tokenizer_piece(const mhla_tokenizer *tokenizer, int32_t id);
 MHLA_API int32_t mhla_tokenizer_id(const mhla_tokenizer *tokenizer, const char *piece);
 
 enum {
-    MHLA_ENCODE_SPECIAL = 1, /* what the post-processor adds (<s> in front) */
-    MHLA_ENCODE_PLAIN = 2,   /* special tokens that are spelled out in the text are text, for text of strangers */
-    MHLA_ENCODE_TRUNCATE = 4 /* no more ids than the tokenizer's model takes (CLIP: 77); an end token stays the last */
+    MHLA_ENCODE_SPECIAL = 1, /* adds the tokens of the post-processor (<s> in front) */
+    MHLA_ENCODE_PLAIN =
+        2, /* special tokens that are spelled out in the text are plain text; use it for untrusted text */
+    MHLA_ENCODE_TRUNCATE =
+        4 /* at most as many ids as the tokenizer's model takes (CLIP: 77); an end token stays last */
 };
 /* Appends the ids of `bytes` bytes of UTF-8. MHLA_EDATA names the byte where the text is not UTF-8. */
 MHLA_API mhla_status mhla_tokenizer_encode(const mhla_tokenizer *tokenizer, mhla_ids *ids, const char *text,
@@ -71,8 +73,8 @@ enum { MHLA_DECODE_SKIP_SPECIAL = 1 };
 MHLA_API mhla_status mhla_tokenizer_decode(const mhla_tokenizer *tokenizer, mhla_chars *text, const int32_t *ids,
                                            int64_t count, unsigned flags);
 
-/* The same one id at a time: a decoder hands out text as soon as it is certain, never part of a character. What _push
- * and _finish append, one after the other, is what _decode of all ids would. */
+/* The same, one id at a time. A decoder appends text as soon as it is certain, and never part of a character. All calls of
+ * _push and then _finish append the same text as one call of _decode. */
 typedef struct mhla_decoder mhla_decoder;
 MHLA_API mhla_status mhla_decoder_create(mhla_decoder **decoder, const mhla_tokenizer *tokenizer, unsigned flags);
 MHLA_API void mhla_decoder_free(mhla_decoder *decoder);
@@ -83,8 +85,8 @@ MHLA_API mhla_status mhla_decoder_finish(mhla_decoder *decoder, mhla_chars *text
 typedef struct mhla_tokenizer_training {
     size_t size;
     int vocabulary;             /* pieces in all; 0 = 8192 */
-    int min_count;              /* a pair seen less often is not merged; 0 = 2 */
-    const char *const *special; /* [specials] special tokens, the first ids; NULL = "<|endoftext|>" */
+    int min_count;              /* pairs that occur less often are not merged; 0 = 2 */
+    const char *const *special; /* [specials] special tokens, which get the first ids; NULL = "<|endoftext|>" */
     int specials;
     const mhla_context *context;
 } mhla_tokenizer_training;
@@ -92,20 +94,19 @@ MHLA_API mhla_status mhla_tokenizer_train(const char *path, const char *const *f
                                           const mhla_tokenizer_training *training, mhla_progress_fn progress,
                                           void *user);
 
-/* Documents: the texts of files and folders, in the order given; a folder's files in the order of their names, folders
- * inside of it included. A .jsonl file has a document per line, its key "text"; any other file is plain UTF-8 text, in which
- * a line that holds a form feed (0x0C) and nothing else ends a document. Empty documents are left out. Files are mapped, not read.
- * MHLA_EDATA names file and byte or line where a text is not UTF-8. */
+/* Documents: the texts of files and folders, in the given order. Files in a folder and its subfolders are sorted by name. A
+ * .jsonl file has one document per line, under the key "text". Any other file is plain UTF-8 text, in which a line with a
+ * form feed (0x0C) and nothing else ends a document. Empty documents are skipped. Files are mapped, not read. If a text is
+ * not UTF-8, MHLA_EDATA names the file and the byte or line. */
 typedef struct mhla_documents mhla_documents;
 MHLA_API mhla_status mhla_documents_open(mhla_documents **documents, const char *const *paths, int count);
 MHLA_API void mhla_documents_free(mhla_documents *documents);
 MHLA_API int64_t mhla_documents_count(const mhla_documents *documents);
-/* Text i and its length; not ended by a zero, lives as long as the documents do. */
+/* Text i and its length. It is not zero-terminated, and valid until mhla_documents_free. */
 MHLA_API const char *mhla_documents_text(const mhla_documents *documents, int64_t i, size_t *bytes);
 
-/* Tokenises documents into a shard, the file that training maps instead of text (`mhla tokenize`). `tokenizer` is a path
- * as mhla_tokenizer_open takes it, `paths` as mhla_documents_open does. The file appears when it is complete. info may
- * be NULL. */
+/* Tokenises documents into a shard, a file of token ids for training (`mhla tokenize`). `tokenizer` is a path for
+ * mhla_tokenizer_open, `paths` are for mhla_documents_open. The file appears when it is complete. info may be NULL. */
 typedef struct mhla_shard_info {
     size_t size;
     int64_t documents, tokens, bytes; /* of text */
@@ -115,116 +116,119 @@ typedef struct mhla_shard_info {
 MHLA_API mhla_status mhla_shard_make(const char *path, const char *tokenizer, const char *const *paths, int count,
                                      const mhla_context *context, mhla_shard_info *info, mhla_progress_fn progress,
                                      void *user);
-/* What a shard holds. */
+/* The sizes of a shard. */
 MHLA_API mhla_status mhla_shard_query(const char *path, mhla_shard_info *info);
 
 /* ---- 2. Language models -------------------------------------------------------------------------------------------
  *
- * On the disk: a folder with config.json, model.safetensors (or shards with their index) and the tokenizer's files, as the
- * Python world has them; or one .gguf file. mhla_model_open opens either; mhla_model_open_as says how weights are kept.
- * The rotary embedding of softmax layers may be scaled: config.json's rope_scaling or rope_parameters of the types linear,
- * llama3, yarn, and longrope with one list of factors; a GGUF's linear, yarn, and rope_freqs.weight. */
+ * On disk a language model is a folder with config.json, model.safetensors (or shards with their index) and the
+ * tokenizer's files, as transformers writes it, or one .gguf file. mhla_model_open opens either; mhla_model_open_as also
+ * chooses the type of the weights. The rotary embedding of softmax layers may be scaled: by rope_scaling or
+ * rope_parameters in config.json with the types linear, llama3, yarn, and longrope with one list of factors; in a GGUF by
+ * linear, yarn, and rope_freqs.weight. */
 
 typedef struct mhla_lm_info {
     size_t size;
     int vocabulary, width, layers;
-    int64_t context;  /* tokens it was trained for: M * chunk, or max_position_embeddings; 0 = no limit known */
-    int32_t bos, eos; /* -1: none. Of the config, else of the tokenizer; eos is the first where there are several */
-    const char *attention; /* "mhla", "softmax", "linear", or "mhla and softmax" of a hybrid */
-    const char *storage;   /* of its matrices */
+    int64_t context; /* trained length in tokens: M * chunk, or max_position_embeddings; 0 = not known */
+    int32_t bos,
+        eos; /* from the config, otherwise from the tokenizer; eos is the first if there are several; -1: none */
+    const char *attention; /* "mhla", "softmax", "linear", ...; for hybrids "mhla and softmax" */
+    const char *storage;   /* type of its matrices */
     size_t weight_bytes;   /* that one token reads */
     int64_t parameters;
     int64_t multiply_adds; /* of one token, mean over a text of `context` tokens */
-    size_t state_bytes;    /* that a sequence of `context` tokens takes */
+    size_t state_bytes;    /* of a sequence of `context` tokens */
     const int32_t
-        *ends;     /* [end_count] tokens that end a text when they are drawn, the model's: of generation_config.json, */
-    int end_count; /* else of config.json (or the GGUF's keys of eos, eot, eom), else the tokenizer's eos */
-    int chunk;     /* tokens of a block of its MHLA layers; 0 without such layers */
+        *ends; /* [end_count] tokens that end a text when they are drawn: from generation_config.json, otherwise from */
+    int end_count; /* config.json (a GGUF: its keys for eos, eot, eom), otherwise the tokenizer's eos */
+    int chunk;     /* tokens in a block of its MHLA layers; 0 without such layers */
 } mhla_lm_info;
-/* MHLA_EINVAL if the model is no language model. */
+/* MHLA_EINVAL if the model is not a language model. */
 MHLA_API mhla_status mhla_lm_query(const mhla_model *model, mhla_lm_info *info);
 
-/* Writes a language model, whatever mhla_model_open opens, to one .gguf file: a Llama as llama.cpp has it, others under the
- * architecture "mhla", which this library opens again; the vocabulary goes along. Of `desc` (may be NULL) dtype counts, for the
- * matrices: also "q8_0", byte for byte what ggml's reference quantises. NULL: as mhla_model_open keeps them, float16 and
- * four bits as float32. What is too large for the type is MHLA_EDATA, and nothing is left of `out` then. */
+/* Writes any language model that mhla_model_open opens to one .gguf file, with its vocabulary. Llama, Mamba and Mamba2 models
+ * are written for llama.cpp, others under the architecture "mhla", which this library opens. Of `desc` (may be NULL) only
+ * dtype is used, for the matrices: also "q8_0", byte for byte like ggml's reference. NULL: the type that mhla_model_open
+ * uses; float16 and 4-bit weights become float32. MHLA_EDATA for a number that is too large for the type; `out` is then not
+ * written. */
 MHLA_API mhla_status mhla_lm_convert(const char *out, const char *in, const mhla_convert_desc *desc,
                                      mhla_convert_result *result);
 
-/* The tokenizer beside the model's weights; the model's. NULL and a message if there is none. */
+/* The tokenizer beside the model's weights. The model owns it. NULL and a message if there is none. */
 MHLA_API const mhla_tokenizer *mhla_lm_tokenizer(const mhla_model *model);
 
-/* mhla_model_store (nn.h) of a language model. */
+/* mhla_model_store (nn.h) for a language model. */
 MHLA_API mhla_status mhla_lm_store(mhla_model *model, const char *storage);
 
-/* One step of training on ids [B,T], for measuring and for loops of one's own: *loss (may be NULL) is the mean cross entropy
- * of each token after those before it; then gradients, clipped to norm 1, and AdamW with this rate, betas .9 and .95,
- * decay .01. The model keeps the optimiser's state for the next step. */
+/* One training step on ids [B,T], for measurements and your own loops. *loss (may be NULL) is the mean cross entropy of each
+ * token given those before it. The step computes gradients, clips them to norm 1 and applies AdamW with this rate, betas .9
+ * and .95, decay .01. The model keeps the optimiser's state for the next step. */
 MHLA_API mhla_status mhla_lm_train_step(mhla_model *model, float *loss, const int32_t *ids, int64_t B, int64_t T,
                                         double rate);
 
 /* ---- 3. Sequences -------------------------------------------------------------------------------------------------
  *
- * A sequence is what a model remembers of some tokens: summaries of MHLA layers, keys and values of softmax layers, sums
- * of linear ones, and the tokens themselves. Reading uses the parallel form for many tokens and the recurrent one for
- * few; results are the same to rounding in any split. A sequence belongs to its model and must be freed before it. */
+ * A sequence is the model's memory of the tokens that it has read: summaries of MHLA layers, keys and values of softmax
+ * layers, states of linear ones, and the tokens themselves. Many tokens are read by the parallel form, few by the recurrent
+ * form. The results of any split are the same to rounding. Free a sequence before its model. */
 
 typedef struct mhla_sequence mhla_sequence;
 
 typedef struct mhla_sequence_desc {
     size_t size;
     mhla_beyond
-        beyond; /* past the trained length (mhla_lm_info.context): an error, or it goes on, where MHLA layers weigh
-                            by distance (clamp) or have longer chunks; softmax and linear layers go on as they are */
-    int64_t max_tokens; /* MHLA_BEYOND_CHUNK: the longest sequence to come. Others: 0, or a limit of one's own */
+        beyond; /* past the trained length (mhla_lm_info.context): ERROR stops. With CLAMP the MHLA layers weigh by distance;
+                            with CHUNK they have longer chunks. Softmax and linear layers are the same in both */
+    int64_t max_tokens; /* MHLA_BEYOND_CHUNK: the length of the longest sequence. Others: 0, or your own limit */
     const char
-        *cache; /* keys and values of softmax layers as "float32" or "bfloat16", which takes half the memory and is read
-                           twice as fast; NULL: bfloat16 where the matrices are kept as bfloat16 or q8_0 */
+        *cache; /* type of keys and values of softmax layers: "float32", or "bfloat16" with half the memory and time to
+                           read; NULL: bfloat16 if the matrices are stored as bfloat16 or q8_0, otherwise float32 */
 } mhla_sequence_desc;
 
 MHLA_API mhla_status mhla_sequence_create(mhla_sequence **sequence, mhla_model *model, const mhla_sequence_desc *desc);
 MHLA_API void mhla_sequence_free(mhla_sequence *sequence);
-/* What it was made with, which a file keeps: one that was loaded goes on by the policy that it began with. */
+/* The settings that it was created with. A saved sequence keeps them. */
 MHLA_API mhla_status mhla_sequence_query(const mhla_sequence *sequence, mhla_sequence_desc *desc);
 
-MHLA_API int64_t mhla_sequence_tokens(const mhla_sequence *sequence); /* read so far */
-MHLA_API int64_t mhla_sequence_room(const mhla_sequence *sequence);   /* tokens that its policy still lets it read */
-MHLA_API const int32_t *mhla_sequence_ids(const mhla_sequence *sequence); /* which; valid until it changes */
+MHLA_API int64_t mhla_sequence_tokens(const mhla_sequence *sequence);     /* read so far */
+MHLA_API int64_t mhla_sequence_room(const mhla_sequence *sequence);       /* tokens that its policy still allows */
+MHLA_API const int32_t *mhla_sequence_ids(const mhla_sequence *sequence); /* their ids; valid until it changes */
 MHLA_API size_t mhla_sequence_bytes(const mhla_sequence *sequence);       /* of memory, shared parts included */
 
-/* A second sequence that goes its own way from here. Finished summaries are shared. */
+/* An independent copy. The two share finished summaries. */
 MHLA_API mhla_status mhla_sequence_fork(mhla_sequence **copy, const mhla_sequence *sequence);
 
-/* Back to the first `tokens` tokens, any number from 0 to what it has: layers go back to the nearest place that all of
- * them still have, and the next feed reads the tokens from there on again, with its own. The results are as if the rest
- * had never been read. */
+/* Goes back to the first `tokens` tokens, any number from 0 to the present one. Layers go back to the nearest earlier
+ * position that all of them still have, and the next feed reads the tokens after it again. The results are as if the later
+ * tokens had never been read. */
 MHLA_API mhla_status mhla_sequence_rollback(mhla_sequence *sequence, int64_t tokens);
 
-/* A text of the caller's that goes with a sequence, to its forks, its file and back: who said what in a conversation, say.
- * NULL or "" takes it away; it is copied. The other call gives it, "" where there is none; valid until it changes. */
+/* A text of yours that forks and files of the sequence keep, for example the turns of a conversation. It is copied; NULL or
+ * "" removes it. The second call returns it, or "" if there is none; it is valid until it changes. */
 MHLA_API mhla_status mhla_sequence_set_note(mhla_sequence *sequence, const char *note);
 MHLA_API const char *mhla_sequence_note(const mhla_sequence *sequence);
 
-/* To a file, written atomically, and back. Loading refuses with MHLA_EDATA what is truncated, altered, or of another
- * model: a state knows a fingerprint of the weights. */
+/* Saves to a file, atomically, and loads it. MHLA_EDATA for a file that is truncated, altered, or of another model: it has a
+ * fingerprint of the weights. */
 MHLA_API mhla_status mhla_sequence_save(const mhla_sequence *sequence, const char *path);
 MHLA_API mhla_status mhla_sequence_load(mhla_sequence **sequence, mhla_model *model, const char *path);
 
-/* Tokens for one sequence, and what is wanted of the predictions after each of them. */
+/* Tokens for one sequence, and where the predictions go. */
 typedef struct mhla_feed {
     size_t size;
     mhla_sequence *sequence;
     const int32_t *ids; /* [count], count >= 1 */
     int64_t count;
-    float *logits;          /* [vocabulary] after the last of them, or NULL */
-    float *all_logits;      /* [count, vocabulary] after each, or NULL */
-    const int32_t *targets; /* [count] or NULL: whose log-probability after each token is wanted; negative: none */
+    float *logits;          /* [vocabulary] after the last token, or NULL */
+    float *all_logits;      /* [count, vocabulary] after each token, or NULL */
+    const int32_t *targets; /* [count] or NULL: a token to score after each token; negative: none */
     float *logprobs;        /* [count], of targets: natural logarithms at temperature 1 */
     int32_t *best;          /* [count] the likeliest token after each, or NULL */
 } mhla_feed;
 
-/* Reads the tokens of all feeds in one go; sequences differ from each other, lengths are free. MHLA_ERANGE: a sequence
- * would go beyond what its policy permits. No sequence has changed if it fails. */
+/* Reads the tokens of all feeds together. Each sequence may occur once; lengths may differ. MHLA_ERANGE if a sequence would
+ * become longer than its policy allows. If the call fails, no sequence has changed. */
 MHLA_API mhla_status mhla_lm_feed(mhla_model *model, const mhla_feed *feeds, int64_t count);
 
 /* ---- 4. Sampling --------------------------------------------------------------------------------------------------- */
@@ -241,19 +245,19 @@ typedef struct mhla_bias {
 
 typedef struct mhla_sampling {
     size_t size;
-    double temperature;       /* 0: the likeliest, always */
+    double temperature;       /* 0: always the likeliest */
     int top_k;                /* 0 = off */
     double top_p;             /* 0 or 1 = off; more than 1 is refused */
     double min_p;             /* 0 = off */
     double repeat_penalty;    /* 0 or 1 = off */
-    int repeat_last;          /* how many tokens back; 0 = 64, -1 = all */
-    double presence_penalty;  /* subtracted once from the logit of each of those tokens, */
-    double frequency_penalty; /* and once for each time that it is among them; 0 = off */
+    int repeat_last;          /* number of last tokens that penalties count; 0 = 64, -1 = all */
+    double presence_penalty;  /* subtracted once from the logit of each of these tokens; 0 = off */
+    double frequency_penalty; /* subtracted for each occurrence of a token among them; 0 = off */
     const mhla_bias *bias;    /* [biases], added to logits before everything else */
     int biases;
     mhla_sampling_order order;
-    uint64_t seed; /* what is drawn after n tokens is a function of (seed, n) and the logits */
-    int min_keep;  /* so many survive each stage at least; 0 = 1 */
+    uint64_t seed; /* the draw after n tokens is a function of (seed, n) and the logits */
+    int min_keep;  /* smallest number of candidates that each stage keeps; 0 = 1 */
 } mhla_sampling;
 
 typedef struct mhla_candidate {
@@ -261,45 +265,45 @@ typedef struct mhla_candidate {
     float probability;
 } mhla_candidate;
 
-/* What survives of logits [vocabulary], best first (ties: lower id first), with their probabilities; recent [n] are the
- * tokens before. candidates [vocabulary]; *count is how many survive. */
+/* The candidates that remain of logits [vocabulary], best first (ties: lower id first), with their probabilities. recent [n]
+ * are the tokens before. candidates has room for [vocabulary]; *count is the number that remain. */
 MHLA_API mhla_status mhla_sample_candidates(const mhla_sampling *sampling, const float *logits, int vocabulary,
                                             const int32_t *recent, int64_t n, mhla_candidate *candidates, int *count);
-/* One of them, by draw `draw` of the seed. */
+/* Draws one of them, with draw number `draw` of the seed. */
 MHLA_API mhla_status mhla_sample(const mhla_sampling *sampling, const float *logits, int vocabulary,
                                  const int32_t *recent, int64_t n, uint64_t draw, int32_t *id);
 
 /* ---- 5. Generation --------------------------------------------------------------------------------------------------
  *
- * A generation continues one sequence: it feeds a prompt, draws tokens, decodes them, watches for stop strings and the end.
- * One step advances any number of them at once; they may come and go between steps. */
+ * A generation continues one sequence: it feeds a prompt, draws tokens, decodes them, and ends at a stop string or an end
+ * token. One step advances any number of generations. You may add and remove generations between steps. */
 
 typedef struct mhla_generation mhla_generation;
 
 typedef struct mhla_generation_desc {
     size_t size;
-    const mhla_sampling *sampling; /* NULL: the likeliest token, always */
-    int64_t max_tokens;            /* 0 = until something else ends it */
-    const char *const *stop;       /* [stops] texts that end it and are not part of the result */
+    const mhla_sampling *sampling; /* NULL: always the likeliest token */
+    int64_t max_tokens;            /* 0 = no limit */
+    const char *const *stop;       /* [stops] texts that end it; they are not part of the result */
     int stops;
-    const int32_t *stop_ids; /* [stop_id_count] tokens that end it, besides the model's own */
+    const int32_t *stop_ids; /* [stop_id_count] tokens that end it, besides the model's end tokens */
     int stop_id_count;
-    int ignore_eos; /* the model's own tokens for the end are never drawn */
-    int logprobs;   /* so many likeliest tokens with each piece */
+    int ignore_eos; /* never draw the model's end tokens */
+    int logprobs;   /* number of likeliest tokens in each piece */
 } mhla_generation_desc;
 
 typedef enum mhla_finish { MHLA_FINISH_NONE = 0, MHLA_FINISH_EOS, MHLA_FINISH_STOP, MHLA_FINISH_LENGTH } mhla_finish;
 
 typedef struct mhla_piece {
     size_t size;
-    const char *text; /* [bytes] whole characters that became certain by this step; valid until the next step. It
-                                  is text that follows the prompt's: the space before its first word is there */
+    const char *text; /* [bytes] whole characters that became certain in this step; valid until the next step. It
+                                  continues the prompt's text, with the space before its first word */
     size_t bytes;
     int32_t id;                /* the token that was drawn; -1: none in this step */
-    float logprob;             /* its own, at temperature 1, before any sampling change */
-    const mhla_candidate *top; /* [tops] the likeliest, `probability` holding log-probabilities */
+    float logprob;             /* of this token, at temperature 1, before penalties, biases and cuts */
+    const mhla_candidate *top; /* [tops] the likeliest tokens; `probability` has log-probabilities */
     int tops;
-    mhla_finish finish;     /* after this piece; then nothing follows */
+    mhla_finish finish;     /* not MHLA_FINISH_NONE: this is the last piece */
     const char *stopped_by; /* MHLA_FINISH_STOP: which text */
 } mhla_piece;
 
@@ -309,12 +313,12 @@ MHLA_API mhla_status mhla_generation_create(mhla_generation **generation, mhla_s
                                             const int32_t *prompt, int64_t count, const mhla_generation_desc *desc);
 MHLA_API void mhla_generation_free(mhla_generation *generation);
 
-/* One token for each generation that is not finished: pending tokens of all are read together, then each draws. A sequence
- * that its policy lets grow no further ends its generation by MHLA_FINISH_LENGTH. MHLA_ERANGE: a prompt does not fit;
- * MHLA_EDATA: no token can be drawn (logits that are no numbers, or all of them forbidden). The other generations have
- * advanced then; the piece of that one, which is not finished, has no token. */
+/* Draws one token for each generation that is not finished, after reading the pending tokens of all of them together. If a
+ * sequence's policy allows no more tokens, its generation ends with MHLA_FINISH_LENGTH. MHLA_ERANGE: a prompt does not fit.
+ * MHLA_EDATA: no token can be drawn (logits are NaN, or all are forbidden); the other generations have advanced, and the
+ * piece of this one has no token and is not finished. */
 MHLA_API mhla_status mhla_generation_step(mhla_model *model, mhla_generation *const *generations, int64_t n);
-/* What the last step gave. MHLA_EINVAL where piece->size is wrong. */
+/* The result of the last step. MHLA_EINVAL if piece->size is wrong. */
 MHLA_API mhla_status mhla_generation_piece(const mhla_generation *generation, mhla_piece *piece);
 MHLA_API mhla_finish mhla_generation_finish(const mhla_generation *generation);
 
@@ -324,12 +328,12 @@ typedef struct mhla_message_desc {
     const char *role, *content; /* "system", "user", "assistant" */
 } mhla_message_desc;
 
-/* Appends the text that the template of the tokenizer makes of a conversation, ready for _encode without
- * MHLA_ENCODE_SPECIAL; `prompt`: with the opening of the assistant's turn. MHLA_ENOTSUP names what a template uses that is
- * not known here, and says so where there is no template. */
+/* Appends a conversation formatted by the tokenizer's chat template. Encode it without MHLA_ENCODE_SPECIAL. `prompt` adds the
+ * opening of the assistant's turn. MHLA_ENOTSUP if the template uses a construct that is not supported, which the message
+ * names, or if there is no template. */
 MHLA_API mhla_status mhla_chat_render(const mhla_tokenizer *tokenizer, mhla_chars *text,
                                       const mhla_message_desc *messages, int count, int prompt);
-/* The same of a template in hand, for tests and other tokenizers. */
+/* The same with a template that you pass, for tests and other tokenizers. */
 MHLA_API mhla_status mhla_template_render(const char *source, mhla_chars *text, const mhla_message_desc *messages,
                                           int count, int prompt, const char *bos, const char *eos);
 
@@ -340,9 +344,9 @@ MHLA_API mhla_status mhla_template_render(const char *source, mhla_chars *text, 
 typedef struct mhla_perplexity {
     size_t size;
     int64_t documents, tokens, words, bytes;
-    double loglikelihood; /* the sum over all */
+    double loglikelihood; /* sum over all tokens */
     double word_perplexity, byte_perplexity, bits_per_byte, token_perplexity;
-    int64_t bucket; /* tokens of a bucket of positions */
+    int64_t bucket; /* positions in a bucket */
     int buckets;
     double *bucket_bits;    /* [buckets] bits per token at that distance from the start of a window */
     int64_t *bucket_tokens; /* free both with mhla_perplexity_free */
@@ -351,11 +355,11 @@ typedef struct mhla_perplexity {
 
 typedef struct mhla_perplexity_desc {
     size_t size;
-    int64_t window;     /* tokens of a window (max_length); 0 = the model's context */
+    int64_t window;     /* tokens in a window (max_length); 0 = the model's context */
     int64_t bucket;     /* 0 = window / 16 */
     mhla_beyond beyond; /* for windows past the trained length */
-    int64_t limit;      /* at most so many tokens; 0 = all */
-    int batch;          /* windows at once, 64 at most; 0 = as many as make 4096 tokens */
+    int64_t limit;      /* largest number of tokens; 0 = all */
+    int batch;          /* windows in a batch, at most 64; 0 = 4096 tokens in all */
 } mhla_perplexity_desc;
 
 /* Rolling windows over documents [count] of bytes[i] bytes of UTF-8. */
@@ -368,37 +372,37 @@ typedef struct mhla_choices {
     size_t size;
     int64_t questions, right, right_norm; /* by summed log-likelihood (acc), and divided by characters (acc_norm) */
     double seconds;
-    int64_t greedy;       /* questions whose right choice is what the model itself would write */
-    double loglikelihood; /* of the right choices: the sum, */
-    double deviation;     /* and their standard deviation, over questions - 1 */
+    int64_t greedy;       /* questions whose right choice is the model's greedy continuation */
+    double loglikelihood; /* sum over the right choices */
+    double deviation;     /* their standard deviation, over questions - 1 */
 } mhla_choices;
 
-/* What is told about each question, if the caller wants to know. */
+/* The result of one question, for mhla_choice_fn. */
 typedef struct mhla_choice_event {
     size_t size;
     int64_t question;
     int choices, gold;           /* gold -1: unknown */
     const double *loglikelihood; /* [choices] */
     const double *normalised;    /* [choices] divided by the characters of the choice */
-    const int *greedy;           /* [choices] every token the likeliest */
+    const int *greedy;           /* [choices] 1: every token of the choice is the likeliest */
     int best, best_normalised;   /* the model's answers, by acc and by acc_norm; -1: another word (MHLA_TASK_WORD) */
-    const char *context;         /* the question; NULL where each choice is a context and `ending` follows it */
+    const char *context;         /* the question; NULL if the choices are contexts, each followed by `ending` */
     const char *const *texts;    /* [choices] */
-    const char *ending;          /* NULL but there */
+    const char *ending;          /* NULL unless the choices are contexts */
 } mhla_choice_event;
 typedef void (*mhla_choice_fn)(void *user, const mhla_choice_event *event);
 
-/* Multiple choice from JSON lines: {"context": "...", "choices": ["...", ...], "gold": 0, "target_delimiter": " "}; also
- * the names that data files use ("query", "question", "answer", "label": see docs/evaluation.md); or contexts that one ending
- * follows: {"contexts": ["...", ...], "ending": "...", "gold": 0}, WinoGrande's sentences with a gap. limit: 0 = all. */
+/* Multiple choice from JSON lines: {"context": "...", "choices": ["...", ...], "gold": 0, "target_delimiter": " "}. Other
+ * names of data files work as well ("query", "question", "answer", "label": see docs/evaluation.md). So do contexts with one
+ * ending, {"contexts": ["...", ...], "ending": "...", "gold": 0}, and WinoGrande's sentences with a gap. limit: 0 = all. */
 MHLA_API mhla_status mhla_lm_choices(mhla_model *model, mhla_choices *result, const char *path, int64_t limit,
                                      mhla_choice_fn report, void *user);
 
-/* Tasks by their names in lm-evaluation-harness, from files as the Hugging Face hub publishes them, JSON lines (docs/evaluation.md
- * lists them): piqa, arc_easy, arc_challenge, openbookqa, boolq, winogrande, mmlu, lambada_openai, wikitext. */
+/* Tasks by their names in lm-evaluation-harness: piqa, arc_easy, arc_challenge, openbookqa, boolq, winogrande, mmlu,
+ * lambada_openai, wikitext. Their files are JSON lines as published on the Hugging Face hub (see docs/evaluation.md). */
 typedef enum mhla_task_kind {
     MHLA_TASK_CHOICES = 0, /* questions with choices: acc, for some tasks acc_norm */
-    MHLA_TASK_WORD, /* the last word of a text, the only choice: perplexity is exp(-loglikelihood / questions), acc is
+    MHLA_TASK_WORD, /* the last word of a text is the only choice: perplexity is exp(-loglikelihood / questions), acc is
                               greedy / questions */
     MHLA_TASK_PAGES /* perplexity of whole pages */
 } mhla_task_kind;
@@ -409,11 +413,11 @@ typedef struct mhla_task_info {
     mhla_task_kind kind;
     int normalised; /* acc_norm is one of its measures */
 } mhla_task_info;
-/* MHLA_EINVAL with the names of all tasks for one that is not known. */
+/* MHLA_EINVAL for an unknown task; the message lists all tasks. */
 MHLA_API mhla_status mhla_task_query(const char *task, mhla_task_info *info);
 
-/* A task with questions: files [count], the first `limit` questions of all (0 = every one). Every row is checked before the first
- * question is asked: MHLA_EDATA names file, line and key. */
+/* A task with questions: paths [count], the first `limit` questions of all files (0 = all). Every row is checked before the
+ * first question is evaluated: MHLA_EDATA names file, line and key. */
 MHLA_API mhla_status mhla_lm_task(mhla_model *model, mhla_choices *result, const char *task, const char *const *paths,
                                   int count, int64_t limit, mhla_choice_fn report, void *user);
 /* A task with pages. desc->limit counts pages. Words and bytes are those of the file's text; the model reads it detokenised. */
@@ -421,15 +425,15 @@ MHLA_API mhla_status mhla_lm_task_pages(mhla_model *model, mhla_perplexity *resu
                                         const char *const *paths, int count, const mhla_perplexity_desc *desc,
                                         mhla_progress_fn progress, void *user);
 
-/* LongBench: a folder with its data (TASK.jsonl, or data/TASK.jsonl) and its dataset2prompt.json and dataset2maxlen.json. A prompt that
- * is too long loses its middle; answers are greedy, of the length that the task has; scores are LongBench's (docs/evaluation.md
- * says where they differ). */
+/* LongBench: a folder with its data (TASK.jsonl, or data/TASK.jsonl) and its dataset2prompt.json and dataset2maxlen.json. The
+ * middle of a prompt that is too long is cut out. Answers are greedy and at most as long as the task's limit. Scores are
+ * LongBench's; docs/evaluation.md lists the differences. */
 enum { MHLA_LONGBENCH_TASKS = 21 };
 
 typedef struct mhla_longbench_row {
     const char *task, *group, *metric; /* "qasper", "single-document QA", "F1": static texts */
-    int paper;                         /* one of the 14 tasks that the paper averages */
-    int64_t questions, cut;            /* cut: prompts that lost their middle */
+    int paper;                         /* 1: one of the 14 tasks that the paper averages */
+    int64_t questions, cut;            /* cut: number of prompts that were cut */
     double score;                      /* mean, 0 to 100 */
     double error;                      /* its standard error */
 } mhla_longbench_row;
@@ -444,16 +448,16 @@ typedef struct mhla_longbench_result {
 typedef struct mhla_longbench_desc {
     size_t size;
     int64_t context;    /* tokens of a prompt and its answer; 0 = the model's context */
-    mhla_beyond beyond; /* where that is past the trained length */
+    mhla_beyond beyond; /* if that is past the trained length */
     int64_t limit;      /* questions of each task; 0 = all */
 } mhla_longbench_desc;
 
 typedef struct mhla_longbench_event {
     size_t size;
     const char *task;
-    int64_t question, questions; /* from 0; of this task */
+    int64_t question, questions; /* its number, from 0; all of this task */
     const char *prompt;          /* as the model reads it */
-    const char *answer;          /* the model's, as it is scored */
+    const char *answer;          /* the model's answer, as it is scored */
     const char *const *wanted;   /* [wanteds] right answers */
     int wanteds;
     double score; /* 0 to 1 */
@@ -464,17 +468,18 @@ typedef void (*mhla_longbench_fn)(void *user, const mhla_longbench_event *event)
 MHLA_API mhla_status mhla_lm_longbench(mhla_model *model, mhla_longbench_result *result, const char *folder,
                                        const mhla_longbench_desc *desc, mhla_longbench_fn report, void *user);
 
-/* Needle in a haystack: a sentence with a number stands at some depth of a long text, made from the seed, and is begun again at the
- * end. The right number is found where its log-likelihood is the largest of ten; chance is 10 %. A model without a tokenizer
- * is asked the same in token ids: two ids and a third that follows them. Zero is the default of every field. */
+/* Needle in a haystack. A long text, made from the seed, has a sentence with a number at some depth, and ends with the
+ * beginning of this sentence. The model finds the needle if the right number has the largest log-likelihood of ten; chance
+ * is 10 %. A model without a tokenizer gets the same task in token ids: two ids and a third that follows them. Zero is the
+ * default of every field. */
 typedef struct mhla_needle_desc {
     size_t size;
     const int64_t
         *lengths;         /* [length_count] tokens of a text with its question; NULL: a quarter, half and all of the */
-    int length_count;     /* model's context, or 512, 1024 and 2048 where it has none */
+    int length_count;     /* model's context, or 512, 1024 and 2048 if it has none */
     const double *depths; /* [depth_count] percent of the text before the needle; NULL: 0, 25, 50, 75, 100 */
     int depth_count;
-    int samples; /* texts of each length and depth: 10. All depths of a length have the same texts and numbers */
+    int samples; /* texts for each length and depth; 0 = 10. All depths of a length have the same texts and numbers */
     uint64_t seed;
     mhla_beyond beyond; /* for lengths past the trained one */
 } mhla_needle_desc;
@@ -483,7 +488,7 @@ typedef struct mhla_needle_cell {
     int64_t length;
     double depth;
     int64_t asked, right;
-    double probability; /* mean share of the right number among the ten, as their log-likelihoods have it */
+    double probability; /* mean probability of the right number, normalised over the ten */
 } mhla_needle_cell;
 
 typedef struct mhla_needle_result {
@@ -501,30 +506,31 @@ MHLA_API void mhla_needle_free(mhla_needle_result *result);
 /* Writes a page of HTML with the heat map and its numbers; `title` names the model. */
 MHLA_API mhla_status mhla_needle_page(const char *path, const mhla_needle_result *result, const char *title);
 
-/* Multi-query associative recall (MQAR) by the recipe of zoology, at one width: a small decoder learns to say the value
- * that followed a key earlier in the same sequence, all data made from the seed (docs/mqar.md). Zero is the default of
- * every field; training goes through all lengths in turn. */
+/* Multi-query associative recall (MQAR) by the recipe of zoology, at one width: a small decoder learns to output the value
+ * that followed a key earlier in the same sequence (docs/mqar.md). All data is made from the seed. Training alternates
+ * between the lengths. Zero is the default of every field; the comments give the defaults. */
 typedef struct mhla_mqar_desc {
     size_t size;
     const char *attention;    /* "mhla" (NULL), "softmax", "linear", "gla", .. */
     int vocabulary;           /* 8192 */
     int width, layers, heads; /* 64, 2, 2 */
-    int chunk;                /* of MHLA layers: 16 tokens; as many blocks as the longest sequence needs */
-    int conv;                 /* width of a causal convolution of q, k, v; 0 = none. Softmax has none */
-    int64_t steps;            /* updates, at most: 4000 */
-    int64_t tokens;           /* of a batch, about: 8192 */
-    double rate;              /* at its highest: 0.005; falls to 0 along a cosine */
-    int64_t tests;            /* sequences of each kind that are tested: 250 */
+    int chunk;                /* of MHLA layers: 16 tokens; the longest sequence decides the number of blocks */
+    int conv;                 /* width of a causal convolution of q, k, v; 0 = none. Softmax attention has none */
+    int64_t steps;            /* largest number of updates: 4000 */
+    int64_t tokens;           /* in a batch, approximately: 8192 */
+    double rate;              /* peak learning rate: 0.005; it falls to 0 along a cosine */
+    int64_t tests;            /* test sequences of each length: 250 */
     uint64_t seed;
     const mhla_context *context;
-    const char *const *settings; /* [setting_count] keys of the model besides, "state_size=16"; the last of a key counts */
+    const char *const
+        *settings; /* [setting_count] more config keys, "state_size=16"; if a key is repeated, the last value counts */
     int setting_count;
     int dense; /* sequences as short as the pairs allow, almost without filler: 64 tokens for 4, 8 and 16 pairs, 256 for 64 */
 } mhla_mqar_desc;
 
 typedef struct mhla_mqar_row {
-    int length, pairs;    /* tokens of a sequence, keys and values in it */
-    int64_t asked, right; /* queries, and those whose value is the likeliest of all tokens */
+    int length, pairs;    /* tokens in a sequence, pairs of key and value in it */
+    int64_t asked, right; /* queries; those whose value is the likeliest of all tokens */
 } mhla_mqar_row;
 
 enum { MHLA_MQAR_ROWS = 4 };
@@ -532,8 +538,8 @@ enum { MHLA_MQAR_ROWS = 4 };
 typedef struct mhla_mqar_result {
     size_t size;
     mhla_mqar_row rows[MHLA_MQAR_ROWS];
-    int64_t parameters, steps; /* steps: fewer than wanted where all rows were right before */
-    double loss, seconds;      /* of the last steps' mean */
+    int64_t parameters, steps; /* steps: fewer than the limit if all rows were right earlier */
+    double loss, seconds;      /* loss: mean of the last steps */
 } mhla_mqar_result;
 
 typedef struct mhla_mqar_event {

@@ -1,4 +1,4 @@
-"""mhla::cross_attention: bidirectional MHLA whose keys have a layout, or a rotary table, of their own.
+"""mhla::cross_attention: bidirectional MHLA with a separate layout or rotary table for the keys.
 
 An op beside those of _torch.py, so that their lists of arguments, and with them the cost of a call, stay as short as they are.
 """

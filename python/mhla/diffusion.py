@@ -40,7 +40,7 @@ class Sampler:
         learned_sigma: the network's answer has twice the channels, noise, then variance.
 
     Attributes:
-        method, times: the method, and the time [steps] that the network is told at each step, 0 to 1000.
+        method, times: the method, and the time input [steps] of the network at each step, 0 to 1000.
 
     A loop takes the times in order and answers each by one :meth:`step`; starting another loop starts anew.
 

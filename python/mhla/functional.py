@@ -117,7 +117,7 @@ def _options(rope: Optional[tuple], rope_style: str, feature: str, feature_eps: 
     style = "none" if rope is None else rope_style
     meaning = f"{style} {feature} {denominator} {order} {beyond}"
     if len(meaning.split()) != 5:
-        raise Error(f"one of these is no name: rope_style {style!r}, feature {feature!r}, denominator {denominator!r}, order {order!r}, "
+        raise Error(f"one of these is not a name: rope_style {style!r}, feature {feature!r}, denominator {denominator!r}, order {order!r}, "
                     f"beyond {beyond!r}")
     return (meaning, [feature_eps, den_eps, scale or 0.0, float(power)],
             [chunk, max_tokens, int(causal), window, *grid, *blocks])
@@ -133,12 +133,12 @@ def attention(q: ArrayT, k: ArrayT, v: ArrayT, mix: Array, grid: Optional[Sequen
               key_rope: Optional[Tuple[Array, Array]] = None) -> ArrayT:
     """Bidirectional MHLA: every query reads the mixture of block summaries that its block has learned.
 
-    With any of the arguments that begin with `key_` it is cross attention: keys and values lie elsewhere than queries, and
-    may be more or fewer.
+    The arguments that begin with `key_` select cross attention: keys and values have another layout than queries, and
+    their number may differ.
 
     Args:
-        q, k, v: [B,T,H,K], [B,T,H,K], [B,T,H,V]; of cross attention [B,Tq,H,K], [B,Tk,H,K], [B,Tk,H,V].
-        mix: the mixing matrix, [M,M] or [H,M,M], row i = query block i; of cross attention [Mq,Mk] or [H,Mq,Mk].
+        q, k, v: [B,T,H,K], [B,T,H,K], [B,T,H,V]; in cross attention [B,Tq,H,K], [B,Tk,H,K], [B,Tk,H,V].
+        mix: the mixing matrix, [M,M] or [H,M,M], row i = query block i; in cross attention [Mq,Mk] or [H,Mq,Mk].
         grid, blocks: tokens and pieces per axis, 1 to 3 axes; axis a is cut at floor(i * grid[a] / blocks[a]).
         scale: multiplies q~.k~ (also in the denominator); default 1.
         order: the tokens come in ``"raster"`` order of the grid, or block after block (``"blocks"``).
@@ -150,9 +150,9 @@ def attention(q: ArrayT, k: ArrayT, v: ArrayT, mix: Array, grid: Optional[Sequen
         rope_style: ``"half"``: pairs (j, j + dim/2); ``"interleaved"``: pairs (2j, 2j+1).
         q2, k2: an explicit second pair for the denominator, shaped like q and k.
         key_grid, key_blocks: the grid of keys and values; or
-        key_block_offsets, key_permutation: any division of them. Without either: as the queries. `order` holds for both grids.
+        key_block_offsets, key_permutation: any division of them. Default: those of the queries. `order` applies to both grids.
             ``"released"`` needs equal ones.
-        key_rope: (cos, sin), each [Tk, dim/2], of the keys; without it `rope` holds for both.
+        key_rope: (cos, sin), each [Tk, dim/2], for the keys; default: `rope`.
 
     Returns:
         o [B,T,H,V].

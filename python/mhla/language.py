@@ -228,7 +228,7 @@ class Tokenizer:
 
     def __reduce__(self) -> Any:
         if self._path is None:
-            raise TypeError("this tokenizer was not opened from a file of its own: it cannot be pickled")
+            raise TypeError("this tokenizer was not opened from a separate file: it cannot be pickled")
         return type(self), (self._path,)
 
     def __repr__(self) -> str:
@@ -507,9 +507,9 @@ class LanguageModel(Model):
         Args:
             prompt: text, which the tokenizer encodes with its special tokens; or ids; or a conversation, a list of
                 ``{"role": ..., "content": ...}``, which goes through the chat template.
-            n: a list of so many continuations of one reading of the prompt, with the seeds seed, seed + 1, ...
+            n: returns a list of n continuations with the seeds seed, seed + 1, ...; the prompt is read once.
             stream: an iterator of :class:`mhla.Piece` as they come, instead of the whole.
-            max_tokens: at most so many new tokens (256); None: until the model ends the text itself.
+            max_tokens: largest number of new tokens (256); None: until the model's end token.
             temperature, top_k, top_p, min_p: 0.8, 40, 0.95, 0.05 as in the program; temperature 0 always takes the likeliest
                 token, top_k 0, top_p 1 and min_p 0 switch these off.
             repeat_penalty, repeat_last: divides what is in the last 64 tokens; 1 is off, repeat_last -1 looks at all.
@@ -520,7 +520,7 @@ class LanguageModel(Model):
             stop: a text or texts that end it and are not part of the result.
             stop_ids: tokens that end it, besides the model's own.
             ignore_eos: the model's own end tokens are never drawn.
-            logprobs: so many likeliest tokens with each one.
+            logprobs: number of likeliest tokens to return for each token.
 
         Returns:
             A :class:`mhla.Generation` with text, ids, finish, logprobs; with `n` a list of them; with `stream` an iterator.

@@ -26,13 +26,13 @@ def mix_names() -> List[str]:
 
 def mix_init(name: str, blocks: Union[int, Sequence[int]], param: float = 0.0, *,
              key_blocks: Union[int, Sequence[int], None] = None) -> "NDArray[np.float32]":
-    """An initial mixing matrix [M,M], M the product of blocks; row i = query block i. Of cross attention [Mq,Mk].
+    """An initial mixing matrix [M,M], M the product of blocks; row i = query block i. For cross attention [Mq,Mk].
 
     Args:
         name: "paper", "released-linear", "cos", "exp", "gaussian", "local", "uniform" or "causal".
         blocks: pieces per axis, 1 to 3 axes.
         param: of "exp" (sigma, default 3) and "local" (radius, default 1.5).
-        key_blocks: pieces of the keys' grid, on as many axes; default: those of the queries. Both grids are scaled to the same
+        key_blocks: pieces of the keys' grid, with the same number of axes; default: those of the queries. Both grids are scaled to the same
             extent, and along each axis a block of the coarser one is the unit of distances. Only "uniform" takes grids with
             different numbers of axes.
 

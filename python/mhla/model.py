@@ -90,7 +90,7 @@ class Model:
         if i["kind"] == "diffusion":
             return _result_like(images, self._denoise(x, dtype, times, labels))
         if times is not None or labels is not None:
-            raise Error(f"{i['name']} is no diffusion model: it takes images alone")
+            raise Error(f"{i['name']} is not a diffusion model: it takes images alone")
         want = (i["channels"], i["height"], i["width"])
         if x.dtype != np.float32 or x.ndim != 4 or x.shape[1:] != want:
             raise Error(f"images are {dtype} {list(x.shape)}: expected float32 "
@@ -176,16 +176,16 @@ def _again(how: str, *arguments: Any) -> Model:
 
 
 def load(path: Path, weights: Optional[str] = None, storage: Optional[str] = None) -> Model:
-    """Opens the folder of a run (its best checkpoint, else its last), a folder with config.json and model.safetensors or
-    pytorch_model.bin, or a .safetensors file beside a config.json. A timm DeiT as timm saves it is one, too, and a state_dict (.pt,
-    .safetensors) of facebookresearch's DiT, which needs no config.json. A language model is a folder as transformers writes it,
+    """Opens the folder of a run (its best checkpoint, or its last one), a folder with config.json and model.safetensors or
+    pytorch_model.bin, or a .safetensors file with config.json in the same folder. Also timm's DeiT as timm saves it, and a state_dict
+    (.pt, .safetensors) of facebookresearch's DiT, which needs no config.json. A language model is a folder as transformers writes it,
     a run, or a .gguf file; it opens as a :class:`LanguageModel`. An AutoencoderKL of diffusers or of latent diffusion (a folder, a .ckpt or
     .safetensors file) opens as an :class:`Autoencoder`.
 
     Args:
-        weights: "raw" or "ema", their average, where training kept one; by default what did better when it was tested.
-        storage: keeps and multiplies its matrices as "float32", "bfloat16" or "q8_0"; by default as float32, those of a language
-            model as the file has them.
+        weights: "raw" or "ema" (the average, if training kept one); by default whichever scored better.
+        storage: type in which matrices are stored and multiplied, "float32", "bfloat16" or "q8_0"; default: float32, for a language
+            model the type of the file.
 
     The weights are copied: what happens to the files later changes nothing. If another program shortens one during the call, it
     raises :class:`mhla.FileError`.

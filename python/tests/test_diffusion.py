@@ -110,7 +110,7 @@ def test_gradients_are_the_differences(tmp_path):
 
 
 def test_module_refuses(tmp_path):
-    with pytest.raises(ValueError, match="no diffusion model"):
+    with pytest.raises(ValueError, match="not a diffusion model"):
         mhla.nn.DiT.load(mhla.create("deit_nano", depth=1))
     net = mhla.nn.DiT(mhla.create("dit_micro", **SMALL).config)
     with pytest.raises(ValueError, match="multiples of the patch, 2"):

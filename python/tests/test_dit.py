@@ -105,5 +105,5 @@ def test_what_it_takes():
                             ((x, t, [0, 2**40]), "labels are int64"), ((x[..., :7], t, y), "width is 7")):
         with pytest.raises(mhla.Error, match=says):
             model(*arguments)
-    with pytest.raises(mhla.Error, match="no diffusion model"):
+    with pytest.raises(mhla.Error, match="not a diffusion model"):
         mhla.create("deit_nano")(np.zeros((1, 3, 28, 28), np.float32), [1], [0])

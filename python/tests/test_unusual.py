@@ -377,7 +377,7 @@ def test_numbers_that_would_be_lost_are_refused(kind):
     refused("mix has dtype complex64: expected real numbers", mix=mix.astype(np.complex64))
     refused("mix has dtype <U", mix=mix.astype(str))
     refused("mix is a masked array: fill it first", mix=np.ma.masked_array(mix, mix > 0))
-    refused("one of these is no name: .* feature 're lu'", feature="re lu")
+    refused("one of these is not a name: .* feature 're lu'", feature="re lu")
     refused(r"grid is \[4.0, 4.0\], blocks is \[2, 2\]: expected whole numbers", grid=(4.0, 4.0))
     for bad in (None, 3.0, mix[0], np.ones((0, 0), np.float32)):
         with pytest.raises(mhla.Error, match="mix is missing|mix has shape"):

@@ -408,8 +408,8 @@ static mhla_status run(mhla_analysis *a, mhla_model *m, const mhla_analysis_desc
         status = mhla_inputs_run(inputs, tape, a, at, at + piece < a->samples ? piece : a->samples - at);
         if (x.failed) status = mhla_fail(x.status, "%s", x.message);
         if (status == MHLA_OK && a->text && a->layer[a->layers - 1].attention == NULL)
-            status = mhla_fail(MHLA_ENOTSUP, "%s has a layer whose mixer is no matrix: Mamba's selective scan is none",
-                               a->model);
+            status = mhla_fail(MHLA_ENOTSUP,
+                               "%s has a layer whose mixer is not a matrix: Mamba's selective scan is none", a->model);
     }
     for (int64_t i = 0; status == MHLA_OK && i < (int64_t)a->layers * a->heads * a->samples; i++)
         a->svd_seconds += a->found[i].svd_seconds / threads;
@@ -589,7 +589,7 @@ mhla_status mhla_analysis_map(const mhla_analysis *a, float *weights, int64_t sa
 }
 
 mhla_status mhla_analysis_positions(const mhla_analysis *a, const double **loss, int64_t *positions) {
-    if (!a->text) return mhla_fail(MHLA_EINVAL, "%s is no language model: it has no loss by position", a->model);
+    if (!a->text) return mhla_fail(MHLA_EINVAL, "%s is not a language model: it has no loss by position", a->model);
     *loss = a->position;
     *positions = a->T;
     return MHLA_OK;

@@ -83,11 +83,11 @@ mhla_status mhla_matrix_check(const mhla_attended *a) {
                          (int)a->plan->d.kind);
     if (c->cu_seqlens || c->q2 || c->past || (c->kv_tokens && c->kv_tokens != c->tokens) || c->key_rope_cos ||
         a->plan->keys != a->plan->queries || a->plan->d.dtype != MHLA_F32)
-        return mhla_fail(
-            MHLA_ENOTSUP,
-            "attention %d: one of packed sequences, with a past, with a second pair for its denominator, or of "
-            "queries and keys in different places has no matrix here",
-            (int)a->index);
+        return mhla_fail(MHLA_ENOTSUP,
+                         "attention %d: its matrix cannot be computed: sequences are packed, or there is a past, a "
+                         "second pair for the "
+                         "denominator, or queries and keys in different places",
+                         (int)a->index);
     return MHLA_OK;
 }
 

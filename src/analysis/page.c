@@ -116,7 +116,7 @@ static void write_summary(const page *p) {
     fputs("</tbody></table></div>\n<p class=\"small\">Means over samples, layers and heads.", out);
     for (int i = 0; i < p->count; i++)
         if (p->list[i]->blocks[0] <= 2 && p->list[i]->blocks[1] <= 2) {
-            fputs(" Where there are 2 x 2 blocks or fewer, none of them is far.", out);
+            fputs(" With 2 x 2 blocks or fewer, none is far.", out);
             break;
         }
     for (int i = 0; i < p->count; i++) {
@@ -562,9 +562,8 @@ static void write_numbers(const page *p) {
 
 static const char how[] =
     "<section id=\"how\"><h2>How it is measured</h2>\n"
-    "<p>The attention of a layer and head is written out as the matrix A that the model uses: A times the values v is "
-    "what "
-    "its attention gives, before convolutions, gates and projections. A is formed and decomposed in double "
+    "<p>The attention of a layer and head is computed as the matrix A that the model uses: A times the values v is "
+    "the output of the attention, before convolutions, gates and projections. A is computed and decomposed in double "
     "precision.</p>\n"
     "<p><b>Rank</b>: singular values above max(rows, columns) &#183; 2<sup>-52</sup> times the largest. <b>At "
     "most</b>: "
@@ -591,9 +590,8 @@ static void write_head(const page *p) {
         if (i) fputs(", ", p->out);
         mhla_html_text(p->out, p->names[i]);
     }
-    fprintf(p->out,
-            "</title>\n<style>\n%s%s%s</style>\n</head>\n<body>\n<header><h1>What attention does: ", mhla_palette_css,
-            mhla_report_css, mhla_page_css);
+    fprintf(p->out, "</title>\n<style>\n%s%s%s</style>\n</head>\n<body>\n<header><h1>Attention inside models: ",
+            mhla_palette_css, mhla_report_css, mhla_page_css);
     for (int i = 0; i < p->count; i++) {
         if (i) fputs(", ", p->out);
         mhla_html_text(p->out, p->names[i]);

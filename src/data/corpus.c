@@ -238,7 +238,7 @@ mhla_status mhla_corpus_open(mhla_corpus **corpus, const char *path, const char 
     if (status == MHLA_OK && c->count == 0)
         status = tokenizer ? read_text(c, path, tokenizer, context)
                            : mhla_fail(MHLA_EINVAL, "%s: this is text; which tokenizer is to be used?", path);
-    if (status == MHLA_OK && c->head.tokens == 0) status = mhla_fail(MHLA_EDATA, "%s: there is no text in it", path);
+    if (status == MHLA_OK && c->head.tokens == 0) status = mhla_fail(MHLA_EDATA, "%s: no text in it", path);
     if (status != MHLA_OK) {
         mhla_corpus_free(c);
         return status;

@@ -30,7 +30,7 @@ static mhla_status find(const mhla_data_set **k, const char *name) {
     char names[256] = "";
     for (size_t i = 0; i < sizeof sets / sizeof *sets; i++)
         snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", i ? ", " : "", sets[i]->info.name);
-    return mhla_fail(MHLA_EINVAL, "\"%s\" is no dataset that can be fetched: expected one of %s", name, names);
+    return mhla_fail(MHLA_EINVAL, "\"%s\" is not a known dataset: expected one of %s", name, names);
 }
 
 mhla_status mhla_data_check_bytes(const mhla_data_part *p, const void *bytes, size_t size, const char *path) {

@@ -30,7 +30,8 @@ static mhla_status load(const uint8_t **records, size_t *bytes, mhla_dataset_arr
         a->map_count++;
         const size_t size = a->maps[i].size;
         if (size == 0 || size % record != 0)
-            return mhla_fail(MHLA_EDATA, "%s: %zu bytes are no whole number of records of %zu", paths[i], size, record);
+            return mhla_fail(MHLA_EDATA, "%s: %zu bytes are not a whole number of records of %zu", paths[i], size,
+                             record);
         *bytes += size;
     }
     *records = a->maps[0].data;

@@ -26,7 +26,7 @@ mhla_status mhla_data_locate(char *folder, size_t size, const char *source) {
         return mhla_fail(MHLA_EIO, "%.60s...: the path is too long", place);
     if (stat(folder, &at) == 0) return MHLA_OK;
     if (place != source) return mhla_fail(MHLA_EIO, "%s is not there: mhla data %s fetches it", place, source);
-    return mhla_fail(MHLA_EIO, "%s: no such folder; sets that are known by name: %s", source, names);
+    return mhla_fail(MHLA_EIO, "%s: no such folder; known datasets: %s", source, names);
 }
 
 mhla_status mhla_data_whole_path(char *folder, size_t size) {

@@ -95,7 +95,7 @@ static mhla_status take_kind(cursor *c, mhla_gguf_kind *kind) {
     uint32_t k = 0;
     const size_t byte = c->at;
     MHLA_TRY(take(c, &k, 4, "the kind of a value"));
-    if (k >= MHLA_GGUF_KINDS) return wrong(c, byte, "%u is no kind of value", (unsigned)k);
+    if (k >= MHLA_GGUF_KINDS) return wrong(c, byte, "%u is not a kind of value", (unsigned)k);
     *kind = (mhla_gguf_kind)k;
     return MHLA_OK;
 }
@@ -212,7 +212,7 @@ static mhla_status place_tensors(cursor *c, const uint64_t *offsets, size_t begi
         mhla_gguf_tensor *t = &f->tensors[i];
         c->name = t->name;
         if (offsets[i] % (uint64_t)alignment != 0)
-            return wrong(c, begin, "its offset of %llu is no multiple of %lld", (unsigned long long)offsets[i],
+            return wrong(c, begin, "its offset of %llu is not a multiple of %lld", (unsigned long long)offsets[i],
                          (long long)alignment);
         if (offsets[i] > room || t->bytes > room - offsets[i])
             return wrong(c, begin, "its %zu bytes at offset %llu of the data end behind the file's end", t->bytes,

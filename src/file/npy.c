@@ -105,7 +105,7 @@ static mhla_status read_header(parser *p, mhla_npy *a) {
         if (!take_string(p, &key, &length)) return wrong(p, "expected a key in quotes");
         int k = 0;
         while (k < 3 && (strlen(keys[k]) != length || memcmp(keys[k], key, length) != 0)) k++;
-        if (k == 3 || seen[k]++) return wrong(p, k == 3 ? "an unknown key" : "a key is there twice");
+        if (k == 3 || seen[k]++) return wrong(p, k == 3 ? "an unknown key" : "a key occurs twice");
         if (!take(p, ':')) return wrong(p, "expected ':' after a key");
         if (k == 0) MHLA_TRY(read_descr(p, a));
         if (k == 1) {
@@ -123,7 +123,7 @@ static mhla_status read_header(parser *p, mhla_npy *a) {
     for (int k = 0; k < 3; k++)
         if (!seen[k]) return mhla_fail(MHLA_EDATA, "%s: its header lacks '%s'", p->name, keys[k]);
     skip_space(p); /* the padding */
-    return p->at == p->end ? MHLA_OK : wrong(p, "the header goes on after its '}'");
+    return p->at == p->end ? MHLA_OK : wrong(p, "there are characters after the header's '}'");
 }
 
 mhla_status mhla_npy_open_bytes(mhla_npy *a, const void *bytes, size_t size, const char *name) {

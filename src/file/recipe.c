@@ -160,7 +160,7 @@ static mhla_status set_loaded(const loading *l, const char *key, const json_t *v
     char expected[256];
     const size_t i = row_of(l->recipe, key);
     if (i == l->recipe->count) return unknown_key(l, where, key);
-    if (l->values[i]) return mhla_fail(MHLA_EDATA, "%s%s: \"%s\" is there twice", l->name, where, key);
+    if (l->values[i]) return mhla_fail(MHLA_EDATA, "%s%s: \"%s\" occurs twice", l->name, where, key);
     errno = 0;
     json_t *fitting = fit(&l->recipe->rows[i], value);
     if (fitting == NULL && errno == ENOMEM) return mhla_fail(MHLA_ENOMEM, "%s: no memory to read it", l->name);

@@ -221,7 +221,7 @@ static mhla_status read_tensor(parser *p, const char *name, size_t byte) {
         int f = 0;
         while (f < 3 && strcmp(key, fields[f]) != 0) f++;
         if (f == 3) return wrong(p, key_byte, "field %s is none of dtype, shape, data_offsets", MHLA_QUOTE(key));
-        if (seen[f]++) return wrong(p, key_byte, "field \"%s\" is there twice", key);
+        if (seen[f]++) return wrong(p, key_byte, "field \"%s\" occurs twice", key);
         MHLA_TRY(f == 0 ? read_dtype(p, &at->t) : f == 1 ? read_shape(p, &at->t) : read_offsets(p, at));
     } while (take(p, ','));
     MHLA_TRY(expect(p, '}', "after a tensor"));
@@ -264,14 +264,14 @@ static mhla_status read_all(parser *p) {
             if (strcmp(name, "__metadata__") != 0) {
                 MHLA_TRY(read_tensor(p, name, byte));
             } else {
-                if (metadata++) return wrong(p, byte, "__metadata__ is there twice");
+                if (metadata++) return wrong(p, byte, "__metadata__ occurs twice");
                 MHLA_TRY(read_metadata(p));
             }
         } while (take(p, ','));
         MHLA_TRY(expect(p, '}', "at the end of the header"));
     }
     skip_space(p);
-    if (p->at < p->end) return wrong(p, p->at, "the header goes on after its last '}'");
+    if (p->at < p->end) return wrong(p, p->at, "there are characters after the header's last '}'");
     return MHLA_OK;
 }
 
@@ -302,14 +302,14 @@ static mhla_status check_unique(parser *p) {
     for (int64_t i = 1; i < p->count && status == MHLA_OK; i++)
         if (strcmp(sorted[i - 1]->t.name, sorted[i]->t.name) == 0) {
             p->tensor = sorted[i]->t.name;
-            status = wrong(p, sorted[i]->byte, "the name is there twice, first at byte %zu", sorted[i - 1]->byte);
+            status = wrong(p, sorted[i]->byte, "the name occurs twice, first at byte %zu", sorted[i - 1]->byte);
         }
     free(sorted);
     MHLA_TRY(status);
     if (p->pair_count) qsort(p->pairs, (size_t)p->pair_count, sizeof *p->pairs, pair_by_key);
     for (int64_t i = 1; i < p->pair_count; i++)
         if (strcmp(p->pairs[i - 1].key, p->pairs[i].key) == 0)
-            return mhla_fail(MHLA_EDATA, "%s: key %s of __metadata__ is there twice", p->path,
+            return mhla_fail(MHLA_EDATA, "%s: key %s of __metadata__ occurs twice", p->path,
                              MHLA_QUOTE(p->pairs[i].key));
     return MHLA_OK;
 }

@@ -31,7 +31,8 @@ static int is_utf8(const char *text) {
 
 static mhla_status check_tensor(const mhla_storable *t, const char *path) {
     if (t->name == NULL || strcmp(t->name, "__metadata__") == 0 || !is_utf8(t->name))
-        return mhla_fail(MHLA_EINVAL, "%s: %s is no name for a tensor", path, t->name ? MHLA_QUOTE(t->name) : "NULL");
+        return mhla_fail(MHLA_EINVAL, "%s: %s is not a name for a tensor", path,
+                         t->name ? MHLA_QUOTE(t->name) : "NULL");
     if (t->rank < 0 || t->rank > MHLA_SAFETENSORS_RANK)
         return mhla_fail(MHLA_EINVAL, "%s: tensor %s has %d axes, expected 0 to %d", path, MHLA_QUOTE(t->name), t->rank,
                          MHLA_SAFETENSORS_RANK);

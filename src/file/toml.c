@@ -173,7 +173,7 @@ static mhla_status taken(const parser *p, const mhla_toml_node *n, const part *k
     if (wants_table && n->made == ELEMENTS) return wrong(p, k->at, "%s is an array of tables already", path);
     if (!wants_table && n->type == MHLA_TOML_TABLE && n->made != CLOSED)
         return wrong(p, k->at, "%s is a table already, not a value", path);
-    return wrong(p, k->at, "%s is there twice", path);
+    return wrong(p, k->at, "%s occurs twice", path);
 }
 
 /* One step down a header, which may go through any table that is not inline and to the last element of an array of tables. */

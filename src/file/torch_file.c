@@ -291,7 +291,7 @@ static mhla_status copy_name(char **to, const char **name, const mhla_pickle_val
     const size_t n = (size_t)key->number - skip;
     const unsigned char *text = key->text + skip;
     if (mhla_utf8_broken(text, n) < n || memchr(text, 0, n))
-        return mhla_fail(MHLA_EDATA, "%s: %s is no name for a tensor", path,
+        return mhla_fail(MHLA_EDATA, "%s: %s is not a name for a tensor", path,
                          mhla_quote_bytes((const char *)text, n).text);
     memcpy(*to, text, n);
     (*to)[n] = '\0';
@@ -312,7 +312,7 @@ static mhla_status check_unique(const mhla_st_header *h, const char *path) {
     mhla_status status = MHLA_OK;
     for (int64_t i = 1; i < h->count && status == MHLA_OK; i++)
         if (strcmp(sorted[i - 1]->name, sorted[i]->name) == 0)
-            status = mhla_fail(MHLA_EDATA, "%s: tensor %s is there twice", path, MHLA_QUOTE(sorted[i]->name));
+            status = mhla_fail(MHLA_EDATA, "%s: tensor %s occurs twice", path, MHLA_QUOTE(sorted[i]->name));
     free(sorted);
     return status;
 }

@@ -288,7 +288,7 @@ static mhla_status reduce(machine *m) {
     MHLA_TRY(pop(m, &function));
     const mhla_pickle_value *f = &m->p->values[function], *a = &m->p->values[args];
     if (f->kind != MHLA_PICKLE_GLOBAL || a->kind != MHLA_PICKLE_TUPLE)
-        return wrong(m, "it calls something that is no function");
+        return wrong(m, "it calls something that is not a function");
     switch (globals[f->number].role) {
     case REBUILD: {
         const mhla_pickle_value *storage = mhla_pickle_at(m->p, a, 0), *offset = mhla_pickle_at(m->p, a, 1),
@@ -300,7 +300,7 @@ static mhla_status reduce(machine *m) {
     }
     case PARAMETER: {
         if (a->size == 0 || mhla_pickle_at(m->p, a, 0)->kind != MHLA_PICKLE_TENSOR)
-            return wrong(m, "a parameter that is no tensor");
+            return wrong(m, "a parameter that is not a tensor");
         return push(m, m->p->cells[a->first].value);
     }
     case ORDERED_DICT:
@@ -332,11 +332,11 @@ static mhla_status persistent(machine *m) {
     MHLA_TRY(pop(m, &id));
     const mhla_pickle_value *v = &m->p->values[id];
     const mhla_pickle_value *a[5];
-    if (v->kind != MHLA_PICKLE_TUPLE) return wrong(m, "it refers to something that is no storage");
+    if (v->kind != MHLA_PICKLE_TUPLE) return wrong(m, "it refers to something that is not a storage");
     for (uint32_t i = 0; i < 5; i++) a[i] = mhla_pickle_at(m->p, v, i);
     if (v->size < 5 || !mhla_pickle_is_text(a[0], "storage") || mhla_pickle_storage_dtype(a[1]) < 0 ||
         a[2]->kind != MHLA_PICKLE_TEXT || a[4]->kind != MHLA_PICKLE_INT)
-        return wrong(m, "it refers to something that is no storage");
+        return wrong(m, "it refers to something that is not a storage");
     if (v->size > 5 && mhla_pickle_at(m->p, v, 5)->kind != MHLA_PICKLE_NONE)
         return wrong(m, "a storage that is part of another");
     return push_as(m, MHLA_PICKLE_STORAGE, id);

@@ -124,7 +124,7 @@ mhla_status mhla_zip_open(mhla_zip *zip, const unsigned char *bytes, size_t size
     for (size_t i = 1; i < zip->count && status == MHLA_OK; i++)
         if (by_name(&zip->entries[i - 1], &zip->entries[i]) == 0) {
             const mhla_quoted name = mhla_quote_bytes(zip->entries[i].name, zip->entries[i].name_size);
-            status = mhla_fail(MHLA_EDATA, "%s: entry %s is there twice", path, name.text);
+            status = mhla_fail(MHLA_EDATA, "%s: entry %s occurs twice", path, name.text);
         }
     if (status != MHLA_OK) mhla_zip_close(zip);
     return status;

@@ -28,7 +28,8 @@ mhla_status mhla_picture_tile(mhla_picture *picture, const float *images, int64_
                               int width, int columns) {
     MHLA_TRY(mhla_struct_check(picture, OWNED, "mhla_picture"));
     if (channels != 1 && channels != 3)
-        return mhla_fail(MHLA_EINVAL, "images of %d channels are no pictures: expected 1 (grey) or 3 (RGB)", channels);
+        return mhla_fail(MHLA_EINVAL, "images of %d channels cannot be written: expected 1 (grey) or 3 (RGB)",
+                         channels);
     if (n < 1 || height < 1 || width < 1 || columns < 1)
         return mhla_fail(MHLA_EINVAL, "%lld images of %d x %d in %d columns cannot be", (long long)n, width, height,
                          columns);

@@ -73,7 +73,7 @@ static mhla_status read_lists(mhla_sample_record *r, const json_t *tree, const c
         const json_t *c = json_array_get(classes, i), *s = json_array_get(seeds, i);
         if (!json_is_integer(c) || json_integer_value(c) < 0 || json_integer_value(c) > INT32_MAX ||
             !json_is_integer(s) || json_integer_value(s) < 0)
-            return mhla_fail(MHLA_EDATA, "%s: its text: class or seed %zu is no whole number, 0 or more", name, i);
+            return mhla_fail(MHLA_EDATA, "%s: its text: class or seed %zu is not a whole number, 0 or more", name, i);
         r->classes[i] = (int32_t)json_integer_value(c);
         r->seeds[i] = (uint64_t)json_integer_value(s);
     }

@@ -82,9 +82,10 @@ const mhla_experiment mhla_experiments[] = {
                  .title = "Collapse: rank and entropy of trained attention (Fig. 3b)",
                  .claim = "MHLA has a higher rank and a lower entropy than every linear attention before it.",
                  .paper = "Fig. 3b, means over 500 samples",
-                 .known = "with four heads of 16 and 256 tokens the rank of linear, Focused LA and RALA is 16 at most, "
-                          "of InLine and MALA 17, of MHLA with 16 blocks 256, of softmax 256. What deit has trained is "
-                          "not trained again.",
+                 .known =
+                     "with four heads of 16 and 256 tokens the rank is at most 16 for linear, Focused LA and RALA, "
+                     "17 for InLine and MALA, 256 for MHLA with 16 blocks and for softmax. Models that deit has "
+                     "trained are reused.",
                  .data = "fashion-mnist",
                  .minutes = 50,
                  .quick = 4,
@@ -121,11 +122,11 @@ const mhla_experiment mhla_experiments[] = {
                  .claim = "with more tokens linear attention falls behind, and MHLA does not: its rank grows with the "
                           "number of blocks.",
                  .paper = "Sec. 3, global context collapse; the paper shows it at one length, Fig. 3",
-                 .known = "with two heads of 32 the rank of linear attention is at most 32 at any length, of MHLA with "
-                          "16 blocks at most 512. One arm starts with a uniform mixing matrix: it tells the gain of "
-                          "several summaries from the gain of a local start. Two arms have no convolution (LePE), "
-                          "which can make up for what attention lacks. Models have seen few images: this is the "
-                          "beginning of training, not its end.",
+                 .known = "with two heads of 32 the rank is at most 32 at any length for linear attention, and at most "
+                          "512 for MHLA with 16 blocks. One arm starts with a uniform mixing matrix: it separates the "
+                          "gain of several summaries from the gain of a local start. Two arms have no convolution "
+                          "(LePE), because a convolution can compensate for weak attention. The models have seen few "
+                          "images, so this compares the beginning of training.",
                  .data = "fashion-mnist",
                  .minutes = 60,
                  .quick = 4,
@@ -185,9 +186,9 @@ const mhla_experiment mhla_experiments[] = {
                  .title = "Four attentions in the same surroundings, with and without convolutions (Tab. 2a)",
                  .claim = DEIT_CLAIM,
                  .paper = "Tab. 2a: DeiT-T and DeiT-S on ImageNet-1K, 224 px, 300 epochs, top-1",
-                 .known = "256 tokens; MALA is the best of the others in the paper. Small pictures of ten kinds of "
-                          "clothes tell attentions apart much less than ImageNet, and these models have seen 19,200 of "
-                          "them. --long: 1,024 tokens.",
+                 .known = "256 tokens; MALA is the best of the others in the paper. Attentions differ much less on "
+                          "small images of ten kinds of clothes than on ImageNet, and these models have seen 19,200 "
+                          "images. --long: 1,024 tokens.",
                  .data = "fashion-mnist",
                  .minutes = 60,
                  .quick = 4,
@@ -211,8 +212,8 @@ const mhla_experiment mhla_experiments[] = {
                  .title = "The same four attentions on pictures in colour (Tab. 2a)",
                  .claim = DEIT_CLAIM,
                  .paper = "Tab. 2a: DeiT-T and DeiT-S on ImageNet-1K, 224 px, 300 epochs, top-1",
-                 .known = "256 tokens. 8,000 of the 10,000 test pictures of CIFAR-10 are for training, 2,000 for the "
-                          "test: no figure here can be held against published ones. --long: 1,024 tokens.",
+                 .known = "256 tokens. Of the 10,000 test images of CIFAR-10, 8,000 are for training and 2,000 for the "
+                          "test, so the figures cannot be compared with published ones. --long: 1,024 tokens.",
                  .data = "cifar10-test",
                  .minutes = 55,
                  .quick = 4,
@@ -237,7 +238,7 @@ const mhla_experiment mhla_experiments[] = {
                  .claim = "a mixing matrix that begins with the distances of blocks and is learned does better than "
                           "one that begins uniform, and better than one that stays as it began.",
                  .paper = "Tab. 7a: DeiT-T on ImageNet-1K, 224 px, 300 epochs, top-1",
-                 .known = "256 tokens in 16 blocks; small pictures have little to gain from locality.",
+                 .known = "256 tokens in 16 blocks; locality helps little on small images.",
                  .data = "fashion-mnist",
                  .minutes = 45,
                  .quick = 3,
@@ -297,8 +298,8 @@ const mhla_experiment mhla_experiments[] = {
                  .claim =
                      "a convolution of the tokens (CPE) and an output gate each make MHLA better at making pictures.",
                  .paper = "Tab. 12: DiT-S/2 on ImageNet-1K, 256 px, 400,000 updates; linear attention: FID 89.7",
-                 .known =
-                     "measured by the loss on held-out pictures, not by FID: small models draw too badly for that.",
+                 .known = "measured by the loss on held-out images, not by FID: images of such small models are too "
+                          "poor for that.",
                  .data = "fashion-mnist",
                  .minutes = 15,
                  .quick = 3},
@@ -330,10 +331,11 @@ const mhla_experiment mhla_experiments[] = {
                       "perplexity is lower.",
              .paper = "Tab. 6: models of 340M parameters, 10B tokens of FineWeb-Edu; word perplexity on WikiText",
              .known =
-                 "linear attention is MHLA of one block here, so that all else is the same. Windows of 512 and "
-                 "of 2,048 tokens have as many tokens an update. Beyond the trained length, up to 8,192 tokens, "
-                 "MHLA goes on by distance (clamp) or with longer chunks (chunk); few documents are so long. "
-                 "Recall is zoology's at one rate; MHLA and linear attention have a convolution of four tokens for it, "
+                 "linear attention is MHLA of one block here, so that everything else is equal. Windows of 512 and "
+                 "of 2,048 tokens have the same number of tokens in an update. Beyond the trained length, up to 8,192 "
+                 "tokens, MHLA extends its matrix by distance (clamp) or with longer chunks (chunk); few documents are "
+                 "so long. Recall is zoology's at one rate; MHLA and linear attention have a convolution of four "
+                 "tokens for it, "
                  "without which they do not learn it in minutes (docs/mqar.md). --long: eight times the updates.",
              .data = "text",
              .minutes = 60,
@@ -411,12 +413,13 @@ const mhla_experiment mhla_experiments[] = {
              .paper = "Tab. 6: models of 340M to 390M parameters, 10B tokens of FineWeb-Edu; word perplexity on "
                       "WikiText and on LAMBADA",
              .known =
-                 "all but softmax have a convolution of four tokens, which Mamba, Mamba2 and Gated DeltaNet are made "
-                 "with; the released MHLA has none, and language compares it without. Linear attention is MHLA of "
-                 "one block. Mamba and Mamba2 have more layers and no MLPs, RetNet and Gated DeltaNet narrower MLPs, "
-                 "so that the numbers of parameters are close. Needles are asked for within the trained length; "
+                 "all but softmax have a convolution of four tokens, as Mamba, Mamba2 and Gated DeltaNet are "
+                 "published; the released MHLA has none, and the experiment language compares it without. Linear "
+                 "attention is MHLA of one block. Mamba and Mamba2 have more layers and no MLPs, RetNet and Gated "
+                 "DeltaNet narrower MLPs, "
+                 "so that the numbers of parameters are close. Needles lie within the trained length; "
                  "models of this size find few. Recall is zoology's task in another model: two layers without MLPs, "
-                 "512 tokens to choose from, almost no filler; softmax has a first layer that only convolves "
+                 "512 tokens to choose from, almost no filler; softmax has a first layer for the convolution "
                  "(docs/mqar.md).",
              .data = "text",
              .minutes = 45,

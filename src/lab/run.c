@@ -27,8 +27,8 @@ mhla_status mhla_experiment_find(const mhla_experiment **experiment, const char 
     }
     if (*experiment) return MHLA_OK;
     if (nearest.best)
-        return mhla_fail(MHLA_EINVAL, "%s is no experiment: did you mean %s?", MHLA_QUOTE(name), nearest.best);
-    return mhla_fail(MHLA_EINVAL, "%s is no experiment: expected one of %s", MHLA_QUOTE(name), names);
+        return mhla_fail(MHLA_EINVAL, "%s is not an experiment: did you mean %s?", MHLA_QUOTE(name), nearest.best);
+    return mhla_fail(MHLA_EINVAL, "%s is not an experiment: expected one of %s", MHLA_QUOTE(name), names);
 }
 
 mhla_status mhla_lab_query(int i, mhla_lab_info *info) {

@@ -120,6 +120,32 @@ double mhla_student_t(double p, double freedom) {
     return 0.5 * (low + high);
 }
 
+/* P(T > t) of the noncentral t distribution: the mean of P(Z > t s - shift) over s = sqrt(chi squared / freedom), by Simpson's rule. */
+static double noncentral_above(double t, double freedom, double shift) {
+    enum { PARTS = 4000 };
+    const double most = 1.0 + 10.0 / sqrt(freedom), step = most / PARTS, half = 0.5 * freedom;
+    double sum = 0.0;
+    for (int i = 1; i <= PARTS; i++) {
+        const double s = i * step;
+        const double density = 2.0 * exp(half * log(half) - lgamma(half) + (freedom - 1.0) * log(s) - half * s * s);
+        sum += (i == PARTS ? 1.0 : i % 2 ? 4.0 : 2.0) * density * 0.5 * erfc((t * s - shift) / sqrt(2.0));
+    }
+    if (freedom == 1.0) sum += 2.0 * exp(half * log(half) - lgamma(half)) * 0.5 * erfc(-shift / sqrt(2.0));
+    return sum * step / 3.0;
+}
+
+/* The true difference, in standard errors, that a two-sided test of this level finds with probability POWER. */
+static double detectable(double level, double freedom) {
+    const double t = mhla_student_t(0.5 * level, freedom);
+    double low = 0.0, high = 2.0 * t + 10.0;
+    while (noncentral_above(t, freedom, high) < POWER && high < 1e12) high *= 2.0;
+    for (int i = 0; i < 100; i++) {
+        const double middle = 0.5 * (low + high);
+        *(noncentral_above(t, freedom, middle) < POWER ? &low : &high) = middle;
+    }
+    return 0.5 * (low + high);
+}
+
 double mhla_power_of(const mhla_seeds *a, const mhla_seeds *b, double level) {
     const double other = b ? b->count : 0.0;
     if (a->count < 2 || (b && b->count < 2) || isnan(level)) return NAN;
@@ -127,7 +153,7 @@ double mhla_power_of(const mhla_seeds *a, const mhla_seeds *b, double level) {
     const double pooled =
         ((a->count - 1) * variance_of(a) * a->count + (b ? (other - 1) * variance_of(b) * other : 0.0)) / freedom;
     const double error = sqrt(pooled * (1.0 / a->count + (b ? 1.0 / other : 0.0)));
-    return (mhla_student_t(0.5 * level, freedom) + mhla_student_t(1.0 - POWER, freedom)) * error;
+    return detectable(level, freedom) * error;
 }
 
 /* ---- Claims ---- */

@@ -200,7 +200,7 @@ static mhla_status read_files(examiner *e, const char *const *paths, int count, 
     for (int i = 0; i < count && (e->limit == 0 || e->number < e->limit); i++) {
         const int64_t before = e->number;
         MHLA_TRY(mhla_rows_read(paths[i], e->task == NULL, ask, e));
-        if (e->number == before) return mhla_fail(MHLA_EDATA, "%s: there are no questions", paths[i]);
+        if (e->number == before) return mhla_fail(MHLA_EDATA, "%s: no questions", paths[i]);
     }
     return check ? MHLA_OK : flush(e);
 }

@@ -76,7 +76,7 @@ mhla_status mhla_exam_find(const mhla_exam **task, const char *name) {
         }
         used += (size_t)snprintf(all + used, sizeof all - used, "%s%s", i ? ", " : "", tasks[i].name);
     }
-    return mhla_fail(MHLA_EINVAL, "there is no task %s: there are %s", MHLA_QUOTE(name), all);
+    return mhla_fail(MHLA_EINVAL, "unknown task %s: expected one of %s", MHLA_QUOTE(name), all);
 }
 
 mhla_status mhla_task_query(const char *name, mhla_task_info *info) {
@@ -110,8 +110,7 @@ static mhla_status at_path(const json_t **value, const json_t *row, const char *
         done += n;
         if (at == NULL && item)
             return mhla_fail(MHLA_EDATA, "%s: \"%.*s\" has no item %s", name, (int)(done - n) - 1, path, part);
-        if (at == NULL || json_is_null(at))
-            return mhla_fail(MHLA_EDATA, "%s: there is no \"%.*s\"", name, (int)done, path);
+        if (at == NULL || json_is_null(at)) return mhla_fail(MHLA_EDATA, "%s: no \"%.*s\"", name, (int)done, path);
         done += done < size;
     }
     *value = at;
@@ -207,7 +206,7 @@ static mhla_status label_of(const char **label, const mhla_exam *t, const mhla_q
         return mhla_fail(MHLA_EDATA, "%s: %zu of \"%s\" for %d choices", name, json_array_size(labels), t->labels,
                          q->count);
     *label = json_string_value(json_array_get(labels, (size_t)i));
-    return *label ? MHLA_OK : mhla_fail(MHLA_EDATA, "%s: \"%s\": item %d is no text", name, t->labels, i);
+    return *label ? MHLA_OK : mhla_fail(MHLA_EDATA, "%s: \"%s\": item %d is not a string", name, t->labels, i);
 }
 
 static mhla_status read_gold(const mhla_exam *t, mhla_question *q, const json_t *row, const char *name) {
@@ -324,7 +323,7 @@ mhla_status mhla_lm_task_pages(mhla_model *model, mhla_perplexity *result, const
     for (int i = 0; i < count && status == MHLA_OK && (p.limit == 0 || p.count < p.limit); i++) {
         const int64_t before = p.count;
         status = mhla_rows_read(paths[i], 0, add_page, &p);
-        if (status == MHLA_OK && p.count == before) status = mhla_fail(MHLA_EDATA, "%s: there are no pages", paths[i]);
+        if (status == MHLA_OK && p.count == before) status = mhla_fail(MHLA_EDATA, "%s: no pages", paths[i]);
     }
     mhla_perplexity full = {.size = sizeof full};
     if (status == MHLA_OK)

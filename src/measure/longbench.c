@@ -89,7 +89,7 @@ mhla_status mhla_prompt_fill(mhla_chars *text, const char *template, const json_
         snprintf(key, sizeof key, "%.*s", (int)n, at + 1);
         const json_t *value = json_object_get(row, key);
         if (!json_is_string(value))
-            return mhla_fail(MHLA_EDATA, "%s: there is no text \"%s\", which the prompt of its task has", name, key);
+            return mhla_fail(MHLA_EDATA, "%s: no text \"%s\", which the prompt of its task has", name, key);
         MHLA_TRY(mhla_chars_append(text, json_string_value(value), json_string_length(value)));
         at += n + 2;
     }
@@ -132,7 +132,7 @@ static mhla_status read_texts(texts *t, const json_t *row, const char *key, int 
     const json_t *array = json_object_get(row, key);
     const size_t n = json_array_size(array);
     if (!needed && (array == NULL || json_is_null(array))) return MHLA_OK;
-    if (array == NULL) return mhla_fail(MHLA_EDATA, "%s: there is no \"%s\"", name, key);
+    if (array == NULL) return mhla_fail(MHLA_EDATA, "%s: no \"%s\"", name, key);
     if (!json_is_array(array))
         return mhla_fail(MHLA_EDATA, "%s: \"%s\" is %s where an array of texts was expected", name, key,
                          mhla_json_type_text(array));
@@ -141,7 +141,7 @@ static mhla_status read_texts(texts *t, const json_t *row, const char *key, int 
     if (t->list == NULL) return mhla_fail(MHLA_ENOMEM, "%s: no memory for its texts", name);
     for (size_t i = 0; i < n; i++, t->count++) {
         t->list[i] = json_string_value(json_array_get(array, i));
-        if (t->list[i] == NULL) return mhla_fail(MHLA_EDATA, "%s: \"%s\": item %zu is no text", name, key, i);
+        if (t->list[i] == NULL) return mhla_fail(MHLA_EDATA, "%s: \"%s\": item %zu is not a string", name, key, i);
     }
     return MHLA_OK;
 }
@@ -256,9 +256,9 @@ static mhla_status run_task(bench *b, const long_task *task, const char *path, c
                             const json_t *lengths, const char *folder) {
     const json_t *prompt = json_object_get(prompts, task->name), *length = json_object_get(lengths, task->name);
     if (!json_is_string(prompt))
-        return mhla_fail(MHLA_EDATA, "%s/dataset2prompt.json: there is no text \"%s\"", folder, task->name);
+        return mhla_fail(MHLA_EDATA, "%s/dataset2prompt.json: no text \"%s\"", folder, task->name);
     if (!json_is_integer(length) || json_integer_value(length) < 1 || json_integer_value(length) > 1 << 20)
-        return mhla_fail(MHLA_EDATA, "%s/dataset2maxlen.json: there is no number of tokens \"%s\"", folder, task->name);
+        return mhla_fail(MHLA_EDATA, "%s/dataset2maxlen.json: no number of tokens \"%s\"", folder, task->name);
     b->task = task;
     b->prompt = json_string_value(prompt);
     b->new_tokens = json_integer_value(length);
@@ -268,7 +268,7 @@ static mhla_status run_task(bench *b, const long_task *task, const char *path, c
         return mhla_fail(MHLA_ERANGE, "a context of %lld tokens: answers of %s alone take %lld", (long long)b->context,
                          task->name, (long long)b->new_tokens);
     MHLA_TRY(mhla_rows_read(path, 0, take_row, b));
-    if (b->asked == 0) return mhla_fail(MHLA_EDATA, "%s: there are no questions", path);
+    if (b->asked == 0) return mhla_fail(MHLA_EDATA, "%s: no questions", path);
     b->all = b->asked; /* of the check, before anything is asked */
     if (b->check) return MHLA_OK;
     const double n = (double)b->row->questions, mean = b->sum / n;
@@ -296,8 +296,7 @@ static mhla_status run_tasks(bench *b, mhla_longbench_result *full, const char *
             counts[i] = b->all;
         }
         if (full->count == 0)
-            return mhla_fail(MHLA_EDATA, "%s: there is no file of a task, such as qasper.jsonl or data/qasper.jsonl",
-                             folder);
+            return mhla_fail(MHLA_EDATA, "%s: no file of a task, such as qasper.jsonl or data/qasper.jsonl", folder);
     }
     return MHLA_OK;
 }

@@ -67,7 +67,7 @@ mhla_status mhla_question_room(mhla_question *q, size_t count, const char *name)
 }
 
 mhla_status mhla_question_check(const char *choice, int i, const char *name) {
-    if (choice == NULL) return mhla_fail(MHLA_EDATA, "%s: choice %d is no text", name, i);
+    if (choice == NULL) return mhla_fail(MHLA_EDATA, "%s: choice %d is not a string", name, i);
     if (*choice == '\0') return mhla_fail(MHLA_EDATA, "%s: choice %d is empty", name, i);
     return MHLA_OK;
 }
@@ -97,7 +97,7 @@ static mhla_status read_scores(mhla_question *q, const json_t *scores, const cha
 static mhla_status read_choices(mhla_question *q, const json_t *row, const char *const *names, const char *name) {
     const char *key;
     const json_t *list = find(row, names, &key), *labels = NULL;
-    if (list == NULL) return mhla_fail(MHLA_EDATA, "%s: there is no \"choices\"", name);
+    if (list == NULL) return mhla_fail(MHLA_EDATA, "%s: no \"choices\"", name);
     if (json_is_object(list) && strcmp(key, "target_scores") == 0) return read_scores(q, list, name);
     if (json_is_object(list)) { /* {"text": [...], "label": ["A", ...]} */
         labels = json_object_get(list, "label");
@@ -166,7 +166,7 @@ static mhla_status read_context(mhla_question *q, const json_t *row, const char 
     static const char *const lists[] = {"choices", "endings", "options", "target_scores", NULL};
     const char *key;
     const json_t *context = find(row, names, &key);
-    if (context == NULL) return mhla_fail(MHLA_EDATA, "%s: there is no \"context\"", name);
+    if (context == NULL) return mhla_fail(MHLA_EDATA, "%s: no \"context\"", name);
     if (!json_is_string(context))
         return mhla_fail(MHLA_EDATA, "%s: \"%s\" is %s where text was expected", name, key,
                          mhla_json_type_text(context));

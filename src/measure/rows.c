@@ -33,7 +33,7 @@ static mhla_status read_examples(const json_t *tree, const char *path, mhla_row_
     const json_t *list = json_object_get(tree, "examples");
     const size_t n = json_array_size(list);
     int stop = 0;
-    if (!json_is_array(list)) return mhla_fail(MHLA_EDATA, "%s: there is no array \"examples\"", path);
+    if (!json_is_array(list)) return mhla_fail(MHLA_EDATA, "%s: no array \"examples\"", path);
     for (size_t i = 0; i < n && !stop; i++) {
         char name[NAME];
         snprintf(name, sizeof name, "%s: example %zu", path, i);

@@ -61,9 +61,9 @@ static mhla_status no_preset(const char *wrong) {
     FILE *out = open_memstream(&all, &size);
     if (out == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for a message");
     for (int i = 0; mhla_model_preset(i, name) == MHLA_OK; i++) fprintf(out, " %s", name);
-    const mhla_status status = fclose(out) != 0
-                                   ? mhla_fail(MHLA_ENOMEM, "no memory for a message")
-                                   : mhla_fail(MHLA_EINVAL, "%s is no model: there are%s", MHLA_QUOTE(wrong), all);
+    const mhla_status status =
+        fclose(out) != 0 ? mhla_fail(MHLA_ENOMEM, "no memory for a message")
+                         : mhla_fail(MHLA_EINVAL, "%s is not a model: expected one of%s", MHLA_QUOTE(wrong), all);
     free(all);
     return status;
 }

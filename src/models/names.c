@@ -24,7 +24,7 @@ mhla_status mhla_names_read(char ***names, const json_t *list, int classes, cons
     *names = NULL;
     if (list == NULL) return MHLA_OK;
     if (!json_is_array(list) || json_array_size(list) != (size_t)classes)
-        return mhla_fail(MHLA_EDATA, "%s: class_names is no list of %d texts", path, classes);
+        return mhla_fail(MHLA_EDATA, "%s: class_names is not a list of %d texts", path, classes);
     char **copy = calloc((size_t)classes + 1, sizeof *copy);
     for (int i = 0; copy && i < classes; i++) {
         const char *text = json_string_value(json_array_get(list, (size_t)i));
@@ -32,7 +32,7 @@ mhla_status mhla_names_read(char ***names, const json_t *list, int classes, cons
         if (copy[i] == NULL) {
             mhla_names_free(copy, classes);
             return text ? mhla_fail(MHLA_ENOMEM, "no memory for %d names", classes)
-                        : mhla_fail(MHLA_EDATA, "%s: class_names[%d] is no text", path, i);
+                        : mhla_fail(MHLA_EDATA, "%s: class_names[%d] is not a string", path, i);
         }
     }
     if (copy == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for %d names", classes);

@@ -195,7 +195,7 @@ mhla_status mhla_settings_read_real(double *to, const json_t *tree, const char *
     if (v == NULL) return MHLA_OK;
     const double x = json_is_number(v) ? json_number_value(v) : NAN;
     if (!(x >= least && x <= most))
-        return mhla_fail(MHLA_EDATA, "%s: \"%s\" is no number from %g to %g", path, name, least, most);
+        return mhla_fail(MHLA_EDATA, "%s: \"%s\" is not a number from %g to %g", path, name, least, most);
     *to = x;
     return MHLA_OK;
 }

@@ -284,7 +284,7 @@ mhla_status mhla_param_store(mhla_param *p, mhla_dtype dtype) {
     if (dtype == p->dtype) return MHLA_OK;
     if (!(p->flags & MHLA_PARAM_MATRIX) || (unsigned)dtype > MHLA_Q8_0 || !fits(dtype, cols_of(p)))
         return mhla_fail(MHLA_EINVAL, "%s cannot be stored as type %d: %s", p->name, (int)dtype,
-                         p->flags & MHLA_PARAM_MATRIX ? "Q8_0 needs rows of a multiple of 32" : "it is no matrix");
+                         p->flags & MHLA_PARAM_MATRIX ? "Q8_0 needs rows of a multiple of 32" : "it is not a matrix");
     const int64_t rows = rows_of(p), cols = cols_of(p);
     mhla_weight *packed = NULL;
     float *data = NULL, *row = mhla_alloc((size_t)cols * sizeof(float));

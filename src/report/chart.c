@@ -194,15 +194,17 @@ static double tick_step(double low, double high, double parts) {
 }
 
 static void tick_x(FILE *out, const axes *a, double x, double step) {
-    fprintf(out, "<text class=\"t\" x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%.6g</text>\n", place_x(a, x),
-            HIGH - BOTTOM + 17, fabs(x) < 1e-9 * step ? 0.0 : x);
+    const double at = place_x(a, x), value = fabs(x) < 1e-9 * step ? 0.0 : x;
+    const int edge = at + 4.0 * snprintf(NULL, 0, "%.6g", value) > WIDE; /* its second half would be cut off */
+    fprintf(out, "<text class=\"t\" x=\"%.1f\" y=\"%d\" text-anchor=\"%s\">%.6g</text>\n", edge ? WIDE - 1.0 : at,
+            HIGH - BOTTOM + 17, edge ? "end" : "middle", value);
 }
 
 /* With as many digits as there is room for on the left; step 0: a number that stands alone, or is round. */
 static void tick_y(FILE *out, const axes *a, double y, double step, int percent) {
     const double at = place_y(a, y), value = fabs(y) < 1e-9 * step ? 0.0 : percent ? 100.0 * y : y;
     char text[32];
-    for (int digits = step > 0.0 ? 6 : 4;
+    for (int digits = step > 0.0 || fabs(value) >= 1e4 ? 6 : 4;
          snprintf(text, sizeof text, "%.*g%s", digits, value, percent ? "%" : "") > 7 && digits > 1;)
         digits--;
     fprintf(out,
@@ -282,11 +284,14 @@ static void write_line(FILE *out, const axes *a, const drawn *d, const mhla_line
                         place_x(a, d->x[i]), place_y(a, d->y[i]), d->count > 1 ? "2.6" : "4");
 }
 
+/* Four digits, and "22710" rather than "2.271e+04": as report.js writes them. */
 static void write_value(FILE *out, double y, int percent) {
+    char text[32];
+    snprintf(text, sizeof text, "%.4g", y);
     if (percent)
         fprintf(out, "%.2f %%", 100.0 * y);
     else
-        fprintf(out, "%.4g", y);
+        fprintf(out, "%.15g", strtod(text, NULL));
 }
 
 /* The legend tells the last values until the script puts those under the pointer there. */

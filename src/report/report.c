@@ -278,7 +278,9 @@ static mhla_status write_classes(FILE *out, const run *runs, int n) {
             fprintf(
                 out,
                 "<section id=\"classes\"><h2>Accuracy by class</h2>\n<p>At the last evaluation of each run%s.</p>\n",
-                average ? "; with an average of the weights, of whichever did better, they or it" : "");
+                average
+                    ? "; with an average of the weights, of whichever scored better, the raw weights or their average"
+                    : "");
             mhla_report_write_keys(out, runs, n);
         }
         MHLA_TRY(write_class_table(out, runs, n, i));
@@ -293,13 +295,13 @@ static mhla_status write_mixing(FILE *out, const run *runs, int n) {
     int any = 0;
     for (int i = 0; i < n; i++) {
         if (runs[i].mix_count && any++ == 0)
-            fputs(
-                "<section id=\"mixing\"><h2>Mixing matrices</h2>\n"
-                "<p>MHLA cuts the picture into blocks; each block of queries reads its own mixture of what all blocks "
-                "have to say, and learns the weights. A map shows the whole grid of query blocks; inside each of them, "
-                "in small, the weights that it gives to every block of the picture. Point at a cell, or focus a map "
-                "and use the arrow keys, to read a weight.</p>\n",
-                out);
+            fputs("<section id=\"mixing\"><h2>Mixing matrices</h2>\n"
+                  "<p>MHLA divides the image into blocks. Each block of queries reads its own mixture of the summaries "
+                  "of all "
+                  "blocks, with learned weights. A map shows the whole grid of query blocks; inside each of them, "
+                  "in small, its weights for every block of the image. Point at a cell, or focus a map "
+                  "and use the arrow keys, to read a weight.</p>\n",
+                  out);
         MHLA_TRY(mhla_report_write_mixing(out, &runs[i]));
     }
     if (any) fputs("</section>\n", out);

@@ -90,10 +90,10 @@ void mhla_report_write_grids(FILE *out, const mhla_report_run *runs, int count) 
         const mhla_report_run *r = &runs[k];
         if (r->grid_count == 0) continue;
         if (any++ == 0)
-            fputs(
-                "<section id=\"grids\"><h2>Pictures</h2>\n<p>Made after evaluations, from the same noise each time: a "
-                "class in each row.</p>\n",
-                out);
+            fputs("<section id=\"grids\"><h2>Samples</h2>\n<p>Generated after evaluations, from the same noise each "
+                  "time: a "
+                  "class in each row.</p>\n",
+                  out);
         if (count > 1) {
             fputs("<h3>", out);
             mhla_html_text(out, r->name);

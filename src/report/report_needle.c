@@ -85,11 +85,12 @@ static void write_page(FILE *out, const mhla_needle_result *r, const char *title
     mhla_html_text(out, title);
     fprintf(out, "</title>\n<style>\n%s</style>\n</head>\n<body>\n<header><h1>Needle in a haystack: ", mhla_report_css);
     mhla_html_text(out, title);
-    fprintf(out,
-            "</h1></header>\n<main>\n<p>%s at some depth of a long text, and is begun again at its end. "
-            "It is found where the right %s is the likeliest of ten. %lld texts for each length and depth.</p>\n",
-            r->ids ? "Three token ids stand" : "A sentence with a number stands", r->ids ? "id" : "number",
-            (long long)r->cells[0].asked);
+    fprintf(
+        out,
+        "</h1></header>\n<main>\n<p>%s at some depth of a long text, which ends with the beginning of this sentence. "
+        "It is found if the right %s is the likeliest of ten. %lld texts for each length and depth.</p>\n",
+        r->ids ? "Three token ids stand" : "There is a sentence with a number", r->ids ? "id" : "number",
+        (long long)r->cells[0].asked);
     write_map(out, r);
     write_table(out, r);
     fprintf(out, "</main>\n<footer class=\"small\">mhla %s</footer>\n</body>\n</html>\n", mhla_version());

@@ -54,11 +54,11 @@ static mhla_status read_json(mhla_report_run *r, json_t **tree, const char *fold
     if (!is_there(path)) return MHLA_OK;
     const mhla_status status = mhla_json_load(tree, path);
     if (status == MHLA_ENOMEM) return status;
-    if (status != MHLA_OK) return remark(r, "%s; it is left out.", mhla_message());
+    if (status != MHLA_OK) return remark(r, "%s; it is skipped.", mhla_message());
     if (json_is_object(*tree)) return MHLA_OK;
     json_decref(*tree);
     *tree = NULL;
-    return remark(r, "%s: expected an object; it is left out.", path);
+    return remark(r, "%s: expected an object; it is skipped.", path);
 }
 
 const char *mhla_report_text(const json_t *tree, const char *path) {
@@ -176,10 +176,10 @@ static mhla_status read_metrics(mhla_report_run *r) {
     if (status != MHLA_OK) return status;
     find_best(r);
     if (broken == 1 && torn)
-        return remark(r, "%s: the last line is torn, as a killed run leaves it; it is left out.", path);
+        return remark(r, "%s: the last line is incomplete, as after a killed run; it is skipped.", path);
     if (broken > 0)
-        return remark(r, "%s: %lld line%s no JSON object, the first of them line %lld: left out.", path,
-                      (long long)broken, broken == 1 ? " is" : "s are", (long long)first);
+        return remark(r, "%s: skipped %lld line%s not a JSON object, the first is line %lld.", path, (long long)broken,
+                      broken == 1 ? " that is" : "s that are", (long long)first);
     return MHLA_OK;
 }
 
@@ -323,8 +323,7 @@ static mhla_status read_all(mhla_report_run *r) {
     MHLA_TRY(read_json(r, &r->samples, r->folder, "samples.json"));
     MHLA_TRY(mhla_report_read_grids(r));
     if (isfinite(r->epochs) || *r->checkpoint) return MHLA_OK;
-    return mhla_fail(MHLA_EDATA, "%s: no run of training is here: it has no line in metrics.jsonl and no checkpoint",
-                     r->folder);
+    return mhla_fail(MHLA_EDATA, "%s: not a run: it has no line in metrics.jsonl and no checkpoint", r->folder);
 }
 
 mhla_status mhla_report_read(mhla_report_run *r, const char *folder) {

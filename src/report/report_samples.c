@@ -77,10 +77,10 @@ static void write_card(FILE *out, const mhla_report_run *runs, int count, int fi
 
 static void write_opening(FILE *out, const mhla_report_run *runs, int count) {
     fprintf(out,
-            "<section id=\"predictions\"><h2>Predictions</h2>\n<p>Pictures of the test split, what they show, and what "
+            "<section id=\"predictions\"><h2>Predictions</h2>\n<p>Images of the test split, their classes, and "
             "%s. &#10003; right, &#10007; wrong.</p>\n",
-            count == 1 ? "the best checkpoint takes them for, with its probabilities"
-                       : "the best checkpoint of each run takes them for, with its probability");
+            count == 1 ? "the predictions of the best checkpoint, with probabilities"
+                       : "the prediction of each run's best checkpoint, with its probability");
     mhla_report_write_keys(out, runs, count);
     fputs("<ul class=\"cards\">\n", out);
 }

@@ -116,7 +116,7 @@ static mhla_status put_merges(mhla_gguf_tokens *t, const json_t *list, const cha
     json_array_foreach(list, i, row) {
         const char *a = json_string_value(json_is_array(row) ? json_array_get(row, 0) : row);
         const char *b = json_is_array(row) ? json_string_value(json_array_get(row, 1)) : "";
-        if (a == NULL || b == NULL) return mhla_fail(MHLA_EDATA, "%s: merge %zu is no pair of texts", path, i);
+        if (a == NULL || b == NULL) return mhla_fail(MHLA_EDATA, "%s: merge %zu is not a pair of texts", path, i);
         bytes += strlen(a) + strlen(b) + 2;
     }
     t->merges = calloc(n + 1, sizeof *t->merges);

@@ -301,7 +301,8 @@ static void run_set(run *r, scope *s, const jinja_node *n) {
     }
     const jinja_value space = look_up(r, s, n->names.item[0]);
     if (space.kind != JINJA_SPACE)
-        mhla_jinja_fail(r->j, MHLA_EDATA, "%s is no namespace: its attributes cannot be set", QUOTE(n->names.item[0]));
+        mhla_jinja_fail(r->j, MHLA_EDATA, "%s is not a namespace: its attributes cannot be set",
+                        QUOTE(n->names.item[0]));
     mhla_jinja_put(r->j, space.dict, mhla_jinja_text(n->text), v);
 }
 

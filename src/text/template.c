@@ -58,7 +58,7 @@ mhla_status mhla_chat_render(const mhla_tokenizer *tokenizer, mhla_chars *text, 
     mhla_tokenizer_info info = {.size = sizeof info};
     MHLA_TRY(mhla_tokenizer_query(tokenizer, &info));
     if (info.chat_template == NULL)
-        return mhla_fail(MHLA_ENOTSUP, "the tokenizer has no chat template: this is no model for conversations");
+        return mhla_fail(MHLA_ENOTSUP, "the tokenizer has no chat template: this is not a chat model");
     return mhla_template_render(info.chat_template, text, messages, count, prompt,
                                 info.bos >= 0 ? mhla_tokenizer_piece(tokenizer, info.bos) : NULL,
                                 info.eos >= 0 ? mhla_tokenizer_piece(tokenizer, info.eos) : NULL);

@@ -172,7 +172,7 @@ mhla_status mhla_tokenizer_finish(mhla_tokenizer *t, const char *file) {
         const mhla_ids *list = k ? &t->after : &t->before;
         for (int64_t i = 0; i < list->count; i++)
             if (list->data[i] >= (int64_t)t->pieces.count)
-                return mhla_fail(MHLA_EDATA, "%s: the post_processor adds the id %d, which is no piece", file,
+                return mhla_fail(MHLA_EDATA, "%s: the post_processor adds the id %d, which is not a piece", file,
                                  list->data[i]);
     }
     t->bpe.limit = (int32_t)t->pieces.count;
@@ -293,7 +293,7 @@ static mhla_status open_gzip(mhla_tokenizer **tokenizer, const mhla_file *file, 
     const mhla_file inside = {.data = (const unsigned char *)text.data, .size = text.count};
     if (status == MHLA_OK && kind_of(&inside, path) != FILE_MERGES)
         status = mhla_fail(MHLA_ENOTSUP,
-                           "%s: what is packed here is no list of merges (its first line has no #version)", path);
+                           "%s: what is packed here is not a list of merges (its first line has no #version)", path);
     if (status == MHLA_OK) status = mhla_tokenizer_parse_merges(tokenizer, NULL, 0, text.data, text.count, NULL, path);
     mhla_chars_free(&text);
     return status;

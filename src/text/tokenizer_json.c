@@ -93,12 +93,13 @@ static mhla_status read_unigram(mhla_tokenizer *t, const json_t *model, const ch
     MHLA_TRY(mhla_json_get_array(&list, model, "vocab", name));
     const size_t count = json_array_size(list);
     if (count == 0 || count > MHLA_VOCABULARY_IDS)
-        return mhla_fail(MHLA_EDATA, "%s: \"vocab\" of a unigram model is no list of pieces with their scores", name);
+        return mhla_fail(MHLA_EDATA, "%s: \"vocab\" of a unigram model is not a list of pieces with their scores",
+                         name);
     json_array_foreach(list, i, row) {
         const char *piece = json_string_value(json_array_get(row, 0));
         const json_t *score = json_array_get(row, 1);
         if (piece == NULL || !json_is_number(score))
-            return mhla_fail(MHLA_EDATA, "%s: \"vocab\": number %zu is no piece with its score", name, i);
+            return mhla_fail(MHLA_EDATA, "%s: \"vocab\": number %zu is not a piece with its score", name, i);
         MHLA_TRY(mhla_vocabulary_set(&t->pieces, (int32_t)i, piece, strlen(piece), name));
         all += strlen(piece);
     }

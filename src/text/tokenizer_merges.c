@@ -33,7 +33,7 @@ static mhla_status no_memory(const char *name) { return mhla_fail(MHLA_ENOMEM, "
 
 static mhla_status set_id(json_t *vocab, const char *piece, json_int_t id, const char *name) {
     if (json_object_get(vocab, piece))
-        return mhla_fail(MHLA_EDATA, "%s: the piece %s is there twice", name, MHLA_QUOTE(piece));
+        return mhla_fail(MHLA_EDATA, "%s: the piece %s occurs twice", name, MHLA_QUOTE(piece));
     return json_object_set_new(vocab, piece, json_integer(id)) == 0 ? MHLA_OK : no_memory(name);
 }
 

@@ -58,7 +58,8 @@ static int read_field(message *m, field *f) {
 }
 
 static mhla_status not_a_model(const message *m, const char *name) {
-    return mhla_fail(MHLA_EDATA, "%s: byte %zu is no field of a SentencePiece model", name, (size_t)(m->at - m->base));
+    return mhla_fail(MHLA_EDATA, "%s: byte %zu is not a field of a SentencePiece model", name,
+                     (size_t)(m->at - m->base));
 }
 
 /* ---- Scores ---- */

@@ -58,7 +58,7 @@ static mhla_status read_charsmap(mhla_charsmap *map, const char *text, size_t by
     for (size_t i = 0; i < bytes && text[i] != '=' && status == MHLA_OK; i++) {
         const char *letter = text[i] ? strchr(letters, text[i]) : NULL;
         if (letter == NULL)
-            status = mhla_fail(MHLA_EDATA, "%s: \"precompiled_charsmap\" is no Base64 at byte %zu", name, i);
+            status = mhla_fail(MHLA_EDATA, "%s: \"precompiled_charsmap\" is not Base64 at byte %zu", name, i);
         else
             held = held << 6 | (uint32_t)(letter - letters), bits += 6;
         if (bits >= 8) raw[n++] = (unsigned char)(held >> (bits -= 8));
@@ -288,7 +288,7 @@ static mhla_status read_template(mhla_tokenizer *t, const json_t *part, const ch
 static mhla_status read_pair(int32_t *id, const json_t *part, const char *key, const char *name) {
     const json_t *value = json_array_get(json_object_get(part, key), 1);
     if (!json_is_integer(value) || json_integer_value(value) < 0 || json_integer_value(value) >= MHLA_VOCABULARY_IDS)
-        return mhla_fail(MHLA_EDATA, "%s: \"%s\" of the post_processor is no token with its id", name, key);
+        return mhla_fail(MHLA_EDATA, "%s: \"%s\" of the post_processor is not a token with its id", name, key);
     *id = (int32_t)json_integer_value(value);
     return MHLA_OK;
 }

@@ -135,7 +135,7 @@ static mhla_status put_unknown(const mhla_unigram *u, const mhla_vocabulary *pie
         return MHLA_OK;
     }
     if (unk < 0)
-        return mhla_fail(MHLA_EDATA, "%s is no piece, and the tokenizer has no token for what it does not know",
+        return mhla_fail(MHLA_EDATA, "%s is not a piece, and the tokenizer has no token for what it does not know",
                          mhla_quote_bytes(text, bytes).text);
     return mhla_ids_append(ids, &unk, 1);
 }

@@ -79,7 +79,7 @@ mhla_status mhla_checkpoint_find(char *folder, size_t size, const char *run) {
     int64_t newest = -1;
     snprintf(path, sizeof path, "%s/checkpoints", run);
     DIR *dir = opendir(path);
-    if (dir == NULL) return mhla_fail(MHLA_EIO, "%s: %s: this is no run that can go on", path, strerror(errno));
+    if (dir == NULL) return mhla_fail(MHLA_EIO, "%s: %s: this is not a run that can be resumed", path, strerror(errno));
     for (const struct dirent *e; (e = readdir(dir)) != NULL;) {
         const int64_t step = step_of(strncmp(e->d_name, "prev-", 5) == 0 ? e->d_name + 5 : e->d_name);
         if (step > newest) newest = step;

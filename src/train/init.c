@@ -279,14 +279,14 @@ static mhla_status adopt(adoption *a, mhla_model *model, const mhla_model *from,
     free(used);
     MHLA_TRY(status);
     if (a->taken == a->formula) return mhla_fail(MHLA_EDATA, "%s: not one tensor fits this model", path);
-    snprintf(text, sizeof text, "taken from %.200s: %d tensors of %d", path, a->taken, n);
+    snprintf(text, sizeof text, "weights from %.200s: %d of %d tensors", path, a->taken, n);
     a->note(a->user, text);
     note_size(a, model, from);
     list_report(&a->fresh, "new, initialised", a->note, a->user);
-    list_report(&a->mixed, "mixing matrices, interpolated over the places of blocks", a->note, a->user);
-    list_report(&a->parts, "of q, k and v alone, without the gate", a->note, a->user);
+    list_report(&a->mixed, "mixing matrices, interpolated to the new blocks", a->note, a->user);
+    list_report(&a->parts, "of q, k and v only, without the gate", a->note, a->user);
     list_report(&a->shapes, "of another shape, initialised", a->note, a->user);
-    list_report(&a->unused, "left out", a->note, a->user);
+    list_report(&a->unused, "not used", a->note, a->user);
     return MHLA_OK;
 }
 

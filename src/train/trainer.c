@@ -117,8 +117,8 @@ static mhla_status make_run(mhla_trainer *t) {
         MHLA_TRY(lock_run(&t->lock, t->run));
         /* One that was killed before its first checkpoint is begun again. */
         if (mhla_checkpoint_find(found, sizeof found, t->run) != MHLA_EDATA)
-            return mhla_fail(MHLA_EIO,
-                             "%s: a run is there already; go on with it by --resume, or choose another folder", t->run);
+            return mhla_fail(MHLA_EIO, "%s: there is already a run; resume it with --resume, or choose another folder",
+                             t->run);
     }
     if (t->lock < 0) MHLA_TRY(lock_run(&t->lock, t->run));
     snprintf(path, sizeof path, "%s/recipe.json", t->run);

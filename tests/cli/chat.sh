@@ -13,7 +13,7 @@ printf '' | $c; echo "-> $?"
 printf 'Hello\n' | $c --max-tokens 3; echo "too long -> $?"
 printf 'Hello\n' | $c --logit-bias 42=100 --tokens 3 | tr -d '\n' | wc -c
 printf 'Hello\n' | $c --logit-bias none=1; echo "-> $?"
-echo '# lines that are no text are left out, and the conversation goes on'
+echo '# lines that are not text are skipped, and the conversation continues'
 printf 'Hello\nAga\377in\nHe\0llo\n/exit\0\n/reset\0 \nAgain\n' | $c >a; echo "-> $?"
 printf 'Hello\nAgain\n' | $c >b; cmp a b && echo 'the same'
 printf 'Hello\n' | $c --system "$(printf 'Be \377good')"; echo "-> $?"
@@ -23,7 +23,7 @@ read_of() { sed -n 's/^mhla chat: \([0-9]*\) tokens read.*/\1/p' "$1"; }
 printf 'Hello\nAgain\n' | $c --system "$sys" >a; echo "-> $?"
 printf 'Hello\n' | $c --system "$sys" --state s --stats >b 2>one; echo "-> $?"
 printf 'Again\n' | $c --state s --stats >>b 2>two; echo "-> $?"; cmp a b && echo 'the same in two runs'
-grep 'taken over' two | sed 's/, [0-9]* tokens/, N tokens/'
+grep 'reused' two | sed 's/, [0-9]* tokens/, N tokens/'
 [ "$(sed -n 's/.* messages, \([0-9]*\) tokens.*/\1/p' two)" -gt 80 ] && [ "$(read_of two)" -lt 25 ] && echo 'read once'
 printf '' | $c --system "$sys" --state s 2>/dev/null; echo "-> $?"
 printf '/reset\nHello\n' | $c --state s 2>/dev/null >b; printf 'Hello\n' | $c --system "$sys" >a; cmp a b && echo 'anew, the system stays'

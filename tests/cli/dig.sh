@@ -25,17 +25,17 @@ mhla sample -m gla -n 2 --steps 2 --out images --quiet >/dev/null
 mhla measure data images --features judge --size 8x8 --json 2>/dev/null | json | positive 'frechet_distance'
 
 echo "# from GLA to MHLA"
-mhla train $recipes/dig-fashion.toml $small --init gla --attention mhla --out tuned 2>&1 >/dev/null | grep -E '^(taken|new|of another|left out)'
+mhla train $recipes/dig-fashion.toml $small --init gla --attention mhla --out tuned 2>&1 >/dev/null | grep -E '^(weights|new|of another|not used)'
 
 echo "# from a DiT to LiT"
 mhla train $recipes/dit-fashion.toml $small --attention softmax --out dit >/dev/null 2>&1
-mhla train $recipes/dit-fashion.toml $small --init dit --attention lit --heads 1 --out lit 2>&1 >/dev/null | grep -E '^(taken|new|of another|left out)'
+mhla train $recipes/dit-fashion.toml $small --init dit --attention lit --heads 1 --out lit 2>&1 >/dev/null | grep -E '^(weights|new|of another|not used)'
 
 echo "# weights that were trained with scans"
 mhla convert mhla scanned >/dev/null
 sed -i 's/"scan": "raster"/"scan": "four"/' scanned/config.json
 mhla sample -m scanned -c 1 --steps 2 --out scanned.png --quiet | sed 's/, .*//'; echo "-> $?"
-mhla train $recipes/dig-fashion.toml $small --init scanned --attention mhla --steps 1 --out again 2>&1 >/dev/null | grep -E '^(taken|new)'
+mhla train $recipes/dig-fashion.toml $small --init scanned --attention mhla --steps 1 --out again 2>&1 >/dev/null | grep -E '^(weights|new)'
 grep scan again/last/config.json
 sed -i 's/"depth": 4/"depth": 3/' scanned/config.json
 mhla info scanned; echo "-> $?"

@@ -45,7 +45,7 @@ try 'plot nothing' mhla plot "no$e" "no$r"
 LC_ALL=C grep -ac "$bad" "page$e.html" "look$e/report.html" | sed 's/.*://'
 LC_ALL=C grep -ac "$(printf '[\001-\010\013-\037]')" "look$e/analysis.csv" "look$e/analysis.json" | sed 's/.*://'
 mkdir -p "d$r/train/a" "d$r/train/b$r" && cp a.png "d$r/train/a" && cp a.png "d$r/train/b$r"
-try 'train on a class that is no UTF-8' mhla train --source "d$r" $fit --out x
+try 'train on a class that is not UTF-8' mhla train --source "d$r" $fit --out x
 try info mhla info "run$e"
 try 'info --tensors' mhla info "run$e" --tensors
 try 'info nothing' mhla info "no$r"
@@ -56,7 +56,7 @@ try 'reproduce on nothing' mhla reproduce heads --quick --data "no$e" --work "w$
 echo '# recipes, options'
 printf '{"train": {"%s": 1}}' "$j" >"r$e.json"; try 'a key' mhla train "r$e.json" --out x
 printf '{"train": {"rate": "%s"}}' "$j" >"r$e.json"; try 'a value' mhla train "r$e.json" --out x
-printf '"k\233\033" = 1\n' >"r$e.toml"; try 'a recipe that is no TOML' mhla train "r$e.toml" --out x
+printf '"k\233\033" = 1\n' >"r$e.toml"; try 'a recipe that is not TOML' mhla train "r$e.toml" --out x
 try 'a flag' mhla train "--$e" 1 --out x
 try 'an option' mhla info "--$e"
 try 'a verb' mhla "$e$r"

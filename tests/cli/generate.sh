@@ -1,4 +1,4 @@
-# Continuations: the same seed the same text, several of one reading, states taken over, stop strings, JSON, refusals.
+# Continuations: the same seed the same text, several of one reading, states reused, stop strings, JSON, refusals.
 . "$CLI/lib.inc"
 . "$CLI/lm.inc"
 small_lm m

@@ -11,3 +11,11 @@ mhla eval lm-small data/text/validation.txt --limit 20000 --json >eval; echo "->
 sed -n 's/.*"bits_per_byte": \([0-9.]*\).*/\1/p' eval >got
 sed -n 's/^| bits per byte.*| \(.*\) |$/\1/p' models/lm-small/README.md >card
 paste got card | awk '{ d = $1 - $2; exit !(d <= 0.002 && d >= -0.002) }' && echo 'lm-small: the bits per byte of the card, to 0.002'
+mhla sample -m dit-fashion --classes all -n 10 --guidance 2 --steps 25 --seed 0 --out samples --quiet >/dev/null; echo "-> $?"
+mhla measure fashion-mnist samples --features deit-fashion --size 28x28 --json >eval; echo "-> $?"
+sed -n 's/.*"accuracy": \([0-9.]*\).*/\1/p' eval >got
+sed -n 's/^| share of 100 images.*| \(.*\) %.*/\1/p' models/dit-fashion/README.md >card
+paste got card | awk '{ d = 100 * $1 - $2; exit !(d <= 2.01 && d >= -2.01) }' && echo 'dit-fashion: the share of the card, to two images'
+sed -n 's/.*"frechet_distance": \([0-9.]*\).*/\1/p' eval >got
+sed -n 's/^| Fr.*| \(.*\) |$/\1/p' models/dit-fashion/README.md >card
+paste got card | awk '{ d = $1 - $2; exit !(d <= 0.1 && d >= -0.1) }' && echo "dit-fashion: the distance of the card, to 0.1"

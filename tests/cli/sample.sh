@@ -89,7 +89,7 @@ $s --guidance 0; echo "-> $?"
 $s --guidance -3; echo "-> $?"
 $s --steps 2000; echo "-> $?"
 $s --out no/where.png; echo "-> $?"
-(ulimit -f 1; $s -n 3 --size 32x32 --out large.png; echo "-> $?") 2>&1 | cat # what is printed is no file
+(ulimit -f 1; $s -n 3 --size 32x32 --out large.png; echo "-> $?") 2>&1 | cat # what is printed is not a file
 ls large* 2>/dev/null
 $s --weights best; echo "-> $?"
 $s --out ''; echo "-> $?"

@@ -29,8 +29,8 @@ echo '--- a wrong key or value on the command line is wrong usage'
 for wrong in '--train.rates 1' '--rate fast' '--attention none'; do $train --out wrong $wrong; echo "-> $?"; done
 ls wrong 2>/dev/null
 echo '--- fine-tuning'
-$train --steps 2 --out tuned --init run --attention softmax --classes 6 2>&1 | grep -E '^(taken|new|of another|left out)'
-echo '--- an average of the weights: a run stands for what counted as best'
+$train --steps 2 --out tuned --init run --attention softmax --classes 6 2>&1 | grep -E '^(weights from|new|of another|not used)'
+echo '--- an average of the weights: a run uses whichever scored better'
 $train --steps 6 --ema 0.5 --out averaged --quiet >/dev/null 2>&1
 mhla eval averaged | sed -n 's/[a-z]*[.]safetensors/FILE/; 1p'
 for weights in raw ema; do mhla eval averaged --weights $weights | sed -n 1p; done

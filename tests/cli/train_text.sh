@@ -23,7 +23,7 @@ cmp run/last/model.safetensors other/last/model.safetensors && echo same
 mhla train --resume run --quiet; echo "-> $?"
 echo '--- softmax first, then MHLA in its place'
 $train --attention softmax --num_heads 2 --out softmax --quiet >/dev/null 2>&1
-$train --init softmax --num_heads 2 --expand_k 1 --steps 2 --out adapted 2>&1 | grep -E '^(taken|new|of another|left out)'
+$train --init softmax --num_heads 2 --expand_k 1 --steps 2 --out adapted 2>&1 | grep -E '^(weights from|new|of another|not used)'
 echo '--- what is wrong'
 $train --context 4096 --out wrong; echo "-> $?"
 printf 'x' >>shards/tokenizer.json

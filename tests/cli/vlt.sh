@@ -30,8 +30,8 @@ $train --steps 2 --dtype bfloat16 --accumulate 2 --out narrow --quiet >/dev/null
 mhla eval narrow --dtype bfloat16 >/dev/null; echo "-> $?"
 echo '--- fine-tuning'
 tune="mhla train --source data $sizes --batch 16 --steps 1"
-$tune --image 24 --blocks 3,2,2,2 --init run --out finer 2>&1 | grep -E '^(taken|images|new|mixing|of another|left out)' | sed 's/from [^ ]*:/from FILE:/'
-$tune --image 16 --init rala --out mixed 2>&1 | grep -E '^(taken|new|of another|left out)' | sed 's/from [^ ]*:/from FILE:/'
+$tune --image 24 --blocks 3,2,2,2 --init run --out finer 2>&1 | grep -E '^(weights|images|new|mixing|of another|not used)' | sed 's/from [^ ]*:/from FILE:/'
+$tune --image 16 --init rala --out mixed 2>&1 | grep -E '^(weights|new|of another|not used)' | sed 's/from [^ ]*:/from FILE:/'
 echo '--- analysis'
 mhla analyze run --samples 4 --rank-samples 1 --csv stage1.csv >/dev/null; echo "-> $?"
 mhla analyze run --samples 4 --rank-samples 1 --stage 2 --csv stage2.csv >/dev/null; echo "-> $?"

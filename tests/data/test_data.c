@@ -67,7 +67,7 @@ static void test_wrong_sources(void **state) {
     new_folder(source);
     new_folder(target);
     const char *made = in_folder(target, "set"), *archive = in_folder(source, "a.tar.gz");
-    ASSERT_FAILS(mhla_data_lay_out("cifar", source, made), MHLA_EINVAL, "\"cifar\" is no dataset");
+    ASSERT_FAILS(mhla_data_lay_out("cifar", source, made), MHLA_EINVAL, "\"cifar\" is not a known dataset");
     ASSERT_FAILS(mhla_data_lay_out("fashion-mnist", source, made), MHLA_EIO, "neither train-images-idx3-ubyte.gz nor");
     assert_true(is_empty(target));
     /* the right size, but not the right bytes */

@@ -140,9 +140,9 @@ static void test_cifar(void **state) {
     write_file(folder, "train.bin", bytes, 3 * RECORD);
     OPEN_FAILS(folder, MHLA_SPLIT_TRAIN, MHLA_EDATA, "train.bin: picture 2 has label 10 (byte 6146): expected 0 to 9");
     write_file(folder, "train.bin", bytes, 3 * RECORD - 1);
-    OPEN_FAILS(folder, MHLA_SPLIT_TRAIN, MHLA_EDATA, "9218 bytes are no whole number of records of 3073");
+    OPEN_FAILS(folder, MHLA_SPLIT_TRAIN, MHLA_EDATA, "9218 bytes are not a whole number of records of 3073");
     write_file(folder, "train.bin", bytes, 0);
-    OPEN_FAILS(folder, MHLA_SPLIT_TRAIN, MHLA_EDATA, "0 bytes are no whole number");
+    OPEN_FAILS(folder, MHLA_SPLIT_TRAIN, MHLA_EDATA, "0 bytes are not a whole number");
     /* CIFAR-100 has a coarse label before the fine one */
     uint8_t *hundred = new_bytes(RECORD + 1);
     hundred[0] = 19;

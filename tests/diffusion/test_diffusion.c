@@ -88,7 +88,7 @@ static void check_schedules(const char *path, const mhla_safetensors *f, const j
             snprintf(respacing, sizeof respacing, "ddim%d", some);
         } else if (sscanf(schedule, "linear%d", &levels) != 1) {
             cosine = sscanf(schedule, "squaredcos%d", &levels) == 1;
-            if (!cosine) fail_msg("%s: %s is no schedule that is known here", path, schedule);
+            if (!cosine) fail_msg("%s: %s is not a schedule that is known here", path, schedule);
         }
         check_schedule(f, schedule, cosine ? MHLA_PROCESS_COSINE : MHLA_PROCESS_LINEAR, levels, respacing);
         found++;

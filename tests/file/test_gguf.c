@@ -381,7 +381,7 @@ static void test_refused(void **state) {
     expect_refused(b, size, MHLA_EDATA, "keys, but");
     const size_t u8_at = find(b, size, "u8") + 2, words_at = find(b, size, "words") + 5;
     FRESH, b[u8_at] = 13;
-    expect_refused(b, size, MHLA_EDATA, "key \"u8\": 13 is no kind");
+    expect_refused(b, size, MHLA_EDATA, "key \"u8\": 13 is not a kind");
     FRESH, b[u8_at - 2] = 'i';
     expect_refused(b, size, MHLA_EDATA, "the key \"i8\" occurs twice");
     FRESH, b[u8_at - 1] = 0;
@@ -406,7 +406,7 @@ static void test_refused(void **state) {
     FRESH, b[q8 + 20] = 99;
     expect_refused(b, size, MHLA_ENOTSUP, "no type number 99");
     FRESH, b[q8 + 24] = 33;
-    expect_refused(b, size, MHLA_EDATA, "no multiple of 32");
+    expect_refused(b, size, MHLA_EDATA, "not a multiple of 32");
     FRESH, memset(b + q8 + 24, 0xe0, 8);
     expect_refused(b, size, MHLA_EDATA, "behind the file's end");
     FRESH, memset(b + q8 + 24, 0, 8);

@@ -75,7 +75,7 @@ static void headers(void **state) {
     bad("{'descr': '<f4', 'fortran_order': False, }", 12, MHLA_EDATA, "lacks 'shape'");
     bad("{'descr': '<f4', 'descr': '<f4', 'fortran_order': False, 'shape': (3,), }", 12, MHLA_EDATA, "twice");
     bad("{'descr': '<f4', 'more': '<f4', 'fortran_order': False, 'shape': (3,), }", 12, MHLA_EDATA, "unknown");
-    bad("{'descr': '<f4', 'fortran_order': False, 'shape': (3,), } x", 12, MHLA_EDATA, "goes on");
+    bad("{'descr': '<f4', 'fortran_order': False, 'shape': (3,), } x", 12, MHLA_EDATA, "after the header");
     bad("{'descr': '<f4' 'fortran_order': False, 'shape': (3,), }", 12, MHLA_EDATA, "',' or '}'");
     bad("['descr']", 12, MHLA_EDATA, "'{'");
     bad("{", 12, MHLA_EDATA, "a key");

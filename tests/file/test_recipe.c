@@ -139,8 +139,8 @@ static void refused(void **state) {
     bad("data.size = [5, 5000]", 0, "[5,5000]");
     bad("data.size = [5, 'x']", 0, "expected an array of integers");
 
-    bad("[train]\nepochs = 5\nepochs = 6", 0, "r.toml:3:1: \"train.epochs\" is there twice");
-    bad("[train]\n[train]", 0, "r.toml:2:2: \"train\" is there twice");
+    bad("[train]\nepochs = 5\nepochs = 6", 0, "r.toml:3:1: \"train.epochs\" occurs twice");
+    bad("[train]\n[train]", 0, "r.toml:2:2: \"train\" occurs twice");
     bad("seed = 5\nseed.x = 3", 0, "r.toml:2:1: \"seed\" is a value");
     bad("seed = 5\n[seed]", 0, "\"seed\" is a value");
     bad("[seed]\nx=1", 0, "r.toml:1:2: \"seed\" is {\"x\":1}: expected an integer");
@@ -172,7 +172,7 @@ static void refused(void **state) {
     bad("seed = 1979-05-27 1979-05-27 07:32:00", 0, "\"1979-05-27 1979-05-27\" is not a value");
     bad("seed = 1979-02-29", 0, "\"1979-02-29\" is not a value");
     bad("[train.mixup]\n[train]\nmixup.alpha = 1", 0, "r.toml:3:1: \"train.mixup\" has a header already");
-    bad("train.epochs = 5\n[train]", 0, "r.toml:2:2: \"train\" is there twice");
+    bad("train.epochs = 5\n[train]", 0, "r.toml:2:2: \"train\" occurs twice");
     bad("a = '\xc3\xa9' \n b = 1\r", 0, "r.toml:2:7: \"?\" where the line should end");
     bad("model.name = '\xc3\xa9' 5", 0, "r.toml:1:18: \"5\" where the line should end");
     bad("# \x01", 0, "a control character inside a comment");

@@ -59,8 +59,8 @@ static void headers(void **state) {
     bad("  ", 0, "'{'");
     bad(" {}", 0, "'{'");
     bad("[]", 0, "'{'");
-    bad("{} x", 0, "goes on");
-    bad("{}{}", 0, "goes on");
+    bad("{} x", 0, "characters after");
+    bad("{}{}", 0, "characters after");
     bad("{\"a", 0, "inside a string");
     bad("{\"a\"", 0, "ends where ':'");
     bad("{\"a\":", 0, "ends where '{'");
@@ -121,7 +121,7 @@ static void headers(void **state) {
         3, "inside those of");
     bad("{\"a\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[0,3]},\"a\":{\"dtype\":\"U8\",\"shape\":[3],"
         "\"data_offsets\":[3,6]}}",
-        6, "tensor \"a\": the name is there twice");
+        6, "tensor \"a\": the name occurs twice");
     bad("{\"a\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[0,3]},\"\\u0061\":{\"dtype\":\"U8\",\"shape\":[3],"
         "\"data_offsets\":[3,6]}}",
         6, "twice");

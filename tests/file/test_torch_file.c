@@ -264,9 +264,9 @@ static void refused(void **state) {
     bad("<torch._utils _rebuild_tensor_v3>.", "no Python objects");
     bad("[os][system]_G([true]tR.", "it names \"system\" of \"os\"");
     bad("#1#2_G.", "without a name");
-    bad("[a])R.", "no function");
+    bad("[a])R.", "not a function");
     bad("<torch FloatStorage>)R.", "type of storage");
-    bad("<collections OrderedDict>#1R.", "no function");
+    bad("<collections OrderedDict>#1R.", "not a function");
     bad("<collections OrderedDict>(#1tR.", "OrderedDict");
     bad("I1\n.", "opcode 0x49");
     bad("i.", "opcode 0x69");
@@ -296,10 +296,10 @@ static void refused(void **state) {
     bad("q\1.", "more than there is");
     bad("#1r\xff\xff\xff\xff.", "remembers more");
     bad("Q.", "more than there is");
-    bad("#1Q.", "no storage");
-    bad("([storage]tQ.", "no storage");
-    bad("([storage]#1[0][cpu]#1tQ.", "no storage");
-    bad("([storage]<torch FloatStorage>[0][cpu][x]tQ.", "no storage");
+    bad("#1Q.", "not a storage");
+    bad("([storage]tQ.", "not a storage");
+    bad("([storage]#1[0][cpu]#1tQ.", "not a storage");
+    bad("([storage]<torch FloatStorage>[0][cpu][x]tQ.", "not a storage");
     bad("([storage]<torch FloatStorage>[0][cpu]#1#1tQ.", "part of another");
     bad("<torch._utils _rebuild_tensor_v2>)R.", "storage, offset, shape, strides");
     bad("<torch._utils _rebuild_parameter>)R.", "parameter");
@@ -385,7 +385,7 @@ static void archives(void **state) {
     b.size = 0;
     add_zip(&b, twice, 2, 0, 0);
     assert_int_equal(open_copy(&f, b.data, b.size, &copy), MHLA_EDATA);
-    message_has("twice", "there twice");
+    message_has("twice", "occurs twice");
     free(copy);
     const entry big[] = {{"x/data.pkl", pickle.data, pickle.size}, {"x/byteorder", "big", 3}};
     b.size = 0;

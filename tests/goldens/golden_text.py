@@ -326,7 +326,7 @@ def published_model(case):
 
 
 def kind_of(data):
-    """The runner of a list, or the reason why there is none; None where it is no case."""
+    """The runner of a list, or the reason why there is none; None where it is not a case."""
     rows = data.get("cases", data.get("tensors")) if isinstance(data, dict) else data
     if not isinstance(rows, list) or not rows or not isinstance(rows[0], dict):
         return None

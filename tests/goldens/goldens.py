@@ -376,7 +376,7 @@ def main():
     options = parser.parse_args()
     golden_case.PROGRAM = options.run_model
     if not options.folder.is_dir():
-        parser.error(f"{options.folder} is no folder")
+        parser.error(f"{options.folder} is not a folder")
     counts = {"passed": 0, "failed": 0, "skipped": 0}
     for case, function in cases(options.folder):
         counts[run(case, function, case.path.relative_to(options.folder), options.verbose)] += 1

@@ -18,7 +18,7 @@ static mhla_status fill(mhla_lm *lm, const mhla_safetensors *in) {
         if (strncmp(s->name, "param.", 6) != 0) continue;
         snprintf(name, sizeof name, "%s%.180s", prefix, s->name + 6);
         mhla_param *p = mhla_params_find(mhla_lm_params(lm), name);
-        if (p == NULL) return mhla_fail(MHLA_EDATA, "%s is no parameter of this mixer", s->name);
+        if (p == NULL) return mhla_fail(MHLA_EDATA, "%s is not a parameter of this mixer", s->name);
         MHLA_TRY(mhla_stored_check(s, p->dims, p->shape));
         MHLA_TRY(mhla_stored_read(p->data, s));
         mhla_param_touch(p);

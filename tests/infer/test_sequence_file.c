@@ -117,7 +117,7 @@ static void test_notes(void **state) {
         memcpy(bytes + noted - 32, &sizes[i], 8);
         const uint64_t sum = mhla_hash_fold(0, bytes, noted - 8);
         memcpy(bytes + noted - 8, &sum, 8);
-        ASSERT_FAILS(mhla_sequence_load_bytes(&t, model, bytes, noted, "x"), MHLA_EDATA, "is no note");
+        ASSERT_FAILS(mhla_sequence_load_bytes(&t, model, bytes, noted, "x"), MHLA_EDATA, "not a note");
     }
     ASSERT_FAILS(mhla_sequence_set_note(NULL, "x"), MHLA_EINVAL, "NULL");
     free(bytes);

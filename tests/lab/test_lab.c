@@ -237,7 +237,7 @@ static void refusals(void **state) {
     mhla_lab *lab = NULL;
     mhla_lab_desc d = {.size = sizeof d, .experiment = "scalling"};
     assert_int_equal(mhla_lab_open(&lab, &d), MHLA_EINVAL);
-    assert_string_equal(mhla_message(), "\"scalling\" is no experiment: did you mean scaling?");
+    assert_string_equal(mhla_message(), "\"scalling\" is not an experiment: did you mean scaling?");
     d = (mhla_lab_desc){.size = sizeof d, .experiment = "scaling", .shuffle = 1};
     assert_int_equal(mhla_lab_open(&lab, &d), MHLA_EINVAL);
     d = (mhla_lab_desc){.size = sizeof d, .experiment = "scaling", .seeds = 1000};

@@ -167,13 +167,13 @@ static void bad_questions(void **state) {
         const char *row, *message;
     } cases[] = {
         {"[1]", "row: an array where an object was expected"},
-        {"{\"choices\": [\"a\"]}", "row: there is no \"context\""},
+        {"{\"choices\": [\"a\"]}", "row: no \"context\""},
         {"{\"context\": 3, \"choices\": [\"a\"]}", "\"context\" is"},
-        {"{\"context\": \"Q\"}", "row: there is no \"choices\""},
+        {"{\"context\": \"Q\"}", "row: no \"choices\""},
         {"{\"context\": \"Q\", \"choices\": []}", "0 choices"},
         {"{\"context\": \"Q\", \"choices\": \"ab\"}", "where an array of texts was expected"},
         {"{\"context\": \"Q\", \"choices\": {\"label\": []}}", "an object without \"text\""},
-        {"{\"context\": \"Q\", \"choices\": [\"a\", 1]}", "choice 1 is no text"},
+        {"{\"context\": \"Q\", \"choices\": [\"a\", 1]}", "choice 1 is not a string"},
         {"{\"context\": \"Q\", \"choices\": [\"a\", \"\"]}", "choice 1 is empty"},
         {"{\"context\": \"Q\", \"choices\": [\"a\", \"b\"], \"gold\": 2}", "\"gold\" is 2: there are 2 choices"},
         {"{\"context\": \"Q\", \"choices\": [\"a\", \"b\"], \"gold\": \"D\"}", "which is none of the 2 choices"},

@@ -96,7 +96,7 @@ static void prompts(void **state) {
     assert_memory_equal(text.data, "a C {input} {b} I", 17);
     text.count = 0;
     ASSERT_FAILS(mhla_prompt_fill(&text, "{question}", row, "f: line 1"), MHLA_EDATA,
-                 "f: line 1: there is no text \"question\"");
+                 "f: line 1: no text \"question\"");
     ASSERT_FAILS(mhla_prompt_fill(&text, "{length}", row, "f: line 1"), MHLA_EDATA, "\"length\"");
     ASSERT_FAILS(mhla_prompt_fill(&text, "a { b", row, "f: line 1"), MHLA_EDATA, "brace");
     ASSERT_FAILS(mhla_prompt_fill(&text, "a } b", row, "f: line 1"), MHLA_EDATA, "brace");
@@ -149,7 +149,7 @@ static void folder_of_tasks(void **state) {
     ASSERT_FAILS(mhla_lm_longbench(model, &r, folder, &d, NULL, NULL), MHLA_EIO, "dataset2prompt.json");
     put("dataset2prompt.json", "{\"qasper\": \"Read {context}\\nQ: {input}\\nA:\", \"trec\": \"{context}\"}");
     put("dataset2maxlen.json", "{\"qasper\": 8, \"trec\": 0}");
-    ASSERT_FAILS(mhla_lm_longbench(model, &r, folder, &d, NULL, NULL), MHLA_EDATA, "there is no file of a task");
+    ASSERT_FAILS(mhla_lm_longbench(model, &r, folder, &d, NULL, NULL), MHLA_EDATA, "no file of a task");
     assert_int_equal(mkdir(in_folder("data"), 0755), 0);
     put("data/qasper.jsonl",
         "{\"input\": \"who?\", \"context\": \"short\", \"answers\": [\"x\", \"the a\"]}\n"
@@ -169,17 +169,15 @@ static void folder_of_tasks(void **state) {
     assert_int_equal(r.rows[0].questions, 1);
     d.limit = 0;
     put("trec.jsonl", "{}");
-    ASSERT_FAILS(mhla_lm_longbench(model, &r, folder, &d, NULL, NULL), MHLA_EDATA,
-                 "dataset2maxlen.json: there is no number");
+    ASSERT_FAILS(mhla_lm_longbench(model, &r, folder, &d, NULL, NULL), MHLA_EDATA, "dataset2maxlen.json: no number");
     put("dataset2maxlen.json", "{\"qasper\": 8, \"trec\": 8}");
     x = (seen){0};
-    ASSERT_FAILS(mhla_lm_longbench(model, &r, folder, &d, take, &x), MHLA_EDATA,
-                 "trec.jsonl: line 1: there is no \"answers\"");
+    ASSERT_FAILS(mhla_lm_longbench(model, &r, folder, &d, take, &x), MHLA_EDATA, "trec.jsonl: line 1: no \"answers\"");
     assert_int_equal(x.count, 0); /* nothing is asked before all is read */
     put("trec.jsonl", "{\"answers\": [\"a\"], \"context\": \"c\"}");
     ASSERT_FAILS(mhla_lm_longbench(model, &r, folder, &d, NULL, NULL), MHLA_EDATA, "\"all_classes\"");
     put("trec.jsonl", "");
-    ASSERT_FAILS(mhla_lm_longbench(model, &r, folder, &d, NULL, NULL), MHLA_EDATA, "there are no questions");
+    ASSERT_FAILS(mhla_lm_longbench(model, &r, folder, &d, NULL, NULL), MHLA_EDATA, "no questions");
     d.context = 8;
     ASSERT_FAILS(mhla_lm_longbench(model, &r, folder, &d, NULL, NULL), MHLA_ERANGE, "a context of 8 tokens");
     mhla_model_free(model);

@@ -224,7 +224,7 @@ static void refused(void **state) {
         const char *setting, *says;
     } wrong[] = {
         {"patch=5", "no multiple of patch 5"},
-        {"heads=3", "dim 64 is no multiple of heads 3"},
+        {"heads=3", "dim 64 is not a multiple of heads 3"},
         {"blocks=9", "at most one block per patch"},
         {"lepe=4", "odd"},
         {"attention=sofmax", "softmax"},

@@ -263,7 +263,7 @@ static void files(void **state) {
         check_same(m, bare, NULL, 0.0);
         mhla_model_free(m);
     }
-    /* from GLA to MHLA: the decays are left out, the mixing matrix is new */
+    /* from GLA to MHLA: the decays are not used, the mixing matrix is new */
     const char *const gla[] = {"depth=4", "classes=5", "image=8"}, *const mhla[] = {"depth=4", "classes=5", "image=8",
                                                                                     "blocks=2", "attention=mhla"};
     mhla_model *from, *to;
@@ -273,7 +273,7 @@ static void files(void **state) {
     ASSERT_OK(mhla_model_create(&to, "dig_micro", mhla, 5, 4));
     ASSERT_OK(mhla_model_adopt(to, in_folder(folder, "gla"), note, NULL));
     assert_non_null(strstr(notes, "new, initialised (4): blocks.*.attn.piece_attn.conv.weight\n"));
-    assert_non_null(strstr(notes, "left out (12): blocks.*.attn.gk_proj.0.weight, blocks.*.attn.gk_proj.1.weight, "
+    assert_non_null(strstr(notes, "not used (12): blocks.*.attn.gk_proj.0.weight, blocks.*.attn.gk_proj.1.weight, "
                                   "blocks.*.attn.gk_proj.1.bias\n"));
     const char *name = "blocks.1.attn.g_norm_swish_gate.weight";
     assert_memory_equal(mhla_params_find(from->params, name)->data, mhla_params_find(to->params, name)->data, 32 * 4);

@@ -90,7 +90,7 @@ static void refused(void **state) {
         const char *setting, *says;
     } wrong[] = {
         {"patch=5", "multiple of patch 5"},
-        {"heads=5", "dim 96 is no multiple of heads 5"},
+        {"heads=5", "dim 96 is not a multiple of heads 5"},
         {"blocks=17", "at most one block per patch"},
         {"lepe=4", "odd"},
         {"attention=sofmax", "softmax"},
@@ -139,7 +139,7 @@ static void config_round_trip(void **state) {
                 json_decref(again);
                 json_object_set_new(tree, "heads", json_integer(5)); /* no number is wrong, the two together are */
                 assert_int_equal(mhla_frame_config_read(&back, &mhla_dit_kind, tree, "at/config.json"), MHLA_EDATA);
-                assert_non_null(strstr(mhla_message(), "at/config.json: dim 1024 is no multiple of heads 5"));
+                assert_non_null(strstr(mhla_message(), "at/config.json: dim 1024 is not a multiple of heads 5"));
                 json_decref(tree);
             }
 }
@@ -346,11 +346,11 @@ static void files(void **state) {
     ASSERT_OK(mhla_model_create(&back, "dit_s_2", mhla, 6, 3));
     ASSERT_OK(mhla_model_adopt(back, path, note, NULL));
     assert_non_null(strstr(notes, "pos_embed: made anew"));
-    assert_non_null(strstr(notes, "22 tensors of 28"));
+    assert_non_null(strstr(notes, "22 of 28 tensors"));
     assert_non_null(strstr(notes, "new, initialised (6): blocks.*.attn.lepe.weight, blocks.*.attn.lepe.bias, "
                                   "blocks.*.attn.piece_attn.conv.weight, blocks.*.attn.g.weight, blocks.*.attn.g.bias, "
                                   "blocks.*.attn.g_norm.weight\n"));
-    assert_null(strstr(notes, "left out"));
+    assert_null(strstr(notes, "not used"));
     const mhla_param *from = mhla_params_find(m->params, "blocks.0.attn.qkv.weight"),
                      *to = mhla_params_find(back->params, "blocks.0.attn.to_qkv.weight");
     assert_memory_equal(from->data, to->data, (size_t)to->count * sizeof(float));

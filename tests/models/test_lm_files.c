@@ -207,7 +207,7 @@ static void wrong_ends(void **state) {
     static const struct {
         const char *file, *text, *says;
     } wrong[] = {
-        {"config.json", "{\"eos_token_id\": [1, 24]}", "config.json: \"eos_token_id\"[1] is no token from 0 to 23"},
+        {"config.json", "{\"eos_token_id\": [1, 24]}", "config.json: \"eos_token_id\"[1] is not a token from 0 to 23"},
         {"config.json", "{\"eos_token_id\": [1, \"2\"]}", "\"eos_token_id\"[1]"},
         {"config.json", "{\"eos_token_id\": [0.5]}", "\"eos_token_id\"[0]"},
         {"generation_config.json", "{\"eos_token_id\": \"</s>\"}", "generation_config.json: \"eos_token_id\"[0]"},
@@ -368,8 +368,8 @@ static void wrong_scalings(void **state) {
     } wrong[] = {
         {"{\"rope_type\":\"dynamic\",\"factor\":2}", MHLA_ENOTSUP, "\"rope_scaling\": rope_type \"dynamic\""},
         {"{\"rope_type\":\"su\"}", MHLA_ENOTSUP, "\"su\" is not known"},
-        {"{\"rope_type\":7}", MHLA_EDATA, "\"rope_scaling\" is no object with a \"rope_type\""},
-        {"\"yarn\"", MHLA_EDATA, "\"rope_scaling\" is no object"},
+        {"{\"rope_type\":7}", MHLA_EDATA, "\"rope_scaling\" is not an object with a \"rope_type\""},
+        {"\"yarn\"", MHLA_EDATA, "\"rope_scaling\" is not an object"},
         {"{\"rope_type\":\"linear\"}", MHLA_EDATA, "lacks \"factor\""},
         {"{\"rope_type\":\"linear\",\"factor\":0}", MHLA_EDATA, "\"factor\""},
         {"{\"rope_type\":\"llama3\",\"factor\":8,\"low_freq_factor\":1}", MHLA_EDATA, "lacks \"high_freq_factor\""},

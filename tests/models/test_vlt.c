@@ -127,7 +127,7 @@ static void refused(void **state) {
         {"image=8", "stage 1, a grid of 2 x 2: blocks is 4 on an axis of 2"},
         {"dims=31,64,96,128", "dims begins with 31"},
         {"dims=32,64", "expected 1 or 4"},
-        {"heads=1,2,5,4", "stage 3, a grid of 2 x 2: dim 96 is no multiple of heads 5"},
+        {"heads=1,2,5,4", "stage 3, a grid of 2 x 2: dim 96 is not a multiple of heads 5"},
         {"heads=16,2,3,4", "needs a multiple of 4"},
         {"lepe=4", "odd"},
         {"attention=softmax", "mhla, rala, mala"},
@@ -383,7 +383,7 @@ static void other_blocks(void **state) {
         }
     assert_true(mhla_params_find(to->params, "norm.running_mean")->data[3] == 2.5f);
     assert_non_null(strstr(notes, "images: from 32 x 32 to 64 x 64 pixels"));
-    assert_non_null(strstr(notes, "mixing matrices, interpolated over the places of blocks (1): "
+    assert_non_null(strstr(notes, "mixing matrices, interpolated to the new blocks (1): "
                                   "layers.0.blocks.*.attn.piece_attn.conv.weight from 2 x 1 to 4 x 1"));
     /* and back: blocks that cover two take their mean, weighted by how near they are */
     ASSERT_OK(mhla_model_save(to, folder));

@@ -56,7 +56,7 @@ static void test_layers(void **state) {
         assert_memory_equal(again, rows, sizeof rows);
         ASSERT_OK(mhla_param_store(wide, MHLA_F32));
         assert_memory_equal(wide->data, rows, sizeof rows);
-        ASSERT_FAILS(mhla_param_store(vector, types[k]), MHLA_EINVAL, "no matrix");
+        ASSERT_FAILS(mhla_param_store(vector, types[k]), MHLA_EINVAL, "not a matrix");
         if (k) ASSERT_FAILS(mhla_param_store(odd, MHLA_Q8_0), MHLA_EINVAL, "multiple of 32");
         ASSERT_FAILS(mhla_param_set_rows(p, N, 1, w, MHLA_F32), MHLA_EINVAL, "no rows 70 to 70");
         /* Training needs float32. */

@@ -230,7 +230,7 @@ static void wrong_calls(void **state) {
     ASSERT_FAILS(STEP(&conv, 1), MHLA_EINVAL, "states[0] is one of a short convolution");
     ASSERT_FAILS(STEP(NULL, 1), MHLA_EINVAL, "states is NULL");
     call.batch = 2;
-    ASSERT_FAILS(STEP(twice, 2), MHLA_EINVAL, "states[1] is there twice");
+    ASSERT_FAILS(STEP(twice, 2), MHLA_EINVAL, "states[1] occurs twice");
     twice[1] = NULL;
     ASSERT_FAILS(STEP(twice, 2), MHLA_EINVAL, "states[1] is NULL");
     call.batch = 1;

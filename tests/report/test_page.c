@@ -55,6 +55,28 @@ static void all_pieces(void **state) {
     free(text);
 }
 
+/* Numbers have their zeros, not an exponent, in the legend and on the axis; verbatim text is broken into lines. */
+static void numbers(void **state) {
+    (void)state;
+    const double x[] = {256.0, 65536.0}, y[] = {0.5, 22712.6};
+    const char *path = in_folder("numbers.html");
+    mhla_page *page = NULL;
+    ASSERT_OK(mhla_page_open(&page, path, "numbers"));
+    mhla_page_verbatim(page, "a long line");
+    mhla_page_chart(page, "memory", "tokens", MHLA_PAGE_LOG_X | MHLA_PAGE_LOG_Y);
+    mhla_page_line(page, "MHLA", 0, x, y, 2);
+    ASSERT_OK(mhla_page_close(page));
+    size_t size;
+    char *text = read_file(path, &size);
+    assert_int_equal(count(text, "<b>22710</b>"), 1);
+    assert_int_equal(count(text, ">10000</text>"), 1);
+    assert_int_equal(count(text, "text-anchor=\"end\">65536</text>"), 1); /* not cut off at the right edge */
+    assert_int_equal(count(text, "text-anchor=\"middle\">256</text>"), 1);
+    assert_int_equal(count(text, "e+0"), 0);
+    assert_int_equal(count(text, "white-space:pre-wrap"), 1);
+    free(text);
+}
+
 static void failures(void **state) {
     (void)state;
     const char *path = in_folder("page.html");
@@ -84,6 +106,7 @@ static void failures(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(all_pieces), cmocka_unit_test(failures)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(all_pieces), cmocka_unit_test(numbers),
+                                       cmocka_unit_test(failures)};
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

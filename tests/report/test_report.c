@@ -424,14 +424,14 @@ static void test_torn(void **state) {
     snprintf(text, sizeof text, "%s{\"kind\":\"step\",\"step\":50,\"epo", lines);
     put(at(run, "metrics.jsonl"), text);
     char *page = make(&run, 1);
-    has(told, "metrics.jsonl: the last line is torn");
-    has(page, "metrics.jsonl: the last line is torn");
+    has(told, "metrics.jsonl: the last line is incomplete");
+    has(page, "metrics.jsonl: the last line is incomplete");
     has(page, "81.25");
     free(page);
     snprintf(text, sizeof text, "%s\x01\x02\n[1]\n\n{\"kind\":\"step\"}\n{\"kind\":3,\"epoch\":3}\n7\n", lines);
     put(at(run, "metrics.jsonl"), text);
     page = make(&run, 1);
-    has(told, "metrics.jsonl: 3 lines are no JSON object, the first of them line 6: left out");
+    has(told, "metrics.jsonl: skipped 3 lines that are not a JSON object, the first is line 6");
     free(page);
     /* no line yet, but the checkpoint that a run begins with */
     put(at(run, "metrics.jsonl"), "");
@@ -525,10 +525,10 @@ static void test_failures(void **state) {
     (void)state;
     const char *out = in_folder("never.html"), *run = in_folder("empty");
     new_folder(run);
-    ASSERT_FAILS(mhla_report_write(out, &run, 1), MHLA_EDATA, "empty: no run of training is here");
+    ASSERT_FAILS(mhla_report_write(out, &run, 1), MHLA_EDATA, "empty: not a run");
     put(at(run, "notes.txt"), "hello");
     put(at(run, "recipe.json"), "{\"flour\":\"500 g\"}");
-    ASSERT_FAILS(mhla_report_write(out, &run, 1), MHLA_EDATA, "empty: no run of training is here");
+    ASSERT_FAILS(mhla_report_write(out, &run, 1), MHLA_EDATA, "empty: not a run");
     const char *gone = in_folder("gone"), *file = in_folder("file");
     ASSERT_FAILS(mhla_report_write(out, &gone, 1), MHLA_EIO, "gone: No such file");
     put(file, "x");

@@ -244,7 +244,7 @@ static void wrong_models(void **state) {
         const char *says;
     } wrong[] = {
         {"{\"model\":{\"type\":\"Unigram\",\"vocab\":{}}}", MHLA_EDATA, "\"vocab\""},
-        {"{\"model\":{\"type\":\"Unigram\",\"vocab\":[]}}", MHLA_EDATA, "no list of pieces"},
+        {"{\"model\":{\"type\":\"Unigram\",\"vocab\":[]}}", MHLA_EDATA, "not a list of pieces"},
         {"{\"model\":{\"type\":\"Unigram\",\"vocab\":[[\"a\",0],[\"b\"]]}}", MHLA_EDATA, "number 1"},
         {"{\"model\":{\"type\":\"Unigram\",\"vocab\":[[\"a\",0],[\"a\",1]]}}", MHLA_EDATA, "a"},
         {"{\"model\":{\"type\":\"Unigram\",\"vocab\":[[\"a\",0]],\"unk_id\":1}}", MHLA_EDATA, "unk_id"},
@@ -253,7 +253,7 @@ static void wrong_models(void **state) {
          MHLA_EDATA, "precompiled_charsmap"},
         {"{\"model\":{\"type\":\"Unigram\",\"vocab\":[[\"a\",0]]},\"normalizer\":{\"type\":\"Precompiled\","
          "\"precompiled_charsmap\":\"AA?A\"}}",
-         MHLA_EDATA, "no Base64 at byte 2"},
+         MHLA_EDATA, "not Base64 at byte 2"},
         {"{\"model\":{\"type\":\"Unigram\",\"vocab\":[[\"a\",0]]},\"normalizer\":{\"type\":\"Precompiled\","
          "\"precompiled_charsmap\":\"AAAA\"}}",
          MHLA_EDATA, "rules of normalisation of 3 bytes"},
@@ -269,7 +269,7 @@ static void wrong_models(void **state) {
     ASSERT_OK(mhla_tokenizer_parse_json(&t, plain, sizeof plain - 1, "x"));
     ASSERT_OK(mhla_tokenizer_encode(t, &ids, "aa", 2, 0));
     assert_int_equal(ids.count, 2);
-    ASSERT_FAILS(mhla_tokenizer_encode(t, &ids, "aba", 3, 0), MHLA_EDATA, "\"b\" is no piece");
+    ASSERT_FAILS(mhla_tokenizer_encode(t, &ids, "aba", 3, 0), MHLA_EDATA, "\"b\" is not a piece");
     assert_int_equal(ids.count, 2);
     mhla_ids_free(&ids);
     mhla_tokenizer_free(t);

@@ -180,7 +180,7 @@ static void adapts(void **state) {
                           "train.steps=2", NULL));
     assert_true(run(t, &v));
     mhla_trainer_free(t);
-    assert_non_null(strstr(v.notes, "taken from "));
+    assert_non_null(strstr(v.notes, "weights from "));
     assert_non_null(
         strstr(v.notes, "new, initialised (4): model.layers.*.attn.mixing_matrix, model.layers.*.attn.g_norm"));
     assert_null(strstr(v.notes, "of another shape"));

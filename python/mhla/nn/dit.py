@@ -210,7 +210,7 @@ class DiT(nn.Module):
         dropout of a config back."""
         model = path if isinstance(path, Model) else load(path, weights)
         if model.info["kind"] != "diffusion":
-            raise ValueError(f"{model.info['name']} is no diffusion model: mhla.nn.DiT takes one")
+            raise ValueError(f"{model.info['name']} is not a diffusion model: mhla.nn.DiT takes one")
         net = cls(model.config)
         net.load_state_dict({name: torch.from_numpy(x) for name, x in model.state_dict().items()})
         return net.eval()

@@ -1,4 +1,4 @@
-"""The whole VLT in torch, by the same config.json as the program's: for gradients, torch.compile, export.
+"""The whole VLT in torch, with the config.json of the program: for gradients, torch.compile, export.
 
 Its parameters and buffers have the names of RALA's public code, so that a state_dict of RAVLT or MAViT, and a run's
 model.safetensors, is its state_dict.

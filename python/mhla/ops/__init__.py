@@ -1,7 +1,7 @@
 """The operators of language models under the names, signatures and defaults of flash-linear-attention, mamba_ssm and causal_conv1d.
 
 A script written for one of them runs on a CPU after its import has changed: ``fla.ops.gla`` becomes ``mhla.ops.gla``. Every function
-is a custom op or stands on one, with gradients of all its tensors, states included, and torch.compile does not break at it. An option
+is a custom op or uses one, with gradients of all its tensors, states included, and torch.compile does not break at it. An option
 that changes results and that these kernels do not have raises :class:`mhla.Error`.
 
 Tensors are [B,T,H,K] as in fla, float32 or bfloat16. float16 is computed in float32. Log-decays, betas and states are read as

@@ -44,9 +44,10 @@ static mhla_status check_blocks(const mhla_grid_settings *s, int64_t H, int64_t 
             return mhla_fail(MHLA_EINVAL, "blocks is %d on an axis of %lld patches: at most one block per patch",
                              s->blocks[a], (long long)grid[a]);
         if (s->denominator == MHLA_DEN_RELEASED && grid[a] % s->blocks[a] != 0)
-            return mhla_fail(MHLA_EINVAL,
-                             "denominator \"released\" needs equal blocks: %lld patches are no multiple of %d blocks",
-                             (long long)grid[a], s->blocks[a]);
+            return mhla_fail(
+                MHLA_EINVAL,
+                "denominator \"released\" needs equal blocks: %lld patches are not a multiple of %d blocks",
+                (long long)grid[a], s->blocks[a]);
     }
     if (s->class_token && s->denominator == MHLA_DEN_RELEASED)
         return mhla_fail(MHLA_EINVAL,
@@ -68,7 +69,7 @@ static mhla_status check_widths(const mhla_grid_settings *s) {
 }
 
 mhla_status mhla_grid_check(const mhla_grid_settings *s, int64_t H, int64_t W) {
-    if (s->dim % s->heads != 0) return mhla_fail(MHLA_EINVAL, "dim %d is no multiple of heads %d", s->dim, s->heads);
+    if (s->dim % s->heads != 0) return mhla_fail(MHLA_EINVAL, "dim %d is not a multiple of heads %d", s->dim, s->heads);
     if (kinds[s->attention]->op == MHLA_KIND_BIDIRECTIONAL) MHLA_TRY(check_blocks(s, H, W));
     if (s->rope && !s->pointwise && s->attention != MHLA_GRID_MALA && s->attention != MHLA_GRID_RALA)
         return mhla_fail(MHLA_EINVAL, "rope is true: only the attentions mala and rala have it");

@@ -64,9 +64,9 @@ static const mhla_setting fields[] = {
       "hidden width of the MLP, 0 two thirds of 4 dim, up to a multiple of 256"),
     MHLA_FRAME_ANSWER(F),
     F("scan", TEXT, CHOICE, scan, 0, 0, "raster|four",
-      "GLA: each block reads rows forward, or blocks take turns with rows backward and columns"),
-    F("cpe", TEXT, CHOICE, cpe, 0, 0, "none|grid", "3x3 convolution that ends each block"),
-    F("gate", BOOL, BOOL, attn.gate, 0, 0, NULL, "the attention's result, normed, times silu of a projection"),
+      "GLA: each block reads rows forward, or blocks alternate with rows backward and columns"),
+    F("cpe", TEXT, CHOICE, cpe, 0, 0, "none|grid", "3x3 convolution at the end of each block"),
+    F("gate", BOOL, BOOL, attn.gate, 0, 0, NULL, "the normed output of the attention times silu of a projection"),
     F("expand_k", REAL, REAL, attn.expand_k, 0, 16, NULL, "width of keys over dim (0.5; mhla-dit none: 0)"),
     F("expand_v", REAL, REAL, attn.expand_v, 0, 16, NULL, "width of values over dim (1; mhla-dit none: 0)"),
     F("gate_low_rank_dim", INT, INT, attn.rank, 0, 4096, NULL, "GLA: rank of the matrices of the decays (16)"),
@@ -237,7 +237,7 @@ static mhla_status create(void **net, const mhla_recipe *given, const char *pref
     if (c.scan == MHLA_SCAN_FOUR && c.attention != MHLA_DIG_GLA)
         return mhla_fail(MHLA_EINVAL,
                          "scan is four: MHLA reads blocks of the grid at once, scan raster. Weights that were "
-                         "trained with four scans become those of the raster when they are opened");
+                         "trained with four scans are converted to raster when they are opened");
     return mhla_frame_create((mhla_frame **)net, &mhla_dig_kind, &c);
 }
 
@@ -255,12 +255,12 @@ static int fits(const mhla_evidence *e) {
 static mhla_status check_turns(const mhla_frame_config *c) {
     const int H = c->image[0] / c->patch, W = c->image[1] / c->patch, *blocks = c->attn.blocks;
     if (H == W && blocks[0] == blocks[1] && H % blocks[0] == 0 && c->depth % DIRECTIONS == 0) return MHLA_OK;
-    return mhla_fail(
-        MHLA_EINVAL,
-        "scan is four, and attention MHLA: weights of such a training can be changed for a square grid, equal "
-        "blocks, as many on each axis, and a depth that 4 divides; here are %d x %d patches, %d x %d blocks, "
-        "depth %d",
-        H, W, blocks[0], blocks[1], c->depth);
+    return mhla_fail(MHLA_EINVAL,
+                     "scan is four, and attention MHLA: these weights can be converted only for a square grid, equal "
+                     "blocks, the same number on each axis, and a depth that is a multiple of 4; here are %d x %d "
+                     "patches, %d x %d blocks, "
+                     "depth %d",
+                     H, W, blocks[0], blocks[1], c->depth);
 }
 
 static mhla_status read_files(void **net, const mhla_evidence *e, const mhla_open_desc *desc) {

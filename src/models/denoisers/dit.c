@@ -65,17 +65,18 @@ static mhla_status preset(mhla_frame_config *c, const mhla_frame_config *chosen)
 static const mhla_setting fields[] = {
     F("model", TEXT, TEXT, model, 0, 0, PRESETS, "the preset that sizes come from"),
     F("structure", TEXT, CHOICE, structure, 0, 0, "equal|released",
-      "equal: all but the attention alike for all; released: as published"),
+      "equal: everything but the attention is the same; released: as published"),
     F("attention", TEXT, GRID, attn.attention, 0, 0, "mhla|linear|softmax|lit", "which attention"),
     MHLA_FRAME_SIZES(F),
     F("mlp_ratio", REAL, REAL, mlp_ratio, 0.01, 64, NULL, "hidden width of the MLP over dim"),
     MHLA_FRAME_ANSWER(F),
     F("cpe", TEXT, CHOICE, cpe, 0, 0, "none|grid|folded",
-      "3x3 convolution that ends each block: on the grid, or as released on the tokens' list folded into a square"),
+      "3x3 convolution at the end of each block: on the grid, or as released on the list of tokens folded into a "
+      "square"),
     F("lepe", INT, INT, attn.lepe, 0, 31, NULL,
       "kernel of the convolution of v added to the attention (3, lit 5), 0 none"),
     F("gate", BOOL, BOOL, attn.gate, 0, 0, NULL, "the attention's result times silu of a projection"),
-    F("gate_norm", BOOL, BOOL, attn.gate_norm, 0, 0, NULL, "with an RMS norm of each head before"),
+    F("gate_norm", BOOL, BOOL, attn.gate_norm, 0, 0, NULL, "an RMS norm of each head before the gate"),
     F("inner_norm", BOOL, BOOL, attn.inner_norm, 0, 0, NULL, "a second LayerNorm right before the attention"),
     F("qkv_bias", BOOL, BOOL, attn.qkv_bias, 0, 0, NULL, "biases of q, k, v"),
     F("qk_norm", BOOL, BOOL, attn.qk_norm, 0, 0, NULL, "RMS norm of q and k over all heads"),
@@ -165,8 +166,8 @@ static mhla_status guess(mhla_frame_config *c, const mhla_safetensors *file) {
     }
     if (size == 4)
         return mhla_fail(MHLA_EDATA,
-                         "%s: a DiT of width %d, and no config.json beside it: how many heads it has is told by "
-                         "widths of 384, 768, 1024 and 1152 only",
+                         "%s: a DiT of width %d, and no config.json beside it: the number of heads is known only "
+                         "for widths of 384, 768, 1024 and 1152",
                          mhla_safetensors_path(file), dim);
     const int64_t p = patch->shape[2];
     if (p == 2 || p == 4 || p == 8) snprintf(c->model, sizeof c->model, "dit_%s_%d", letters[size], (int)p);

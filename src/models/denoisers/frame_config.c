@@ -16,7 +16,7 @@ mhla_status mhla_frame_preset(mhla_frame_config *c, const mhla_frame_size *sizes
     const mhla_frame_size *s = NULL;
     for (int i = 0; i < count; i++)
         if (strcmp(model, sizes[i].name) == 0) s = &sizes[i];
-    if (s == NULL) return mhla_fail(MHLA_EINVAL, "\"%.60s\" is no model: there are %s", model, known);
+    if (s == NULL) return mhla_fail(MHLA_EINVAL, "\"%.60s\" is not a model: expected %s", model, known);
     *c = (mhla_frame_config){
         .process = process,
         .image = {s->image, s->image},
@@ -139,7 +139,7 @@ mhla_status mhla_frame_guess(mhla_frame_config *c, const mhla_frame_kind *kind, 
     c->attn.dim = (int)dim;
     MHLA_TRY(kind->guess(c, file));
     if (pieces == 0)
-        return mhla_fail(MHLA_EDATA, "%s: a mixing matrix of %lld blocks, which are no square of them", path,
+        return mhla_fail(MHLA_EDATA, "%s: a mixing matrix of %lld blocks, which is not a square number", path,
                          (long long)mix->shape[0]);
     if (side == 0 || side > 512 || p > 64 || channels > 64)
         return mhla_fail(MHLA_EDATA, "%s: %lld tokens, patches of %lld: no %s of a square image", path,

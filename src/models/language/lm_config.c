@@ -144,7 +144,7 @@ enum { SIZES = sizeof sizes / sizeof *sizes };
 static mhla_status find_size(const mhla_lm_size **size, const char *model) {
     for (int i = 0; i < SIZES; i++)
         if (strcmp(model, (*size = &sizes[i])->name) == 0) return MHLA_OK;
-    return mhla_fail(MHLA_EINVAL, "\"%.40s\" is no language model: there are lm_micro, lm_nano, lm_340m, lm_480m",
+    return mhla_fail(MHLA_EINVAL, "\"%.40s\" is not a language model: expected lm_micro, lm_nano, lm_340m, lm_480m",
                      model);
 }
 
@@ -195,7 +195,7 @@ mhla_status mhla_lm_set_layers(mhla_lm_config *c, const json_t *layers) {
     json_array_foreach(layers, i, v) {
         const json_int_t at = json_is_integer(v) ? json_integer_value(v) : -1;
         if (at < 0 || at >= c->layers)
-            return mhla_fail(MHLA_EINVAL, "%s.layers[%zu] is no layer from 0 to %d", name, i, c->layers - 1);
+            return mhla_fail(MHLA_EINVAL, "%s.layers[%zu] is not a layer from 0 to %d", name, i, c->layers - 1);
         if (c->group_of[at] != 0 && c->group_of[at] != group)
             return mhla_fail(MHLA_EINVAL, "layer %lld is listed both in %s.layers and in %s.layers", (long long)at,
                              c->group[c->group_of[at]].mixer->group, name);
@@ -210,7 +210,7 @@ mhla_status mhla_lm_preset(mhla_lm_config *c, const char *model, const char *mix
     MHLA_TRY(find_size(&size, model));
     take_size(c, size);
     for (int i = 0; (m = mhla_mixer_at(i)) != NULL && strcmp(m->name, mixer) != 0; i++) c->attention = i + 1;
-    if (m == NULL) return mhla_fail(MHLA_EINVAL, "there is no attention \"%.40s\"", mixer);
+    if (m == NULL) return mhla_fail(MHLA_EINVAL, "unknown attention \"%.40s\"", mixer);
     MHLA_TRY(check_attention(size, m));
     if (m->decoder) m->decoder(c, size);
     return mhla_lm_add_group(c, m, size) ? mhla_lm_settle(c) : MHLA_EINVAL;

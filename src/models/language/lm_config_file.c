@@ -101,7 +101,8 @@ mhla_status mhla_lm_ends_read(mhla_lm_config *c, const json_t *tree, const char 
         const json_t *x = list ? json_array_get(v, i) : v;
         const double id = json_is_number(x) ? json_number_value(x) : NAN;
         if (!(id >= 0 && id < c->vocabulary) || id != floor(id))
-            return mhla_fail(MHLA_EDATA, "%s: \"%s\"[%zu] is no token from 0 to %d", path, key, i, c->vocabulary - 1);
+            return mhla_fail(MHLA_EDATA, "%s: \"%s\"[%zu] is not a token from 0 to %d", path, key, i,
+                             c->vocabulary - 1);
         c->ends[i] = (int32_t)id;
     }
     c->end_count = (int)n;

@@ -147,9 +147,9 @@ static mhla_status read_config(mhla_lm_config *c, const mhla_gguf *f) {
     const mhla_gguf_tensor *embedding;
     MHLA_TRY(mhla_gguf_need_tensor(&embedding, f, "token_embd.weight"));
     if (embedding->rank != 2 || embedding->shape[0] > 1 << 24)
-        return mhla_fail(MHLA_EDATA, "%s: tensor token_embd.weight is no matrix of tokens", mhla_gguf_path(f));
+        return mhla_fail(MHLA_EDATA, "%s: tensor token_embd.weight is not a matrix of tokens", mhla_gguf_path(f));
     if (dims == 0 && width % heads != 0)
-        return mhla_fail(MHLA_EDATA, "%s: embedding_length %lld is no multiple of %lld heads", mhla_gguf_path(f),
+        return mhla_fail(MHLA_EDATA, "%s: embedding_length %lld is not a multiple of %lld heads", mhla_gguf_path(f),
                          (long long)width, (long long)heads);
     if (dims == 0) dims = width / heads;
     if ((values && values != dims) || (turned && turned != dims))

@@ -48,7 +48,7 @@ mhla_status mhla_lm_gguf_mamba_read(mhla_lm_config *c, const mhla_gguf *f, const
     const mhla_gguf_tensor *embedding;
     MHLA_TRY(mhla_gguf_need_tensor(&embedding, f, "token_embd.weight"));
     if (embedding->rank != 2 || embedding->shape[0] > 1 << 24)
-        return mhla_fail(MHLA_EDATA, "%s: tensor token_embd.weight is no matrix of tokens", mhla_gguf_path(f));
+        return mhla_fail(MHLA_EDATA, "%s: tensor token_embd.weight is not a matrix of tokens", mhla_gguf_path(f));
     if (inner % width != 0 || inner / width > 64 || !(eps >= 0.0 && eps <= 1.0))
         return mhla_fail(MHLA_EDATA, "%s: ssm.inner_size %lld, embedding_length %lld, layer_norm_rms_epsilon %g: no %s",
                          mhla_gguf_path(f), (long long)inner, (long long)width, eps, architecture);

@@ -25,7 +25,7 @@ static mhla_status read_windows(mhla_lm_config *c, const json_t *tree, int windo
     int from = 28;
     MHLA_TRY(mhla_settings_read_int(&from, tree, "max_window_layers", 0, 1 << 16, path));
     if (kinds && !json_is_null(kinds) && (!json_is_array(kinds) || json_array_size(kinds) != (size_t)c->layers))
-        return mhla_fail(MHLA_EDATA, "%s: \"layer_types\" is no list of %d layers", path, c->layers);
+        return mhla_fail(MHLA_EDATA, "%s: \"layer_types\" is not a list of %d layers", path, c->layers);
     int windowed = 0;
     for (int i = 0; i < c->layers; i++) {
         const char *kind = json_string_value(json_array_get(kinds, (size_t)i));

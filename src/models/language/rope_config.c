@@ -60,7 +60,7 @@ static mhla_status read_longrope(mhla_scaling *x, const json_t *rope, double pos
     json_array_foreach(shorter, i, v) {
         const double factor = json_is_number(v) ? json_number_value(v) : NAN;
         if (!(factor >= 1e-6 && factor <= 1e6))
-            return mhla_fail(MHLA_EDATA, "%s: \"short_factor\"[%zu] is no number from 1e-06 to 1e+06", path, i);
+            return mhla_fail(MHLA_EDATA, "%s: \"short_factor\"[%zu] is not a number from 1e-06 to 1e+06", path, i);
         x->list[i] = (float)factor;
     }
     x->count = (int)json_array_size(shorter);
@@ -111,7 +111,7 @@ mhla_status mhla_rope_read(mhla_scaling *scaling, double *theta, int positions, 
         int known = -1;
         for (int i = 0; i < 5 && type; i++)
             if (strcmp(type, types[i].type) == 0) known = i;
-        if (type == NULL) return mhla_fail(MHLA_EDATA, "%s: \"%s\" is no object with a \"rope_type\"", path, key);
+        if (type == NULL) return mhla_fail(MHLA_EDATA, "%s: \"%s\" is not an object with a \"rope_type\"", path, key);
         if (known < 0)
             return mhla_fail(MHLA_ENOTSUP,
                              "%s: \"%s\": rope_type \"%.40s\" is not known here: known are linear, llama3, yarn, and "

@@ -134,7 +134,7 @@ static mhla_status check_header(const input *in, size_t size, mhla_reader *r) {
         return mhla_fail(MHLA_EDATA, "%s: layers (byte 64) is %llu: the model has %d", in->name,
                          (unsigned long long)number_at(p + 8 * AT_LAYERS), r->config->layers);
     if ((number_at(p + 8 * AT_BEYOND) & ~(1ull << CACHE)) > MHLA_BEYOND_CHUNK)
-        return mhla_fail(MHLA_EDATA, "%s: policy (byte 32) is %llu: there is no such", in->name,
+        return mhla_fail(MHLA_EDATA, "%s: policy (byte 32) is %llu, which is unknown", in->name,
                          (unsigned long long)number_at(p + 8 * AT_BEYOND));
     const uint64_t most = number_at(p + 8 * AT_MAX), tokens = number_at(p + 8 * AT_TOKENS);
     if (most > INT32_MAX || tokens > INT32_MAX || number_at(p + 8 * AT_READY) > tokens)
@@ -182,7 +182,7 @@ static mhla_status read_note(mhla_sequence *s, input *in) {
     const uint64_t size = p ? number_at(p) : 0;
     const unsigned char *text = p ? mhla_saved_take(&in->left, size) : NULL;
     if (text == NULL || size == 0 || in->left.at != in->left.end || memchr(text, 0, (size_t)size))
-        return mhla_fail(MHLA_EDATA, "%s: what stands behind the layers is no note", in->name);
+        return mhla_fail(MHLA_EDATA, "%s: the bytes after the layers are not a note", in->name);
     if ((s->note = mhla_alloc((size_t)size + 1)) == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for a sequence");
     memcpy(s->note, text, (size_t)size);
     s->note[size] = '\0';

@@ -24,7 +24,7 @@ mhla_status mhla_deit_preset(mhla_deit_config *c, const char *model, int structu
     for (int i = 0; i < SIZES; i++)
         if (strcmp(model, sizes[i].name) == 0) s = &sizes[i];
     if (s == NULL)
-        return mhla_fail(MHLA_EINVAL, "\"%s\" is no model: there are deit_nano, deit_tiny, deit_small, deit_base",
+        return mhla_fail(MHLA_EINVAL, "\"%s\" is not a model: expected deit_nano, deit_tiny, deit_small, deit_base",
                          model);
     /* Equal surroundings: whatever can be had with every attention is, so that only the attention differs. */
     *c = (mhla_deit_config){

@@ -36,7 +36,7 @@ mhla_status mhla_vlt_preset(mhla_vlt_config *c, const char *model) {
     const struct size *s = NULL;
     for (int i = 0; i < SIZES; i++)
         if (strcmp(model, sizes[i].name) == 0) s = &sizes[i];
-    if (s == NULL) return mhla_fail(MHLA_EINVAL, "\"%s\" is no model: there are %s", model, MHLA_VLT_PRESETS);
+    if (s == NULL) return mhla_fail(MHLA_EINVAL, "\"%s\" is not a model: expected one of %s", model, MHLA_VLT_PRESETS);
     const int nano = s == sizes, large = strstr(s->name, "_large") != NULL;
     *c = (mhla_vlt_config){
         .attention = s->attention,
@@ -85,7 +85,7 @@ static const mhla_setting fields[] = {
     F("depths", INTS, INT4, depths, 1, 64, NULL, "blocks of each stage"),
     F("heads", INTS, INT4, heads, 1, 256, NULL, "attention heads of each stage"),
     F("mlp_ratios", REALS, REAL4, mlp_ratios, 0.01, 64, NULL, "hidden width of the FFN over dims, each stage"),
-    F("layer_scale", REALS, REAL4, layer_scale, 0, 10, NULL, "where the layer scale of each stage starts, 0: none"),
+    F("layer_scale", REALS, REAL4, layer_scale, 0, 10, NULL, "initial layer scale of each stage, 0: none"),
     F("projection", INT, INT, projection, 1, 65536, NULL, "width of the layer before the classes"),
     F("classes", INT, INT, classes, 1, 1000000, NULL, "how many classes"),
     F("gate", BOOL, BOOL, gate, 0, 0, NULL, "the attention's result times a fourth part of the projection"),

@@ -86,7 +86,7 @@ static mhla_status check_states(mhla_channel_state *const *states, int64_t n, in
         if (s == NULL) {
             status = mhla_fail(MHLA_EINVAL, "states[%lld] is NULL", (long long)i);
         } else if (s->marked) {
-            status = mhla_fail(MHLA_EINVAL, "states[%lld] is there twice", (long long)i);
+            status = mhla_fail(MHLA_EINVAL, "states[%lld] occurs twice", (long long)i);
         } else if (s->kind != kind) {
             status = mhla_fail(MHLA_EINVAL, "states[%lld] is one of a %s", (long long)i,
                                s->kind == SCAN ? "scan" : "short convolution");

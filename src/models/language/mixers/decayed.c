@@ -23,7 +23,7 @@ typedef struct layer {
 mhla_status mhla_decayed_settle(mhla_stream_settings *s, const mhla_lm_config *c) {
     MHLA_TRY(mhla_stream_settle(s, c));
     if (mhla_feature_dims(s->feature_map, s->key_dim) != s->key_dim || mhla_feature_matrices(s->feature_map))
-        return mhla_fail(MHLA_EINVAL, "feature_map is no function of single numbers: with decays it must be");
+        return mhla_fail(MHLA_EINVAL, "feature_map is not a function of single numbers: with decays it must be");
     return MHLA_OK;
 }
 

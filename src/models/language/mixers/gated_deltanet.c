@@ -70,7 +70,7 @@ static mhla_status settle(void *to, const mhla_lm_config *c) {
     s->v_heads = s->num_v_heads ? s->num_v_heads : s->num_heads;
     s->conv = s->use_short_conv ? s->conv_size : 0;
     if (s->num_heads < 1 || s->v_heads % s->num_heads != 0)
-        return mhla_fail(MHLA_EINVAL, "num_v_heads %d is no multiple of num_heads %d", s->v_heads, s->num_heads);
+        return mhla_fail(MHLA_EINVAL, "num_v_heads %d is not a multiple of num_heads %d", s->v_heads, s->num_heads);
     if (s->head_dim == 0 && (all < s->num_heads || all % s->num_heads != 0))
         return mhla_fail(MHLA_EINVAL, "3/4 of hidden_size is %d in all, no multiple of %d heads: give head_dim", all,
                          s->num_heads);

@@ -99,7 +99,7 @@ static mhla_status read_rest(void *to, mhla_lm_config *c, const json_t *tree, co
     if (limit == NULL || json_is_null(limit)) return MHLA_OK;
     for (size_t i = 0; i < 2; i++) s->limit[i] = real_of(json_array_get(limit, i));
     if (json_array_size(limit) != 2 || !(s->limit[0] >= 0.0 && s->limit[0] <= s->limit[1]))
-        return mhla_fail(MHLA_EDATA, "%s: \"%s\" is no list of two numbers from 0 on, the first the smaller", path,
+        return mhla_fail(MHLA_EDATA, "%s: \"%s\" is not a list of two numbers from 0 on, the first the smaller", path,
                          name);
     return MHLA_OK;
 }
@@ -127,9 +127,9 @@ static mhla_status settle(void *to, const mhla_lm_config *c) {
                          "num_heads %d of head_dim %d are not the %lld inner channels, expand * hidden_size",
                          s->num_heads, s->head_dim, (long long)inner);
     if (s->n_groups < 1 || s->num_heads % s->n_groups != 0)
-        return mhla_fail(MHLA_EINVAL, "num_heads %d is no multiple of n_groups %d", s->num_heads, s->n_groups);
+        return mhla_fail(MHLA_EINVAL, "num_heads %d is not a multiple of n_groups %d", s->num_heads, s->n_groups);
     if (s->norm_groups > 0 && inner % s->norm_groups != 0)
-        return mhla_fail(MHLA_EINVAL, "%lld inner channels are no multiple of norm_groups %d", (long long)inner,
+        return mhla_fail(MHLA_EINVAL, "%lld inner channels are not a multiple of norm_groups %d", (long long)inner,
                          s->norm_groups);
     if (s->head_dim > 512 || s->num_heads > 65536)
         return mhla_fail(MHLA_EINVAL, "%d heads of %d dims are too large", s->num_heads, s->head_dim);

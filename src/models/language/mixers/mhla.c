@@ -63,7 +63,7 @@ static mhla_status look(void *to, const mhla_safetensors *file, const char *pref
     const mhla_stored *mix = mixing_matrix(file, prefix);
     if (mix == NULL) return MHLA_OK;
     if (mix->rank < 2 || mix->shape[0] != mix->shape[1] || mix->shape[0] < 1 || mix->shape[0] > 4096)
-        return mhla_fail(MHLA_EDATA, "%s: tensor %s is no matrix of as many rows as columns", mix->path, mix->name);
+        return mhla_fail(MHLA_EDATA, "%s: tensor %s is not a matrix of as many rows as columns", mix->path, mix->name);
     ((settings *)to)->num_blocks = (int)mix->shape[0];
     return MHLA_OK;
 }

@@ -65,7 +65,7 @@ static mhla_status settle(void *to, const mhla_lm_config *c) {
     s->dim = s->head_dim ? s->head_dim : c->width / s->num_heads;
     s->kv_heads = s->num_kv_heads ? s->num_kv_heads : s->num_heads;
     if (s->num_heads % s->kv_heads != 0)
-        return mhla_fail(MHLA_EINVAL, "num_heads %d is no multiple of num_kv_heads %d", s->num_heads, s->kv_heads);
+        return mhla_fail(MHLA_EINVAL, "num_heads %d is not a multiple of num_kv_heads %d", s->num_heads, s->kv_heads);
     if (s->dim > 1024) return mhla_fail(MHLA_EINVAL, "a head of %d dims is too large", s->dim);
     return mhla_rope_check(s->dim, s->dim, s->rope_theta, &c->scaling);
 }

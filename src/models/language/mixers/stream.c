@@ -50,7 +50,7 @@ mhla_status mhla_stream_settle(mhla_stream_settings *s, const mhla_lm_config *c)
     s->kv_heads = s->num_kv_heads ? s->num_kv_heads : s->num_heads;
     s->conv = s->use_short_conv ? s->conv_size : 0;
     if (s->num_heads % s->kv_heads != 0)
-        return mhla_fail(MHLA_EINVAL, "num_heads %d is no multiple of num_kv_heads %d", s->num_heads, s->kv_heads);
+        return mhla_fail(MHLA_EINVAL, "num_heads %d is not a multiple of num_kv_heads %d", s->num_heads, s->kv_heads);
     const int features = s->key_dim > 1024 ? s->key_dim : mhla_feature_dims(s->feature_map, s->key_dim);
     if (features > 1024 || s->value_dim > 512)
         return mhla_fail(MHLA_EINVAL, "a head of %d dims of keys (%d with its features) and %d of values is too large",
