@@ -24,22 +24,20 @@ typedef struct mhla_analysis mhla_analysis;
 
 typedef struct mhla_analysis_desc {
     size_t size;
-    const char
-        *data; /* images: the name of a dataset, a folder of images, an .npy, or one image; NULL: the training data
+    const char *data;     /* images: the name of a dataset, a folder of images, an .npy, or one image; NULL: the training data
                              of the model's run. Language models: a UTF-8 text file, or a folder or dataset with
                              validation.txt; a model without a tokenizer reads bytes */
-    const char *split; /* of a dataset: "test" (default), "train" */
-    int64_t samples;   /* number of images or windows of text, evenly spread; entropies and shares are means over them.
+    const char *split;    /* of a dataset: "test" (default), "train" */
+    int64_t samples;      /* number of images or windows of text, evenly spread; entropies and shares are means over them.
                              0: 500 images, 16 windows. Fewer if the data has fewer */
-    int64_t
-        rank_samples; /* number of these samples, evenly spread, whose rank is computed; 0: 64 up to 128 tokens, 16 up to
+    int64_t rank_samples; /* number of these samples, evenly spread, whose rank is computed; 0: 64 up to 128 tokens, 16 up to
                              256, otherwise 4; negative: none */
-    int64_t rows;   /* number of rows of each matrix, evenly spread, for long sequences. 0: all; then MHLA_ERANGE beyond
+    int64_t rows;         /* number of rows of each matrix, evenly spread, for long sequences. 0: all; then MHLA_ERANGE beyond
                              MHLA_ANALYSIS_TOKENS tokens */
-    int64_t window; /* tokens in a window of text; 0: the model's context, at most 512 */
-    int64_t maps;   /* number of samples (the first ones) whose matrices are kept for mhla_analysis_map and for reports;
+    int64_t window;       /* tokens in a window of text; 0: the model's context, at most 512 */
+    int64_t maps;         /* number of samples (the first ones) whose matrices are kept for mhla_analysis_map and for reports;
                              0: 4, negative: none. Fewer if they would take more than MHLA_ANALYSIS_MAPS bytes */
-    double time;    /* diffusion models: noise level of the images, up to 1000; 0: 500 */
+    double time;          /* diffusion models: noise level of the images, up to 1000; 0: 500 */
     /* Writes matrices for NumPy: dump is a folder, created if it does not exist, for sample-S.layer-L.head-H.A.npy [rows,T]
      * float64, .v.npy [T,V] and .o.npy [T,V] float32. Causal attention also gets .scores.npy, A without the mask, whose rank
      * is measured. .rows.npy lists the rows if not all were computed. */
@@ -67,8 +65,8 @@ MHLA_API void mhla_analysis_free(mhla_analysis *analysis); /* NULL is legal */
 
 typedef struct mhla_analysis_info {
     size_t size;
-    const char *model;     /* "deit_nano"; this and other texts live as long as the analysis */
-    const char *kind;      /* "classifier", "diffusion", "language" */
+    const char *model; /* "deit_nano"; this and other texts live as long as the analysis */
+    const char *kind;  /* "classifier", "diffusion", "language" */
     const char *attention; /* "mhla", "linear", "softmax", ...; "mixed" if layers differ */
     int layers, heads;     /* the largest number of heads of a layer */
     int64_t tokens;        /* T */
@@ -79,8 +77,8 @@ typedef struct mhla_analysis_info {
     int64_t samples, rank_samples, maps; /* the numbers that were used */
     double seconds, svd_seconds;         /* in all; for SVDs, the mean over threads */
     int causal;
-    double loss; /* language models: nats per token; else NaN */
-    int chunk;   /* language models: tokens in a block; else 0 */
+    double loss;           /* language models: nats per token; else NaN */
+    int chunk;             /* language models: tokens in a block; else 0 */
 } mhla_analysis_info;
 MHLA_API mhla_status mhla_analysis_query(const mhla_analysis *analysis, mhla_analysis_info *info);
 
@@ -88,19 +86,16 @@ MHLA_API mhla_status mhla_analysis_query(const mhla_analysis *analysis, mhla_ana
 typedef struct mhla_head_analysis {
     size_t size;
     const char *attention;
-    int64_t bound; /* upper bound of the rank: T for softmax; min(T, sum_b min(n_b, K)) for MHLA; K for linear,
+    int64_t bound;           /* upper bound of the rank: T for softmax; min(T, sum_b min(n_b, K)) for MHLA; K for linear,
                                 Focused and RALA; K + 1 for InLine and MALA; T for recurrences with decay. At most `rows` */
-    double rank,
-        rank_deviation; /* number of singular values above max(rows, T) 2^-52 times the largest; NaN without rank samples */
+    double rank, rank_deviation; /* number of singular values above max(rows, T) 2^-52 times the largest; NaN without rank samples */
     double effective_rank, effective_rank_deviation; /* exp of the entropy of the singular values over their sum */
-    double entropy,
-        entropy_deviation; /* -sum a ln a, mean over rows, with negative weights set to 0 and rows scaled to sum 1 */
-    double clipped;        /* negative weight as a share of the sum of absolute values; mean over rows */
-    double dead;           /* share of rows without any positive weight: they are left out of the means */
-    double own, near,
-        far;         /* shares of weight, as for the entropy, on the query's own block, on the blocks around it (up
+    double entropy, entropy_deviation; /* -sum a ln a, mean over rows, with negative weights set to 0 and rows scaled to sum 1 */
+    double clipped;          /* negative weight as a share of the sum of absolute values; mean over rows */
+    double dead;             /* share of rows without any positive weight: they are left out of the means */
+    double own, near, far;   /* shares of weight, as for the entropy, on the query's own block, on the blocks around it (up
                                 to 1.5 away, centre to centre), and on the others. The class token is left out */
-    double distance; /* mean distance between the query and its keys, in patches or tokens; without the class token */
+    double distance;         /* mean distance between the query and its keys, in patches or tokens; without the class token */
 } mhla_head_analysis;
 MHLA_API mhla_status mhla_analysis_head(const mhla_analysis *analysis, int layer, int head, mhla_head_analysis *result);
 
@@ -108,10 +103,10 @@ MHLA_API mhla_status mhla_analysis_head(const mhla_analysis *analysis, int layer
  * query block i. MHLA_EINVAL for a layer that has none. */
 typedef struct mhla_mix_analysis {
     size_t size;
-    int64_t blocks; /* M */
-    int grid[2];    /* of these blocks, after `first` blocks for a class token */
+    int64_t blocks;             /* M */
+    int grid[2];                /* of these blocks, after `first` blocks for a class token */
     int first;
-    const float *before, *after;    /* owned by the analysis */
+    const float *before, *after; /* owned by the analysis */
     double own[2], near[2], far[2]; /* shares of weight, before and after, mean over rows */
 } mhla_mix_analysis;
 MHLA_API mhla_status mhla_analysis_mix(const mhla_analysis *analysis, int layer, mhla_mix_analysis *result);

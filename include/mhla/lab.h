@@ -44,11 +44,11 @@ typedef struct mhla_lab mhla_lab;
 typedef struct mhla_lab_desc {
     size_t size;
     const char *experiment;
-    const char *work; /* folder of runs and results; NULL: runs/reproduce. Experiments share runs with equal settings */
-    const char *data; /* folder of the data; NULL: the folder of mhla data */
-    int seeds;        /* 0 = the default number, 1 if quick; the seeds are 1, 2, .. */
-    int quick;        /* smaller and shorter; separate results */
-    int shuffle;      /* the control: labels are permuted, so that nothing can be learned; separate results */
+    const char *work;    /* folder of runs and results; NULL: runs/reproduce. Experiments share runs with equal settings */
+    const char *data;    /* folder of the data; NULL: the folder of mhla data */
+    int seeds;           /* 0 = the default number, 1 if quick; the seeds are 1, 2, .. */
+    int quick;           /* smaller and shorter; separate results */
+    int shuffle;         /* the control: labels are permuted, so that nothing can be learned; separate results */
     const char *program; /* the program that the results name: "mhla 0.5.0, commit abc"; NULL: the version */
     const mhla_context *context;
     int longer; /* the long form: more tokens or more updates, a night; separate results */

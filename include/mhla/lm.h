@@ -59,10 +59,8 @@ MHLA_API int32_t mhla_tokenizer_id(const mhla_tokenizer *tokenizer, const char *
 
 enum {
     MHLA_ENCODE_SPECIAL = 1, /* adds the tokens of the post-processor (<s> in front) */
-    MHLA_ENCODE_PLAIN =
-        2, /* special tokens that are spelled out in the text are plain text; use it for untrusted text */
-    MHLA_ENCODE_TRUNCATE =
-        4 /* at most as many ids as the tokenizer's model takes (CLIP: 77); an end token stays last */
+    MHLA_ENCODE_PLAIN = 2,   /* special tokens that are spelled out in the text are plain text; use it for untrusted text */
+    MHLA_ENCODE_TRUNCATE = 4 /* at most as many ids as the tokenizer's model takes (CLIP: 77); an end token stays last */
 };
 /* Appends the ids of `bytes` bytes of UTF-8. MHLA_EDATA names the byte where the text is not UTF-8. */
 MHLA_API mhla_status mhla_tokenizer_encode(const mhla_tokenizer *tokenizer, mhla_ids *ids, const char *text,
@@ -130,9 +128,8 @@ MHLA_API mhla_status mhla_shard_query(const char *path, mhla_shard_info *info);
 typedef struct mhla_lm_info {
     size_t size;
     int vocabulary, width, layers;
-    int64_t context; /* trained length in tokens: M * chunk, or max_position_embeddings; 0 = not known */
-    int32_t bos,
-        eos; /* from the config, otherwise from the tokenizer; eos is the first if there are several; -1: none */
+    int64_t context;  /* trained length in tokens: M * chunk, or max_position_embeddings; 0 = not known */
+    int32_t bos, eos; /* from the config, otherwise from the tokenizer; eos is the first if there are several; -1: none */
     const char *attention; /* "mhla", "softmax", "linear", ...; for hybrids "mhla and softmax" */
     const char *storage;   /* type of its matrices */
     size_t weight_bytes;   /* that one token reads */
@@ -140,7 +137,7 @@ typedef struct mhla_lm_info {
     int64_t multiply_adds; /* of one token, mean over a text of `context` tokens */
     size_t state_bytes;    /* of a sequence of `context` tokens */
     const int32_t
-        *ends; /* [end_count] tokens that end a text when they are drawn: from generation_config.json, otherwise from */
+        *ends;     /* [end_count] tokens that end a text when they are drawn: from generation_config.json, otherwise from */
     int end_count; /* config.json (a GGUF: its keys for eos, eot, eom), otherwise the tokenizer's eos */
     int chunk;     /* tokens in a block of its MHLA layers; 0 without such layers */
 } mhla_lm_info;
@@ -191,8 +188,8 @@ MHLA_API void mhla_sequence_free(mhla_sequence *sequence);
 /* The settings that it was created with. A saved sequence keeps them. */
 MHLA_API mhla_status mhla_sequence_query(const mhla_sequence *sequence, mhla_sequence_desc *desc);
 
-MHLA_API int64_t mhla_sequence_tokens(const mhla_sequence *sequence);     /* read so far */
-MHLA_API int64_t mhla_sequence_room(const mhla_sequence *sequence);       /* tokens that its policy still allows */
+MHLA_API int64_t mhla_sequence_tokens(const mhla_sequence *sequence); /* read so far */
+MHLA_API int64_t mhla_sequence_room(const mhla_sequence *sequence);   /* tokens that its policy still allows */
 MHLA_API const int32_t *mhla_sequence_ids(const mhla_sequence *sequence); /* their ids; valid until it changes */
 MHLA_API size_t mhla_sequence_bytes(const mhla_sequence *sequence);       /* of memory, shared parts included */
 
@@ -522,8 +519,7 @@ typedef struct mhla_mqar_desc {
     int64_t tests;            /* test sequences of each length: 250 */
     uint64_t seed;
     const mhla_context *context;
-    const char *const
-        *settings; /* [setting_count] more config keys, "state_size=16"; if a key is repeated, the last value counts */
+    const char *const *settings; /* [setting_count] more config keys, "state_size=16"; if a key is repeated, the last value counts */
     int setting_count;
     int dense; /* sequences as short as the pairs allow, almost without filler: 64 tokens for 4, 8 and 16 pairs, 256 for 64 */
 } mhla_mqar_desc;

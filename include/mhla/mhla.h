@@ -252,8 +252,8 @@ typedef struct mhla_plan_desc {
     int64_t max_tokens; /* MHLA_BEYOND_CHUNK: the length of the longest sequence that will follow */
 
     /* Softmax. */
-    int causal;      /* token t of Tq sees keys up to t + Tk - Tq */
-    int64_t window;  /* causal: a token sees only the last `window` of those; 0 = all */
+    int causal;     /* token t of Tq sees keys up to t + Tk - Tq */
+    int64_t window; /* causal: a token sees only the last `window` of those; 0 = all */
     int kv_bfloat16; /* k and v are bfloat16 for any dtype: a cache of half the size. Gradients are float32 */
 
     /* Focused LA. */
@@ -283,11 +283,11 @@ typedef struct mhla_plan mhla_plan;
 /* Checks and copies desc. Free the plan with mhla_plan_free (NULL is legal). */
 MHLA_API mhla_status mhla_plan_create(mhla_plan **plan, const mhla_plan_desc *desc);
 MHLA_API void mhla_plan_free(mhla_plan *plan);
-MHLA_API int64_t mhla_plan_blocks(const mhla_plan *plan);     /* M: rows of the mixing matrix */
-MHLA_API int64_t mhla_plan_tokens(const mhla_plan *plan);     /* T of a bidirectional plan, else 0 */
+MHLA_API int64_t mhla_plan_blocks(const mhla_plan *plan); /* M: rows of the mixing matrix */
+MHLA_API int64_t mhla_plan_tokens(const mhla_plan *plan); /* T of a bidirectional plan, else 0 */
 MHLA_API int64_t mhla_plan_key_blocks(const mhla_plan *plan); /* Mk: its columns */
 MHLA_API int64_t mhla_plan_key_tokens(const mhla_plan *plan); /* Tk of a bidirectional plan, else 0 */
-MHLA_API int mhla_plan_chunk(const mhla_plan *plan);          /* C as chosen, else 0 */
+MHLA_API int mhla_plan_chunk(const mhla_plan *plan);      /* C as chosen, else 0 */
 
 /* Strides of a [B,T,H,*] tensor, in elements; the last axis is always contiguous. All zero = contiguous. With strides
  * you can pass slices of a fused qkv, [B,H,T,*] and broadcast inputs (stride 0) without a copy. Elements of an output
@@ -301,9 +301,8 @@ typedef struct mhla_call {
     const mhla_context *context; /* NULL = default */
     int64_t batch;               /* B */
     int64_t tokens;              /* T, of queries (Tq) */
-    int64_t
-        kv_tokens; /* Tk; 0 = T, or the tokens of the plan's key layout. May differ from T in softmax, LINEAR, cross attention */
-    mhla_strides q, k, v, o; /* do, the incoming gradient, has the strides of o */
+    int64_t kv_tokens;           /* Tk; 0 = T, or the tokens of the plan's key layout. May differ from T in softmax, LINEAR, cross attention */
+    mhla_strides q, k, v, o;     /* do, the incoming gradient, has the strides of o */
 
     /* Packed sequences, all causal kinds and softmax: batch is 1, sequence s is tokens cu_seqlens[s] ..
      * cu_seqlens[s+1]-1. The offsets rise from 0 to T and may repeat. Sequences do not see each other. Softmax: the same

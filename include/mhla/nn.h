@@ -103,11 +103,12 @@ typedef struct mhla_model_info {
     int64_t tokens;              /* that attention sees, with padding and class token; language models: the context */
     int64_t parameters;
     int tensors;
-    int64_t multiply_adds;       /* of one image, every product, at `tokens` tokens; or of one token of text */
-    int64_t multiply_adds_paper; /* of linear layers and convolutions only, without padding: the paper's count */
-    const char *weights;         /* the file that the weights were read from; NULL for a fresh model */
-    const char *kind;            /* "classifier", "diffusion" (diffusion.h), "language" (lm.h) */
-    int64_t trainable;           /* parameters that training changes (not a fixed table of positions) */
+    int64_t multiply_adds; /* of one image, every product, at `tokens` tokens; or of one token of text */
+    int64_t
+        multiply_adds_paper; /* of linear layers and convolutions only, without padding: the paper's count */
+    const char *weights;     /* the file that the weights were read from; NULL for a fresh model */
+    const char *kind;        /* "classifier", "diffusion" (diffusion.h), "language" (lm.h) */
+    int64_t trainable;       /* parameters that training changes (not a fixed table of positions) */
 } mhla_model_info;
 
 MHLA_API mhla_status mhla_model_query(const mhla_model *model, mhla_model_info *info);
@@ -144,9 +145,8 @@ MHLA_API mhla_status mhla_model_classify_bytes(mhla_model *model, float *probabi
 
 typedef struct mhla_evaluation {
     size_t size;
-    int64_t images, top1,
-        top5;    /* number of images; of those that are right; of those with the right class in the top five */
-    double loss; /* mean cross entropy */
+    int64_t images, top1, top5; /* number of images; of those that are right; of those with the right class in the top five */
+    double loss;                /* mean cross entropy */
     double seconds;
     int classes;
     int64_t *class_images, *class_right; /* [classes]; free with mhla_evaluation_free */
