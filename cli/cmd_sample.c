@@ -189,11 +189,11 @@ static mhla_status settle(sample_work *w, const char *method) {
 
 /* ---- The model ---- */
 
-/* Whether the picture of --like was made with these weights; -1, or the code to exit with. */
+/* Whether the image of --like was made with these weights; -1, or the code to exit with. */
 static int same_weights(const char *was, const char *hash, const char *path) {
     if (!like || strcmp(hash, was) == 0) return -1;
     fprintf(stderr, "mhla %s: %s was made with weights %.12s, those of %s are %.12s%s\n", usage.verb, like, was, path,
-            hash, any_model ? "" : ": the picture would be another one (--any-model makes it)");
+            hash, any_model ? "" : ": the image would differ (--any-model makes it)");
     return any_model ? -1 : CLI_FAILED;
 }
 

@@ -332,7 +332,7 @@ static void config_files(void **state) {
         {"{\"model_type\":\"mamba2\",\"rmsnorm\":false}", MHLA_ENOTSUP, "without its norm"},
         {"{\"model_type\":\"mamba2\",\"norm_before_gate\":true}", MHLA_ENOTSUP, "norm_before_gate"},
         {"{\"model_type\":\"mamba2\",\"D_has_hdim\":true}", MHLA_ENOTSUP, "D_has_hdim"},
-        {"{\"model_type\":\"mamba2\",\"dt_limit\":[2,1]}", MHLA_EDATA, "\"dt_limit\" is no list"},
+        {"{\"model_type\":\"mamba2\",\"dt_limit\":[2,1]}", MHLA_EDATA, "\"dt_limit\" is not a list"},
         {"{\"model_type\":\"mamba\",\"dt_rank\":0}", MHLA_EDATA, "\"dt_rank\""},
         {"{\"model_type\":\"gated_deltanet\",\"output_gate_activation\":\"tanh\"}", MHLA_ENOTSUP, "tanh"},
         {"{\"model_type\":\"rwkv7\"}", MHLA_ENOTSUP, "rwkv7"},
