@@ -222,7 +222,6 @@ static mhla_status train_recall(mhla_mqar_result *r, mhla_lab_part *part, const 
     const char *settings[RECALL_SETTINGS];
     char *text = strdup(part->settings);
     if (text == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for a part");
-    *r = (mhla_mqar_result){.size = sizeof *r};
     const mhla_mqar_desc desc = {.size = sizeof desc,
                                  .attention = attention,
                                  .vocabulary = (int)mhla_part_number(part, "lab.vocabulary"),
@@ -245,7 +244,7 @@ static mhla_status train_recall(mhla_mqar_result *r, mhla_lab_part *part, const 
 
 static mhla_status make_recall(mhla_lab_part *part, const char *attention, const char *rate) {
     char name[48];
-    mhla_mqar_result r;
+    mhla_mqar_result r = {.size = sizeof r};
     MHLA_TRY(train_recall(&r, part, attention, rate, (uint64_t)part->seed, mhla_part_number(part, "lab.steps")));
     MHLA_TRY(mhla_part_put(part, "parameters_recall", (double)r.parameters, NAN));
     for (int i = 0; i < MHLA_MQAR_ROWS; i++) {
@@ -281,7 +280,7 @@ static mhla_status take_curve(void *user, const json_t *line) {
 
 static mhla_status try_recall(mhla_lab_part *part, const char *rate, double *loss) {
     char attention[32] = "";
-    mhla_mqar_result r;
+    mhla_mqar_result r = {.size = sizeof r};
     mhla_part_setting(part, "model.attention", attention, sizeof attention);
     MHLA_TRY(train_recall(&r, part, attention, rate, MHLA_LAB_SEARCH_SEED, mhla_part_number(part, "lab.search_steps")));
     *loss = isfinite(r.loss) ? r.loss : INFINITY;
