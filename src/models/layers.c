@@ -30,8 +30,8 @@ mhla_layer mhla_layer_depthwise(mhla_params *ps, int64_t D, int k, mhla_initial 
     return declare(ps, MHLA_SHAPE(D, 1, k, k), 0, 1, initial, name);
 }
 
-mhla_layer mhla_layer_conv(mhla_params *ps, int64_t N, int64_t K, int64_t k, mhla_initial initial, const char *name) {
-    return declare(ps, MHLA_SHAPE(N, K, k, k), 0, 1, initial, name);
+mhla_layer mhla_layer_conv(mhla_params *ps, int64_t D, int64_t C, int64_t k, mhla_initial initial, const char *name) {
+    return declare(ps, MHLA_SHAPE(D, C, k, k), 0, 1, initial, name);
 }
 
 mhla_layer mhla_layer_patches(mhla_params *ps, int64_t D, int64_t C, int64_t p, mhla_initial initial,
