@@ -39,7 +39,7 @@ def mix_init(name: str, blocks: Union[int, Sequence[int]], param: float = 0.0, *
     >>> import mhla
     >>> mhla.mix_init("causal", 2).tolist()
     [[1.0, 0.0], [0.5, 0.5]]
-    >>> mhla.mix_init("paper", 1, key_blocks=3).tolist()
+    >>> mhla.mix_init("paper", 1, key_blocks=3).round(3).tolist()
     [[0.0, 1.0, 0.0]]
     """
     blocks = _pieces(blocks, "blocks")

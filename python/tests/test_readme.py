@@ -12,4 +12,4 @@ def test_example_runs(capsys):
     pytest.importorskip("torch")
     code = re.search(r"```python\n(.*?)```", README.read_text(), re.S).group(1)
     exec(compile(code, "README.md", "exec"), {})
-    assert "torch.Size([2, 1024, 6, 64]) tensor(True)" in capsys.readouterr().out
+    assert "torch.Size([2, 1024, 6, 64])" in capsys.readouterr().out

@@ -86,6 +86,7 @@ def test_script(name, prepared, monkeypatch, capsys):
     commands, said = SCRIPTS[name]
     monkeypatch.syspath_prepend(str(BENCH))  # they import each other
     (prepared / "out.jsonl").unlink(missing_ok=True)
+    monkeypatch.setenv("LD_PRELOAD", "")  # or the script would start itself again, with tcmalloc, in place of the tests
     for arguments in commands:
         monkeypatch.setattr(sys, "argv", [name, *(a.format(tmp=prepared) for a in arguments)])
         try:

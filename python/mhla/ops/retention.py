@@ -46,11 +46,25 @@ def fused_recurrent_retention(q: Tensor, k: Tensor, v: Tensor, scale: Optional[f
 
 def fused_chunk_retention(q: Tensor, k: Tensor, v: Tensor, scale: Optional[float] = None, initial_state: Optional[Tensor] = None,
                           output_final_state: bool = False, cu_seqlens: Optional[Tensor] = None) -> Tuple[Tensor, Optional[Tensor]]:
-    """:func:`chunk_retention` under the name of another of fla's kernels."""
+    """The name of another of fla's kernels for :func:`chunk_retention`.
+
+    >>> import torch
+    >>> from mhla.ops import fused_chunk_retention
+    >>> q, k, v = torch.randn(3, 1, 100, 2, 8)
+    >>> fused_chunk_retention(q, k, v)[0].shape
+    torch.Size([1, 100, 2, 8])
+    """
     return chunk_retention(q, k, v, scale, initial_state, output_final_state, cu_seqlens)
 
 
 def parallel_retention(q: Tensor, k: Tensor, v: Tensor, scale: Optional[float] = None, output_attentions: bool = False,
                        cu_seqlens: Optional[Tensor] = None) -> Tuple[Tensor, None]:
-    """:func:`chunk_retention` under the name of another of fla's kernels; output_attentions is refused."""
+    """The name of another of fla's kernels for :func:`chunk_retention`; output_attentions is refused.
+
+    >>> import torch
+    >>> from mhla.ops import parallel_retention
+    >>> q, k, v = torch.randn(3, 1, 100, 2, 8)
+    >>> parallel_retention(q, k, v)[0].shape
+    torch.Size([1, 100, 2, 8])
+    """
     return parallel_simple_gla(q, k, v, _gamma(q).expand(q.shape[:3]), scale, output_attentions, cu_seqlens)

@@ -66,14 +66,21 @@ def fused_recurrent_simple_gla(q: Tensor, k: Tensor, v: Tensor, g: Optional[Tens
 def fused_chunk_simple_gla(q: Tensor, k: Tensor, v: Tensor, g: Optional[Tensor] = None, g_gamma: Optional[Tensor] = None,
                            scale: Optional[float] = None, initial_state: Optional[Tensor] = None, output_final_state: bool = False,
                            cu_seqlens: Optional[Tensor] = None) -> Tuple[Tensor, Optional[Tensor]]:
-    """:func:`chunk_simple_gla` under the name of another of fla's kernels."""
+    """The name of another of fla's kernels for :func:`chunk_simple_gla`.
+
+    >>> import torch
+    >>> from mhla.ops import fused_chunk_simple_gla
+    >>> q, k, v = torch.randn(3, 1, 100, 2, 8)
+    >>> fused_chunk_simple_gla(q, k, v, -torch.rand(1, 100, 2))[0].shape
+    torch.Size([1, 100, 2, 8])
+    """
     return chunk_simple_gla(q, k, v, g, g_gamma, scale, initial_state, output_final_state, False, cu_seqlens)
 
 
 def parallel_simple_gla(q: Tensor, k: Tensor, v: Tensor, g: Optional[Tensor] = None, scale: Optional[float] = None,
                         output_attentions: bool = False, cu_seqlens: Optional[Tensor] = None,
                         cu_seqlens_cpu: Optional[Tensor] = None) -> Tuple[Tensor, None]:
-    """:func:`chunk_simple_gla` under the name of another of fla's kernels; output_attentions is refused.
+    """The name of another of fla's kernels for :func:`chunk_simple_gla`; output_attentions is refused.
 
     >>> import torch
     >>> from mhla.ops import parallel_simple_gla
