@@ -141,6 +141,13 @@ def diffusion(model: mhla.Model, x: F32, tensor: Tensor) -> None:
     assert_type(sampler.times, NDArray[np.float64])
 
 
+def autoencoder(path: str, images: F32) -> None:
+    vae = mhla.Autoencoder.load(path)
+    assert_type(vae, mhla.Autoencoder)
+    mean, deviation = vae.encode(images, memory=1 << 30)
+    vae.decode(mean + deviation)
+
+
 def modules(path: str, x: Tensor) -> None:
     net = mhla.nn.DiT.load(path)
     assert_type(net, mhla.nn.DiT)
