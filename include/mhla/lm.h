@@ -6,6 +6,7 @@
  *   2. language models                     5. generation: many sequences, one step at a time
  *   3. sequences: what a model remembers   6. chat templates
  *                                          7. evaluation
+ *                                          8. text encoders
  *
  * The conventions are those of mhla.h and nn.h: statuses and mhla_message(), structs that begin with their size, zero is
  * the default, freeing NULL is legal. A model is an mhla_model of nn.h; mhla_model_open opens it. Only one thread at a time
@@ -59,8 +60,10 @@ MHLA_API int32_t mhla_tokenizer_id(const mhla_tokenizer *tokenizer, const char *
 
 enum {
     MHLA_ENCODE_SPECIAL = 1, /* adds the tokens of the post-processor (<s> in front) */
-    MHLA_ENCODE_PLAIN = 2,   /* special tokens that are spelled out in the text are plain text; use it for untrusted text */
-    MHLA_ENCODE_TRUNCATE = 4 /* at most as many ids as the tokenizer's model takes (CLIP: 77); an end token stays last */
+    MHLA_ENCODE_PLAIN =
+        2, /* special tokens that are spelled out in the text are plain text; use it for untrusted text */
+    MHLA_ENCODE_TRUNCATE =
+        4 /* at most as many ids as the tokenizer's model takes (CLIP: 77); an end token stays last */
 };
 /* Appends the ids of `bytes` bytes of UTF-8. MHLA_EDATA names the byte where the text is not UTF-8. */
 MHLA_API mhla_status mhla_tokenizer_encode(const mhla_tokenizer *tokenizer, mhla_ids *ids, const char *text,
@@ -128,8 +131,9 @@ MHLA_API mhla_status mhla_shard_query(const char *path, mhla_shard_info *info);
 typedef struct mhla_lm_info {
     size_t size;
     int vocabulary, width, layers;
-    int64_t context;  /* trained length in tokens: M * chunk, or max_position_embeddings; 0 = not known */
-    int32_t bos, eos; /* from the config, otherwise from the tokenizer; eos is the first if there are several; -1: none */
+    int64_t context; /* trained length in tokens: M * chunk, or max_position_embeddings; 0 = not known */
+    int32_t bos,
+        eos; /* from the config, otherwise from the tokenizer; eos is the first if there are several; -1: none */
     const char *attention; /* "mhla", "softmax", "linear", ...; for hybrids "mhla and softmax" */
     const char *storage;   /* type of its matrices */
     size_t weight_bytes;   /* that one token reads */
@@ -137,7 +141,7 @@ typedef struct mhla_lm_info {
     int64_t multiply_adds; /* of one token, mean over a text of `context` tokens */
     size_t state_bytes;    /* of a sequence of `context` tokens */
     const int32_t
-        *ends;     /* [end_count] tokens that end a text when they are drawn: from generation_config.json, otherwise from */
+        *ends; /* [end_count] tokens that end a text when they are drawn: from generation_config.json, otherwise from */
     int end_count; /* config.json (a GGUF: its keys for eos, eot, eom), otherwise the tokenizer's eos */
     int chunk;     /* tokens in a block of its MHLA layers; 0 without such layers */
 } mhla_lm_info;
@@ -152,7 +156,8 @@ MHLA_API mhla_status mhla_lm_query(const mhla_model *model, mhla_lm_info *info);
 MHLA_API mhla_status mhla_lm_convert(const char *out, const char *in, const mhla_convert_desc *desc,
                                      mhla_convert_result *result);
 
-/* The tokenizer beside the model's weights. The model owns it. NULL and a message if there is none. */
+/* The tokenizer beside the weights of a language model or text encoder (of a pipeline's component: in the folder
+ * ../tokenizer). The model owns it. NULL and a message if there is none. */
 MHLA_API const mhla_tokenizer *mhla_lm_tokenizer(const mhla_model *model);
 
 /* mhla_model_store (nn.h) for a language model. */
@@ -188,8 +193,8 @@ MHLA_API void mhla_sequence_free(mhla_sequence *sequence);
 /* The settings that it was created with. A saved sequence keeps them. */
 MHLA_API mhla_status mhla_sequence_query(const mhla_sequence *sequence, mhla_sequence_desc *desc);
 
-MHLA_API int64_t mhla_sequence_tokens(const mhla_sequence *sequence); /* read so far */
-MHLA_API int64_t mhla_sequence_room(const mhla_sequence *sequence);   /* tokens that its policy still allows */
+MHLA_API int64_t mhla_sequence_tokens(const mhla_sequence *sequence);     /* read so far */
+MHLA_API int64_t mhla_sequence_room(const mhla_sequence *sequence);       /* tokens that its policy still allows */
 MHLA_API const int32_t *mhla_sequence_ids(const mhla_sequence *sequence); /* their ids; valid until it changes */
 MHLA_API size_t mhla_sequence_bytes(const mhla_sequence *sequence);       /* of memory, shared parts included */
 
@@ -519,7 +524,8 @@ typedef struct mhla_mqar_desc {
     int64_t tests;            /* test sequences of each length: 250 */
     uint64_t seed;
     const mhla_context *context;
-    const char *const *settings; /* [setting_count] more config keys, "state_size=16"; if a key is repeated, the last value counts */
+    const char *const
+        *settings; /* [setting_count] more config keys, "state_size=16"; if a key is repeated, the last value counts */
     int setting_count;
     int dense; /* sequences as short as the pairs allow, almost without filler: 64 tokens for 4, 8 and 16 pairs, 256 for 64 */
 } mhla_mqar_desc;
@@ -549,6 +555,44 @@ typedef void (*mhla_mqar_fn)(void *user, const mhla_mqar_event *event);
 /* Trains and tests. report may be NULL. */
 MHLA_API mhla_status mhla_mqar_run(mhla_mqar_result *result, const mhla_mqar_desc *desc, mhla_mqar_fn report,
                                    void *user);
+
+/* ---- 8. Text encoders -----------------------------------------------------------------------------------------------
+ *
+ * A text encoder turns each token of a text into a row of numbers, on which an image or video model is conditioned. Every
+ * language model is one: its rows are the hidden states after the last norm. Rows of a text do not depend on the other texts
+ * of a call, nor on the number of threads. */
+
+typedef struct mhla_encoder_desc {
+    size_t size;
+    const mhla_tokenizer *tokenizer; /* NULL: mhla_lm_tokenizer(model) */
+    int64_t longest; /* rows of a text, at most; 0: as many as the model takes. Longer texts lose their end */
+    const char *
+        instruction; /* put in front of every text, or NULL. The model reads it, and as SANA does it, the rows of all its
+                                tokens but the first and the last are left out */
+} mhla_encoder_desc;
+
+typedef struct mhla_text_rows {
+    size_t size;
+    int64_t texts, longest, width; /* longest: the largest of lengths */
+    float *rows;                   /* [texts,longest,width], zeros behind each text */
+    int32_t *lengths;              /* [texts] rows of each text */
+    int64_t *cut;                  /* [texts] tokens that did not fit; free all three with mhla_text_rows_free */
+} mhla_text_rows;
+
+/* Rows of texts [count], in UTF-8. desc may be NULL. MHLA_EINVAL if the model is not a text encoder. */
+MHLA_API mhla_status mhla_text_encode(mhla_model *model, mhla_text_rows *rows, const char *const *texts, int64_t count,
+                                      const mhla_encoder_desc *desc);
+MHLA_API void mhla_text_rows_free(mhla_text_rows *rows);
+/* The same for tokens: rows [B,T,width] of ids [B,T], of which the first lengths [B] count (NULL: all). Zeros behind them. */
+MHLA_API mhla_status mhla_text_encode_ids(mhla_model *model, float *rows, const int32_t *ids, const int32_t *lengths,
+                                          int64_t B, int64_t T);
+
+typedef struct mhla_text_encoder_info {
+    size_t size;
+    int vocabulary, width; /* width: numbers in a row */
+    int64_t longest;       /* tokens of a text that it takes; 0: any number */
+} mhla_text_encoder_info;
+MHLA_API mhla_status mhla_text_encoder_query(const mhla_model *model, mhla_text_encoder_info *info);
 
 #ifdef __cplusplus
 }

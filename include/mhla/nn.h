@@ -89,7 +89,7 @@ typedef enum mhla_role {
     MHLA_ROLE_CLASSIFIER, /* images to classes: section 2 */
     MHLA_ROLE_DENOISER,   /* noisy arrays to predictions: diffusion.h */
     MHLA_ROLE_DECODER,    /* the next token of a text: lm.h */
-    MHLA_ROLE_ENCODER,    /* text to rows that a denoiser is conditioned on */
+    MHLA_ROLE_ENCODER,    /* text to rows that a denoiser is conditioned on: lm.h, section 8 */
     MHLA_ROLE_AUTOENCODER /* pixels to latents and back */
 } mhla_role;
 MHLA_API int mhla_model_has(const mhla_model *model, mhla_role role); /* 1 or 0 */

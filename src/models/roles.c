@@ -273,6 +273,12 @@ mhla_status mhla_encoder_query(const mhla_model *m, mhla_encoder_info *info) {
     return MHLA_OK;
 }
 
+mhla_tensor *mhla_encoder_forward(mhla_tape *t, const mhla_model *m, const int32_t *ids, const int32_t *lengths,
+                                  int64_t B, int64_t T) {
+    mhla_tape_set_precision(t, mhla_params_precision(m->params));
+    return m->architecture->encoder->forward(t, m->net, ids, lengths, B, T);
+}
+
 mhla_status mhla_autoencoder_query(const mhla_model *m, mhla_autoencoder_info *info) {
     MHLA_TRY(mhla_model_need(m, MHLA_ROLE_AUTOENCODER));
     m->architecture->autoencoder->describe(m->net, info);

@@ -146,16 +146,19 @@ mhla_param *mhla_text_output(const mhla_model *model);
 
 typedef struct mhla_encoder_info {
     int vocabulary, width;
-    int64_t longest; /* tokens that it takes */
+    int64_t longest; /* tokens that it takes; 0: any number */
 } mhla_encoder_info;
 
 typedef struct mhla_encoder {
     void (*describe)(const void *net, mhla_encoder_info *info);
-    /* rows [B,T,width] of ids [B,T], of which lengths [B] count */
+    /* rows [B,T,width] of ids [B,T], of which the first lengths [B] count (NULL: all). Both live until backward. Rows behind them are
+     * of no meaning, but do not change the others; their ids are in range. Text decoders have this role, too: their hidden states. */
     mhla_tensor *(*forward)(mhla_tape *t, void *net, const int32_t *ids, const int32_t *lengths, int64_t B, int64_t T);
 } mhla_encoder;
 
 mhla_status mhla_encoder_query(const mhla_model *model, mhla_encoder_info *info);
+mhla_tensor *mhla_encoder_forward(mhla_tape *t, const mhla_model *model, const int32_t *ids, const int32_t *lengths,
+                                  int64_t B, int64_t T);
 
 /* ---- Autoencoder ---- */
 

@@ -125,6 +125,29 @@ static mhla_status mhla_perplexity_free__mhla_perplexity(void *given) {
 }
 static void free_perplexity(void *given) { mhla_perplexity_free(given); }
 
+/* ---- Text encoders ---- */
+
+static const char *const prompts[] = {"the age", "It was"};
+static mhla_status mhla_text_encode__mhla_text_rows(void *given) {
+    return mhla_text_encode(model, given, prompts, 2, NULL);
+}
+static mhla_status mhla_text_encode__mhla_encoder_desc(void *given) {
+    mhla_text_rows rows = {.size = sizeof rows};
+    const mhla_status status = mhla_text_encode(model, &rows, prompts, 2, given);
+    mhla_text_rows_free(&rows);
+    return status;
+}
+static mhla_status mhla_text_rows_free__mhla_text_rows(void *given) {
+    mhla_text_rows_free(given);
+    return MHLA_OK;
+}
+static void free_rows(void *given) { mhla_text_rows_free(given); }
+static mhla_status mhla_text_encoder_query__mhla_text_encoder_info(void *given) {
+    return mhla_text_encoder_query(model, given);
+}
+
+/* ---- Evaluation: questions ---- */
+
 static int questions;
 static void answer(void *user, const mhla_choice_event *e) {
     (void)user;
@@ -259,6 +282,21 @@ static void sequences_and_samples(void **state) {
     STRUCTS_TRY(rows);
 }
 
+static void encoders(void **state) {
+    (void)state;
+    static const mhla_encoder_desc desc = {.size = sizeof desc, .longest = 2};
+    static const mhla_text_rows none = {.size = sizeof none};
+    const size_t owned = MHLA_UP_TO(mhla_text_rows, cut);
+    const struct_case rows[] = {
+        FILLS(mhla_text_encode, mhla_text_rows, .least = owned, .compared = offsetof(mhla_text_rows, rows),
+              .release = free_rows),
+        TAKES(mhla_text_encode, mhla_encoder_desc, .value = &desc, .optional = 1),
+        FREES(mhla_text_rows_free, mhla_text_rows, .value = &none, .least = owned),
+        FILLS(mhla_text_encoder_query, mhla_text_encoder_info),
+    };
+    STRUCTS_TRY(rows);
+}
+
 static void evaluations(void **state) {
     (void)state;
     static const mhla_perplexity empty = {.size = sizeof empty};
@@ -348,6 +386,6 @@ static int end(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(texts), cmocka_unit_test(sequences_and_samples),
-                                       cmocka_unit_test(evaluations)};
+                                       cmocka_unit_test(encoders), cmocka_unit_test(evaluations)};
     return cmocka_run_group_tests(tests, begin, end);
 }

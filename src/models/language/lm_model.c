@@ -170,12 +170,13 @@ mhla_status mhla_lm_query(const mhla_model *m, mhla_lm_info *info) {
     return mhla_struct_out(info, &full, sizeof full, "mhla_lm_info");
 }
 
-/* Beside the weights; or, of a checkpoint, in its run's folder. */
+/* Beside the weights; of a checkpoint, in its run's folder; of a pipeline's text encoder, in the pipeline's folder `tokenizer`. */
 const mhla_tokenizer *mhla_lm_tokenizer(const mhla_model *model) {
     mhla_model *m = (mhla_model *)(uintptr_t)model; /* opened once, when first asked for */
-    static const char *const places[] = {"", "/..", "/../.."};
+    static const char *const places[] = {"/../tokenizer", "/..", "/../.."};
     char path[4096];
-    if (mhla_model_need(m, MHLA_ROLE_DECODER) != MHLA_OK || m->tokenizer) return m ? m->tokenizer : NULL;
+    if (mhla_model_has(m, MHLA_ROLE_ENCODER) ? m->tokenizer != NULL : mhla_model_need(m, MHLA_ROLE_DECODER) != MHLA_OK)
+        return m ? m->tokenizer : NULL;
     if (m->origin == NULL) {
         mhla_fail(MHLA_EINVAL, "a model that was not opened from files has no tokenizer");
         return NULL;
@@ -184,7 +185,7 @@ const mhla_tokenizer *mhla_lm_tokenizer(const mhla_model *model) {
     if (status != MHLA_EIO) return m->tokenizer; /* there is one: if it is not readable, no other one is right */
     char first[1024];
     snprintf(first, sizeof first, "%s", mhla_message());
-    for (int i = 1; i < 3; i++) {
+    for (int i = 0; i < 3; i++) {
         snprintf(path, sizeof path, "%.3000s%s", m->origin, places[i]);
         if (mhla_tokenizer_open(&m->tokenizer, path) == MHLA_OK) return m->tokenizer;
     }
@@ -221,6 +222,19 @@ static mhla_param *output(const void *net) { return mhla_lm_output(net); }
 
 static const mhla_text_decoder decoder = {describe, forward, output};
 
+static void describe_rows(const void *net, mhla_encoder_info *info) {
+    const mhla_lm_config *c = mhla_lm_config_of(net);
+    *info = (mhla_encoder_info){.vocabulary = c->vocabulary, .width = c->width, .longest = mhla_lm_context(c)};
+}
+
+/* No token sees those behind it, so that lengths are of no concern. */
+static mhla_tensor *encode(mhla_tape *t, void *net, const int32_t *ids, const int32_t *lengths, int64_t B, int64_t T) {
+    (void)lengths;
+    return mhla_lm_forward(t, net, &(mhla_lm_run){0}, ids, B, T);
+}
+
+static const mhla_encoder encoder = {describe_rows, encode};
+
 const mhla_architecture mhla_architecture_lm = {
     .name = "lm",
     .kind = "language",
@@ -238,4 +252,5 @@ const mhla_architecture mhla_architecture_lm = {
     .tree = tree,
     .query = query,
     .decoder = &decoder,
+    .encoder = &encoder,
 };
