@@ -42,6 +42,29 @@ def test_wan_names():
         "g.weight": (32, 32), "g.bias": (32,), "lepe.weight": (32, 1, 3, 3, 3), "lepe.bias": (32,)}
 
 
+@pytest.mark.parametrize("per_head", [False, True])
+def test_cross_attention_by_its_definition(per_head):
+    torch.manual_seed(0)
+    layer = mhla.nn.CrossAttention(24, 3, (6, 8), (2, 2), (5, 4), (2, 1), context_dim=16, per_head=per_head)
+    assert shapes(layer)["mix"] == ((3, 4, 2) if per_head else (4, 2))
+    x, context = torch.randn(2, 48, 24), torch.randn(2, 20, 16)
+    y = layer(x, context)
+
+    def blocks_of(grid, blocks):  # the block of each token, in raster order
+        axes = [[next(b for b in range(m) if (b + 1) * g // m > i) for i in range(g)] for g, m in zip(grid, blocks)]
+        return torch.tensor([r * blocks[1] + c for r in axes[0] for c in axes[1]])
+
+    q = layer.to_q(x).unflatten(-1, (3, 8)).relu() + 1e-6
+    k, v = (t.unflatten(-1, (3, 8)) for t in layer.to_kv(context).chunk(2, -1))
+    mix = layer.mix if per_head else layer.mix.expand(3, 4, 2)
+    weight = mix[:, blocks_of((6, 8), (2, 2))][:, :, blocks_of((5, 4), (2, 1))]  # [H,Tq,Tk]
+    a = torch.einsum("bthk,buhk->bhtu", q, k.relu() + 1e-6) * weight
+    o = torch.einsum("bhtu,buhv->bthv", a / (a.sum(-1, keepdim=True) + 1e-6), v)
+    assert torch.allclose(y, layer.to_out(o.flatten(2)), atol=1e-5)
+    y.square().sum().backward()
+    assert all(p.grad is not None and p.grad.abs().max() > 0 for p in layer.parameters())
+
+
 def test_block_order_and_raster_order_agree():
     torch.manual_seed(0)
     layer = mhla.nn.DeiTAttention(24, 3, (8, 12), (2, 3), denominator="released")

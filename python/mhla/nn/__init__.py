@@ -4,6 +4,7 @@ try:
 except ImportError as error:
     raise ImportError(f"mhla.nn needs PyTorch, the package torch ({error}): pip install torch") from error
 
+from .cross import CrossAttention
 from .deit import DeiT
 from .dit import DiT
 from .image import DeiTAttention, DiTAttention, LinearAttention, SoftmaxAttention, VLTAttention
@@ -12,6 +13,6 @@ from .recurrent import Cache, GatedDeltaNet, GatedLinearAttention, Mamba, Mamba2
 from .vlt import VLT
 from .wan import WanAttention, WanCrossAttention, WanLinearAttention, WanSoftmaxAttention
 
-__all__ = ["Cache", "DeiT", "DeiTAttention", "DiT", "DiTAttention", "GatedDeltaNet", "GatedLinearAttention", "LMAttention", "LMLinearAttention", "LMSoftmaxAttention", "LMState",
+__all__ = ["Cache", "CrossAttention", "DeiT", "DeiTAttention", "DiT", "DiTAttention", "GatedDeltaNet", "GatedLinearAttention", "LMAttention", "LMLinearAttention", "LMSoftmaxAttention", "LMState",
            "LinearAttention", "Mamba", "Mamba2", "MultiScaleRetention", "ShortConvolution", "SoftmaxAttention", "VLT", "VLTAttention", "WanAttention", "WanCrossAttention", "WanLinearAttention",
            "WanSoftmaxAttention"]
