@@ -233,6 +233,42 @@ const mhla_experiment mhla_experiments[] = {
         .make = mhla_part_images,
     },
     {
+        .info = {.name = "vlt",
+                 .title = "VLT with four linear attentions, small images in colour (Tab. 2b)",
+                 .claim = "in the backbone of RALA, MHLA classifies better than MALA, and MALA better than RALA.",
+                 .paper = "Tab. 2b: VLT-T and VLT-S on ImageNet-1K, 224 px, 300 epochs, top-1",
+                 .known = "vlt_nano has 64 tokens in its first stage and 16 in its second; later stages have softmax "
+                          "attention. Its convolutions see most of an image of 32 pixels. Linear attention is MHLA of "
+                          "one block. Of the 10,000 test images of CIFAR-10, 8,000 are for training and 2,000 for the "
+                          "test, so the figures cannot be compared with published ones.",
+                 .data = "cifar10-test",
+                 .minutes = 45,
+                 .quick = 3,
+                 .labels = 1},
+        .settings = "model.model=vlt_nano model.mean=0.4914,0.4822,0.4465 model.deviation=0.2470,0.2435,0.2616 "
+                    "train.batch=64 train.steps=3750 train.warmup_steps=125 train.weight_decay=0.05 "
+                    "train.smoothing=0.1 train.drop_path=0.05 train.clip=1 augment.crop=pad augment.pad=4 "
+                    "augment.flip=0.5 eval.epochs=0 checkpoint.minutes=0.5 lab.rates=1e-3,2e-3,4e-3 "
+                    "search.train.steps=150 search.train.warmup_steps=15 search.eval.limit=16 "
+                    "search.log.steps=1",
+        .quick_settings = "train.steps=40 train.warmup_steps=4 eval.limit=1000 lab.rates=1e-3,4e-3 "
+                          "search.train.steps=8 search.train.warmup_steps=2",
+        .paper_titles = {"paper: VLT-T, top-1 %", "paper: VLT-S, top-1 %"},
+        .paper_digits = 1,
+        .arms = {{"mhla", "MHLA", "model.attention=mhla", {82.6, 84.6}},
+                 {"linear", "linear", "model.attention=mhla model.blocks=1,1,1,1", {0}},
+                 {"mala", "MALA", "model.attention=mala", {82.4, 84.3}},
+                 {"rala", "RALA", "model.attention=rala", {82.3, 0}}},
+        .columns = {ACCURACY, LOSS},
+        .claims = {{"MHLA does better than linear attention", "accuracy", "mhla", "linear", 0, 0},
+                   {"... than MALA", "accuracy", "mhla", "mala", 0, 0},
+                   {"... than RALA", "accuracy", "mhla", "rala", 0, 0},
+                   {"MHLA does better than guessing one of the ten classes", "accuracy", "mhla", NULL, 0, 0.1}},
+        DEIT_GATE,
+        .dots = 1,
+        .make = mhla_part_images,
+    },
+    {
         .info = {.name = "mixing",
                  .title = "The mixing matrix: how it begins, learned or frozen (Tab. 7a)",
                  .claim = "a mixing matrix that begins with the distances of blocks and is learned does better than "
