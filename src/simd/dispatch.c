@@ -5,6 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#if defined(MHLA_AMX)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#endif
 
 #include "core/clock.h"
 #include "core/memory.h"
@@ -29,7 +33,29 @@ static int has_avx512(void) {
 static int has_avx512bf16(void) {
     return has_avx512() && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
 }
-#define ISA_LIST(X) X(plain, always) X(avx2, has_avx2) X(avx512, has_avx512) X(avx512bf16, has_avx512bf16)
+#if defined(MHLA_AMX)
+static pthread_once_t tiles_asked = PTHREAD_ONCE_INIT;
+static int tiles_granted;
+
+/* Tiles are used only by processes that asked for them: their state is large. All threads may, from then on. */
+static void ask_for_tiles(void) {
+#if defined(__linux__)
+    enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18, AMX_BF16 = 1 << 22, AMX_TILE = 1 << 24 };
+    unsigned a, b, c, d;
+    if (__get_cpuid_count(7, 0, &a, &b, &c, &d) && d & AMX_BF16 && d & AMX_TILE)
+        tiles_granted = syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
+#endif
+}
+static int has_amx(void) {
+    if (!has_avx512bf16()) return 0;
+    pthread_once(&tiles_asked, ask_for_tiles);
+    return tiles_granted;
+}
+#define AMX_ROW(X) X(amx, has_amx)
+#else
+#define AMX_ROW(X)
+#endif
+#define ISA_LIST(X) X(plain, always) X(avx2, has_avx2) X(avx512, has_avx512) X(avx512bf16, has_avx512bf16) AMX_ROW(X)
 #elif defined(MHLA_ARM64)
 #define ISA_LIST(X) X(plain, always) X(neon, always)
 #else
@@ -43,9 +69,9 @@ ISA_LIST(X)
 static const struct row {
     const mhla_kernels *table;
     int (*runs_here)(void);
-    const char *emulated; /* its name with emulated products of bfloat16 */
+    const char *emulated[2]; /* its names with emulated products of bfloat16 */
 } rows[] = {
-#define X(isa, test) {&mhla_##isa##_table, test, #isa "-bf16"},
+#define X(isa, test) {&mhla_##isa##_table, test, {#isa "-bf16", #isa "-amx"}},
     ISA_LIST(X)
 #undef X
 };
@@ -61,30 +87,32 @@ static const mhla_kernels *best(void) {
 }
 
 /* Tables with emulated products of bfloat16, made when first asked for. */
-static mhla_kernels emulated[ROWS];
+static mhla_kernels emulated[ROWS][2];
 static pthread_once_t emulated_made = PTHREAD_ONCE_INIT;
 
 static void make_emulated(void) {
-    for (int i = 0; i < ROWS; i++) {
-        emulated[i] = *rows[i].table;
-        emulated[i].name = rows[i].emulated;
-        emulated[i].gemm_bf16 = mhla_emulated_gemm_bf16;
-    }
+    for (int i = 0; i < ROWS; i++)
+        for (int j = 0; j < 2; j++) {
+            emulated[i][j] = *rows[i].table;
+            emulated[i][j].name = rows[i].emulated[j];
+            emulated[i][j].gemm_bf16 = j ? mhla_emulated_gemm_amx : mhla_emulated_gemm_bf16;
+            emulated[i][j].same_bits = emulated[i][j].gemm_bf16;
+        }
 }
 
 int mhla_kernels_emulated(const mhla_kernels *tables[], int capacity) {
     int n = 0;
     pthread_once(&emulated_made, make_emulated);
-    for (int i = 0; i < ROWS && n < capacity; i++)
-        if (rows[i].runs_here() && rows[i].table->gemm_bf16 == NULL) tables[n++] = &emulated[i];
+    for (int i = 0; i < 2 * ROWS && n < capacity; i++)
+        if (rows[i / 2].runs_here() && rows[i / 2].table->gemm_bf16 == NULL) tables[n++] = &emulated[i / 2][i % 2];
     return n;
 }
 
 static const mhla_kernels *by_name(const char *name) {
     for (int i = 0; i < ROWS; i++)
         if (strcmp(rows[i].table->name, name) == 0 && rows[i].runs_here()) return rows[i].table;
-    const mhla_kernels *tables[ROWS];
-    const int n = mhla_kernels_emulated(tables, ROWS);
+    const mhla_kernels *tables[2 * ROWS];
+    const int n = mhla_kernels_emulated(tables, 2 * ROWS);
     for (int i = 0; i < n; i++)
         if (strcmp(tables[i]->name, name) == 0) return tables[i];
     return NULL;

@@ -1,6 +1,6 @@
-/* The product of bfloat16 pairs in plain C, bit for bit what vdpbf16ps computes: for tests on CPUs that lack it, and to compare
- * with on those that have it. A table of any other instruction set with this product is "<its name>-bf16". It is far too slow
- * to be chosen by itself. */
+/* The products of bfloat16 pairs in plain C, bit for bit what vdpbf16ps and tdpbf16ps compute: for tests on CPUs that lack them,
+ * and to compare with on those that have them. A table of any other instruction set with such a product is "<its name>-bf16" or
+ * "<its name>-amx". It is far too slow to be chosen by itself. */
 #include <math.h>
 
 #include "core/numbers.h"
@@ -33,13 +33,38 @@ float mhla_dot_bf16(float c, uint32_t a, uint32_t b) {
 static uint32_t pair(const uint16_t *p) { return (uint32_t)p[0] | (uint32_t)p[1] << 16; }
 
 void mhla_emulated_gemm_bf16(const mhla_gemm_bf16 *g) {
-    const int64_t a_pair = g->a_pair ? g->a_pair : 2;
     for (int i = 0; i < g->m; i++)
         for (int j = 0; j < g->width; j++) {
             float sum = 0.0f, *c = g->c + i * g->c_row + j;
             for (int p = 0; p < g->pairs; p++)
-                sum = mhla_dot_bf16(sum, pair(g->a + i * g->a_row + p * a_pair),
-                                    pair(g->b + 2 * ((int64_t)p * g->width + j)));
+                sum =
+                    mhla_dot_bf16(sum, pair(g->a + i * g->a_row + 2 * p), pair(g->b + 2 * ((int64_t)p * g->width + j)));
             *c = g->add ? *c + sum : sum;
+        }
+}
+
+float mhla_dots_amx(float c, const uint32_t *a, const uint32_t *b, int pairs) {
+    float even = 0.0f, odd = 0.0f;
+    for (int p = 0; p < pairs; p++) {
+        even = multiply_add(even, mhla_float_of_bits(a[p] << 16), mhla_float_of_bits(b[p] << 16));
+        odd = multiply_add(odd, mhla_float_of_bits(a[p] & 0xffff0000u), mhla_float_of_bits(b[p] & 0xffff0000u));
+    }
+    return flushed(flushed(c) + flushed(even + odd));
+}
+
+void mhla_emulated_gemm_amx(const mhla_gemm_bf16 *g) {
+    for (int i = 0; i < g->m; i++)
+        for (int j = 0; j < g->width; j++) {
+            float *c = g->c + i * g->c_row + j, sum = g->add ? *c : 0.0f;
+            for (int p = 0; p < g->pairs; p += MHLA_TILE_PAIRS) {
+                const int n = g->pairs - p < MHLA_TILE_PAIRS ? g->pairs - p : MHLA_TILE_PAIRS;
+                uint32_t a[MHLA_TILE_PAIRS], b[MHLA_TILE_PAIRS];
+                for (int q = 0; q < n; q++) {
+                    a[q] = pair(g->a + i * g->a_row + 2 * (p + q));
+                    b[q] = pair(g->b + 2 * ((int64_t)(p + q) * g->width + j));
+                }
+                sum = mhla_dots_amx(sum, a, b, n);
+            }
+            *c = sum;
         }
 }

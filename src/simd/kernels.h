@@ -172,11 +172,11 @@ typedef struct mhla_epilogue {
 } mhla_epilogue;
 
 /* C [m,width] (=, +=) A B in bfloat16 with float32 sums, two products at a time: pair p of row i of A is at
- * a + i*a_row + p*a_pair (a_pair 0 = 2), B in one panel [pairs][width][2], width 16, 32, 48 or 64. */
+ * a + i*a_row + 2*p, B in one panel [pairs][width][2], width 16, 32, 48 or 64. */
 typedef struct mhla_gemm_bf16 {
     int m, width, pairs;
     const uint16_t *a, *b;
-    int64_t a_row, a_pair;
+    int64_t a_row;
     float *c;
     int64_t c_row;
     int add;
@@ -402,6 +402,8 @@ struct mhla_rng;
     X(few, (const mhla_few *g))                                                                                            \
     /* bfloat16 rows [n][ld] of src [n][lds]; columns to ld = 0 */                                                         \
     X(narrow_rows, (uint16_t * dst, int64_t ld, const float *src, int64_t lds, int n, int cols))                           \
+    /* columns as such rows: dst [cols][ld], dst[j][i] = src[i][j]; behind an odd n a 0 */                                 \
+    X(narrow_columns, (uint16_t * dst, int64_t ld, const float *src, int64_t lds, int n, int cols))                        \
     /* rows of either type into panels of bfloat16 pairs of rows: dst panel [ceil(n/2)][width][2]; what is missing is 0 */ \
     X(zip_rows, (uint16_t * dst, const mhla_panels *p, const mhla_rows *src, int n))                                       \
     X(recur, (const mhla_recur *p))                                                                                        \
@@ -418,13 +420,20 @@ typedef struct mhla_kernels {
     double (*bf16_flops)(int64_t iterations); /* NULL: no such instruction */
     float (*read_sum)(const float *p, int64_t n);
     void (*gemm_bf16)(const mhla_gemm_bf16 *g); /* NULL: no such instruction */
+    void (*same_bits)(const mhla_gemm_bf16 *g); /* what gemm_bf16 computes, in plain C: one of the two below */
 } mhla_kernels;
 
-/* ---- emulate.c: vdpbf16ps in plain C, bit for bit ---- */
+/* ---- emulate.c: gemm_bf16 in plain C, bit for bit. What is subnormal counts as 0. ---- */
 
-/* c + a b + a' b' of two pairs: the odd (upper) halves first, then the even ones, each rounded; what is subnormal counts as 0. */
+/* vdpbf16ps. c + a b + a' b' of two pairs: the odd (upper) halves first, then the even ones, each rounded. */
 float mhla_dot_bf16(float c, uint32_t a, uint32_t b);
 void mhla_emulated_gemm_bf16(const mhla_gemm_bf16 *g);
+
+/* tdpbf16ps. c plus MHLA_TILE_PAIRS pairs or, at the end of k, fewer: the even products of them are one chain of fused
+ * multiply-adds from 0, the odd ones another; the sum of the two is added to c. */
+enum { MHLA_TILE_PAIRS = 16 };
+float mhla_dots_amx(float c, const uint32_t *a, const uint32_t *b, int pairs);
+void mhla_emulated_gemm_amx(const mhla_gemm_bf16 *g);
 
 /* narrow.c: gemm with bfloat16 products where that pays; of a table that has them. */
 void mhla_gemm_narrowed(const mhla_kernels *kernels, const mhla_gemm *g);
@@ -435,8 +444,8 @@ const mhla_kernels *mhla_kernels_get(void);
 /* Every table that runs on this CPU, best last; returns how many. For tests. */
 int mhla_kernels_available(const mhla_kernels *tables[], int capacity);
 
-/* Those of them without products of bfloat16, with emulated ones: "plain-bf16", ... mhla_set_isa and MHLA_ISA know their names;
- * nothing else chooses them. */
+/* Those of them without products of bfloat16, with emulated ones: "plain-bf16", "plain-amx", ... mhla_set_isa and MHLA_ISA know
+ * their names; nothing else chooses them. */
 int mhla_kernels_emulated(const mhla_kernels *tables[], int capacity);
 
 #endif

@@ -15,7 +15,7 @@ enum {
 };
 
 typedef struct tiles {
-    uint16_t a[A_MOST + 16 * 2], b[DEPTH * WIDEST]; /* [rows][k] or [k/2][rows][2]; [k/2][width][2] */
+    uint16_t a[A_MOST], b[DEPTH * WIDEST]; /* [rows][k]; [k/2][width][2] */
     float c[ROWS * WIDEST];
 } __attribute__((aligned(64))) tiles;
 
@@ -30,7 +30,7 @@ static mhla_panels panel_of(int n) {
 typedef struct panel {
     int row, m;
     int column, width; /* whole vectors of gemm's own, which may be half as long as those of bfloat16 */
-    int64_t a_row, a_pair;
+    int64_t a_row;
     float *c; /* where its sums go */
     int64_t c_row;
     int add;
@@ -49,9 +49,8 @@ static void multiply(const mhla_kernels *kernels, const mhla_gemm *g, const pane
         kernels->gemm_bf16(&(mhla_gemm_bf16){.m = p->m,
                                              .width = mhla_panels_width(&cut),
                                              .pairs = (depth + 1) / 2,
-                                             .a = t->a + k / 2 * p->a_pair,
+                                             .a = t->a + k,
                                              .a_row = p->a_row,
-                                             .a_pair = p->a_pair,
                                              .b = t->b,
                                              .c = p->c,
                                              .c_row = p->c_row,
@@ -99,16 +98,11 @@ static void store_part(const mhla_kernels *kernels, const mhla_gemm *g, const pa
 
 static void run_block(const mhla_kernels *kernels, const mhla_gemm *g, tiles *t, int row, int m, int fetch) {
     const mhla_factor *f = &g->f;
-    panel p = {.row = row, .m = m, .a_row = up(f->k, 2), .a_pair = 2};
-    if (f->a_k == 1) {
+    panel p = {.row = row, .m = m, .a_row = up(f->k, 2)};
+    if (f->a_k == 1)
         kernels->narrow_rows(t->a, p.a_row, f->a + row * f->a_row, f->a_row, m, f->k);
-    } else { /* columns of A: pairs of them lie beside each other */
-        const mhla_panels side = panel_of(m);
-        const mhla_rows columns = {(float *)f->a + row, NULL, f->a_k, MHLA_F32};
-        kernels->zip_rows(t->a, &side, &columns, f->k);
-        p.a_row = 2;
-        p.a_pair = 2 * mhla_panels_width(&side);
-    }
+    else
+        kernels->narrow_columns(t->a, p.a_row, f->a + row, f->a_k, f->k, m);
     for (int i = 0; i < g->n.count; i++) {
         p.column = mhla_panel_begin(&g->n, i);
         p.width = mhla_panel_begin(&g->n, i + 1) - p.column;

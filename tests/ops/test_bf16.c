@@ -1,11 +1,12 @@
-/* Products in bfloat16: the emulation of vdpbf16ps against known bits and, where the CPU has it, against the instruction; linear
- * layers, forward and backward, with the same bits on every instruction set, hardware or emulated, for any number of threads. */
+/* Products in bfloat16: the emulations of vdpbf16ps and tdpbf16ps against known bits and, where the CPU has them, against the
+ * instructions; linear layers, forward and backward, with the same bits wherever one of the two is computed, by hardware or emulated,
+ * for any number of threads; the copies that products read. */
 #include "support.h"
 
 #include "core/numbers.h"
 #include "ops/product/product.h"
 
-enum { TABLES = 8 };
+enum { TABLES = 16 };
 
 /* Every table that multiplies bfloat16, emulated ones first. */
 static int multiplying(const mhla_kernels *tables[TABLES]) {
@@ -17,13 +18,7 @@ static int multiplying(const mhla_kernels *tables[TABLES]) {
     return n;
 }
 
-static const mhla_kernels *hardware(void) {
-    const mhla_kernels *tables[TABLES];
-    const int n = mhla_kernels_available(tables, TABLES);
-    return tables[n - 1]->gemm_bf16 ? tables[n - 1] : NULL;
-}
-
-/* ---- The emulation ---- */
+/* ---- The emulations ---- */
 
 static void test_known_bits(void **state) {
     (void)state;
@@ -53,6 +48,41 @@ static void test_known_bits(void **state) {
     }
 }
 
+static void test_known_bits_of_tiles(void **state) {
+    (void)state;
+    /* c, then at most two pairs of a, and of b */
+    static const struct {
+        int pairs;
+        uint32_t c, a[2], b[2], want;
+    } rows[] = {
+        {1, 0x00000000, {0x3f803f80}, {0x40004040}, 0x40a00000}, /* 2 + 3 */
+        {1, 0x4b800000, {0x3f803f80}, {0x3f803f80}, 0x4b800001}, /* 2^24 + (1 + 1) */
+        {1, 0x4b800001, {0x3f80bf80}, {0x3f803f80}, 0x4b800001}, /* 1 - 1 first */
+        {2,
+         0x00000000,
+         {0x00004b80, 0x3f803f80},
+         {0x00003f80, 0x3f803f80},
+         0x4b800000}, /* 2^24 + 1, to even; + 1, too */
+        {2,
+         0x00000000,
+         {0x3f804b80, 0x3f800000},
+         {0x3f803f80, 0x3f803f80},
+         0x4b800001}, /* 2^24 + (1 + 1) of odd ones */
+        {2, 0x00000000, {0x00000080, 0x00008080}, {0x00003f80, 0x00003f81}, 0x00000000}, /* a subnormal sum is 0, */
+        {1, 0x80400000, {0x80003f80}, {0x00008000}, 0x00000000},                         /* so is c */
+        {1, 0x00000000, {0x00000040}, {0x00007f00}, 0x00000000},                         /* a subnormal factor is 0 */
+        {1, 0x7f7fffff, {0x00007f7f}, {0x00003f80}, 0x7f800000},                         /* too large */
+        {1, 0xff7fffff, {0x00007f7f}, {0x00004000}, 0x7f800000},                         /* the product alone is */
+        {1, 0x7f800000, {0x0000ff80}, {0x00003f80}, 0x7fc00000},                         /* inf - inf */
+    };
+    for (unsigned i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const float got = mhla_dots_amx(mhla_float_of_bits(rows[i].c), rows[i].a, rows[i].b, rows[i].pairs);
+        const float want = mhla_float_of_bits(rows[i].want);
+        if (isnan(want) ? !isnan(got) : mhla_bits_of_float(got) != rows[i].want)
+            fail_msg("row %u: got %08x, wanted %08x", i, mhla_bits_of_float(got), rows[i].want);
+    }
+}
+
 /* A bfloat16 of the kind: of a usual size, near the least, near the largest, anything at all. */
 static uint16_t number(rng *r, int kind) {
     const uint64_t u = rng_next(r);
@@ -62,7 +92,7 @@ static uint16_t number(rng *r, int kind) {
     return (uint16_t)(rest | (uint16_t)((from[kind] + (int)((u >> 20) % (unsigned)range[kind])) << 7));
 }
 
-static void compare(const mhla_kernels *k, rng *r, int kind, int m, int width, int pairs, int turned) {
+static void compare(const mhla_kernels *k, rng *r, int kind, int m, int width, int pairs) {
     uint16_t *a = malloc(sizeof *a * (size_t)(2 * m * pairs)), *b = malloc(sizeof *b * (size_t)(2 * width * pairs));
     float *c = malloc(sizeof *c * (size_t)(m * width)), *d = malloc(sizeof *d * (size_t)(m * width));
     for (int i = 0; i < 2 * m * pairs; i++) a[i] = number(r, kind);
@@ -70,11 +100,10 @@ static void compare(const mhla_kernels *k, rng *r, int kind, int m, int width, i
     for (int add = 0; add < 2; add++) {
         for (int i = 0; i < m * width; i++) c[i] = d[i] = from_bf16(number(r, kind));
         mhla_gemm_bf16 g = {.m = m, .width = width, .pairs = pairs, .a = a, .b = b, .c = c, .c_row = width, .add = add};
-        g.a_row = turned ? 2 : 2 * pairs;
-        g.a_pair = turned ? 2 * m : 0;
+        g.a_row = 2 * pairs;
         k->gemm_bf16(&g);
         g.c = d;
-        mhla_emulated_gemm_bf16(&g);
+        k->same_bits(&g);
         for (int i = 0; i < m * width; i++)
             if (isnan(c[i]) ? !isnan(d[i]) : mhla_bits_of_float(c[i]) != mhla_bits_of_float(d[i]))
                 fail_msg("kind %d, %dx%dx%d, number %d: %s %08x, emulated %08x", kind, m, width, pairs, i, k->name,
@@ -85,14 +114,45 @@ static void compare(const mhla_kernels *k, rng *r, int kind, int m, int width, i
 
 static void test_hardware(void **state) {
     (void)state;
-    const mhla_kernels *k = hardware();
-    if (k == NULL) skip();
+    const mhla_kernels *tables[TABLES];
+    const int n = mhla_kernels_available(tables, TABLES);
+    int compared = 0;
     rng r = {1};
-    for (int kind = 0; kind < 4; kind++)
-        for (int width = 16; width <= 64; width += 16)
-            for (int m = 1; m <= 17; m += 1 + (m > 8))
-                for (int pairs = 1; pairs <= 40; pairs = 3 * pairs + 1)
-                    compare(k, &r, kind, m, width, pairs, (m + pairs) % 2);
+    for (int i = 0; i < n; i++) {
+        if (tables[i]->gemm_bf16 == NULL) continue;
+        compared++;
+        for (int kind = 0; kind < 4; kind++)
+            for (int width = 16; width <= 64; width += 16)
+                for (int m = 1; m <= 34; m += 1 + (m > 8))
+                    for (int pairs = 1; pairs <= 48; pairs = pairs == 13 ? 16 : 3 * pairs + pairs % 2)
+                        compare(tables[i], &r, kind, m, width, pairs);
+    }
+    if (compared == 0) skip();
+}
+
+/* narrow_columns: what narrow_rows makes of the transpose, and nothing beside it. */
+static void test_columns(void **state) {
+    (void)state;
+    const mhla_kernels *tables[TABLES];
+    const int count = mhla_kernels_available(tables, TABLES);
+    rng r = {4};
+    for (int i = 0; i < count; i++)
+        for (int n = 1; n <= 70; n += 1 + n / 8)
+            for (int cols = 1; cols <= 40; cols += 3) {
+                const int lds = cols + 3, ld = (n + 1) / 2 * 2 + 4;
+                float *src = new_random(&r, (int64_t)n * lds), *turned = new_poisoned((int64_t)cols * n);
+                uint16_t *got = new_bytes((size_t)(cols * ld) * sizeof *got), want[72];
+                memset(got, 0x5a, (size_t)(cols * ld) * sizeof *got);
+                for (int j = 0; j < cols; j++)
+                    for (int e = 0; e < n; e++) turned[j * n + e] = src[e * lds + j];
+                tables[i]->narrow_columns(got, ld, src, lds, n, cols);
+                for (int j = 0; j < cols; j++) {
+                    tables[i]->narrow_rows(want, ld - 4, turned + j * n, n, 1, n);
+                    assert_memory_equal(got + j * ld, want, (size_t)(ld - 4) * sizeof *want);
+                    for (int e = ld - 4; e < ld; e++) assert_int_equal(got[j * ld + e], 0x5a5a);
+                }
+                free(src), free(turned), free(got);
+            }
 }
 
 /* ---- Linear layers ---- */
@@ -104,7 +164,7 @@ static void round_all(float *x, int64_t n) {
 typedef struct layer {
     int64_t rows, N, K, ldx, ldy;
     float *x, *w, *dy, *bias, *residual;     /* [rows,ldx], [N,K], [rows,ldy], [N], [rows,ldy] */
-    float *y, *dx, *dw, *db;                 /* of the first table: the bits that all others must have */
+    float *y, *dx, *dw;                      /* of the first table: the bits that all others must have */
     float *wanted_dx, *wanted_dw, *wanted_y; /* by definition, of the rounded numbers */
 } layer;
 
@@ -146,7 +206,7 @@ static layer make_layer(rng *r, int64_t rows, int64_t N, int64_t K) {
 
 static void free_layer(layer *l) {
     free(l->x), free(l->w), free(l->dy), free(l->bias), free(l->residual);
-    free(l->y), free(l->dx), free(l->dw), free(l->db);
+    free(l->y), free(l->dx), free(l->dw);
     free(l->wanted_dx), free(l->wanted_dw), free(l->wanted_y);
 }
 
@@ -211,12 +271,17 @@ static void test_layers(void **state) {
                                        {65, 100, 72}, {300, 33, 5}, {40, 5, 800}, {2100, 18, 20}};
     const mhla_kernels *tables[TABLES];
     const int n = multiplying(tables);
+    void (*const bits[])(const mhla_gemm_bf16 *) = {mhla_emulated_gemm_bf16, mhla_emulated_gemm_amx};
     rng r = {2};
     for (unsigned s = 0; s < sizeof sizes / sizeof *sizes; s++) {
         layer l = make_layer(&r, sizes[s][0], sizes[s][1], sizes[s][2]);
-        for (int i = n - 1; i >= 0; i--)
-            for (int threads = 1; threads <= (i == n - 1 ? 5 : 1); threads += 2)
-                check_layer(&l, tables[i], threads, (int)s % 2);
+        for (int b = 0; b < 2; b++) {
+            for (int i = n - 1; i >= 0; i--)
+                for (int threads = 1; tables[i]->same_bits == bits[b] && threads <= (l.y ? 1 : 5); threads += 2)
+                    check_layer(&l, tables[i], threads, (int)s % 2);
+            free(l.y), free(l.dx), free(l.dw);
+            l.y = l.dx = l.dw = NULL;
+        }
         free_layer(&l);
     }
 }
@@ -248,10 +313,9 @@ static void test_without(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_known_bits),
-        cmocka_unit_test(test_hardware),
-        cmocka_unit_test(test_layers),
-        cmocka_unit_test(test_without),
+        cmocka_unit_test(test_known_bits), cmocka_unit_test(test_known_bits_of_tiles),
+        cmocka_unit_test(test_hardware),   cmocka_unit_test(test_columns),
+        cmocka_unit_test(test_layers),     cmocka_unit_test(test_without),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -14,7 +14,7 @@ void mhla_head_summarise_bf16(const mhla_head *x, const mhla_buffers *buf, int64
     const mhla_geometry *g = x->g;
     const mhla_kernels *kernels = x->run->kernels;
     const int pairs = (n + 1) / 2;
-    kernels->narrow_pairs(buf->a16, buf->k, n, (int)g->ldk);
+    kernels->narrow_columns(buf->a16, (int64_t)2 * pairs, buf->k, g->ldk, n, g->K);
     const mhla_rows v = mhla_head_rows(x, &g->k, x->run->v, x->run->plan->d.dtype, &x->run->call.v, at);
     kernels->zip_rows(buf->b16, &g->pv, &v, n);
     for (int p = 0; p < g->pv.count; p++) {
@@ -23,8 +23,7 @@ void mhla_head_summarise_bf16(const mhla_head *x, const mhla_buffers *buf, int64
                                              .width = width,
                                              .pairs = pairs,
                                              .a = buf->a16,
-                                             .a_row = 2,
-                                             .a_pair = 2 * g->ldk,
+                                             .a_row = (int64_t)2 * pairs,
                                              .b = buf->b16 + (int64_t)2 * pairs * begin,
                                              .c = S + (int64_t)g->K * begin,
                                              .c_row = width,

@@ -40,7 +40,7 @@ typedef struct mhla_buffers {
     float *dots, *dens;        /* [M][ldn], `released`, where both sides have M blocks */
     float *h, *g;              /* backward: [n][ldk], [n][ldv] */
     float *t;                  /* backward: one summary, transposed */
-    uint16_t *a16, *b16, *p16; /* bfloat16: [n+1][ldk], [n+1][V], [K+1][V] */
+    uint16_t *a16, *b16, *p16; /* bfloat16: [n][ldk] or [K][n+1], [n+1][V], [K+1][V] */
 } mhla_buffers;
 
 typedef struct mhla_head {

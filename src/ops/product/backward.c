@@ -8,8 +8,7 @@
 /* ---- y = x W^T + b:  dw = dy^T x, db = sum over rows of dy ----
  *
  * Rows are summed in segments of SEGMENT, segments in chunks of CHUNK; each chunk is one chain per element. All of that
- * depends on the number of rows alone. Tasks are blocks of dw, and segments where dw has few blocks. In bfloat16 pairs of
- * rows go into the product as they lie: nothing is turned round. */
+ * depends on the number of rows alone. Tasks are blocks of dw, and segments where dw has few blocks. */
 
 enum {
     CHUNK = 256,       /* rows */
@@ -30,8 +29,8 @@ typedef struct weight_grad {
     int pairs; /* multiplied in bfloat16 */
     int64_t segments, n_blocks, k_blocks;
     float *partial; /* [segments-1][N*K + N]: the first segment goes to dw, db themselves */
-    char *scratch; /* per worker: dy^T [block][LINE], x [CHUNK] panelled, the block of dw panelled; in bfloat16 dy and x
-                       are [CHUNK/2] pairs of rows, dy in one panel */
+    char *scratch;  /* per worker: dy^T [block][LINE], x [CHUNK] panelled, the block of dw panelled; in bfloat16
+                       dy^T [block][CHUNK], x [CHUNK/2] pairs of rows */
     size_t worker_bytes, dy_bytes, x_bytes;
 } weight_grad;
 
@@ -59,14 +58,12 @@ typedef struct chunk {
 static mhla_panels wide_panel(int n, int columns) {
     return (mhla_panels){.n = n, .unit = 16, .vectors = columns / 16, .count = 1, .base = columns / 16};
 }
-static int round_16(int n) { return (n + 15) / 16 * 16; }
 
 static void pack_chunk(const weight_grad *g, const chunk *c) {
     const mhla_rows dy = {(float *)g->dy + c->r * g->ldy + c->n0, NULL, g->ldy, MHLA_F32};
     const mhla_rows x = {(float *)g->x + c->r * g->ldx + c->k0, NULL, g->ldx, MHLA_F32};
     if (g->pairs) {
-        const mhla_panels side = wide_panel(c->nb, round_16(c->nb));
-        g->kernels->zip_rows(c->dy, &side, &dy, c->n);
+        g->kernels->narrow_columns(c->dy, CHUNK, dy.base, g->ldy, c->n, c->nb);
         g->kernels->zip_rows(c->x, &c->panels, &x, c->n);
         return;
     }
@@ -92,8 +89,7 @@ static void multiply_chunk(const weight_grad *g, const chunk *c, int i) {
                                                 .width = mhla_panels_width(&one),
                                                 .pairs = pairs,
                                                 .a = c->dy,
-                                                .a_row = 2,
-                                                .a_pair = 2 * round_16(c->nb),
+                                                .a_row = CHUNK,
                                                 .b = (const uint16_t *)c->x + (int64_t)2 * pairs * begin,
                                                 .c = sums,
                                                 .c_row = mhla_panels_width(&one),
@@ -189,7 +185,7 @@ static size_t lay_out(weight_grad *g, const mhla_linear_desc *d, int dw, int64_t
     mhla_carver c = {0};
     if (dw) {
         const int64_t side = ceil_div(N, g->n_blocks);
-        mhla_carve_floats(&c, g->pairs ? round_16((int)side) * CHUNK / 2 : side * LINE);
+        mhla_carve_floats(&c, side * (g->pairs ? CHUNK / 2 : LINE));
         g->dy_bytes = c.used;
         const int64_t columns = ceil_div(K, g->k_blocks) + MHLA_WIDEST;
         mhla_carve_floats(&c, CHUNK * columns);

@@ -1,6 +1,6 @@
 /* bfloat16: rounding and widening in the pair format, and, where the CPU has it, the product that takes two at a
  * time. A pair is one 32-bit lane, the even element in its lower half. */
-#include "simd/kernels/isa.h"
+#include "simd/kernels/turn.h"
 
 #if defined(__AVX512BF16__)
 #include <immintrin.h>
@@ -97,7 +97,35 @@ void KERNEL(zip_rows)(uint16_t *dst, const mhla_panels *p, const mhla_rows *src,
         zip_body(dst, p, *src, n, MHLA_BF16);
 }
 
-#if defined(__AVX512BF16__)
+void KERNEL(narrow_columns)(uint16_t *dst, int64_t ld, const float *src, int64_t lds, int n, int cols) {
+    for (int j = 0; j < cols; j += LANES) {
+        const int some = cols - j < LANES ? cols - j : LANES;
+        for (int i = 0; i < n; i += 2 * LANES) { /* LANES columns of pairs of rows */
+            const int pairs = (n - i + 1) / 2 < LANES ? (n - i + 1) / 2 : LANES;
+            const float *from = src + i * lds + j;
+            vf a[LANES];
+            if (some == LANES && n - i >= 2 * LANES) {
+#pragma GCC unroll 16
+                for (int r = 0; r < LANES; r++)
+                    a[r] = (vf)round_pair(vload(from + 2 * r * lds), vload(from + (2 * r + 1) * lds));
+            } else {
+                for (int r = 0; r < LANES; r++)
+                    a[r] = (vf)round_pair(i + 2 * r < n ? vload_n(from + 2 * r * lds, some) : (vf){0},
+                                          i + 2 * r + 1 < n ? vload_n(from + (2 * r + 1) * lds, some) : (vf){0});
+            }
+            turn_square(a);
+            uint16_t *to = dst + j * ld + i;
+            if (some == LANES && pairs == LANES) {
+#pragma GCC unroll 16
+                for (int c = 0; c < LANES; c++) vstore((float *)(to + c * ld), a[c]);
+            } else {
+                for (int c = 0; c < some; c++) vstore_n((float *)(to + c * ld), a[c], pairs);
+            }
+        }
+    }
+}
+
+#if defined(__AVX512BF16__) && !defined(__AMX_BF16__)
 
 enum { BF_ROWS = 8, BF_VECTORS = 4 };
 
@@ -111,7 +139,6 @@ INLINE void bf16_tile(const mhla_gemm_bf16 *g, int row, const int mr, const int 
                       int64_t line_step) {
     __m512 acc[BF_ROWS][BF_VECTORS];
     const uint16_t *a[BF_ROWS], *b = g->b;
-    const int64_t a_pair = g->a_pair ? g->a_pair : 2;
 #pragma GCC unroll 8
     for (int i = 0; i < mr; i++) {
         a[i] = g->a + (row + i) * g->a_row;
@@ -126,7 +153,7 @@ INLINE void bf16_tile(const mhla_gemm_bf16 *g, int row, const int mr, const int 
         line += line_step;
 #pragma GCC unroll 8
         for (int i = 0; i < mr; i++) {
-            const __m512bh x = pair(a[i] + p * a_pair);
+            const __m512bh x = pair(a[i] + 2 * p);
 #pragma GCC unroll 4
             for (int j = 0; j < nv; j++) acc[i][j] = _mm512_dpbf16_ps(acc[i][j], x, v[j]);
         }

@@ -32,7 +32,9 @@ static double fma_flops(int64_t iterations) {
     return 2.0 * CHAINS * LANES * (double)iterations;
 }
 
-#if defined(__AVX512BF16__)
+#if defined(__AMX_BF16__)
+double KERNEL(tile_flops)(int64_t iterations);
+#elif defined(__AVX512BF16__)
 static double bf16_flops(int64_t iterations) {
     __m512 acc[CHAINS];
     __m512bh a, b;
@@ -69,9 +71,14 @@ const mhla_kernels KERNEL(table) = {
     MHLA_KERNEL_LIST(X)
 #undef X
         .fma_flops = fma_flops,
-#if defined(__AVX512BF16__)
+#if defined(__AMX_BF16__)
+    .bf16_flops = KERNEL(tile_flops),
+    .gemm_bf16 = KERNEL(gemm_bf16),
+    .same_bits = mhla_emulated_gemm_amx,
+#elif defined(__AVX512BF16__)
     .bf16_flops = bf16_flops,
     .gemm_bf16 = KERNEL(gemm_bf16),
+    .same_bits = mhla_emulated_gemm_bf16,
 #endif
     .read_sum = read_sum,
 };
