@@ -50,7 +50,8 @@ enum { GROUPS = sizeof groups / sizeof *groups };
 
 /* ---- The command line ---- */
 
-#define OPERATOR_LIST "mhla,linear,softmax,focused,inline,mala,rala,simple-gla,gla,gated-delta"
+#define OPERATOR_LIST                                                                                                  \
+    "mhla,linear,softmax,focused,inline,mala,rala,simple-gla,gla,gated-delta,retnet,mamba,mamba2,gated_deltanet"
 
 static struct {
     int64_t batch, heads, kv_heads, tokens, key, value, chunk, chunks, threads;
@@ -112,6 +113,7 @@ static const cli_usage usage = {
             "  mhla bench causal causal-backward T2048 --operator gla\n"
             "  mhla bench mamba scan-2048 scan-2048-both\n"
             "  mhla bench lm-340m decode-128 --operator mhla,softmax --dtype bfloat16,q8_0\n"
+            "  mhla bench lm-340m decode-128 prompt-512 --operator gla,retnet,mamba,mamba2,gated_deltanet\n"
             "  mhla bench resolution --compare\n"
             "  mhla bench forward models --simulate-threads 8,32,64\n"
             "  mhla bench --engine forward deit-t\n",
@@ -137,8 +139,9 @@ static int bits_of(const char *list, const char *const *names, int count) {
     }
 }
 
-static const char *const operator_names[OPERATORS] = {"mhla", "linear", "softmax",    "focused", "inline",
-                                                      "mala", "rala",   "simple-gla", "gla",     "gated-delta"};
+static const char *const operator_names[OPERATORS] = {"mhla",   "linear", "softmax",    "focused",       "inline",
+                                                      "mala",   "rala",   "simple-gla", "gla",           "gated-delta",
+                                                      "retnet", "mamba",  "mamba2",     "gated_deltanet"};
 static const char *const denominator_names[] = {"eq4", "released", "none"};
 static const char *const feature_names[] = {"relu", "elu", "identity"};
 static const char *const backend_names[] = {"openmp", "pthreads"};
@@ -340,9 +343,10 @@ static mhla_status bench_attention(bench *b, const shape *s, const struct group 
     return status;
 }
 
-/* Operators of vision models are bidirectional, recurrences with decay causal, the others both. */
+/* Operators of vision models are bidirectional, recurrences with decay causal, the others both; some are whole models only. */
 static int has_operator(const struct group *g, const shape *s, int op) {
     if (s->only && s->only != op) return 0;
+    if (op >= OPERATOR_RETNET) return 0;
     return g->causal ? op < OPERATOR_FOCUSED || op >= OPERATOR_SIMPLE_GLA : op < OPERATOR_SIMPLE_GLA;
 }
 

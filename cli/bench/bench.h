@@ -31,6 +31,10 @@ typedef enum bench_operator {
     OPERATOR_SIMPLE_GLA, /* from here on: causal only */
     OPERATOR_GLA,
     OPERATOR_GATED_DELTA,
+    OPERATOR_RETNET, /* from here on: whole language models only */
+    OPERATOR_MAMBA,
+    OPERATOR_MAMBA2,
+    OPERATOR_GATED_DELTANET,
     OPERATORS
 } bench_operator;
 

@@ -137,13 +137,15 @@ static void report(bench *b, const struct lm_shape *s, const char *attention, mh
         bench_simulated("lm-340m", s->name, attention, dtype, t->best);
         return;
     }
-    char name[48], best[32], median[32], weights[32], state[32] = "";
+    char best[32], median[32], weights[32], state[32] = "", moved[32] = "";
     const int decoding = s->work == DECODE || s->work == BATCH;
     const double tokens = s->work == DECODE ? 1.0 : s->work == BATCH ? TOGETHER : (double)s->tokens;
     const double bandwidth = b->format == BENCH_ENGINE ? 0.0 : bandwidth_of(b->context, 0.1);
     const size_t bytes = w->context ? mhla_sequence_bytes(w->context) : 0;
-    const double limit = decoding ? 1e9 * bandwidth * tokens / (double)info->weight_bytes
+    const size_t step = decoding ? mhla_sequence_step_bytes(w->context) : 0;
+    const double limit = decoding ? 1e9 * bandwidth * tokens / ((double)info->weight_bytes + tokens * (double)step)
                                   : 1e9 * t->peak * tokens / flops_of(s, attention, info);
+    const double percent = limit > 0.0 ? 100.0 * tokens / t->best / limit : 0.0;
     bench_begin(b);
     if (b->format == BENCH_ENGINE) {
         printf("{\"variant\": \"engine-%s-%s\", \"ms\": [", attention, bench_dtype_names[dtype]);
@@ -161,29 +163,38 @@ static void report(bench *b, const struct lm_shape *s, const char *attention, mh
         json_put_real("tokens_per_second", tokens / t->best);
         json_put_int("weight_bytes", (int64_t)info->weight_bytes);
         if (limit > 0.0) json_put_real(decoding ? "memory_allows" : "peak_allows", limit);
+        if (limit > 0.0) json_put_real(decoding ? "percent_of_memory" : "percent_of_peak", percent);
         if (bytes) json_put_int("state_bytes", (int64_t)bytes);
+        if (step) json_put_int("state_bytes_per_token", (int64_t)step);
         json_put_close('}');
     } else {
         if (!head++)
-            printf("\nlanguage model of 340M parameters; allowed: by memory, every weight being read once per call of\n"
-                   "decoding; else by the rate of multiply-adds\n"
-                   "%-22s %-12s %-10s %10s %10s %10s %10s %9s %10s\n",
-                   "", "", "", "best", "median", "tokens/s", "allowed", "weights", "state");
-        snprintf(name, sizeof name, "%s", s->name);
+            printf("\nlanguage model of 340M parameters; allowed: by memory, a call of decoding reading every weight "
+                   "once, and\n"
+                   "of each sequence what a token reads and writes; else by the rate of multiply-adds\n"
+                   "%-14s %-14s %-10s %10s %10s %10s %10s %5s %9s %10s %10s\n",
+                   "", "", "", "best", "median", "tokens/s", "allowed", "of it", "weights", "state", "per token");
         if (bytes) text_bytes(state, sizeof state, (double)bytes);
-        printf("%-22s %-12s %-10s %10s %10s %10.1f ", name, attention, bench_dtype_names[dtype],
+        if (step) text_bytes(moved, sizeof moved, (double)step);
+        printf("%-14s %-14s %-10s %10s %10s %10.1f ", s->name, attention, bench_dtype_names[dtype],
                text_time(best, sizeof best, t->best), text_time(median, sizeof median, t->median), tokens / t->best);
         if (limit > 0.0)
-            printf("%10.1f", limit);
+            printf("%10.1f %3.0f %%", limit, percent);
         else
-            printf("%10s", "");
-        printf(" %9s %10s\n", text_bytes(weights, sizeof weights, (double)info->weight_bytes), state);
+            printf("%10s %5s", "", "");
+        printf(" %9s %10s %10s\n", text_bytes(weights, sizeof weights, (double)info->weight_bytes), state, moved);
     }
     fflush(stdout);
 }
 
+/* Mixers of whole models. */
+static const char *const attentions[OPERATORS] = {
+    [OPERATOR_MHLA] = "mhla",       [OPERATOR_LINEAR] = "linear",
+    [OPERATOR_SOFTMAX] = "softmax", [OPERATOR_GLA] = "gla",
+    [OPERATOR_RETNET] = "retnet",   [OPERATOR_MAMBA] = "mamba",
+    [OPERATOR_MAMBA2] = "mamba2",   [OPERATOR_GATED_DELTANET] = "gated_deltanet"};
+
 static mhla_status bench_one(bench *b, const struct lm_shape *s, bench_operator op, mhla_dtype dtype) {
-    static const char *const attentions[] = {"mhla", "linear", "softmax"};
     static const work_fn works[] = {decode, prompt, train, decode_batch};
     mhla_lm_info info = {.size = sizeof info};
     timing t = {0};
@@ -207,8 +218,8 @@ mhla_status bench_lm(bench *b) {
     for (int i = 0; named && i < SHAPES; i++) {
         if (!bench_wants(b, "lm-340m", shapes[i].name) || (shapes[i].by_name && !shape)) continue;
         for (int dtype = MHLA_F32; dtype <= MHLA_Q8_0; dtype++)
-            for (int op = OPERATOR_MHLA; op <= OPERATOR_SOFTMAX && status == MHLA_OK; op++)
-                if ((b->dtypes & 1 << dtype) && (b->operators & 1 << op) &&
+            for (int op = OPERATOR_MHLA; op < OPERATORS && status == MHLA_OK; op++)
+                if ((b->dtypes & 1 << dtype) && (b->operators & 1 << op) && attentions[op] &&
                     (shapes[i].work != TRAIN || dtype != MHLA_Q8_0))
                     status = bench_one(b, &shapes[i], (bench_operator)op, (mhla_dtype)dtype);
     }

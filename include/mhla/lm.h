@@ -197,6 +197,9 @@ MHLA_API int64_t mhla_sequence_tokens(const mhla_sequence *sequence);     /* rea
 MHLA_API int64_t mhla_sequence_room(const mhla_sequence *sequence);       /* tokens that its policy still allows */
 MHLA_API const int32_t *mhla_sequence_ids(const mhla_sequence *sequence); /* their ids; valid until it changes */
 MHLA_API size_t mhla_sequence_bytes(const mhla_sequence *sequence);       /* of memory, shared parts included */
+/* Bytes of it that the next token reads and writes: all keys and values of softmax layers, the state of a recurrence twice, the
+ * mixture and the open chunk of MHLA layers (mean over the tokens of a chunk). Weights (mhla_lm_info) come to it. */
+MHLA_API size_t mhla_sequence_step_bytes(const mhla_sequence *sequence);
 
 /* An independent copy. The two share finished summaries. */
 MHLA_API mhla_status mhla_sequence_fork(mhla_sequence **copy, const mhla_sequence *sequence);

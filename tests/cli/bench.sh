@@ -11,6 +11,10 @@ mhla bench causal causal-backward --tokens 70 --heads 4 --kv-heads 2 --key 8 --v
     json | grep -E '\.(group|variant|sizes) '
 mhla bench mamba conv-2048 scan-1 --seconds 0.01 --json | json | grep -E "\.(group|shape|sizes) "
 mhla bench layers deit-out-256 lm-proj-8 --seconds 0.01 --json | json | grep -E '\.(group|shape|sizes) '
+mhla bench lm-340m micro --operator mhla,softmax,gla,retnet,mamba,mamba2,gated_deltanet --dtype bfloat16,q8_0 --seconds 0.01 --json >json || exit
+json <json | positive '(tokens_per_second|memory_allows|percent_of_memory|weight_bytes|state_bytes|state_bytes_per_token)$'
+json <json | grep -E '\.(variant|dtype) '
+mhla bench forward --operator retnet --seconds 0.01; echo "-> $?"
 mhla bench decode step clamp-2k --seconds 0.01 --json >json || exit
 json <json | positive '(us_per_token|read_us|ratio|state_bytes)$'
 mhla bench forward deit-t --batch 1 --feature elu --denominator released --threads 2 --backend pthreads --isa plain \

@@ -35,6 +35,20 @@ static mhla_sequence *copied(mhla_model *model, mhla_sequence *s, int by_file) {
     return copy;
 }
 
+/* A token reads and writes a recurrence's whole state; of all others it reads a part, and no more than there is. */
+static void check_step_bytes(const mhla_model *model, const mhla_sequence *s, int64_t tokens) {
+    mhla_lm_info info = {.size = sizeof info};
+    ASSERT_OK(mhla_lm_query(model, &info));
+    const size_t step = mhla_sequence_step_bytes(s);
+    const mhla_lm_config *c = mhla_lm_config_of(model->net);
+    const char *name = c->group[0].mixer->name;
+    if (c->groups == 1 && strcmp(name, "softmax") == 0)
+        assert_int_equal(step, (size_t)(tokens + 1) * (info.state_bytes / (size_t)info.context));
+    else if (c->groups == 1 && strcmp(name, "mhla") != 0 && strcmp(name, "linear") != 0)
+        assert_int_equal(step, 2 * info.state_bytes);
+    assert_true(step > 0 && step <= 2 * mhla_sequence_bytes(s));
+}
+
 /* Pieces, forks, rollbacks and files of a sequence give what the whole text gives. The model is freed. */
 static void check_memory(mhla_model *model, const char *name, uint64_t seed) {
     enum { T = 256 }; /* the context of lm_micro */
@@ -52,6 +66,7 @@ static void check_memory(mhla_model *model, const char *name, uint64_t seed) {
                          (int)at);
         }
         assert_true(mhla_sequence_bytes(s) > 0);
+        check_step_bytes(model, s, at + n);
         if (step % 5 == 2) ASSERT_OK(mhla_sequence_rollback(s, rng_below(&r, (int)mhla_sequence_tokens(s) + 1)));
         if (step % 7 == 3) s = copied(model, s, step % 2);
     }

@@ -361,6 +361,54 @@ static void test_forgetting(void **state) {
     }
 }
 
+/* NaN of decays spreads to what the definition spreads it to, and to nothing else: in every result, of every instruction set; with walks that make
+ * the scores and without, with heads that share keys, in the first chunk and later, with and without an initial state. */
+static void test_nan(void **state) {
+    (void)state;
+    static const int at[] = {0, 1, 7, 16, 17, 40, 63, 64, 90, 139};
+    const char *isas[8];
+    const int n = isa_names(isas, 8);
+    for (int i = 0; i < 16 * KINDS; i++) {
+        const int k = i % KINDS, gla = kinds[k] == MHLA_KIND_GLA, shares = i / KINDS % 2 && !gla, D = gla ? 20 : 1;
+        const sizes z = {kinds[k],
+                         1,
+                         140,
+                         2,
+                         shares ? 1 : 0,
+                         20,
+                         40,
+                         .chunk = i % 5 == 0 ? 24 : 0,
+                         .packed = i % 7 == 3,
+                         .start = i % 2,
+                         .strength = i % 4 < 2 ? 0.2f : 5.0f,
+                         .norm = kinds[k] == MHLA_KIND_GATED_DELTA && i % 8 < 4};
+        rng r = {(uint64_t)i};
+        gated_case c;
+        make_case(&c, &r, &z);
+        const int places = 1 + rng_below(&r, 3), step = i / KINDS % 4 < 2 ? 1 : 7;
+        for (int e = 0; e < places; e++) { /* some decays of one head; the other one's are ordinary */
+            const int t = RNG_PICK(&r, at), forgets = RNG_PICK(&r, at);
+            for (int j = 0; j < D; j++) placed_at(&c.decay, 0, forgets, 0)[j] = -INFINITY;
+            for (int j = 0; j < D; j += step) placed_at(&c.decay, 0, t, 0)[j] = NAN;
+        }
+        results want = new_results(&c, 7.0f);
+        run_case(&c, &want, NULL, 1, 0);
+        for (int a = 0; a < n; a++)
+            for (int threads = 1; threads < 9; threads += 7) {
+                ASSERT_OK(mhla_set_isa(isas[a]));
+                mhla_context *context = new_context(threads);
+                results got = new_results(&c, 7.0f);
+                run_case(&c, &got, context, 0, 0);
+                compare(&c, &got, &want, isas[a]);
+                free_results(&got);
+                mhla_context_free(context);
+            }
+        free_results(&want);
+        drop_case(&c);
+    }
+    ASSERT_OK(mhla_set_isa(NULL));
+}
+
 /* ---- What callers get wrong ---- */
 
 static void test_errors(void **state) {
@@ -447,7 +495,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_lengths),     cmocka_unit_test(test_dims),    cmocka_unit_test(test_random),
         cmocka_unit_test(test_differences), cmocka_unit_test(test_threads), cmocka_unit_test(test_bf16),
-        cmocka_unit_test(test_forgetting),  cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_forgetting),  cmocka_unit_test(test_nan),     cmocka_unit_test(test_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -137,6 +137,8 @@ typedef struct mhla_mixer {
     void (*forget)(void *memory);
     mhla_status (*fork)(void **copy, const void *memory);
     size_t (*memory_bytes)(const void *memory);
+    /* What the token after `tokens` reads and writes of it. NULL: a mark is read and written. */
+    size_t (*step_bytes)(const void *memory, int64_t tokens);
     /* The most tokens, `tokens` at most, that it has or can go back to; `mark` is the place of the newest mark up to there, 0: none. */
     int64_t (*nearest)(const void *memory, int64_t tokens, int64_t mark);
     /* To such a place, with the mark of the place if there is one. To 0 always works. */

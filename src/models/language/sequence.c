@@ -120,6 +120,15 @@ size_t mhla_sequence_bytes(const mhla_sequence *s) {
     return bytes;
 }
 
+size_t mhla_sequence_step_bytes(const mhla_sequence *s) {
+    size_t bytes = 0;
+    for (int i = 0; s && i < s->reader->config->layers; i++) {
+        const mhla_mixer *mixer = mixer_of(s, i);
+        bytes += mixer->step_bytes ? mixer->step_bytes(s->memory[i], s->tokens) : 2 * mixer->mark_bytes(s->memory[i]);
+    }
+    return bytes;
+}
+
 mhla_status mhla_sequence_set_note(mhla_sequence *s, const char *note) {
     if (s == NULL) return mhla_fail(MHLA_EINVAL, "sequence is NULL");
     const size_t size = note ? strlen(note) + 1 : 0;

@@ -94,8 +94,27 @@ static void invert_block(float *inverse, const float *N, int64_t ld, int n) {
     }
 }
 
+/* Is one of n numbers NaN? */
+static int any_nan(const float *x, int64_t n) {
+    int found = 0;
+    for (int64_t i = 0; i < n; i++) found |= x[i] != x[i];
+    return found;
+}
+
+/* The same inverse by substitution alone, without a product with a zero of the triangle, which would make NaN of NaN. */
+static void substitute(float *T, const float *N, int64_t ld, int n) {
+    for (int t = 0; t < n; t++) {
+        float *row = T + t * ld;
+        memset(row, 0, (size_t)ld * sizeof *row);
+        for (int u = 0; u < t; u++)
+            for (int j = 0; j <= u; j++) row[j] -= N[t * ld + u] * T[u * ld + j];
+        row[t] = 1.0f;
+    }
+}
+
 /* T [n][ldc] = (I + N)^-1, zeros above the diagonal up to n's last vector: with blocks N_ij, and D_i the inverse of a diagonal one,
- *   T_ij = -D_i sum over j <= l < i of N_il T_lj */
+ *   T_ij = -D_i sum over j <= l < i of N_il T_lj
+ * NaN in N makes NaN of rows by way of zeros above the diagonal: then it is made again. */
 static void invert(const mhla_gated *w, mhla_gated_scratch *z, float *T, const float *N, int n) {
     float D[BLOCK * BLOCK], *sums = z->turned;
     const int64_t ld = w->ldc;
@@ -115,10 +134,11 @@ static void invert(const mhla_gated *w, mhla_gated_scratch *z, float *T, const f
         w->run->kernels->gemm(&g);
         g.c = T + i * ld;
         g.f.k = 0;
-        g.f2_lower = g.f2_lead = 1; /* NaN in a later row must not reach an earlier one */
+        g.f2_lower = g.f2_lead = 1;
         g.f2 = (mhla_factor){.k = rows, .a = D, .a_row = BLOCK, .a_k = 1, .b = sums, .b_k = ld};
         w->run->kernels->gemm(&g);
     }
+    if (any_nan(T, (n - 1) * ld + n)) substitute(T, N, ld, n);
 }
 
 /* ---- A chunk and the heads that share q and k ---- */

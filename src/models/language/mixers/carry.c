@@ -7,6 +7,7 @@
 #include "core/memory.h"
 #include "core/status.h"
 #include "nn/op.h"
+#include "ops/op.h"
 
 /* ---- Memory ---- */
 
@@ -91,6 +92,15 @@ mhla_status mhla_carry_fork(void **to, const void *of) {
 size_t mhla_carry_memory_bytes(const void *of) {
     const mhla_carry *m = of;
     return sizeof *m + bytes_of(m) + (m->stream ? mhla_state_bytes(m->stream) : 0);
+}
+
+/* All of it is read and written. */
+size_t mhla_carry_step_bytes(const void *of, int64_t tokens) {
+    const mhla_carry *m = of;
+    const mhla_plan *plan = m->size->plan;
+    (void)tokens;
+    const int64_t numbers = plan ? (int64_t)plan->d.heads * plan->d.key_dim * plan->d.value_dim : 0;
+    return 2 * (bytes_of(m) + (size_t)numbers * sizeof(float));
 }
 
 /* The place where state and convolutions are; -1: they differ, because a pass failed between them. */

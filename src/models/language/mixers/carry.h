@@ -53,6 +53,7 @@ mhla_status mhla_carry_remember(void **to, void *layer, const void *policy);
 void mhla_carry_forget(void *of);
 mhla_status mhla_carry_fork(void **to, const void *of);
 size_t mhla_carry_memory_bytes(const void *of);
+size_t mhla_carry_step_bytes(const void *of, int64_t tokens);
 int64_t mhla_carry_nearest(const void *of, int64_t tokens, int64_t mark);
 mhla_status mhla_carry_back(void *of, int64_t place, const unsigned char *mark);
 size_t mhla_carry_bytes(const void *of); /* of a mark, and saved */
@@ -63,7 +64,8 @@ mhla_status mhla_carry_load(void *of, mhla_saved *in, int64_t tokens);
 #define MHLA_CARRY_ROWS                                                                                                \
     .policy = mhla_carry_policy, .policy_free = mhla_carry_policy_free, .remember = mhla_carry_remember,               \
     .forget = mhla_carry_forget, .fork = mhla_carry_fork, .memory_bytes = mhla_carry_memory_bytes,                     \
-    .nearest = mhla_carry_nearest, .back = mhla_carry_back, .mark_bytes = mhla_carry_bytes, .mark = mhla_carry_mark,   \
-    .saved_bytes = mhla_carry_bytes, .save = mhla_carry_save, .load = mhla_carry_load
+    .step_bytes = mhla_carry_step_bytes, .nearest = mhla_carry_nearest, .back = mhla_carry_back,                       \
+    .mark_bytes = mhla_carry_bytes, .mark = mhla_carry_mark, .saved_bytes = mhla_carry_bytes, .save = mhla_carry_save, \
+    .load = mhla_carry_load
 
 #endif

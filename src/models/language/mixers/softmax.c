@@ -453,6 +453,13 @@ static size_t memory_bytes(const void *of) {
     return sizeof *m + 2 * row_bytes(m, m->capacity);
 }
 
+/* All that it sees, and a row more. */
+static size_t step_bytes(const void *of, int64_t tokens) {
+    const memory *m = of;
+    const int64_t window = m->layer->shared->s->window_size;
+    return 2 * row_bytes(m, (window && window < tokens ? window : tokens) + 1);
+}
+
 static int64_t nearest(const void *of, int64_t tokens, int64_t mark) {
     const memory *m = of;
     (void)mark;
@@ -538,6 +545,7 @@ const mhla_mixer mhla_mixer_softmax = {
     .forget = forget,
     .fork = fork_memory,
     .memory_bytes = memory_bytes,
+    .step_bytes = step_bytes,
     .nearest = nearest,
     .back = back,
     .mark_bytes = mark_bytes,

@@ -401,6 +401,23 @@ size_t mhla_stream_memory_bytes(const void *of) {
     return bytes;
 }
 
+/* The mixture of the past and, on average, half a chunk of keys and values, a row of which is new. All summaries are read once for
+ * every four chunks; a chunk's end writes one. */
+size_t mhla_stream_step_bytes(const void *of, int64_t tokens) {
+    enum { USUAL_CHUNK = 64, LOOKAHEAD = 4 };
+    const memory *m = of;
+    const mhla_stream *x = m->layer->shared;
+    const mhla_stream_settings *s = x->s;
+    const int64_t chunk = x->desc.chunk ? x->desc.chunk : USUAL_CHUNK;
+    const int64_t row = (int64_t)s->kv_heads * (mhla_feature_dims(s->feature_map, s->key_dim) + s->value_dim);
+    const int64_t summary = mhla_stream_summary_bytes(s, x->desc.denominator != MHLA_DEN_NONE);
+    const int64_t chunks = m->layer->mix ? tokens / chunk : 1;
+    size_t bytes = (size_t)(summary + (chunk / 2 + 1) * row * (int64_t)sizeof(float));
+    bytes += (size_t)(summary * (chunks + 2 * LOOKAHEAD) / (LOOKAHEAD * chunk));
+    for (int i = 0; i < 3; i++) bytes += 2 * mhla_past_bytes(&m->past[i]);
+    return bytes;
+}
+
 /* ---- Going back: MHLA's state has the beginnings of its chunks. Linear attention and convolutions have nothing but the present: they
  * need marks. ---- */
 

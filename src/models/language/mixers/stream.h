@@ -93,6 +93,7 @@ mhla_status mhla_stream_remember(void **to, void *of, const void *p);
 void mhla_stream_forget(void *of);
 mhla_status mhla_stream_fork(void **to, const void *of);
 size_t mhla_stream_memory_bytes(const void *of);
+size_t mhla_stream_step_bytes(const void *of, int64_t tokens);
 int64_t mhla_stream_nearest(const void *of, int64_t tokens, int64_t mark);
 mhla_status mhla_stream_back(void *of, int64_t place, const unsigned char *mark);
 size_t mhla_stream_mark_bytes(const void *of);
@@ -105,8 +106,8 @@ mhla_status mhla_stream_load(void *of, mhla_saved *in, int64_t tokens);
     .close = mhla_stream_close, .create = mhla_stream_create, .free = free, .forward = mhla_stream_forward,            \
     .policy = mhla_stream_policy, .policy_free = mhla_stream_policy_free, .begin = mhla_stream_begin,                  \
     .remember = mhla_stream_remember, .forget = mhla_stream_forget, .fork = mhla_stream_fork,                          \
-    .memory_bytes = mhla_stream_memory_bytes, .nearest = mhla_stream_nearest, .back = mhla_stream_back,                \
-    .mark_bytes = mhla_stream_mark_bytes, .mark = mhla_stream_mark, .saved_bytes = mhla_stream_saved_bytes,            \
-    .save = mhla_stream_save, .load = mhla_stream_load
+    .memory_bytes = mhla_stream_memory_bytes, .step_bytes = mhla_stream_step_bytes, .nearest = mhla_stream_nearest,    \
+    .back = mhla_stream_back, .mark_bytes = mhla_stream_mark_bytes, .mark = mhla_stream_mark,                          \
+    .saved_bytes = mhla_stream_saved_bytes, .save = mhla_stream_save, .load = mhla_stream_load
 
 #endif
