@@ -22,12 +22,22 @@ static mhla_status recipe_of_run(json_t **tree, const mhla_model *model) {
     return MHLA_OK;
 }
 
+/* Sizes of the pixels that a model makes. */
+static mhla_augment size_of_pixels(const mhla_model *model) {
+    mhla_denoiser_info d;
+    mhla_autoencoder_info a;
+    if (mhla_denoiser_query(model, &d) == MHLA_OK)
+        return (mhla_augment){.height = (int)d.extent.height, .width = (int)d.extent.width, .channels = d.channels};
+    if (mhla_autoencoder_query(model, &a) == MHLA_OK)
+        return (mhla_augment){.height = a.side, .width = a.side, .channels = a.channels};
+    return (mhla_augment){0};
+}
+
 /* -1 .. 1, resized or cut out as they were for the test loss of its run. */
-static mhla_augment augment_of_denoiser(const mhla_model *model) {
-    mhla_denoiser_info c;
-    if (mhla_denoiser_query(model, &c) != MHLA_OK) return (mhla_augment){0};
-    mhla_augment a = {
-        .height = (int)c.extent.height, .width = (int)c.extent.width, .channels = c.channels, .crop_pct = 1.0};
+static mhla_augment augment_of_pixels(const mhla_model *model) {
+    mhla_augment a = size_of_pixels(model);
+    if (a.height == 0) return a;
+    a.crop_pct = 1.0;
     json_t *recipe = NULL;
     recipe_of_run(&recipe, model);
     const char *crop = json_string_value(json_object_get(json_object_get(recipe, "augment"), "crop"));
@@ -39,7 +49,7 @@ static mhla_augment augment_of_denoiser(const mhla_model *model) {
 
 mhla_augment mhla_model_augment(const mhla_model *model) {
     mhla_classifier_info c;
-    if (mhla_classifier_query(model, &c) != MHLA_OK) return augment_of_denoiser(model);
+    if (mhla_classifier_query(model, &c) != MHLA_OK) return augment_of_pixels(model);
     mhla_augment a = {
         .height = c.height, .width = c.width, .channels = c.channels, .crop = MHLA_CROP_EVAL, .crop_pct = c.crop};
     for (int i = 0; i < 3; i++) {

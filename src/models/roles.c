@@ -298,3 +298,11 @@ mhla_tensor *mhla_autoencoder_decode(mhla_tape *t, const mhla_model *m, mhla_ten
     mhla_tape_set_precision(t, mhla_params_precision(m->params));
     return m->architecture->autoencoder->decode(t, m->net, latents);
 }
+
+mhla_status mhla_autoencoder_rescale(mhla_model *m, double scale) {
+    MHLA_TRY(mhla_model_need(m, MHLA_ROLE_AUTOENCODER));
+    if (m->architecture->autoencoder->rescale == NULL)
+        return mhla_fail(MHLA_ENOTSUP, "autoencoders of the kind %s cannot be trained", m->architecture->name);
+    m->architecture->autoencoder->rescale(m->net, scale);
+    return mhla_model_name_classes(m, NULL, 0); /* writes the text of config.json anew */
+}

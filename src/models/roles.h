@@ -179,11 +179,15 @@ typedef struct mhla_autoencoder {
      * Sides that the factor does not divide fail the tape, and so does a half that is not there. */
     mhla_tensor *(*encode)(mhla_tape *t, void *net, mhla_tensor *pixels);
     mhla_tensor *(*decode)(mhla_tape *t, void *net, mhla_tensor *latents);
+    /* Sets `scale`, which training measures. NULL: an autoencoder that is not trained here. */
+    void (*rescale)(void *net, double scale);
 } mhla_autoencoder;
 
 mhla_status mhla_autoencoder_query(const mhla_model *model, mhla_autoencoder_info *info);
 int64_t mhla_autoencoder_cost(const mhla_model *model, int64_t height, int64_t width, int decode);
 mhla_tensor *mhla_autoencoder_encode(mhla_tape *t, const mhla_model *model, mhla_tensor *pixels);
 mhla_tensor *mhla_autoencoder_decode(mhla_tape *t, const mhla_model *model, mhla_tensor *latents);
+/* From now on, and in config.json. MHLA_ENOTSUP where training cannot measure it. */
+mhla_status mhla_autoencoder_rescale(mhla_model *model, double scale);
 
 #endif

@@ -140,65 +140,70 @@ mhla_tensor *mhla_nn_cross_entropy(mhla_tape *t, mhla_tensor *logits, const int3
     return mhla_tape_record(t, &op->r, entropy_backward, y, x->needs_grad);
 }
 
-/* ---- Mean squared error ---- */
+/* ---- Mean squared and mean absolute error ---- */
 
-typedef struct squares {
+typedef struct errors {
     mhla_record r;
     mhla_tensor *x, *y;
     const float *target;
+    int absolute;
     double *losses; /* [rows] */
     float factor;
     mhla_slot dx;
-} squares;
+} errors;
 
-static void squares_task(void *arg, int64_t i, int worker) {
-    const squares *op = arg;
+static void errors_task(void *arg, int64_t i, int worker) {
+    const errors *op = arg;
     (void)worker;
     const int64_t n = op->x->cols;
     double sum = 0.0;
     for (int64_t j = 0; j < n; j++) {
         const double d = (double)op->x->data[i * op->x->ld + j] - (double)op->target[i * n + j];
-        sum += d * d;
+        sum += op->absolute ? fabs(d) : d * d;
     }
     op->losses[i] = sum;
 }
 
-/* loss = sum (x - target)^2 / count:  dx += 2 (x - target) / count */
-static void squares_grad_task(void *arg, int64_t i, int worker) {
-    const squares *op = arg;
+/* loss = sum (x - target)^2 / count:  dx += 2 (x - target) / count;  of |x - target|:  dx += sign(x - target) / count */
+static void errors_grad_task(void *arg, int64_t i, int worker) {
+    const errors *op = arg;
     (void)worker;
     const int64_t n = op->x->cols;
     for (int64_t j = 0; j < n; j++) {
-        const float d = op->factor * (op->x->data[i * op->x->ld + j] - op->target[i * n + j]);
+        const float e = op->x->data[i * op->x->ld + j] - op->target[i * n + j];
+        const float d = op->factor * (op->absolute ? (float)((e > 0.0f) - (e < 0.0f)) : 2.0f * e);
         float *dx = op->dx.data + i * op->dx.ld + j;
         *dx = op->dx.add ? *dx + d : d;
     }
 }
 
-static void squares_backward(mhla_tape *t, void *arg) {
-    squares *op = arg;
+static void errors_backward(mhla_tape *t, void *arg) {
+    errors *op = arg;
     op->dx = mhla_tape_grad(t, op->x);
     if (!op->dx.wanted || mhla_tape_dry(t)) return;
-    op->factor = 2.0f * mhla_tape_arrived(op->y)[0] / (float)(op->x->rows * op->x->cols);
-    mhla_tape_run(t, op->x->rows, squares_grad_task, op);
+    op->factor = mhla_tape_arrived(op->y)[0] / (float)(op->x->rows * op->x->cols);
+    mhla_tape_run(t, op->x->rows, errors_grad_task, op);
 }
 
-mhla_tensor *mhla_nn_mse(mhla_tape *t, mhla_tensor *x, const float *target) {
+static mhla_tensor *mean_error(mhla_tape *t, mhla_tensor *x, const float *target, int absolute) {
     MHLA_GIVEN(t, x);
     MHLA_NEED(t, target != NULL || mhla_tape_dry(t), "the target is NULL");
-    squares *op = mhla_tape_op(t, sizeof *op);
+    errors *op = mhla_tape_op(t, sizeof *op);
     mhla_tensor *y = op ? mhla_tape_tensor(t, MHLA_SHAPE(1)) : NULL;
     double *losses = y ? mhla_tape_scratch(t, sizeof(double) * (size_t)x->rows) : NULL;
     if (losses == NULL) return NULL;
-    *op = (squares){.x = x, .y = y, .target = target, .losses = losses};
-    mhla_tape_run(t, x->rows, squares_task, op);
+    *op = (errors){.x = x, .y = y, .target = target, .absolute = absolute, .losses = losses};
+    mhla_tape_run(t, x->rows, errors_task, op);
     if (!mhla_tape_dry(t)) {
         double sum = 0.0;
         for (int64_t i = 0; i < x->rows; i++) sum += losses[i];
         y->data[0] = (float)(sum / (double)(x->rows * x->cols));
     }
-    return mhla_tape_record(t, &op->r, squares_backward, y, x->needs_grad);
+    return mhla_tape_record(t, &op->r, errors_backward, y, x->needs_grad);
 }
+
+mhla_tensor *mhla_nn_mse(mhla_tape *t, mhla_tensor *x, const float *target) { return mean_error(t, x, target, 0); }
+mhla_tensor *mhla_nn_l1(mhla_tape *t, mhla_tensor *x, const float *target) { return mean_error(t, x, target, 1); }
 
 /* ---- Judged elsewhere ---- */
 

@@ -176,9 +176,10 @@ typedef struct mhla_tensor {
 
 enum {
     MHLA_TAPE_INFER = 0,
-    MHLA_TAPE_RECORD = 1, /* backward can follow */
-    MHLA_TAPE_DROP = 2,   /* training: dropout and drop path act, batch norms take the statistics of the batch */
-    MHLA_TAPE_DRY = 4     /* shapes only: nothing is computed, no tensor has memory, peaks are counted */
+    MHLA_TAPE_RECORD = 1,   /* backward can follow */
+    MHLA_TAPE_DROP = 2,     /* training: dropout and drop path act, batch norms take the statistics of the batch */
+    MHLA_TAPE_DRY = 4,      /* shapes only: nothing is computed, no tensor has memory, peaks are counted */
+    MHLA_TAPE_RECOMPUTE = 8 /* autoencoders: blocks are computed again in the backward pass instead of kept */
 };
 
 mhla_status mhla_tape_create(mhla_tape **tape, const mhla_context *context);
@@ -461,8 +462,14 @@ mhla_tensor *mhla_nn_cross_entropy(mhla_tape *t, mhla_tensor *logits, const int3
  * does not count). Labels and losses live until backward. */
 mhla_tensor *mhla_nn_linear_cross_entropy(mhla_tape *t, mhla_param *w, mhla_tensor *x, const int32_t *labels,
                                           float scale, float *losses);
-/* Mean of (x - target)^2 over all elements. */
+/* Mean of (x - target)^2, of |x - target|, over all elements. */
 mhla_tensor *mhla_nn_mse(mhla_tape *t, mhla_tensor *x, const float *target);
+mhla_tensor *mhla_nn_l1(mhla_tape *t, mhla_tensor *x, const float *target);
+/* Gaussians x [B,2L,...], contiguous: L channels of means, L of log variances, which count as -30 to 20. Draws from them, mean +
+ * exp(log variance / 2) noise [B,L,...]; noise is like the result and lives until backward. */
+mhla_tensor *mhla_nn_posterior(mhla_tape *t, const float *noise, mhla_tensor *x);
+/* And their divergence from a standard normal, in nats: summed over a sample, the mean of all samples. */
+mhla_tensor *mhla_nn_divergence(mhla_tape *t, mhla_tensor *x);
 /* A loss of x that the caller has worked out, with its gradient dx, contiguous, like x; that lives until backward. */
 mhla_tensor *mhla_nn_judged(mhla_tape *t, float loss, const float *dx, mhla_tensor *x);
 

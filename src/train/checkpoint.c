@@ -266,6 +266,7 @@ mhla_status mhla_checkpoint_read(mhla_trainer *t, const char *folder) {
     if (status == MHLA_OK) status = read_optimizer(t, path);
     snprintf(path, sizeof path, "%s/ema.safetensors", folder);
     if (status == MHLA_OK && t->ema) status = read_ema(t, path);
+    if (status == MHLA_OK && t->task->load) status = t->task->load(t, folder);
     if (status != MHLA_OK) return status;
     t->saved = t->step;
     MHLA_TRY(point(t->run, "last", t->step));

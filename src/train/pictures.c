@@ -1,8 +1,10 @@
 /* What tasks on pictures share; see pictures.h. */
 #include "train/pictures.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "core/status.h"
 #include "data/latents.h"
@@ -46,12 +48,15 @@ mhla_status mhla_pictures_open(mhla_pictures *p, mhla_recipe *recipe, int may_be
     } follow[] = {
         {"model.classes", mhla_dataset_classes(p->train), !mhla_recipe_has(recipe, "model.classes")},
         {"model.channels", mhla_dataset_channels(p->train), !mhla_recipe_has(recipe, "model.channels")},
+        {"model.in_channels", mhla_dataset_channels(p->train), !mhla_recipe_has(recipe, "model.in_channels")},
+        {"model.out_channels", mhla_dataset_channels(p->train), !mhla_recipe_has(recipe, "model.out_channels")},
         {"train.batch", images,
          images > 0 && !mhla_recipe_given(recipe, "train.batch") && images < mhla_recipe_int(recipe, "train.batch")}};
-    for (int i = 0; i < 3; i++) {
+    for (size_t i = 0; i < sizeof follow / sizeof *follow; i++) {
         char text[24];
         snprintf(text, sizeof text, "%lld", (long long)follow[i].value);
-        if (follow[i].wanted) MHLA_TRY(mhla_recipe_set(recipe, follow[i].key, text));
+        if (follow[i].wanted && mhla_recipe_find(recipe, follow[i].key)) /* a key of this model */
+            MHLA_TRY(mhla_recipe_set(recipe, follow[i].key, text));
     }
     return MHLA_OK;
 }
@@ -113,6 +118,42 @@ int64_t mhla_pictures_part(const mhla_pictures *p, const mhla_recipe *recipe, in
     const int64_t rows = dry ? (all + parts - 1) / parts : (part + 1) * all / parts - *first;
     *share = (double)rows / (double)all;
     return rows;
+}
+
+mhla_status mhla_pictures_each(mhla_trainer *t, const mhla_pictures *p, int64_t limit, mhla_pictures_fn fn,
+                               mhla_progress_fn progress, void *user, int64_t *seen) {
+    const int64_t all = mhla_dataset_count(p->test), wanted = limit > 0 && limit < all ? limit : all;
+    mhla_loader *loader = NULL;
+    mhla_loader_desc d = {.data = p->test,
+                          .batch = MHLA_EVALUATE_BATCH,
+                          .workers = (int)mhla_recipe_int(t->recipe, "data.workers"),
+                          .ahead = MHLA_EVALUATE_AHEAD,
+                          .augment = mhla_model_augment(t->model),
+                          .classes = mhla_model_classes(t->model),
+                          .no_targets = 1,
+                          .latents = mhla_dataset_latents(p->test) != NULL,
+                          .limit = limit};
+    d.augment.crop = mhla_crop_named(mhla_recipe_text(t->recipe, "augment.crop"), 1);
+    *seen = 0;
+    mhla_status status = mhla_loader_create(&loader, &d);
+    while (status == MHLA_OK && !t->stop) {
+        const mhla_batch *batch;
+        status = mhla_loader_next(loader, &batch);
+        if (status != MHLA_OK || batch->count == 0) break;
+        status = fn(t, batch, *seen);
+        *seen += batch->count;
+        if (progress) progress(user, *seen, wanted);
+    }
+    mhla_loader_free(loader);
+    return status;
+}
+
+mhla_status mhla_pictures_save(const mhla_trainer *t, const mhla_picture *grid) {
+    char path[MHLA_RUN_PATH];
+    snprintf(path, sizeof path, "%s/samples", t->run);
+    if (mkdir(path, 0777) != 0 && errno != EEXIST) return mhla_fail(MHLA_EIO, "%s: %s", path, strerror(errno));
+    snprintf(path, sizeof path, "%s/samples/step-%08lld.png", t->run, (long long)t->step);
+    return mhla_picture_write(path, grid, 1, NULL);
 }
 
 double mhla_pictures_bytes(const mhla_pictures *p, const mhla_recipe *r, double numbers) {

@@ -3,6 +3,8 @@
 #ifndef MHLA_TRAIN_PICTURES_H
 #define MHLA_TRAIN_PICTURES_H
 
+#include <mhla/diffusion.h>
+
 #include "train/train.h"
 
 typedef struct mhla_pictures {
@@ -26,6 +28,14 @@ void mhla_pictures_close(mhla_pictures *p);
  * largest part of what the recipe says. */
 int64_t mhla_pictures_part(const mhla_pictures *p, const mhla_recipe *recipe, int dry, int64_t part, int64_t parts,
                            int64_t *first, double *share);
+
+/* Test pictures as the model sees them, in batches, the first of which is number `first`; at most `limit` (0: all), spread over the
+ * data. Ends early where t->stop is set. *seen: how many there were; those that could not be read have label -1. */
+typedef mhla_status (*mhla_pictures_fn)(mhla_trainer *t, const mhla_batch *batch, int64_t first);
+mhla_status mhla_pictures_each(mhla_trainer *t, const mhla_pictures *p, int64_t limit, mhla_pictures_fn fn,
+                               mhla_progress_fn progress, void *user, int64_t *seen);
+/* The grid of this step, RUN/samples/step-NNNNNNNN.png. */
+mhla_status mhla_pictures_save(const mhla_trainer *t, const mhla_picture *grid);
 
 /* Names of `classes` classes, malloc'ed; MHLA_EINVAL where the data has more. */
 mhla_status mhla_pictures_names(const mhla_pictures *p, char ***names, int classes);

@@ -14,8 +14,8 @@
 #define BOOL MHLA_RECIPE_BOOL
 
 static const mhla_recipe_row own[] = {
-    {"task", TEXT, "images", 0, 0, "images|text|diffusion",
-     "what to learn: classes of images, the next token of text, or image generation"},
+    {"task", TEXT, "images", 0, 0, "images|text|diffusion|autoencoder",
+     "what to learn: classes of images, the next token of text, image generation, or latents of images"},
     {"seed", INT, "0", 0, 9e15, NULL, "seed of initial weights, data order, augmentation and dropout"},
 
     {"train.epochs", REAL, "10", 0.001, 100000, NULL, "passes over the training data"},
@@ -52,7 +52,8 @@ static const mhla_recipe_row own[] = {
     {"log.steps", INT, "10", 1, 1e9, NULL, "write a line of metrics.jsonl every N updates"},
     {0},
 };
-static const mhla_task *const tasks[] = {&mhla_task_images, &mhla_task_text, &mhla_task_diffusion};
+static const mhla_task *const tasks[] = {&mhla_task_images, &mhla_task_text, &mhla_task_diffusion,
+                                         &mhla_task_autoencoder};
 enum { TASKS = sizeof tasks / sizeof *tasks };
 
 /* A table in the making: a name that is there already is not added again. Kept as long as the program. */
@@ -187,8 +188,8 @@ mhla_status mhla_task_find(const mhla_task **task, const mhla_architecture **arc
             known = 1;
         }
     if (!known)
-        return mhla_fail(MHLA_EINVAL, "the task is %s: expected %s, %s or %s", MHLA_QUOTE(w.task), tasks[0]->name,
-                         tasks[1]->name, tasks[2]->name);
+        return mhla_fail(MHLA_EINVAL, "the task is %s: expected %s, %s, %s or %s", MHLA_QUOTE(w.task), tasks[0]->name,
+                         tasks[1]->name, tasks[2]->name, tasks[3]->name);
     if (*arch && !mhla_architecture_has(*arch, (*task)->role)) *arch = NULL; /* its table says what there is */
     return MHLA_OK;
 }

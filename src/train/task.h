@@ -15,6 +15,7 @@ typedef struct mhla_score {
     double loss;
     double value; /* what is compared, see `measure` */
     double seconds;
+    double deviation; /* autoencoders: of the latents */
 } mhla_score;
 
 typedef struct mhla_task {
@@ -43,6 +44,8 @@ typedef struct mhla_task {
 
     /* Measures the model as it stands; adds its own keys to `row`. Stops early where t->stop is set. */
     mhla_status (*evaluate)(mhla_trainer *t, mhla_score *score, json_t *row, mhla_progress_fn progress, void *user);
+    /* After an evaluation: what follows for the model from the score of the weights that count; may be NULL. */
+    mhla_status (*settle)(mhla_trainer *t, const mhla_score *score);
     /* Something to look at, after an evaluation, made by the model as it stands then; may be NULL. */
     mhla_status (*show)(mhla_trainer *t);
     /* The scores, of the model and of its average (NULL without), into the event. */
@@ -52,6 +55,8 @@ typedef struct mhla_task {
     mhla_status (*adopt)(mhla_trainer *t, const char *path, void (*note)(void *user, const char *text), void *user);
     /* What belongs to a checkpoint besides the model; may be NULL. */
     mhla_status (*save)(const mhla_trainer *t, const char *folder);
+    /* From a checkpoint, whose weights are there: what the recipe does not say of the model; may be NULL. */
+    mhla_status (*load)(mhla_trainer *t, const char *folder);
     /* Sentences about the data that were not told yet; may be NULL. */
     void (*complain)(mhla_trainer *t, void (*note)(mhla_trainer *t, const char *text));
     /* The data of a task on pictures, with the present batch; NULL for others. */
@@ -60,6 +65,6 @@ typedef struct mhla_task {
     mhla_status (*finish)(mhla_trainer *t);
 } mhla_task;
 
-extern const mhla_task mhla_task_images, mhla_task_text, mhla_task_diffusion;
+extern const mhla_task mhla_task_images, mhla_task_text, mhla_task_diffusion, mhla_task_autoencoder;
 
 #endif

@@ -1,10 +1,8 @@
 /* The task `diffusion`: a network learns to tell the noise in pictures; measured by its loss on test pictures, each at a time
  * and with a noise of its own that stay the same, so that evaluations can be compared. After each one a grid of pictures is
  * made from the same noise as ever: one sees the same pictures get better. */
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "core/clock.h"
 #include "core/parallel.h"
@@ -28,8 +26,9 @@ static const mhla_recipe_row keys[] = {
     {"augment.crop", TEXT, "none", 0, 0, "none|centre|random|pad",
      "none: resized; centre: as it is, with black around; random: a resized part; pad: shifted"},
 
-    {"sample.columns", INT, "6", 0, 64, NULL, "images of each class in the sample grid of an evaluation; 0: no grids"},
-    {"sample.rows", INT, "10", 1, 64, NULL, "classes in it, spread over all"},
+    {"sample.columns", INT, "6", 0, 64, NULL,
+     "diffusion: images of each class in the sample grid of an evaluation; autoencoder: images of a row; 0: no grids"},
+    {"sample.rows", INT, "10", 1, 64, NULL, "diffusion: classes in it, spread over all; autoencoder: rows of images"},
     {"sample.sampler", TEXT, "dpm++", 0, 0, "ddpm|ddim|dpm++|unipc|euler", "how it is made"},
     {"sample.steps", INT, "20", 1, 1000, NULL, "sampling steps"},
     {"sample.guidance", REAL, "2", 1, 100, NULL, "guidance towards the class; 1: none"},
@@ -50,6 +49,8 @@ typedef struct job {
     int32_t *labels;           /* [rows] */
     mhla_noising_loss *losses; /* [rows] */
     mhla_tape *measuring;
+    mhla_noising_loss sum; /* of an evaluation, of `counted` pictures */
+    int64_t counted;
 } job;
 
 /* ---- Making ---------------------------------------------------------------------------------------------------------- */
@@ -262,7 +263,8 @@ static double data_bytes(const mhla_trainer *t) {
 
 /* ---- Evaluation ---------------------------------------------------------------------------------------------------------- */
 
-static mhla_status measure_batch(const mhla_trainer *t, job *j, const mhla_batch *batch, int64_t first) {
+static mhla_status measure_batch(mhla_trainer *t, const mhla_batch *batch, int64_t first) {
+    job *j = t->job;
     const int64_t rows = batch->count;
     work w = work_of(t, batch, 0, rows);
     w.first = first;
@@ -275,55 +277,33 @@ static mhla_status measure_batch(const mhla_trainer *t, job *j, const mhla_batch
     MHLA_TRY(mhla_tape_status(j->measuring));
     w.output = y->data;
     mhla_parallel(t->context, rows, judge_task, &w);
+    for (int64_t i = 0; i < rows; i++) {
+        if (batch->labels[i] < 0) continue; /* a file that could not be read */
+        j->sum.mse += j->losses[i].mse;
+        j->sum.vb += j->losses[i].vb;
+        j->sum.loss += j->losses[i].loss;
+        j->counted++;
+    }
     return MHLA_OK;
 }
 
 static mhla_status evaluate(mhla_trainer *t, mhla_score *score, json_t *row, mhla_progress_fn progress, void *user) {
     job *j = t->job;
     const mhla_denoiser_info *c = &j->info;
-    const int64_t limit = mhla_recipe_int(t->recipe, "eval.limit"), all = mhla_dataset_count(j->p.test);
-    const int64_t wanted = limit > 0 && limit < all ? limit : all;
     const double begin = mhla_seconds();
-    mhla_noising_loss sum = {0};
-    int64_t done = 0, counted = 0;
-    mhla_loader *loader = NULL;
-    mhla_loader_desc d = {.data = j->p.test,
-                          .batch = MHLA_EVALUATE_BATCH,
-                          .workers = (int)mhla_recipe_int(t->recipe, "data.workers"),
-                          .ahead = MHLA_EVALUATE_AHEAD,
-                          .augment = mhla_model_augment(t->model),
-                          .classes = c->classes,
-                          .no_targets = 1,
-                          .latents = mhla_dataset_latents(j->p.test) != NULL,
-                          .limit = limit};
-    d.augment.crop = mhla_crop_named(mhla_recipe_text(t->recipe, "augment.crop"), 1);
+    int64_t seen;
+    j->sum = (mhla_noising_loss){0};
+    j->counted = 0;
     if (j->measuring == NULL) MHLA_TRY(mhla_tape_create(&j->measuring, t->context));
-    mhla_status status = mhla_loader_create(&loader, &d);
-    while (status == MHLA_OK && !t->stop) {
-        const mhla_batch *batch;
-        status = mhla_loader_next(loader, &batch);
-        if (status != MHLA_OK || batch->count == 0) break;
-        status = measure_batch(t, j, batch, done);
-        for (int i = 0; i < batch->count && status == MHLA_OK; i++) {
-            if (batch->labels[i] < 0) continue; /* a file that could not be read */
-            sum.mse += j->losses[i].mse;
-            sum.vb += j->losses[i].vb;
-            sum.loss += j->losses[i].loss;
-            counted++;
-        }
-        done += batch->count;
-        if (progress) progress(user, done, wanted);
-    }
-    mhla_loader_free(loader);
-    if (status == MHLA_OK && counted == 0 && !t->stop)
-        status = mhla_fail(MHLA_EDATA, "none of %lld images could be read", (long long)wanted);
-    MHLA_TRY(status);
-    const double n = counted > 0 ? (double)counted : 1.0;
-    *score = (mhla_score){sum.loss / n, sum.loss / n, mhla_seconds() - begin};
-    mhla_json_put(row, "images", json_integer(counted));
+    MHLA_TRY(
+        mhla_pictures_each(t, &j->p, mhla_recipe_int(t->recipe, "eval.limit"), measure_batch, progress, user, &seen));
+    if (j->counted == 0 && !t->stop) return mhla_fail(MHLA_EDATA, "none of %lld images could be read", (long long)seen);
+    const double n = j->counted > 0 ? (double)j->counted : 1.0;
+    *score = (mhla_score){j->sum.loss / n, j->sum.loss / n, mhla_seconds() - begin, 0.0};
+    mhla_json_put(row, "images", json_integer(j->counted));
     mhla_json_put(row, "loss", mhla_json_real(score->loss));
-    mhla_json_put(row, "noise_mse", mhla_json_real(sum.mse / n));
-    if (c->answers > c->channels) mhla_json_put(row, "variance_bits", mhla_json_real(sum.vb / n));
+    mhla_json_put(row, "noise_mse", mhla_json_real(j->sum.mse / n));
+    if (c->answers > c->channels) mhla_json_put(row, "variance_bits", mhla_json_real(j->sum.vb / n));
     return MHLA_OK;
 }
 
@@ -405,7 +385,6 @@ static mhla_status show(mhla_trainer *t) {
     int rows = (int)mhla_recipe_int(t->recipe, "sample.rows");
     if (rows > c->classes) rows = c->classes;
     const size_t n = (size_t)rows * (size_t)columns;
-    char path[MHLA_RUN_PATH];
     mhla_picture grid = {.size = sizeof grid};
     if (n == 0 || (mhla_dataset_latents(j->p.train) && j->vae == NULL)) return MHLA_OK;
     float *images = malloc(n * (size_t)j->pixels * sizeof *images);
@@ -413,12 +392,7 @@ static mhla_status show(mhla_trainer *t) {
     uint64_t *seeds = calloc(n, sizeof *seeds);
     mhla_status status = images && classes && seeds ? draw(t, &grid, rows, columns, images, classes, seeds)
                                                     : mhla_fail(MHLA_ENOMEM, "no memory for %zu pictures", n);
-    if (status == MHLA_OK && grid.pixels) {
-        snprintf(path, sizeof path, "%s/samples", t->run);
-        if (mkdir(path, 0777) != 0 && errno != EEXIST) status = mhla_fail(MHLA_EIO, "%s: %s", path, strerror(errno));
-        snprintf(path, sizeof path, "%s/samples/step-%08lld.png", t->run, (long long)t->step);
-    }
-    if (status == MHLA_OK && grid.pixels) status = mhla_picture_write(path, &grid, 1, NULL);
+    if (status == MHLA_OK && grid.pixels) status = mhla_pictures_save(t, &grid);
     mhla_picture_free(&grid);
     free(images);
     free(classes);

@@ -153,7 +153,7 @@ static mhla_status evaluate(mhla_trainer *t, mhla_score *score, json_t *row, mhl
     MHLA_TRY(mhla_evaluate(t->model, NULL, &r, j->p.test, (int)mhla_recipe_int(t->recipe, "data.workers"),
                            mhla_recipe_int(t->recipe, "eval.limit"), &t->stop, progress, user));
     const double images = (double)(r.images > 0 ? r.images : 1);
-    *score = (mhla_score){r.loss, (double)r.top1 / images, r.seconds};
+    *score = (mhla_score){.loss = r.loss, .value = (double)r.top1 / images, .seconds = r.seconds};
     mhla_json_put(row, "images", json_integer(r.images));
     mhla_json_put(row, "loss", mhla_json_real(r.loss));
     mhla_json_put(row, "accuracy", mhla_json_real(score->value));

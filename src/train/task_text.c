@@ -254,7 +254,9 @@ static mhla_status evaluate(mhla_trainer *t, mhla_score *score, json_t *row, mhl
     const double bytes = (double)mhla_packer_bytes(p);
     mhla_packer_free(p);
     MHLA_TRY(status);
-    *score = (mhla_score){sum / (double)(tokens ? tokens : 1), sum / log(2.0) / bytes, mhla_seconds() - begin};
+    *score = (mhla_score){.loss = sum / (double)(tokens ? tokens : 1),
+                          .value = sum / log(2.0) / bytes,
+                          .seconds = mhla_seconds() - begin};
     mhla_json_put(row, "tokens", json_integer(tokens));
     mhla_json_put(row, "bytes", json_integer((int64_t)bytes));
     mhla_json_put(row, "loss", mhla_json_real(score->loss));

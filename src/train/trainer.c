@@ -265,12 +265,17 @@ __attribute__((format(printf, 2, 3))) static void note(const mhla_trainer *t, co
     if (t->report) t->report(t->user, &e);
 }
 
+static unsigned mode_of(const mhla_trainer *t) {
+    return MHLA_TAPE_RECORD | MHLA_TAPE_DROP |
+           (mhla_recipe_bool(t->recipe, "train.recompute") ? MHLA_TAPE_RECOMPUTE : 0u);
+}
+
 /* What training will take, from shapes alone, before it begins; the tape then takes it at once. */
 static mhla_status tell_memory(mhla_trainer *t) {
     const mhla_params *ps = t->model->params;
     mhla_tape *dry = t->tape;
     double share;
-    mhla_tape_begin(dry, MHLA_TAPE_DRY | MHLA_TAPE_RECORD | MHLA_TAPE_DROP);
+    mhla_tape_begin(dry, MHLA_TAPE_DRY | mode_of(t));
     mhla_tensor *loss = t->task->loss(t, dry, 0, mhla_recipe_int(t->recipe, "train.accumulate"), &share);
     mhla_status status = mhla_tape_backward(dry, loss, (float)share);
     if (status == MHLA_OK) {
@@ -298,7 +303,7 @@ static mhla_status step(mhla_trainer *t, mhla_train_event *e, double *seen) {
     e->loss = 0.0;
     for (int64_t part = 0; part < parts; part++) {
         double share;
-        mhla_tape_begin(t->tape, MHLA_TAPE_RECORD | MHLA_TAPE_DROP);
+        mhla_tape_begin(t->tape, mode_of(t));
         mhla_tensor *loss = t->task->loss(t, t->tape, part, parts, &share);
         MHLA_TRY(mhla_tape_status(t->tape));
         if (loss == NULL) continue;
@@ -382,7 +387,8 @@ static mhla_status evaluate(mhla_trainer *t) {
     }
     if (status == MHLA_OK && !t->stop) {
         t->average_counts = t->ema && (task->lower ? average.value < plain.value : average.value > plain.value);
-        if (task->show) status = show(t);
+        if (task->settle) status = task->settle(t, t->average_counts ? &average : &plain);
+        if (status == MHLA_OK && task->show) status = show(t);
     }
     if (status == MHLA_OK && !t->stop) {
         char name[64];

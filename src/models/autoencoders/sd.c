@@ -12,6 +12,7 @@
 #include "core/memory.h"
 #include "core/status.h"
 #include "models/layers.h"
+#include "nn/op.h"
 
 enum { LAYERS = 18 }; /* residual blocks of a level, at most */
 static const float norm_eps = 1e-6f;
@@ -172,6 +173,7 @@ mhla_status mhla_sd_create(mhla_sd **model, const mhla_sd_config *config) {
 
 const mhla_sd_config *mhla_sd_config_of(const mhla_sd *m) { return &m->config; }
 mhla_params *mhla_sd_params(const mhla_sd *m) { return m->params; }
+void mhla_sd_rescale(mhla_sd *m, double scale) { m->config.scale = scale; }
 
 /* ---- Forward ------------------------------------------------------------------------------------------------------------ */
 
@@ -190,11 +192,28 @@ static mhla_tensor *convolved(mhla_tape *t, const pass *p, const mhla_layer *l, 
     return mhla_nn_conv2d(t, l->w, l->b, (mhla_conv){.H = p->H, .W = p->W, .pad = 1}, residual, x);
 }
 
-static mhla_tensor *apply_resnet(mhla_tape *t, const pass *p, const resnet *r, mhla_tensor *x) {
+/* A residual block at its place: what computing it again takes. */
+typedef struct block {
+    pass p;
+    const resnet *r;
+} block;
+
+static mhla_tensor *run_block(mhla_tape *t, const void *arg, mhla_tensor *x) {
+    const block *b = arg;
+    const pass *p = &b->p;
+    const resnet *r = b->r;
     mhla_tensor *h = convolved(t, p, &r->conv1, NULL, normed(t, p, &r->norm1, MHLA_ACT_SILU, x));
     h = normed(t, p, &r->norm2, MHLA_ACT_SILU, h);
     if (r->shortcut.w) x = mhla_nn_linear(t, r->shortcut.w, r->shortcut.b, MHLA_ACT_NONE, NULL, x);
-    return mhla_tape_release(t, p->mark, convolved(t, p, &r->conv2, x, h));
+    return convolved(t, p, &r->conv2, x, h);
+}
+
+static mhla_tensor *apply_resnet(mhla_tape *t, const pass *p, const resnet *r, mhla_tensor *x) {
+    block *b = mhla_tape_op(t, sizeof *b);
+    if (b == NULL) return NULL;
+    *b = (block){*p, r};
+    if (mhla_tape_mode(t) & MHLA_TAPE_RECOMPUTE) return mhla_nn_checkpoint(t, run_block, b, x);
+    return mhla_tape_release(t, p->mark, run_block(t, b, x));
 }
 
 static mhla_tensor *apply_attention(mhla_tape *t, const pass *p, const attention *a, mhla_tensor *x) {

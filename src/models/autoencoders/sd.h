@@ -22,7 +22,7 @@ typedef struct mhla_sd_config {
     int encoder, decoder;             /* files may have one of them only */
 } mhla_sd_config;
 
-#define MHLA_SD_PRESETS "sd_vae|sd_vae_nano"
+#define MHLA_SD_PRESETS "sd_vae|sd_vae_nano|kl_f4|kl_f8"
 
 const mhla_recipe_row *mhla_sd_rows(void);
 mhla_status mhla_sd_from_recipe(mhla_sd_config *c, const mhla_recipe *given, const char *prefix);
@@ -64,6 +64,7 @@ mhla_status mhla_sd_create(mhla_sd **model, const mhla_sd_config *config);
 void mhla_sd_free(mhla_sd *model);
 const mhla_sd_config *mhla_sd_config_of(const mhla_sd *model);
 mhla_params *mhla_sd_params(const mhla_sd *model);
+void mhla_sd_rescale(mhla_sd *model, double scale); /* scaling_factor */
 
 /* Mean and log variance [B,2*latents,H/f,W/f] of images [B,in,H,W], f the factor; images [B,out,f*H,f*W] of latents [B,latents,H,W].
  * trace, which may be NULL, gets tokens: of the decoder conv_in, the middle, each level. */

@@ -46,17 +46,27 @@ static mhla_status preset(mhla_sd_config *c, const char *model) {
                           .encoder = 1,
                           .decoder = 1};
     snprintf(c->model, sizeof c->model, "%s", model);
-    if (strcmp(model, "sd_vae_nano") == 0) {
-        const int widths[] = {16, 32, 32};
+    /* the small ones; scale 0: the published one's */
+    static const struct {
+        const char *name;
+        int widths[4], side;
+        double scale;
+    } small[] = {{"sd_vae_nano", {16, 32, 32}, 32, 0.0},
+                 {"kl_f4", {16, 32, 64}, 64, 1.0}, /* training measures the scale */
+                 {"kl_f8", {16, 32, 64, 64}, 64, 1.0}};
+    for (size_t i = 0; i < sizeof small / sizeof *small; i++) {
+        if (strcmp(model, small[i].name) != 0) continue;
         memset(c->widths, 0, sizeof c->widths);
-        memcpy(c->widths, widths, sizeof widths);
+        memcpy(c->widths, small[i].widths, sizeof small[i].widths);
         c->layers = 1;
         c->groups = 8;
-        c->side = 32;
-    } else if (strcmp(model, "sd_vae") != 0) {
-        return mhla_fail(MHLA_EINVAL, "\"%s\" is no autoencoder: there are sd_vae, sd_vae_nano", model);
+        c->side = small[i].side;
+        if (small[i].scale > 0.0) c->scale = small[i].scale;
+        return MHLA_OK;
     }
-    return MHLA_OK;
+    return strcmp(model, "sd_vae") == 0
+               ? MHLA_OK
+               : mhla_fail(MHLA_EINVAL, "\"%s\" is no autoencoder: expected one of " MHLA_SD_PRESETS, model);
 }
 
 mhla_status mhla_sd_from_recipe(mhla_sd_config *c, const mhla_recipe *given, const char *prefix) {

@@ -83,7 +83,9 @@ static mhla_tensor *decode(mhla_tape *t, void *net, mhla_tensor *latents) {
     return mhla_sd_decode(t, net, NULL, latents);
 }
 
-static const mhla_autoencoder autoencoder = {describe, cost, encode, decode};
+static void rescale(void *net, double scale) { mhla_sd_rescale(net, scale); }
+
+static const mhla_autoencoder autoencoder = {describe, cost, encode, decode, rescale};
 
 const mhla_architecture mhla_architecture_sd_vae = {
     .name = "sd_vae",

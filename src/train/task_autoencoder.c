@@ -1,0 +1,364 @@
+/* The task `autoencoder`: a network learns to make images of few numbers, their latents. The loss is that of latent diffusion without
+ * its discriminator and its perceptual part: the absolute error of the pixels, and the divergence of the latents from a standard
+ * normal, times train.kl. Both are sums over an image, divided by its numbers.
+ *
+ * Measured by the loss of test images, whose latents are drawn with a noise of their own that stays the same. After an evaluation the
+ * scale becomes 1 / deviation of these latents, so that a diffusion model sees a deviation of 1, and a grid shows test images above
+ * what the model makes of them. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/clock.h"
+#include "core/parallel.h"
+#include "core/rng.h"
+#include "core/status.h"
+#include "train/pictures.h"
+#include "train/train.h"
+
+#define INT MHLA_RECIPE_INT
+#define REAL MHLA_RECIPE_REAL
+#define TEXT MHLA_RECIPE_TEXT
+
+enum { PIECE = 1 << 16 }; /* pixels that go through the network at once in an evaluation */
+
+static const mhla_recipe_row keys[] = {
+    {"train.kl", REAL, "1e-6", 0, 1e6, NULL,
+     "autoencoder: weight of the latents' divergence from a standard normal against the error of the pixels"},
+    {"augment.crop", TEXT, "none", 0, 0, "none|centre|random|pad",
+     "none: resized; centre: as it is, with black around; random: a resized part; pad: shifted"},
+    {"sample.columns", INT, "8", 0, 64, NULL, "test images in a row of the grid of an evaluation; 0: no grids"},
+    {"sample.rows", INT, "3", 1, 64, NULL, "rows of test images in it, with their reconstructions below"},
+    {0},
+};
+
+/* What an evaluation has summed up, in nats and pixels of -1 .. 1. */
+typedef struct sums {
+    int64_t images;
+    double l1, squares, divergence; /* of images */
+    double first, second;           /* of the numbers of latents: they, their squares */
+} sums;
+
+typedef struct job {
+    mhla_pictures p;
+    mhla_autoencoder_info info;
+    int64_t pixels, numbers; /* of an image, of a latent */
+    int64_t rows;            /* room for this many */
+    float *noise;            /* [rows,numbers] */
+    mhla_tape *measuring;
+    sums sum;
+    float *shown; /* [images of a grid,pixels], and how many there are */
+    int64_t filled;
+} job;
+
+/* ---- Making ---------------------------------------------------------------------------------------------------------- */
+
+static mhla_status check_model(const mhla_trainer *t, const job *j) {
+    const mhla_autoencoder_info *a = &j->info;
+    const int channels = mhla_dataset_channels(j->p.train);
+    const char *source = mhla_recipe_text(t->recipe, "data.source");
+    MHLA_TRY(mhla_autoencoder_rescale(t->model, a->scale)); /* a kind that can be trained */
+    if (a->channels != channels || a->outputs != channels)
+        return mhla_fail(MHLA_EINVAL, "model.in_channels is %d and model.out_channels %d: the images of %s have %d",
+                         a->channels, a->outputs, source, channels);
+    return MHLA_OK;
+}
+
+static mhla_status open_job(mhla_trainer *t) {
+    job *j = calloc(1, sizeof *j);
+    if (j == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for a trainer");
+    t->job = j;
+    MHLA_TRY(mhla_pictures_open(&j->p, t->recipe, 0));
+    MHLA_TRY(mhla_model_of_recipe(&t->model, MHLA_ROLE_AUTOENCODER, t->recipe, "model."));
+    MHLA_TRY(mhla_autoencoder_query(t->model, &j->info));
+    MHLA_TRY(check_model(t, j));
+    MHLA_TRY(mhla_params_init(t->model->params, (uint64_t)mhla_recipe_int(t->recipe, "seed")));
+    MHLA_TRY(mhla_pictures_load(&j->p, t->recipe,
+                                (mhla_loader_desc){.augment = mhla_model_augment(t->model), .no_targets = 1}));
+    t->per_epoch = mhla_loader_batches(j->p.loader);
+
+    const int64_t parts = mhla_recipe_int(t->recipe, "train.accumulate"),
+                  batch = mhla_recipe_int(t->recipe, "train.batch"), area = (int64_t)j->info.side * j->info.side;
+    j->pixels = j->info.channels * area;
+    j->numbers = j->info.latents * area / ((int64_t)j->info.factor * j->info.factor);
+    j->rows = (batch + parts - 1) / parts;
+    if (j->rows < PIECE / area) j->rows = PIECE / area;
+    j->noise = malloc((size_t)(j->rows * j->numbers) * sizeof *j->noise);
+    return j->noise ? MHLA_OK
+                    : mhla_fail(MHLA_ENOMEM, "no memory for %lld latents of %lld numbers", (long long)j->rows,
+                                (long long)j->numbers);
+}
+
+static void close_job(mhla_trainer *t) {
+    job *j = t->job;
+    if (j == NULL) return;
+    mhla_pictures_close(&j->p);
+    mhla_tape_free(j->measuring);
+    free(j->noise);
+    free(j);
+}
+
+static mhla_status seek(mhla_trainer *t, int64_t epoch, int64_t batch) {
+    const job *j = t->job;
+    return mhla_loader_seek(j->p.loader, epoch, batch);
+}
+
+static mhla_status next(mhla_trainer *t) {
+    job *j = t->job;
+    return mhla_loader_next(j->p.loader, &j->p.batch);
+}
+
+/* ---- Through the network ------------------------------------------------------------------------------------------------ */
+
+typedef struct draws {
+    job *j;
+    uint64_t seed, step;
+    int64_t first; /* number of the first image: noise is keyed by it */
+    uint32_t place;
+} draws;
+
+static void noise_task(void *arg, int64_t i, int worker) {
+    const draws *d = arg;
+    (void)worker;
+    const mhla_rng r = mhla_rng_make(d->seed, d->step, (uint64_t)(d->first + i), d->place);
+    mhla_rng_normals(&r, d->j->noise + i * d->j->numbers, d->j->numbers);
+}
+
+static void draw_noise(const mhla_trainer *t, int64_t first, int64_t rows, int test) {
+    draws d = {.j = t->job,
+               .seed = (uint64_t)mhla_recipe_int(t->recipe, "seed"),
+               .step = test ? 0 : (uint64_t)t->step,
+               .first = first,
+               .place = test ? MHLA_PLACE_TEST_POSTERIOR : MHLA_PLACE_POSTERIOR};
+    mhla_parallel(t->context, rows, noise_task, &d);
+}
+
+/* Of images [rows,channels,side,side]; noise is in j->noise. */
+typedef struct passed {
+    mhla_tensor *moments, *latents, *images;
+} passed;
+
+static passed pass(mhla_tape *tape, const mhla_trainer *t, const float *images, int64_t rows) {
+    const job *j = t->job;
+    const int side = j->info.side;
+    passed r;
+    r.moments = mhla_autoencoder_encode(tape, t->model,
+                                        mhla_nn_input(tape, images, MHLA_SHAPE(rows, j->info.channels, side, side)));
+    r.latents = mhla_nn_posterior(tape, j->noise, r.moments);
+    r.images = mhla_autoencoder_decode(tape, t->model, r.latents);
+    return r;
+}
+
+/* ---- A step ------------------------------------------------------------------------------------------------------------ */
+
+static double weight_of(const mhla_trainer *t) {
+    const job *j = t->job;
+    return mhla_recipe_real(t->recipe, "train.kl") / (double)j->pixels;
+}
+
+static mhla_tensor *loss(mhla_trainer *t, mhla_tape *tape, int64_t part, int64_t parts, double *share) {
+    job *j = t->job;
+    const int dry = (mhla_tape_mode(tape) & MHLA_TAPE_DRY) != 0;
+    int64_t first;
+    const int64_t rows = mhla_pictures_part(&j->p, t->recipe, dry, part, parts, &first, share);
+    if (rows == 0) return NULL;
+    const float *images = dry ? NULL : j->p.batch->images + first * j->pixels;
+    if (!dry) draw_noise(t, first, rows, 0);
+    const passed r = pass(tape, t, images, rows);
+    mhla_tensor *error = mhla_nn_l1(tape, r.images, images);
+    mhla_tensor *divergence = mhla_nn_scale(tape, (float)weight_of(t), mhla_nn_divergence(tape, r.moments));
+    return mhla_nn_add(tape, error, divergence);
+}
+
+static double count(mhla_trainer *t, mhla_train_event *e) {
+    const job *j = t->job;
+    (void)e;
+    return j->p.batch->count;
+}
+
+static double data_bytes(const mhla_trainer *t) {
+    const job *j = t->job;
+    return mhla_pictures_bytes(&j->p, t->recipe, (double)j->pixels) +
+           sizeof(float) * (double)j->rows * (double)j->numbers;
+}
+
+/* ---- Evaluation ---------------------------------------------------------------------------------------------------------- */
+
+static mhla_status measure_some(const mhla_trainer *t, job *j, const float *images, int64_t first, int64_t rows) {
+    mhla_tape *tape = j->measuring;
+    sums *s = &j->sum;
+    draw_noise(t, first, rows, 1);
+    mhla_tape_begin(tape, MHLA_TAPE_INFER);
+    const passed r = pass(tape, t, images, rows);
+    const mhla_tensor *error = mhla_nn_l1(tape, r.images, images), *square = mhla_nn_mse(tape, r.images, images),
+                      *divergence = mhla_nn_divergence(tape, r.moments);
+    MHLA_TRY(mhla_tape_status(tape));
+    s->images += rows;
+    s->l1 += (double)rows * (double)error->data[0];
+    s->squares += (double)rows * (double)square->data[0];
+    s->divergence += (double)rows * (double)divergence->data[0];
+    for (int64_t i = 0; i < rows * j->numbers; i++) {
+        const double z = (double)r.latents->data[i];
+        s->first += z;
+        s->second += z * z;
+    }
+    return MHLA_OK;
+}
+
+/* In pieces, without the files that could not be read. */
+static mhla_status measure_batch(mhla_trainer *t, const mhla_batch *batch, int64_t first) {
+    job *j = t->job;
+    const int64_t area = (int64_t)j->info.side * j->info.side, most = PIECE / area > 0 ? PIECE / area : 1;
+    for (int64_t i = 0, n; i < batch->count; i += n) {
+        for (n = 0; n < most && i + n < batch->count && batch->labels[i + n] >= 0;) n++;
+        if (n > 0)
+            MHLA_TRY(measure_some(t, j, batch->images + i * j->pixels, first + i, n));
+        else
+            n = 1;
+    }
+    return MHLA_OK;
+}
+
+static mhla_status evaluate(mhla_trainer *t, mhla_score *score, json_t *row, mhla_progress_fn progress, void *user) {
+    job *j = t->job;
+    const double begin = mhla_seconds();
+    int64_t seen;
+    j->sum = (sums){0};
+    if (j->measuring == NULL) MHLA_TRY(mhla_tape_create(&j->measuring, t->context));
+    MHLA_TRY(
+        mhla_pictures_each(t, &j->p, mhla_recipe_int(t->recipe, "eval.limit"), measure_batch, progress, user, &seen));
+    const sums *s = &j->sum;
+    if (s->images == 0 && !t->stop) return mhla_fail(MHLA_EDATA, "none of %lld images could be read", (long long)seen);
+    const double n = s->images > 0 ? (double)s->images : 1.0, all = n * (double)j->numbers, mean = s->first / all;
+    const double whole = s->l1 / n + weight_of(t) * s->divergence / n;
+    *score = (mhla_score){whole, whole, mhla_seconds() - begin, sqrt(fmax(s->second / all - mean * mean, 0.0))};
+    mhla_json_put(row, "images", json_integer(s->images));
+    mhla_json_put(row, "loss", mhla_json_real(whole));
+    mhla_json_put(row, "l1", mhla_json_real(s->l1 / n));
+    mhla_json_put(row, "psnr", mhla_json_real(10.0 * log10(4.0 * n / s->squares)));
+    mhla_json_put(row, "divergence", mhla_json_real(s->divergence / n));
+    mhla_json_put(row, "latent_mean", mhla_json_real(mean));
+    mhla_json_put(row, "latent_deviation", mhla_json_real(score->deviation));
+    return MHLA_OK;
+}
+
+/* ---- The scale ----------------------------------------------------------------------------------------------------------- */
+
+static const double least_scale = 1e-6, most_scale = 1e6; /* what config.json may say */
+
+static mhla_status settle(mhla_trainer *t, const mhla_score *score) {
+    return mhla_autoencoder_rescale(t->model, fmin(fmax(1.0 / score->deviation, least_scale), most_scale));
+}
+
+/* That of the last evaluation before the checkpoint. */
+static mhla_status load(mhla_trainer *t, const char *folder) {
+    char path[2 * MHLA_RUN_PATH];
+    json_t *tree = NULL;
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    MHLA_TRY(mhla_json_load(&tree, path));
+    const json_t *scale = json_object_get(tree, "scaling_factor");
+    const double value = json_is_number(scale) ? json_number_value(scale) : 0.0;
+    json_decref(tree);
+    if (!(value >= least_scale && value <= most_scale))
+        return mhla_fail(MHLA_EDATA, "%s: scaling_factor is missing, or not from %g to %g", path, least_scale,
+                         most_scale);
+    return mhla_autoencoder_rescale(t->model, value);
+}
+
+/* ---- Pictures ------------------------------------------------------------------------------------------------------------ */
+
+static mhla_status take(mhla_trainer *t, const mhla_batch *batch, int64_t first) {
+    job *j = t->job;
+    (void)first;
+    memcpy(j->shown + j->filled * j->pixels, batch->images, (size_t)(batch->count * j->pixels) * sizeof *j->shown);
+    j->filled += batch->count;
+    return MHLA_OK;
+}
+
+/* Rows of `columns` images, below each the row of what comes of their mean latents. */
+static mhla_status draw(mhla_trainer *t, mhla_picture *grid, int64_t rows, int64_t columns, float *all) {
+    job *j = t->job;
+    const mhla_autoencoder_info *a = &j->info;
+    const mhla_coding coding = {.size = sizeof coding, .height = a->side, .width = a->side};
+    float *latent = malloc((size_t)j->numbers * sizeof *latent);
+    mhla_status status = latent ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory for a latent");
+    for (int64_t i = 0; i < rows * columns && status == MHLA_OK && !t->stop; i++) {
+        const float *from = j->shown + i * j->pixels;
+        float *to = all + (2 * (i / columns) * columns + i % columns) * j->pixels;
+        memcpy(to, from, (size_t)j->pixels * sizeof *to);
+        status = mhla_model_encode(t->model, latent, NULL, from, 1, &coding);
+        if (status == MHLA_OK) status = mhla_model_decode(t->model, to + columns * j->pixels, latent, 1, &coding);
+    }
+    free(latent);
+    if (status == MHLA_OK && !t->stop)
+        status = mhla_picture_tile(grid, all, 2 * rows * columns, a->outputs, a->side, a->side, (int)columns);
+    return status;
+}
+
+static mhla_status show(mhla_trainer *t) {
+    job *j = t->job;
+    const int64_t all = mhla_dataset_count(j->p.test), most = mhla_recipe_int(t->recipe, "sample.columns"),
+                  columns = most < all ? most : all;
+    if (columns == 0) return MHLA_OK;
+    const int64_t wanted = mhla_recipe_int(t->recipe, "sample.rows"),
+                  rows = wanted < all / columns ? wanted : all / columns;
+    const size_t n = (size_t)(rows * columns * j->pixels);
+    mhla_picture grid = {.size = sizeof grid};
+    int64_t seen;
+    float *images = malloc(2 * n * sizeof *images);
+    j->shown = malloc(n * sizeof *j->shown);
+    j->filled = 0;
+    mhla_status status = images && j->shown ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory for a grid of images");
+    if (status == MHLA_OK) status = mhla_pictures_each(t, &j->p, rows * columns, take, NULL, NULL, &seen);
+    if (status == MHLA_OK && !t->stop) status = draw(t, &grid, rows, columns, images);
+    if (status == MHLA_OK && grid.pixels) status = mhla_pictures_save(t, &grid);
+    mhla_picture_free(&grid);
+    free(images);
+    free(j->shown);
+    j->shown = NULL;
+    return status;
+}
+
+static void tell(mhla_train_event *e, const mhla_score *plain, const mhla_score *average) {
+    e->test_loss = plain->loss;
+    if (average) e->ema_loss = average->loss;
+}
+
+static mhla_status adopt(mhla_trainer *t, const char *path, void (*note)(void *user, const char *text), void *user) {
+    return mhla_model_adopt(t->model, path, note, user);
+}
+
+static void complain(mhla_trainer *t, void (*note)(mhla_trainer *t, const char *text)) {
+    job *j = t->job;
+    mhla_pictures_complain(&j->p, t, note);
+}
+
+static const mhla_pictures *pictures(const mhla_trainer *t) {
+    const job *j = t->job;
+    return &j->p;
+}
+
+const mhla_task mhla_task_autoencoder = {
+    .name = "autoencoder",
+    .role = MHLA_ROLE_AUTOENCODER,
+    .rows = keys,
+    .shared = mhla_picture_keys,
+    .measure = "loss",
+    .lower = 1,
+    .unit = "images",
+    .open = open_job,
+    .close = close_job,
+    .seek = seek,
+    .next = next,
+    .loss = loss,
+    .count = count,
+    .data_bytes = data_bytes,
+    .evaluate = evaluate,
+    .settle = settle,
+    .show = show,
+    .tell = tell,
+    .adopt = adopt,
+    .load = load,
+    .complain = complain,
+    .pictures = pictures,
+};
