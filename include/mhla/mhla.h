@@ -276,6 +276,9 @@ typedef struct mhla_plan_desc {
     int key_axes;
     int key_grid[3];
     int key_blocks[3];
+
+    /* Softmax: a score s becomes softcap tanh(s / softcap) before the mask; 0 = as it is. */
+    double softcap;
 } mhla_plan_desc;
 
 typedef struct mhla_plan mhla_plan;

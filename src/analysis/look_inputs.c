@@ -279,7 +279,7 @@ static mhla_status run_text(mhla_inputs *in, mhla_tape *tape, mhla_analysis *a, 
     free(window);
     MHLA_TRY(status);
     mhla_tensor *hidden = mhla_text_forward(tape, in->model, &(mhla_text_run){0}, in->ids, count, T);
-    mhla_nn_linear_cross_entropy(tape, mhla_text_output(in->model), hidden, in->targets, 1.0f, in->losses);
+    mhla_text_loss(tape, in->model, hidden, in->targets, 1.0f, in->losses);
     MHLA_TRY(mhla_tape_status(tape));
     for (int64_t i = 0; i < count * T; i++) a->position[i % T] += (double)in->losses[i];
     return MHLA_OK;

@@ -230,9 +230,13 @@ static void row_softmax(double *row, head *x, int64_t t, int masked) {
                   first = masked && d->window && last > d->window ? last - d->window : 0;
     double most = -INFINITY, sum = 0.0;
     scores(row, x, t);
-    for (int64_t u = first; u < last; u++) most = fmax(most, row[u]);
+    for (int64_t u = first; u < last; u++) {
+        row[u] *= (double)d->scale;
+        if (d->softcap > 0.0) row[u] = d->softcap * tanh(row[u] / d->softcap);
+        most = fmax(most, row[u]);
+    }
     for (int64_t u = 0; u < x->T; u++) {
-        row[u] = u >= first && u < last ? exp((double)d->scale * (row[u] - most)) : 0.0;
+        row[u] = u >= first && u < last ? exp(row[u] - most) : 0.0;
         sum += row[u];
     }
     for (int64_t u = 0; u < x->T; u++) row[u] /= sum;

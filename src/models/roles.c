@@ -246,6 +246,13 @@ mhla_tensor *mhla_text_forward(mhla_tape *t, const mhla_model *m, const mhla_tex
 
 mhla_param *mhla_text_output(const mhla_model *m) { return m->architecture->decoder->output(m->net); }
 
+mhla_tensor *mhla_text_loss(mhla_tape *t, const mhla_model *m, mhla_tensor *hidden, const int32_t *labels, float scale,
+                            float *losses) {
+    mhla_text_info info;
+    m->architecture->decoder->describe(m->net, &info);
+    return mhla_nn_capped_cross_entropy(t, mhla_text_output(m), (float)info.softcap, hidden, labels, scale, losses);
+}
+
 mhla_status mhla_lm_train_step(mhla_model *m, float *loss, const int32_t *ids, int64_t B, int64_t T, double rate) {
     static const mhla_optim_desc adamw = {
         .kind = MHLA_OPTIM_ADAMW, .beta1 = 0.9, .beta2 = 0.95, .weight_decay = 0.01, .clip_norm = 1.0};
@@ -258,8 +265,7 @@ mhla_status mhla_lm_train_step(mhla_model *m, float *loss, const int32_t *ids, i
     mhla_status status = ready_to_train(m, &adamw);
     if (status == MHLA_OK) {
         mhla_tensor *x = mhla_text_forward(m->training, m, &(mhla_text_run){0}, ids, B, T);
-        status =
-            learn(m, loss, mhla_nn_linear_cross_entropy(m->training, mhla_text_output(m), x, labels, 1.0f, NULL), rate);
+        status = learn(m, loss, mhla_text_loss(m->training, m, x, labels, 1.0f, NULL), rate);
     }
     mhla_free(labels);
     return status;

@@ -120,6 +120,7 @@ typedef struct mhla_text_info {
     int chunk;       /* tokens of MHLA's chunks; 0: no layer has any */
     int64_t context; /* tokens that it was made for; 0: not known */
     int64_t longest; /* tokens that a text may have at once; 0: any number */
+    double softcap;  /* of the logits; 0: none */
 } mhla_text_info;
 
 typedef struct mhla_text_run {
@@ -134,13 +135,16 @@ typedef struct mhla_text_decoder {
     /* Hidden states [B,T,width] of ids [B*T], which live until backward. An id out of range fails the tape. */
     mhla_tensor *(*forward)(mhla_tape *t, void *net, const mhla_text_run *run, const int32_t *ids, int64_t B,
                             int64_t T);
-    mhla_param *(*output)(const void *net); /* [vocabulary,width]: logits = hidden times its transpose */
+    mhla_param *(*output)(const void *net); /* [vocabulary,width]: logits = hidden times its transpose, capped */
 } mhla_text_decoder;
 
 mhla_status mhla_text_query(const mhla_model *model, mhla_text_info *info);
 mhla_tensor *mhla_text_forward(mhla_tape *t, const mhla_model *model, const mhla_text_run *run, const int32_t *ids,
                                int64_t B, int64_t T);
 mhla_param *mhla_text_output(const mhla_model *model);
+/* mhla_nn_linear_cross_entropy of the logits of hidden states. */
+mhla_tensor *mhla_text_loss(mhla_tape *t, const mhla_model *model, mhla_tensor *hidden, const int32_t *labels,
+                            float scale, float *losses);
 
 /* ---- Text encoder ---- */
 

@@ -122,7 +122,8 @@ static mhla_status set_field(void *config, const mhla_settings *table, const mhl
     case MHLA_SETTING_GRID: *(int *)to = mhla_grid_named(mhla_recipe_text(given, key)); break;
     case MHLA_SETTING_INT:
     case MHLA_SETTING_OPTIONAL: *(int *)to = (int)mhla_recipe_int(given, key); break;
-    case MHLA_SETTING_REAL: *(double *)to = mhla_recipe_real(given, key); break;
+    case MHLA_SETTING_REAL:
+    case MHLA_SETTING_OPTIONAL_REAL: *(double *)to = mhla_recipe_real(given, key); break;
     case MHLA_SETTING_BOOL: *(int *)to = mhla_recipe_bool(given, key); break;
     case MHLA_SETTING_LIST: return set_list(to, f, mhla_recipe_array(given, key), NULL);
     case MHLA_SETTING_INT2:
@@ -226,6 +227,7 @@ mhla_status mhla_settings_read(void *config, const mhla_settings *table, int fir
             MHLA_TRY(mhla_settings_read_int(to, tree, row->name, row->least, row->most, path));
             break;
         case MHLA_SETTING_REAL:
+        case MHLA_SETTING_OPTIONAL_REAL:
             MHLA_TRY(mhla_settings_read_real(to, tree, row->name, row->least, row->most, path));
             break;
         case MHLA_SETTING_BOOL: MHLA_TRY(mhla_settings_read_bool(to, tree, row->name, path)); break;
@@ -263,6 +265,8 @@ static json_t *field_value(const void *config, const mhla_settings *table, const
     case MHLA_SETTING_OPTIONAL:
         if (*(const int *)from == 0) return json_null(); /* fallthrough */
     case MHLA_SETTING_INT: return json_integer(*(const int *)from);
+    case MHLA_SETTING_OPTIONAL_REAL:
+        if (*(const double *)from == 0.0) return json_null(); /* fallthrough */
     case MHLA_SETTING_REAL: return json_real(*(const double *)from);
     case MHLA_SETTING_BOOL: return json_boolean(*(const int *)from);
     default: break;

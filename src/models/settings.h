@@ -11,7 +11,7 @@
 /* TEXT is a char[MHLA_SETTING_CHARS], CHOICE an int that counts the row's choices, MIX an int that is a mhla_mix_init, GRID one
  * that is MHLA_GRID_*, INT4 and REAL4 have a number for each of four stages, REAL3 is a double[3] of which as many count as the
  * structure has channels. OPTIONAL is an int whose 0 is null in config.json, where other programs may also say
- * "auto". LIST is an int[MHLA_SETTING_LIST_MOST] of positive numbers, ended by 0 where there are fewer. */
+ * "auto"; OPTIONAL_REAL the same of a double. LIST is an int[MHLA_SETTING_LIST_MOST] of positive numbers, ended by 0 where there are fewer. */
 typedef enum mhla_setting_kind {
     MHLA_SETTING_TEXT,
     MHLA_SETTING_CHOICE,
@@ -23,6 +23,7 @@ typedef enum mhla_setting_kind {
     MHLA_SETTING_INT4,
     MHLA_SETTING_LIST,
     MHLA_SETTING_REAL,
+    MHLA_SETTING_OPTIONAL_REAL,
     MHLA_SETTING_REAL3,
     MHLA_SETTING_REAL4,
     MHLA_SETTING_BOOL

@@ -7,6 +7,7 @@ typedef struct pointwise {
     mhla_tensor *a, *b, *y;
     mhla_activation activation;
     float factor;
+    float *slope; /* [rows,cols] of a soft cap; NULL: not wanted */
     int64_t rows; /* of a task */
 } pointwise;
 
@@ -63,6 +64,46 @@ mhla_tensor *mhla_nn_activation(mhla_tape *t, mhla_activation activation, mhla_t
     op->activation = activation;
     mhla_tape_run(t, (x->rows + op->rows - 1) / op->rows, activation_task, op);
     return mhla_tape_record(t, &op->r, activation_backward, op->y, x->needs_grad);
+}
+
+/* ---- y = cap tanh(x / cap) ---- */
+
+static void softcap_task(void *arg, int64_t i, int worker) {
+    const pointwise *op = arg;
+    (void)worker;
+    const int64_t first = i * op->rows, n = op->a->rows - first < op->rows ? op->a->rows - first : op->rows;
+    for (int64_t r = first; r < first + n; r++)
+        op->kernels->softcap(op->y->data + r * op->y->ld, op->slope ? op->slope + r * op->a->cols : NULL,
+                             op->a->data + r * op->a->ld, op->a->cols, op->factor);
+}
+
+static void softcap_grad_task(void *arg, int64_t i, int worker) {
+    const pointwise *op = arg;
+    (void)worker;
+    const int64_t first = i * op->rows, n = op->a->rows - first < op->rows ? op->a->rows - first : op->rows;
+    for (int64_t r = first; r < first + n; r++) {
+        float *d = mhla_tape_arrived(op->y) + r * op->y->ld;
+        for (int64_t j = 0; j < op->a->cols; j++) d[j] *= op->slope[r * op->a->cols + j];
+    }
+}
+
+/* y = cap tanh(x / cap):  dx += dy (1 - tanh(x / cap)^2) */
+static void softcap_backward(mhla_tape *t, void *p) {
+    pointwise *op = p;
+    mhla_tape_run(t, (op->a->rows + op->rows - 1) / op->rows, softcap_grad_task, op);
+    mhla_tape_pass_grad(t, op->a, op->y);
+}
+
+mhla_tensor *mhla_nn_softcap(mhla_tape *t, float cap, mhla_tensor *x) {
+    MHLA_GIVEN(t, x);
+    MHLA_NEED(t, cap >= 0.0f, "a soft cap of %g", (double)cap);
+    if (cap == 0.0f) return x;
+    pointwise *op = make(t, x, NULL);
+    if (op == NULL) return NULL;
+    op->factor = cap;
+    if (mhla_tape_keeps(t, x->needs_grad)) op->slope = mhla_tape_floats(t, x->rows * x->cols);
+    mhla_tape_run(t, (x->rows + op->rows - 1) / op->rows, softcap_task, op);
+    return mhla_tape_record(t, &op->r, softcap_backward, op->y, x->needs_grad);
 }
 
 /* ---- y = a + b, a b, factor a ---- */

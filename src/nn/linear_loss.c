@@ -24,6 +24,8 @@ typedef struct output_loss {
     /* of the piece at work */
     float *logits;  /* [piece,N]; becomes their gradient */
     double *losses; /* [piece] */
+    float cap;      /* soft cap of the logits, 0: none; */
+    float *slopes;  /* and [threads,N] slopes of a row */
     int64_t first;
     int grad;
     float factor; /* scale / rows that count */
@@ -56,11 +58,11 @@ static double row_sum(const float *x, int64_t n) {
     return sum;
 }
 
-/* loss_i = log sum exp x - x_label, loss = mean over the rows that count:  dx_j = (softmax(x)_j - [j = label]) / rows
+/* loss_i = log sum exp x - x_label, loss = mean over the rows that count:  dx_j = (softmax(x)_j - [j = label]) / rows, times the slope
+ * of a soft cap.
  * A NaN among the logits makes the sum NaN, and so the loss. */
 static void row_task(void *arg, int64_t i, int worker) {
     const output_loss *op = arg;
-    (void)worker;
     const int64_t N = op->w->shape[0];
     const int32_t label = op->labels[op->first + i];
     float *x = op->logits + i * N;
@@ -69,6 +71,8 @@ static void row_task(void *arg, int64_t i, int worker) {
         if (op->grad) memset(x, 0, sizeof(float) * (size_t)N);
         return;
     }
+    float *slope = op->slopes + worker * N;
+    if (op->cap > 0.0f) op->kernels->softcap(x, slope, x, N, op->cap);
     const float most = row_most(x, N), own = x[label];
     for (int64_t j = 0; j < N; j++) x[j] -= most;
     op->kernels->vexp(x, x, N);
@@ -78,6 +82,7 @@ static void row_task(void *arg, int64_t i, int worker) {
     const float factor = (float)((double)op->factor / sum);
     for (int64_t j = 0; j < N; j++) x[j] *= factor;
     x[label] -= op->factor;
+    for (int64_t j = 0; op->cap > 0.0f && j < N; j++) x[j] *= slope[j];
 }
 
 /* The gradients were made on the way in; what is left is to hand on that of x. */
@@ -123,6 +128,11 @@ static mhla_status piece(output_loss *op, const mhla_tape *t, mhla_linear_desc d
 
 mhla_tensor *mhla_nn_linear_cross_entropy(mhla_tape *t, mhla_param *w, mhla_tensor *x, const int32_t *labels,
                                           float scale, float *losses) {
+    return mhla_nn_capped_cross_entropy(t, w, 0.0f, x, labels, scale, losses);
+}
+
+mhla_tensor *mhla_nn_capped_cross_entropy(mhla_tape *t, mhla_param *w, float cap, mhla_tensor *x, const int32_t *labels,
+                                          float scale, float *losses) {
     MHLA_GIVEN(t, w);
     MHLA_GIVEN(t, x);
     const int dry = mhla_tape_dry(t);
@@ -142,7 +152,7 @@ mhla_tensor *mhla_nn_linear_cross_entropy(mhla_tape *t, mhla_param *w, mhla_tens
     output_loss *op = mhla_tape_op(t, sizeof *op);
     mhla_tensor *y = op ? mhla_tape_tensor(t, MHLA_SHAPE(1)) : NULL;
     if (y == NULL) return NULL;
-    *op = (output_loss){.kernels = t->kernels, .x = x, .y = y, .w = w, .labels = labels, .scale = scale};
+    *op = (output_loss){.kernels = t->kernels, .x = x, .y = y, .w = w, .labels = labels, .scale = scale, .cap = cap};
     op->grad = mhla_tape_keeps(t, needs);
     op->factor = scale / (float)(counted > 0 ? counted : 1);
     if (op->grad && x->needs_grad) op->dx = mhla_tape_floats(t, rows * D);
@@ -164,11 +174,14 @@ mhla_tensor *mhla_nn_linear_cross_entropy(mhla_tape *t, mhla_param *w, mhla_tens
     mhla_carve_floats(&count, most * N);
     mhla_carve(&count, sizeof(double) * (size_t)most);
     mhla_carve(&count, workspace);
+    const int64_t slopes = cap > 0.0f ? mhla_context_threads(t->context) * N : 0;
+    mhla_carve_floats(&count, slopes);
     mhla_carver c = {mhla_tape_scratch(t, count.used), 0};
     if (t->status != MHLA_OK) return NULL;
     op->logits = mhla_carve_floats(&c, most * N);
     op->losses = mhla_carve(&c, sizeof(double) * (size_t)most);
     d.workspace = mhla_carve(&c, workspace);
+    op->slopes = mhla_carve_floats(&c, slopes);
     d.ldx = x->ld;
     double sum = 0.0;
     for (; op->first < rows && !dry && packed; op->first += most) {

@@ -265,7 +265,9 @@ mhla_tensor *mhla_nn_layer_norm(mhla_tape *t, mhla_param *w, mhla_param *b, floa
 /* x / sqrt(mean x^2 + eps) * w over groups of `group` of the last axis (0 = all of it; K = each head); w [group],
  * shared by the groups, or NULL. */
 mhla_tensor *mhla_nn_rms_norm(mhla_tape *t, mhla_param *w, float eps, int64_t group, mhla_tensor *x);
-/* The same times silu(gate), gate like x. */
+/* The same times 1 + w instead of w. */
+mhla_tensor *mhla_nn_rms_norm_plus_one(mhla_tape *t, mhla_param *w, float eps, int64_t group, mhla_tensor *x);
+/* x / sqrt(mean x^2 + eps) * w times silu(gate), gate like x. */
 mhla_tensor *mhla_nn_rms_norm_gated(mhla_tape *t, mhla_param *w, float eps, int64_t group, mhla_tensor *x,
                                     mhla_tensor *gate);
 
@@ -322,6 +324,7 @@ mhla_tensor *mhla_nn_activation(mhla_tape *t, mhla_activation activation, mhla_t
 mhla_tensor *mhla_nn_add(mhla_tape *t, mhla_tensor *a, mhla_tensor *b); /* same shapes */
 mhla_tensor *mhla_nn_mul(mhla_tape *t, mhla_tensor *a, mhla_tensor *b);
 mhla_tensor *mhla_nn_scale(mhla_tape *t, float factor, mhla_tensor *x);
+mhla_tensor *mhla_nn_softcap(mhla_tape *t, float cap, mhla_tensor *x); /* cap tanh(x / cap); cap 0: x itself */
 
 /* silu(gate) * up, same shapes: the middle of a SwiGLU. */
 mhla_tensor *mhla_nn_swiglu(mhla_tape *t, mhla_tensor *gate, mhla_tensor *up);
@@ -461,6 +464,9 @@ mhla_tensor *mhla_nn_cross_entropy(mhla_tape *t, mhla_tensor *logits, const int3
  * that mhla_tape_backward must follow with this very scale. losses [rows], unless NULL, gets each row's own (0 where it
  * does not count). Labels and losses live until backward. */
 mhla_tensor *mhla_nn_linear_cross_entropy(mhla_tape *t, mhla_param *w, mhla_tensor *x, const int32_t *labels,
+                                          float scale, float *losses);
+/* The same of logits cap tanh(x W^T / cap). */
+mhla_tensor *mhla_nn_capped_cross_entropy(mhla_tape *t, mhla_param *w, float cap, mhla_tensor *x, const int32_t *labels,
                                           float scale, float *losses);
 /* Mean of (x - target)^2, of |x - target|, over all elements. */
 mhla_tensor *mhla_nn_mse(mhla_tape *t, mhla_tensor *x, const float *target);

@@ -71,8 +71,11 @@ static void norm_backward(mhla_tape *t, void *p) {
     if (db.wanted) mhla_tape_reduce(t, db.data, db.add, op->partial + n->group, op->parts, 2 * n->group, n->group);
 }
 
-static mhla_tensor *make(mhla_tape *t, mhla_param *w, mhla_param *b, float eps, int centred, int64_t group,
-                         mhla_tensor *x, mhla_tensor *gate) {
+enum { CENTRED = 1, PLUS_ONE = 2 };
+
+static mhla_tensor *make(mhla_tape *t, mhla_param *w, mhla_param *b, float eps, int kind, int64_t group, mhla_tensor *x,
+                         mhla_tensor *gate) {
+    const int centred = (kind & CENTRED) != 0;
     if (group == 0) group = x->cols;
     MHLA_NEED(t, group > 0 && x->cols % group == 0 && x->cols <= INT32_MAX, "groups of %lld in rows of %lld",
               (long long)group, (long long)x->cols);
@@ -93,6 +96,7 @@ static mhla_tensor *make(mhla_tape *t, mhla_param *w, mhla_param *b, float eps, 
                         .eps = eps,
                         .w = w ? w->data : NULL,
                         .b = b ? b->data : NULL,
+                        .plus_one = (kind & PLUS_ONE) != 0,
                         .x = x->data,
                         .ldx = x->ld,
                         .gate = gate ? gate->data : NULL,
@@ -113,12 +117,17 @@ static mhla_tensor *make(mhla_tape *t, mhla_param *w, mhla_param *b, float eps, 
 
 mhla_tensor *mhla_nn_layer_norm(mhla_tape *t, mhla_param *w, mhla_param *b, float eps, mhla_tensor *x) {
     MHLA_GIVEN(t, x);
-    return make(t, w, b, eps, 1, 0, x, NULL);
+    return make(t, w, b, eps, CENTRED, 0, x, NULL);
 }
 
 mhla_tensor *mhla_nn_rms_norm(mhla_tape *t, mhla_param *w, float eps, int64_t group, mhla_tensor *x) {
     MHLA_GIVEN(t, x);
     return make(t, w, NULL, eps, 0, group, x, NULL);
+}
+
+mhla_tensor *mhla_nn_rms_norm_plus_one(mhla_tape *t, mhla_param *w, float eps, int64_t group, mhla_tensor *x) {
+    MHLA_GIVEN(t, x);
+    return make(t, w, NULL, eps, PLUS_ONE, group, x, NULL);
 }
 
 mhla_tensor *mhla_nn_rms_norm_gated(mhla_tape *t, mhla_param *w, float eps, int64_t group, mhla_tensor *x,

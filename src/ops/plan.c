@@ -61,6 +61,7 @@ static mhla_status check_desc(mhla_plan_desc *d) {
     CHECK(d->kind == MHLA_KIND_BIDIRECTIONAL || !mhla_has_key_layout(d),
           "key_axes, key_n_blocks, key_n_tokens, key_block_offsets or key_permutation is set: only bidirectional MHLA "
           "has a layout of keys");
+    CHECK(d->softcap == 0.0 || soft, "softcap is %g: only softmax has one", d->softcap);
     CHECK(d->mix_per_head == 0 || d->mix_per_head == 1, "mix_per_head is %d: expected 0 or 1", d->mix_per_head);
     return MHLA_OK;
 }

@@ -152,6 +152,7 @@ typedef struct mhla_scores {
     int64_t ldo; /* a multiple of 16 */
     float *ds;   /* weights, grad: [m][ld] gradient of the weights, then of the scores */
     float *dot;  /* [m] weights: += sum of weight * ds; grad: what is subtracted */
+    const float *slope; /* grad: [m][ld] times this; NULL = 1 */
 } mhla_scores;
 
 /* The end of a linear layer, over a tile src [m][ld] of the product: y (=, +=) activation(src + bias) + residual. All
@@ -221,6 +222,7 @@ typedef struct mhla_norm {
     int centred;
     float eps;
     const float *w, *b; /* [group] or NULL */
+    int plus_one;       /* 1 + w instead of w */
     const float *x, *gate;
     int64_t ldx, ldgate;
     float *mean, *rstd; /* forward: NULL = not kept */
@@ -360,6 +362,8 @@ struct mhla_rng;
     X(scores_online, (const mhla_scores *t))                                                                               \
     X(scores_weights, (const mhla_scores *t))                                                                              \
     X(scores_grad, (const mhla_scores *t))                                                                                 \
+    /* y = cap tanh(x / cap), in place is allowed; slope = dy/dx, NULL: not wanted */                                      \
+    X(softcap, (float *y, float *slope, const float *x, int64_t n, float cap))                                             \
     /* softmax of few queries, from the caller's rows: s [m][lds] = q k^T over K columns; o [m][ldo] += s v.             \
      * Meanwhile as many rows of `next`, which may be NULL, are brought towards L2 */ \
     X(few_scores, (float *s, int64_t lds, const float *q, int64_t ldq, int m, const mhla_rows *k, int n, int K,            \

@@ -124,7 +124,7 @@ static mhla_status train_step(recall *r, int64_t step, int kind, double *loss) {
     mhla_tape_begin(t, MHLA_TAPE_RECORD);
     mhla_tensor *x = mhla_text_forward(t, r->model, &(mhla_text_run){0}, r->ids, count, L);
     x = mhla_nn_take_rows(t, r->rows, n, x);
-    mhla_tensor *mean = mhla_nn_linear_cross_entropy(t, mhla_text_output(r->model), x, r->row_label, 1.0f, NULL);
+    mhla_tensor *mean = mhla_text_loss(t, r->model, x, r->row_label, 1.0f, NULL);
     MHLA_TRY(mhla_tape_status(t));
     MHLA_TRY(mhla_tape_backward(t, mean, 1.0f));
     *loss = (double)*mean->data;

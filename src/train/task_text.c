@@ -194,8 +194,7 @@ static mhla_tensor *loss_of(mhla_trainer *t, mhla_tape *tape, const mhla_token_b
         T = n;
     }
     mhla_tensor *hidden = mhla_text_forward(tape, t->model, &run, dry ? NULL : b->ids + first, B, T);
-    return mhla_nn_linear_cross_entropy(tape, mhla_text_output(t->model), hidden, dry ? NULL : b->labels + first, scale,
-                                        NULL);
+    return mhla_text_loss(tape, t->model, hidden, dry ? NULL : b->labels + first, scale, NULL);
 }
 
 static mhla_tensor *loss(mhla_trainer *t, mhla_tape *tape, int64_t part, int64_t parts, double *share) {

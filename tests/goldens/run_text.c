@@ -50,20 +50,27 @@ static mhla_status forward(mhla_model *m, const mhla_safetensors *in) {
     const mhla_stored *s = mhla_safetensors_find(in, "in.input_ids");
     if (s == NULL || s->rank != 2) return mhla_fail(MHLA_EDATA, "no in.input_ids [B,T]");
     const int64_t B = s->shape[0], T = s->shape[1];
+    const int layers = mhla_lm_config_of(m->net)->layers;
+    char name[32];
     int32_t *ids = run_labels(in, "in.input_ids"), *given = run_labels(in, "in.labels"),
             *labels = malloc(sizeof *labels * (size_t)s->count);
-    if (ids == NULL || labels == NULL) {
+    mhla_tensor **trace = calloc((size_t)layers + 1, sizeof(mhla_tensor *));
+    if (ids == NULL || labels == NULL || trace == NULL) {
         status = mhla_fail(MHLA_ENOMEM, "no memory");
         goto done;
     }
     for (int64_t i = 0; given && i < s->count; i++) labels[i] = i % T + 1 < T && given[i + 1] >= 0 ? given[i + 1] : -1;
     if ((status = mhla_tape_create(&t, NULL)) != MHLA_OK) goto done;
     mhla_tape_begin(t, given ? MHLA_TAPE_RECORD : MHLA_TAPE_INFER);
-    mhla_tensor *logits = mhla_lm_logits(t, ((mhla_lm *)m->net),
-                                         mhla_lm_forward(t, ((mhla_lm *)m->net), &(mhla_lm_run){0}, ids, B, T)),
-                *loss;
+    mhla_tensor *hidden = mhla_lm_forward(t, m->net, &(mhla_lm_run){.trace = trace}, ids, B, T),
+                *logits = mhla_lm_logits(t, m->net, hidden), *loss;
     if ((status = mhla_tape_status(t)) != MHLA_OK) goto done;
     run_keep(logits->data, logits->dims, logits->shape, "out.logits");
+    run_keep(hidden->data, hidden->dims, hidden->shape, "out.last_hidden_state");
+    for (int i = 0; i <= layers; i++) {
+        if (i) snprintf(name, sizeof name, "out.layers.%d", i - 1);
+        run_keep(trace[i]->data, trace[i]->dims, trace[i]->shape, "%s", i ? name : "out.embed_scaled");
+    }
     if (given == NULL) goto done;
     loss = mhla_nn_cross_entropy(t, logits, labels, NULL, 0.0f, NULL);
     if ((status = mhla_tape_status(t)) != MHLA_OK) goto done;
@@ -74,6 +81,7 @@ done:
     free(ids);
     free(given);
     free(labels);
+    free(trace);
     return status;
 }
 

@@ -17,8 +17,8 @@
 enum { MHLA_LM_LAYERS = 256, MHLA_LM_ENDS = 32 }; /* at most */
 
 /* Under which names the parameters go: flash-linear-attention's, or Hugging Face's Llama, the same network; or Mamba's, whose layers are a norm
- * and a mixer, without an MLP. */
-enum { MHLA_LM_NAMES_FLA, MHLA_LM_NAMES_HF, MHLA_LM_NAMES_MAMBA };
+ * and a mixer, without an MLP; or Gemma's, whose layers have norms behind the mixer and the MLP, too, all of them with 1 + w. */
+enum { MHLA_LM_NAMES_FLA, MHLA_LM_NAMES_HF, MHLA_LM_NAMES_MAMBA, MHLA_LM_NAMES_GEMMA, MHLA_LM_NAMES };
 
 /* Layers that have the same mixer with the same settings. */
 typedef struct mhla_lm_group {
@@ -47,13 +47,18 @@ typedef struct mhla_lm_config {
     int bos, eos;               /* -1: none */
     int32_t ends[MHLA_LM_ENDS]; /* [end_count] all that end a text, eos perhaps among them; none: eos alone does */
     int end_count;
+    double softcap;       /* of the logits; 0: none */
     double deviation;     /* of fresh weights */
     mhla_scaling scaling; /* of the rotary embedding, for mixers that know it */
 } mhla_lm_config;
 
-/* Parts of the names of parameters, in the order of the names above. */
+/* Parts of the names of parameters, in the order of the names above, and what else a network of these names has. */
 typedef struct mhla_lm_names {
     const char *embeddings, *layers, *mixer_norm, *mixer, *mlp_norm, *norm; /* layers: "%s.%d"; mlp_norm NULL: no MLP */
+    const char *mixed_norm, *fed_norm; /* behind the mixer and the MLP, before their results are added; NULL: none */
+    int plus_one;                      /* norms multiply by 1 + w */
+    int gelu;                          /* the MLP's gate is GELU in its tanh form, not SiLU */
+    int scaled;                        /* embeddings are multiplied by sqrt(width) */
 } mhla_lm_names;
 extern const mhla_lm_names mhla_lm_names_of[];
 
@@ -92,12 +97,22 @@ const char *mhla_lm_types(void); /* "llama, mistral, qwen2, qwen3, mhla, ...": a
 extern const mhla_settings mhla_lm_table;
 enum { MHLA_LM_CHOOSE = 2 };
 
-/* lm_llama.c: Hugging Face's dialect. Is it one of its model types; reading; can it say this config; writing. */
-extern const char mhla_lm_llama_types[]; /* "llama, mistral, qwen2, qwen3" */
-int mhla_lm_llama_type(const char *model_type);
-mhla_status mhla_lm_llama_read(mhla_lm_config *c, const json_t *tree, const char *path);
-int mhla_lm_llama_fits(const mhla_lm_config *c);
-void mhla_lm_llama_write(json_t *tree, const mhla_lm_config *c);
+/* A dialect of config.json that is Hugging Face's: Llama and its kin (lm_llama.c), Gemma (lm_gemma.c). */
+typedef struct mhla_lm_dialect {
+    const char *types; /* "llama, mistral, qwen2, qwen3" */
+    int naming;
+    /* What a model of the dialect has where config.json says nothing.* */
+    void (*standard)(mhla_lm_config *c, const char *model_type);
+    /* The decoder's keys have been read. */
+    mhla_status (*read)(mhla_lm_config *c, const json_t *tree, const char *path);
+    /* Can it say this config, which has its names? Then say it. */
+    int (*fits)(const mhla_lm_config *c);
+    void (*write)(json_t *tree, const mhla_lm_config *c);
+} mhla_lm_dialect;
+extern const mhla_lm_dialect mhla_lm_llama, mhla_lm_gemma;
+/* Layers that see a window only are group 1, the others group 0: as "layer_types" says, if it is there; how many. And the list. */
+mhla_status mhla_lm_layer_types_read(mhla_lm_config *c, int *windowed, const json_t *tree, const char *path);
+void mhla_lm_layer_types_write(json_t *tree, const mhla_lm_config *c);
 
 /* Of the mixers of all layers: tokens that the model was made for (its parameters, else positions; 0 = no limit known), and what
  * mhla_mixer_facts says: the most heads, the chunks' common multiple, the shortest `longest`, whether marks are needed. */

@@ -30,11 +30,12 @@ static const mhla_setting fields[] = {
     F("norm_eps", REAL, REAL, norm_eps, 0, 1, NULL, "eps of the norms"),
     F("tie_word_embeddings", BOOL, BOOL, tied, 0, 0, NULL, "the output matrix is the embedding"),
     F("max_position_embeddings", INT, OPTIONAL, positions, 0, 1 << 30, NULL, "tokens it is made for"),
+    F("final_logit_softcapping", REAL, OPTIONAL_REAL, softcap, 0, 1e30, NULL, "soft cap of the logits, 0: none"),
     F("initializer_range", REAL, REAL, deviation, 0, 10, NULL, "deviation of fresh weights"),
     F("bos_token_id", INT, INT, bos, -1, 1 << 24, NULL, "token that begins a text, -1: none"),
     F("eos_token_id", INT, INT, eos, -1, 1 << 24, NULL, "token that ends a text, -1: none"),
-    F("parameter_names", TEXT, CHOICE, naming, 0, 0, "fla|llama|mamba",
-      "names of the parameters in files; mamba: without MLPs"),
+    F("parameter_names", TEXT, CHOICE, naming, 0, 0, "fla|llama|mamba|gemma",
+      "names of the parameters in files; mamba: without MLPs; gemma: with its norms and GELU"),
 };
 #undef F
 const mhla_settings mhla_lm_table = {fields, sizeof fields / sizeof *fields, 0};

@@ -28,12 +28,19 @@ static mhla_status refuse(const json_t *tree, const char *path) {
                          path);
     if (value_of(tree, "attnres_block_size"))
         return mhla_fail(MHLA_ENOTSUP, "%s: \"attnres_block_size\": attention over residuals is not known here", path);
-    const json_t *act = value_of(tree, "hidden_act");
-    if (json_is_string(act) && strcmp(json_string_value(act), "swish") != 0 &&
-        strcmp(json_string_value(act), "silu") != 0)
-        return mhla_fail(MHLA_ENOTSUP, "%s: \"hidden_act\" is \"%.40s\": known are swish and silu", path,
-                         json_string_value(act));
     return MHLA_OK;
+}
+
+/* Gemma's files may have two keys, of which "hidden_activation" counts. */
+static mhla_status check_activation(const mhla_lm_config *c, const json_t *tree, const char *path) {
+    const int gelu = mhla_lm_names_of[c->naming].gelu;
+    const char *key = gelu && value_of(tree, "hidden_activation") ? "hidden_activation" : "hidden_act";
+    const char *act = json_string_value(value_of(tree, key));
+    if (act == NULL) return MHLA_OK;
+    if (gelu ? strcmp(act, "gelu_pytorch_tanh") == 0 : strcmp(act, "swish") == 0 || strcmp(act, "silu") == 0)
+        return MHLA_OK;
+    return mhla_fail(MHLA_ENOTSUP, "%s: \"%s\" is \"%.40s\": known %s", path, key, act,
+                     gelu ? "is gelu_pytorch_tanh" : "are swish and silu");
 }
 
 /* Keys of the decoder. Several tokens may end a text: mhla_lm_ends_read. */
@@ -74,8 +81,9 @@ static mhla_status read_groups(mhla_lm_config *c, const json_t *tree, const char
  * what each layer's tensors say of its mixer: of a group, the first layer's count. */
 static mhla_status look(mhla_lm_config *c, const json_t *tree, const mhla_safetensors *file) {
     if (file == NULL) return MHLA_OK;
-    for (int i = MHLA_LM_NAMES_MAMBA; i >= 0; i--)
-        if (mhla_safetensors_find(file, mhla_lm_names_of[i].embeddings)) c->naming = i;
+    if (mhla_safetensors_find(file, mhla_lm_names_of[c->naming].embeddings) == NULL)
+        for (int i = MHLA_LM_NAMES_MAMBA; i >= 0; i--)
+            if (mhla_safetensors_find(file, mhla_lm_names_of[i].embeddings)) c->naming = i;
     if (value_of(tree, "tie_word_embeddings") == NULL) c->tied = mhla_safetensors_find(file, "lm_head.weight") == NULL;
     unsigned char seen[MHLA_LM_LAYERS + 1] = {0};
     for (int i = 0; i < c->layers; i++) {
@@ -121,17 +129,30 @@ static const mhla_mixer *rule_of(const json_t *tree, const mhla_safetensors *fil
     return found;
 }
 
+static const mhla_lm_dialect *const dialects[] = {&mhla_lm_llama, &mhla_lm_gemma};
+enum { DIALECTS = sizeof dialects / sizeof *dialects };
+
+/* The dialect of a model type; NULL: it is flash-linear-attention's. */
+static const mhla_lm_dialect *dialect_of(const char *model_type) {
+    const size_t n = strlen(model_type);
+    for (int i = 0; i < DIALECTS; i++)
+        for (const char *at = dialects[i]->types; *at; at += strcspn(at, ","), at += strspn(at, ", "))
+            if (strcspn(at, ",") == n && strncmp(at, model_type, n) == 0) return dialects[i];
+    return NULL;
+}
+
 int mhla_lm_config_fits(const json_t *tree) {
     int index;
     const char *type = json_string_value(json_object_get(tree, "model_type"));
     /* gla that is none of our mixers is a language model, too: opening it says what is missing */
-    return type && (mhla_lm_llama_type(type) || strcmp(type, "gla") == 0 || rule_of(tree, NULL, &index) != NULL);
+    return type && (dialect_of(type) || strcmp(type, "gla") == 0 || rule_of(tree, NULL, &index) != NULL);
 }
 
 static char types[256];
 static void list_types(void) {
     const mhla_mixer *m;
-    snprintf(types, sizeof types, "%s", mhla_lm_llama_types);
+    for (int i = 0; i < DIALECTS; i++)
+        snprintf(types + strlen(types), sizeof types - strlen(types), "%s%s", i ? ", " : "", dialects[i]->types);
     for (int i = 0; (m = mhla_mixer_at(i)) != NULL; i++)
         snprintf(types + strlen(types), sizeof types - strlen(types), ", %s", m->type);
 }
@@ -164,6 +185,8 @@ static mhla_status read_rule(mhla_lm_config *c, const json_t *tree, const mhla_s
 }
 
 mhla_status mhla_lm_config_read(mhla_lm_config *c, const json_t *tree, const mhla_safetensors *file, const char *path) {
+    const json_t *whole = tree, *text = value_of(tree, "text_config"); /* of a model that sees images, too */
+    if (json_is_object(text) && value_of(text, "model_type")) tree = text;
     const char *type = json_string_value(json_object_get(tree, "model_type"));
     if (type == NULL) return mhla_fail(MHLA_EDATA, "%s: no \"model_type\"", path);
     MHLA_TRY(refuse(tree, path));
@@ -176,20 +199,22 @@ mhla_status mhla_lm_config_read(mhla_lm_config *c, const json_t *tree, const mhl
                           .positions = 2048,
                           .bos = 1,
                           .eos = 2};
-    const int llama = mhla_lm_llama_type(type);
-    if (llama) {
-        c->naming = MHLA_LM_NAMES_HF;
-        c->bos = c->eos = -1;
+    const mhla_lm_dialect *dialect = dialect_of(type);
+    if (dialect) {
+        c->naming = dialect->naming;
+        dialect->standard(c, type);
+        MHLA_TRY(read_decoder(c, tree, path));
     }
-    if (llama) MHLA_TRY(read_decoder(c, tree, path));
-    MHLA_TRY(llama ? mhla_lm_llama_read(c, tree, path) : read_rule(c, tree, file, path));
+    MHLA_TRY(dialect ? dialect->read(c, tree, path) : read_rule(c, tree, file, path));
     MHLA_TRY(read_groups(c, tree, path));
     MHLA_TRY(look(c, tree, file));
+    MHLA_TRY(check_activation(c, tree, path));
     const json_t *ours = value_of(tree, "model"); /* the preset that it was made of */
     snprintf(c->model, sizeof c->model, "%.31s", json_is_string(ours) ? json_string_value(ours) : type);
     MHLA_TRY(mhla_blame(mhla_lm_settle(c), path));
-    if (!json_is_array(value_of(tree, "eos_token_id"))) return MHLA_OK;
-    MHLA_TRY(mhla_lm_ends_read(c, tree, "eos_token_id", path));
+    const json_t *ends = value_of(whole, "eos_token_id") ? whole : tree;
+    if (!json_is_array(value_of(ends, "eos_token_id"))) return MHLA_OK;
+    MHLA_TRY(mhla_lm_ends_read(c, ends, "eos_token_id", path));
     c->eos = c->end_count ? c->ends[0] : -1;
     return MHLA_OK;
 }
@@ -253,8 +278,11 @@ json_t *mhla_lm_config_tree(const mhla_lm_config *c) {
     const unsigned lost = mhla_json_lost();
     const mhla_lm_group *rule = &c->group[0];
     json_t *tree = json_object();
-    if (c->naming == MHLA_LM_NAMES_HF && mhla_lm_llama_fits(c)) {
-        mhla_lm_llama_write(tree, c);
+    const mhla_lm_dialect *dialect = NULL;
+    for (int i = 0; i < DIALECTS; i++)
+        if (dialects[i]->naming == c->naming && dialects[i]->fits(c)) dialect = dialects[i];
+    if (dialect) {
+        dialect->write(tree, c);
     } else {
         put(tree, "model_type", json_string(rule->mixer->type));
         put_all(tree, &rule->settings, &rule->mixer->keys);
@@ -266,7 +294,10 @@ json_t *mhla_lm_config_tree(const mhla_lm_config *c) {
     json_object_del(tree, "hidden_ratio");                          /* intermediate_size says it */
     if (c->hidden == 0) json_object_del(tree, "intermediate_size"); /* there is no MLP */
     if (c->naming == usual_names(rule->mixer)) json_object_del(tree, "parameter_names");
-    put(tree, "hidden_act", json_string(c->naming == MHLA_LM_NAMES_FLA ? "swish" : "silu"));
+    put(tree, "hidden_act",
+        json_string(mhla_lm_names_of[c->naming].gelu         ? "gelu_pytorch_tanh"
+                    : c->naming == MHLA_LM_NAMES_FLA ? "swish"
+                                                     : "silu"));
     if (c->bos < 0) put(tree, "bos_token_id", json_null());
     put(tree, "eos_token_id", ends_tree(c));
     put(tree, "torch_dtype", json_string("float32"));

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/numbers.h"
 #include "core/status.h"
 #include "file/file.h"
 #include "file/gguf.h"
@@ -124,26 +125,32 @@ static mhla_status read_ends(mhla_lm_config *c, const mhla_gguf *f) {
     return MHLA_OK;
 }
 
-static mhla_status read_config(mhla_lm_config *c, const mhla_gguf *f) {
+mhla_status mhla_lm_gguf_softmax_read(mhla_lm_config *c, mhla_softmax_settings *a, const mhla_gguf *f,
+                                      const char *architecture) {
     int64_t layers = 0, width = 0, hidden = 0, heads = 0, kv = 0, dims = 0, values = 0, turned = 0, positions = 0;
     int64_t bos = -1, eos = -1;
     double theta = 10000.0, eps = 1e-5;
+    char key[64];
     const struct {
         int64_t *to;
         const char *key;
         int64_t least, most;
-    } keys[] = {{&layers, "llama.block_count", 1, MHLA_LM_LAYERS},  {&width, "llama.embedding_length", 1, 1 << 16},
-                {&hidden, "llama.feed_forward_length", 1, 1 << 18}, {&heads, "llama.attention.head_count", 1, 256},
-                {&kv, "llama.attention.head_count_kv", 1, 256},     {&dims, "llama.attention.key_length", 1, 1024},
-                {&values, "llama.attention.value_length", 1, 1024}, {&turned, "llama.rope.dimension_count", 2, 1024},
-                {&positions, "llama.context_length", 1, 1 << 30},   {&bos, "tokenizer.ggml.bos_token_id", -1, 1 << 24},
-                {&eos, "tokenizer.ggml.eos_token_id", -1, 1 << 24}};
+    } keys[] = {{&layers, "block_count", 1, MHLA_LM_LAYERS},  {&width, "embedding_length", 1, 1 << 16},
+                {&hidden, "feed_forward_length", 1, 1 << 18}, {&heads, "attention.head_count", 1, 256},
+                {&kv, "attention.head_count_kv", 1, 256},     {&dims, "attention.key_length", 1, 1024},
+                {&values, "attention.value_length", 1, 1024}, {&turned, "rope.dimension_count", 2, 1024},
+                {&positions, "context_length", 1, 1 << 30}};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
-        MHLA_TRY(mhla_gguf_get_int(keys[i].to, f, keys[i].key, keys[i].least, keys[i].most));
-        if (i < 4 && *keys[i].to == 0) return mhla_fail(MHLA_EDATA, "%s: no %s", mhla_gguf_path(f), keys[i].key);
+        snprintf(key, sizeof key, "%s.%s", architecture, keys[i].key);
+        MHLA_TRY(mhla_gguf_get_int(keys[i].to, f, key, keys[i].least, keys[i].most));
+        if (i < 4 && *keys[i].to == 0) return mhla_fail(MHLA_EDATA, "%s: no %s", mhla_gguf_path(f), key);
     }
-    MHLA_TRY(mhla_gguf_get_real(&theta, f, "llama.rope.freq_base"));
-    MHLA_TRY(mhla_gguf_get_real(&eps, f, "llama.attention.layer_norm_rms_epsilon"));
+    MHLA_TRY(mhla_gguf_get_int(&bos, f, "tokenizer.ggml.bos_token_id", -1, 1 << 24));
+    MHLA_TRY(mhla_gguf_get_int(&eos, f, "tokenizer.ggml.eos_token_id", -1, 1 << 24));
+    snprintf(key, sizeof key, "%s.rope.freq_base", architecture);
+    MHLA_TRY(mhla_gguf_get_real(&theta, f, key));
+    snprintf(key, sizeof key, "%s.attention.layer_norm_rms_epsilon", architecture);
+    MHLA_TRY(mhla_gguf_get_real(&eps, f, key));
     const mhla_gguf_tensor *embedding;
     MHLA_TRY(mhla_gguf_need_tensor(&embedding, f, "token_embd.weight"));
     if (embedding->rank != 2 || embedding->shape[0] > 1 << 24)
@@ -159,8 +166,6 @@ static mhla_status read_config(mhla_lm_config *c, const mhla_gguf *f) {
     if (!(theta >= 1.0 && theta <= 1e12 && eps >= 0.0 && eps <= 1.0))
         return mhla_fail(MHLA_EDATA, "%s: rope.freq_base %g, layer_norm_rms_epsilon %g", mhla_gguf_path(f), theta, eps);
     *c = (mhla_lm_config){
-        .model = "llama",
-        .naming = MHLA_LM_NAMES_HF,
         .layers = (int)layers,
         .vocabulary = (int)embedding->shape[0],
         .width = (int)width,
@@ -172,12 +177,22 @@ static mhla_status read_config(mhla_lm_config *c, const mhla_gguf *f) {
         .eos = (int)eos,
         .deviation = 0.02,
     };
-    mhla_softmax_settings *a = (void *)&mhla_lm_add_group(c, &mhla_mixer_softmax, NULL)->settings;
-    a->num_heads = (int)heads;
-    a->num_kv_heads = (int)kv;
-    a->head_dim = (int)dims;
-    a->rope_theta = theta;
-    MHLA_TRY(read_scaling(&c->scaling, f, positions, dims / 2));
+    snprintf(c->model, sizeof c->model, "%s", architecture);
+    while (mhla_mixer_at(c->attention) != &mhla_mixer_softmax) c->attention++;
+    *a = (mhla_softmax_settings){.num_heads = (int)heads,
+                                 .num_kv_heads = (int)kv,
+                                 .head_dim = (int)dims,
+                                 .rope_theta = theta,
+                                 .qk_norm_eps = 1e-5};
+    return MHLA_OK;
+}
+
+static mhla_status read_llama(mhla_lm_config *c, const mhla_gguf *f) {
+    mhla_softmax_settings a;
+    MHLA_TRY(mhla_lm_gguf_softmax_read(c, &a, f, "llama"));
+    c->naming = MHLA_LM_NAMES_HF;
+    memcpy(&mhla_lm_add_group(c, &mhla_mixer_softmax, NULL)->settings, &a, sizeof a);
+    MHLA_TRY(read_scaling(&c->scaling, f, c->positions, a.head_dim / 2));
     return mhla_blame(mhla_lm_settle(c), mhla_gguf_path(f));
 }
 
@@ -193,8 +208,13 @@ static mhla_status check_size(const mhla_lm_config *c, const mhla_gguf *f) {
 /* ---- The tensors ---------------------------------------------------------------------------------------------------- */
 
 /* "model.layers.3.mlp.up_proj.weight" -> "blk.3.ffn_up.weight" */
-void mhla_lm_gguf_name(char *theirs, size_t size, const char *ours) {
-    static const char *const parts[][2] = {{"input_layernorm.weight", "attn_norm.weight"},
+void mhla_lm_gguf_name(char *theirs, size_t size, const char *ours, int naming) {
+    static const char *const parts[][2] = {{"post_attention_layernorm.weight", "post_attention_norm.weight"},
+                                           {"input_layernorm.weight", "attn_norm.weight"},
+                                           {"self_attn.q_norm.weight", "attn_q_norm.weight"},
+                                           {"self_attn.k_norm.weight", "attn_k_norm.weight"},
+                                           {"pre_feedforward_layernorm.weight", "ffn_norm.weight"},
+                                           {"post_feedforward_layernorm.weight", "post_ffw_norm.weight"},
                                            {"self_attn.q_proj.weight", "attn_q.weight"},
                                            {"self_attn.k_proj.weight", "attn_k.weight"},
                                            {"self_attn.v_proj.weight", "attn_v.weight"},
@@ -231,18 +251,33 @@ void mhla_lm_gguf_name(char *theirs, size_t size, const char *ours) {
     if ((sscanf(ours, "model.layers.%d.%n", &layer, &at) != 1 || at == 0) &&
         (sscanf(ours, "backbone.layers.%d.%n", &layer, &at) != 1 || at == 0))
         return;
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-        if (strcmp(ours + at, parts[i][0]) == 0) snprintf(theirs, size, "blk.%d.%s", layer, parts[i][1]);
+    /* the first row is Gemma's, which has Llama's name for another norm */
+    for (size_t i = naming != MHLA_LM_NAMES_GEMMA; i < sizeof parts / sizeof *parts; i++)
+        if (strcmp(ours + at, parts[i][0]) == 0) {
+            snprintf(theirs, size, "blk.%d.%s", layer, parts[i][1]);
+            return;
+        }
 }
 
-/* What the numbers of a tensor are kept as without being asked: as they are, if there is such a storage. */
+int mhla_lm_gguf_plus_one(const mhla_lm_config *c, const char *name) {
+    const size_t n = strlen(name), k = strlen("norm.weight");
+    return mhla_lm_names_of[c->naming].plus_one && n >= k && strcmp(name + n - k, "norm.weight") == 0;
+}
+
+/* What the numbers of a tensor are kept as without being asked: as they are, if there is such a storage; blocks of fewer bits as
+ * Q8_0. */
 static mhla_dtype natural_storage(const mhla_gguf_tensor *s) {
-    return s->type == MHLA_GGUF_Q8_0 ? MHLA_Q8_0 : s->type == MHLA_GGUF_BF16 ? MHLA_BF16 : MHLA_F32;
+    switch (s->type) {
+    case MHLA_GGUF_F32:
+    case MHLA_GGUF_F16: return MHLA_F32;
+    case MHLA_GGUF_BF16: return MHLA_BF16;
+    default: return s->cols % MHLA_Q8_COUNT == 0 ? MHLA_Q8_0 : MHLA_BF16;
+    }
 }
 
 /* `dims` 0: row i is row i. Else heads of so many rows lie as pairs: 0, dims/2, 1, dims/2 + 1, ... */
 static mhla_status fill(mhla_param *p, const mhla_gguf_tensor *s, int dims) {
-    const int same = p->dtype != MHLA_F32 && p->dtype == natural_storage(s);
+    const int same = p->dtype == MHLA_Q8_0 ? s->type == MHLA_GGUF_Q8_0 : p->dtype == MHLA_BF16 && s->type == MHLA_GGUF_BF16;
     const size_t row_bytes = mhla_gguf_row_bytes(s->type, s->cols);
     const int64_t N = p->shape[0], cols = p->count / N, most = dims ? 1 : cols < PIECE ? PIECE / cols : 1;
     float *rows = malloc((size_t)(most * cols) * sizeof *rows);
@@ -282,16 +317,17 @@ static mhla_status read_own(mhla_lm_config *c, json_t **tree, const mhla_gguf *f
 }
 
 static mhla_status load(mhla_model *m, const mhla_gguf *f, int storage, int own) {
-    const mhla_softmax_settings *a = mhla_softmax_alone(mhla_lm_config_of(m->net));
-    const int dims = a && !own ? a->dim : 0;
-    const mhla_lm_gguf_mamba mamba = own ? (mhla_lm_gguf_mamba){0} : mhla_lm_gguf_as_mamba(mhla_lm_config_of(m->net));
+    const mhla_lm_config *c = mhla_lm_config_of(m->net);
+    const mhla_softmax_settings *a = mhla_softmax_alone(c);
+    const int dims = a && !own && c->naming == MHLA_LM_NAMES_HF ? a->dim : 0;
+    const mhla_lm_gguf_mamba mamba = own ? (mhla_lm_gguf_mamba){0} : mhla_lm_gguf_as_mamba(c);
     const int n = mhla_params_count(m->params);
     for (int i = 0; i < n; i++) {
         mhla_param *p = mhla_params_at(m->params, i);
         const mhla_gguf_tensor *s;
         char name[96] = "";
         snprintf(name, sizeof name, "%s", p->name);
-        if (!own) mhla_lm_gguf_name(name, sizeof name, p->name);
+        if (!own) mhla_lm_gguf_name(name, sizeof name, p->name, c->naming);
         MHLA_TRY(mhla_gguf_need_tensor(&s, f, name));
         int64_t shape[MHLA_GGUF_RANK];
         const int rank = mhla_lm_gguf_shape(shape, p, name, mamba.groups);
@@ -300,6 +336,7 @@ static mhla_status load(mhla_model *m, const mhla_gguf *f, int storage, int own)
             MHLA_TRY(mhla_param_store(p, natural_storage(s)));
         MHLA_TRY(fill(p, s, strstr(name, ".attn_q.") || strstr(name, ".attn_k.") ? dims : 0));
         if (!own && mhla_lm_gguf_rates(name)) MHLA_TRY(mhla_lm_gguf_rates_read(p, s));
+        for (int64_t k = 0; k < p->count && !own && mhla_lm_gguf_plus_one(c, name); k++) p->data[k] -= 1.0f;
     }
     if (mhla_gguf_tensor_count(f) == n) return MHLA_OK;
     for (int64_t i = 0; i < mhla_gguf_tensor_count(f); i++) {
@@ -307,12 +344,12 @@ static mhla_status load(mhla_model *m, const mhla_gguf *f, int storage, int own)
         for (int k = 0; k < n && !known; k++) {
             char name[96] = "";
             snprintf(name, sizeof name, "%s", mhla_params_at(m->params, k)->name);
-            if (!own) mhla_lm_gguf_name(name, sizeof name, mhla_params_at(m->params, k)->name);
+            if (!own) mhla_lm_gguf_name(name, sizeof name, mhla_params_at(m->params, k)->name, c->naming);
             known = strcmp(name, mhla_gguf_tensor_at(f, i)->name) == 0;
         }
         if (!known)
             return mhla_fail(MHLA_ENOTSUP, "%s: tensor %s is not part of a %s as it is known here", mhla_gguf_path(f),
-                             mhla_gguf_tensor_at(f, i)->name, mamba.architecture ? mamba.architecture : "llama");
+                             mhla_gguf_tensor_at(f, i)->name, own ? "mhla" : c->model);
     }
     return MHLA_OK;
 }
@@ -326,18 +363,40 @@ static int named(const mhla_gguf *f, const char *name) {
            memcmp(a->strings->data, name, strlen(name)) == 0;
 }
 
+/* Other programs' architectures, and who reads their metadata. */
+static mhla_status read_mamba(mhla_lm_config *c, const mhla_gguf *f) { return mhla_lm_gguf_mamba_read(c, f, "mamba"); }
+static mhla_status read_mamba2(mhla_lm_config *c, const mhla_gguf *f) {
+    return mhla_lm_gguf_mamba_read(c, f, "mamba2");
+}
+static mhla_status read_gemma2(mhla_lm_config *c, const mhla_gguf *f) {
+    return mhla_lm_gguf_gemma_read(c, f, "gemma2");
+}
+static mhla_status read_gemma3(mhla_lm_config *c, const mhla_gguf *f) {
+    return mhla_lm_gguf_gemma_read(c, f, "gemma3");
+}
+static const struct {
+    const char *name;
+    mhla_status (*read)(mhla_lm_config *c, const mhla_gguf *f);
+} others[] = {{"llama", read_llama},
+              {"gemma2", read_gemma2},
+              {"gemma3", read_gemma3},
+              {"mamba", read_mamba},
+              {"mamba2", read_mamba2}};
+enum { OTHERS = sizeof others / sizeof *others };
+
 int mhla_lm_gguf_fits(const mhla_gguf *f) {
-    return named(f, "mhla") || named(f, "llama") || named(f, "mamba") || named(f, "mamba2");
+    for (int i = 0; i < OTHERS; i++)
+        if (named(f, others[i].name)) return 1;
+    return named(f, "mhla");
 }
 
 mhla_status mhla_lm_gguf_read(mhla_lm **lm, const mhla_gguf *f, int storage) {
     mhla_lm_config config = {0};
     json_t *tree = NULL;
     const int own = named(f, "mhla");
-    mhla_status status = own                  ? read_own(&config, &tree, f)
-                         : named(f, "mamba2") ? mhla_lm_gguf_mamba_read(&config, f, "mamba2")
-                         : named(f, "mamba")  ? mhla_lm_gguf_mamba_read(&config, f, "mamba")
-                                              : read_config(&config, f);
+    mhla_status status = own ? read_own(&config, &tree, f) : MHLA_OK;
+    for (int i = 0; i < OTHERS && !own; i++)
+        if (named(f, others[i].name)) status = others[i].read(&config, f);
     if (status == MHLA_OK && (!own || mhla_gguf_find_value(f, MHLA_LM_GGUF_ENDS))) status = read_ends(&config, f);
     if (status == MHLA_OK) status = check_size(&config, f);
     const mhla_gguf_tensor *first = mhla_gguf_find_tensor(f, own ? mhla_lm_names_of[config.naming].embeddings

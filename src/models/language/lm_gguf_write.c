@@ -1,5 +1,5 @@
 /* Language models as GGUF files. A Llama (softmax, rotary, no biases) has llama.cpp's names, its q and k with interleaved
- * rotary pairs; so do Mamba and Mamba2; every other decoder goes under the architecture "mhla": its own names, and config.json as one text. */
+ * rotary pairs; so do Gemma, whose norms get the 1 added, Mamba and Mamba2; every other decoder goes under the architecture "mhla": its own names, and config.json as one text. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,6 +18,7 @@ typedef struct piece { /* one tensor on its way */
     int dims;     /* of a head whose rows are to be interleaved; 0: as they are */
     int64_t cols; /* of a row in the file */
     int rates;    /* -exp of it is written */
+    int plus_one; /* 1 is added */
     char name[128];
 } piece;
 
@@ -27,6 +28,7 @@ static mhla_status fill(float *rows, int64_t first, int64_t count, void *arg) {
     if (s->p->data && s->dims == 0) { /* whose rows need not be ours: a vector is one of them */
         memcpy(rows, s->p->data + first * s->cols, sizeof(float) * (size_t)(count * s->cols));
         for (int64_t i = 0; i < count * s->cols && s->rates; i++) rows[i] = -expf(rows[i]);
+        for (int64_t i = 0; i < count * s->cols && s->plus_one; i++) rows[i] += 1.0f;
         return MHLA_OK;
     }
     if (s->dims == 0) return mhla_param_get_rows(rows, s->p, first, count);
@@ -55,7 +57,9 @@ static int has_divisors(const mhla_scaling *s) {
 static const mhla_softmax_settings *as_llama(const mhla_lm_config *c) {
     const mhla_softmax_settings *a = mhla_softmax_alone(c);
     const mhla_scaling *s = &c->scaling;
-    if (a == NULL || s->exact || (s->kind == MHLA_SCALING_YARN && s->factor < 1.0)) return NULL;
+    if (a == NULL || c->naming == MHLA_LM_NAMES_GEMMA || a->softcap != 0.0 || a->query_scalar != 0.0 || c->softcap != 0.0)
+        return NULL;
+    if (a->unscaled || s->exact || (s->kind == MHLA_SCALING_YARN && s->factor < 1.0)) return NULL;
     return a->qkv_bias || a->out_bias || a->qk_norm || a->window_size || c->mlp_bias ? NULL : a;
 }
 
@@ -64,9 +68,11 @@ static const mhla_softmax_settings *as_llama(const mhla_lm_config *c) {
 typedef struct head {
     mhla_gguf_pair pairs[PAIRS + MHLA_GGUF_TOKEN_PAIRS];
     int64_t count;
-    char keys[PAIRS / 2][64]; /* made here */
+    char keys[PAIRS][64]; /* made here */
+    int keys_made;
     uint32_t numbers[PAIRS];
     float reals[8];
+    uint8_t flags[MHLA_LM_LAYERS];
     mhla_gguf_string texts[3];
     int32_t ends[MHLA_LM_ENDS];
     mhla_gguf_tokens tokens;
@@ -84,6 +90,13 @@ static void put_int(head *h, const char *key, int64_t n) {
 static void put_real(head *h, const char *key, double x, int place) {
     h->reals[place] = (float)x;
     h->pairs[h->count++] = (mhla_gguf_pair){key, MHLA_GGUF_FLOAT32, 0, 1, &h->reals[place], NULL};
+}
+
+/* A key of the architecture. */
+static const char *key_of(head *h, const char *architecture, const char *name) {
+    char *key = h->keys[h->keys_made++];
+    snprintf(key, sizeof h->keys[0], "%s.%s", architecture, name);
+    return key;
 }
 
 static const mhla_gguf_pair *token_pair(const head *h, const char *key) {
@@ -145,12 +158,60 @@ static void put_mamba(head *h, const mhla_lm_config *c, const mhla_lm_gguf_mamba
                 {"ssm.time_step_rank", x->rank},
                 {"ssm.group_count", x->groups}};
     const int n = sizeof keys / sizeof *keys - (x->groups == 0);
-    for (int i = 0; i < n; i++) {
-        snprintf(h->keys[i], sizeof h->keys[i], "%s.%s", x->architecture, keys[i].key);
-        put_int(h, h->keys[i], keys[i].n);
+    for (int i = 0; i < n; i++) put_int(h, key_of(h, x->architecture, keys[i].key), keys[i].n);
+    put_real(h, key_of(h, x->architecture, "attention.layer_norm_rms_epsilon"), c->norm_eps, 0);
+}
+
+static void put_softmax(head *h, const mhla_lm_config *c, const mhla_softmax_settings *a, const char *architecture) {
+    const struct {
+        const char *key;
+        int64_t n;
+    } keys[] = {{"block_count", c->layers},
+                {"context_length", c->positions ? c->positions : 2048},
+                {"embedding_length", c->width},
+                {"feed_forward_length", c->hidden},
+                {"attention.head_count", a->num_heads},
+                {"attention.head_count_kv", a->kv_heads},
+                {"attention.key_length", a->dim},
+                {"attention.value_length", a->dim},
+                {"rope.dimension_count", a->dim},
+                {"vocab_size", c->vocabulary}};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) put_int(h, key_of(h, architecture, keys[i].key), keys[i].n);
+    put_real(h, key_of(h, architecture, "rope.freq_base"), a->rope_theta, 0);
+    put_real(h, key_of(h, architecture, "attention.layer_norm_rms_epsilon"), c->norm_eps, 1);
+}
+
+/* Which layers see a window: a period where there is one, else a flag for each. */
+static void put_windows(head *h, const mhla_lm_config *c, const char *architecture) {
+    int period = 0;
+    for (int i = 0; i < c->layers; i++) {
+        mhla_softmax_settings s;
+        memcpy(&s, &mhla_lm_group_of(c, i)->settings, sizeof s);
+        h->flags[i] = s.window_size > 0;
+        if (!h->flags[i] && period == 0) period = i + 1;
     }
-    snprintf(h->keys[n], sizeof h->keys[n], "%s.attention.layer_norm_rms_epsilon", x->architecture);
-    put_real(h, h->keys[n], c->norm_eps, 0);
+    for (int i = 0; i < c->layers && period; i++)
+        if (h->flags[i] != ((i + 1) % period != 0)) period = 0;
+    const char *key = key_of(h, architecture, "attention.sliding_window_pattern");
+    if (period)
+        put_int(h, key, period);
+    else
+        h->pairs[h->count++] = (mhla_gguf_pair){key, MHLA_GGUF_BOOL, 1, c->layers, h->flags, NULL};
+}
+
+static void put_gemma(head *h, const mhla_lm_config *c, const char *architecture) {
+    mhla_softmax_settings kinds[2];
+    mhla_lm_gemma_kinds(kinds, c);
+    put_softmax(h, c, &kinds[0], architecture);
+    put_int(h, key_of(h, architecture, "attention.sliding_window"), kinds[1].window_size);
+    put_windows(h, c, architecture);
+    if (kinds[0].qk_norm) put_real(h, key_of(h, architecture, "rope.freq_base_swa"), kinds[1].rope_theta, 2);
+    if (c->scaling.kind) {
+        put_text(h, key_of(h, architecture, "rope.scaling.type"), "linear", 2);
+        put_real(h, key_of(h, architecture, "rope.scaling.factor"), c->scaling.factor, 3);
+    }
+    if (kinds[0].softcap != 0.0) put_real(h, key_of(h, architecture, "attn_logit_softcapping"), kinds[0].softcap, 4);
+    if (c->softcap != 0.0) put_real(h, key_of(h, architecture, "final_logit_softcapping"), c->softcap, 5);
 }
 
 static mhla_status make_head(head *h, const mhla_model *m, const char *path, const mhla_softmax_settings *llama,
@@ -158,26 +219,23 @@ static mhla_status make_head(head *h, const mhla_model *m, const char *path, con
     const mhla_lm_config *c = mhla_lm_config_of(m->net);
     const mhla_lm_gguf_mamba mamba = mhla_lm_gguf_as_mamba(c);
     MHLA_TRY(mhla_gguf_tokens_make(&h->tokens, path, c->vocabulary));
-    put_text(h, "general.architecture", llama ? "llama" : mamba.architecture ? mamba.architecture : "mhla", 0);
+    const char *gemma = mhla_lm_gguf_as_gemma(c);
+    put_text(h, "general.architecture",
+             llama                ? "llama"
+             : gemma              ? gemma
+             : mamba.architecture ? mamba.architecture
+                                  : "mhla",
+             0);
     put_int(h, "general.file_type", /* llama.cpp's numbers of what most tensors are */
             type == MHLA_GGUF_F32    ? 0
             : type == MHLA_GGUF_F16  ? 1
             : type == MHLA_GGUF_Q8_0 ? 7
                                      : 32);
     if (llama) {
-        put_int(h, "llama.block_count", c->layers);
-        put_int(h, "llama.context_length", c->positions ? c->positions : 2048);
-        put_int(h, "llama.embedding_length", c->width);
-        put_int(h, "llama.feed_forward_length", c->hidden);
-        put_int(h, "llama.attention.head_count", llama->num_heads);
-        put_int(h, "llama.attention.head_count_kv", llama->kv_heads);
-        put_int(h, "llama.attention.key_length", llama->dim);
-        put_int(h, "llama.attention.value_length", llama->dim);
-        put_int(h, "llama.rope.dimension_count", llama->dim);
-        put_int(h, "llama.vocab_size", c->vocabulary);
-        put_real(h, "llama.rope.freq_base", llama->rope_theta, 0);
-        put_real(h, "llama.attention.layer_norm_rms_epsilon", c->norm_eps, 1);
+        put_softmax(h, c, llama, "llama");
         put_scaling(h, &c->scaling);
+    } else if (gemma) {
+        put_gemma(h, c, gemma);
     } else if (mamba.architecture) {
         put_mamba(h, c, &mamba);
     } else {
@@ -195,7 +253,7 @@ static mhla_status write_model(const char *out, const mhla_model *m, const char 
     const mhla_lm_config *c = mhla_lm_config_of(m->net);
     const mhla_softmax_settings *llama = as_llama(c);
     const mhla_lm_gguf_mamba mamba = mhla_lm_gguf_as_mamba(c);
-    const int theirs = llama || mamba.architecture, n = mhla_params_count(m->params);
+    const int theirs = llama || mhla_lm_gguf_as_gemma(c) || mamba.architecture, n = mhla_params_count(m->params);
     piece *pieces = calloc((size_t)n, sizeof *pieces);
     mhla_gguf_storable *list = calloc((size_t)n + 1, sizeof *list);
     head *h = calloc(1, sizeof *h);
@@ -208,7 +266,8 @@ static mhla_status write_model(const char *out, const mhla_model *m, const char 
                                                            : MHLA_GGUF_F32;
         s->p = p;
         snprintf(s->name, sizeof s->name, "%s", p->name);
-        if (theirs) mhla_lm_gguf_name(s->name, sizeof s->name, p->name);
+        if (theirs) mhla_lm_gguf_name(s->name, sizeof s->name, p->name, c->naming);
+        s->plus_one = theirs && mhla_lm_gguf_plus_one(c, s->name);
         s->rates = theirs && mhla_lm_gguf_rates(s->name);
         const int rank = mhla_lm_gguf_shape(list[i].shape, p, s->name, mamba.groups);
         const int64_t cols = s->cols = list[i].shape[rank - 1];

@@ -6,27 +6,20 @@
 #include "core/status.h"
 #include "models/language/mixers/softmax.h"
 
-const char mhla_lm_llama_types[] = "llama, mistral, qwen2, qwen3";
-
-int mhla_lm_llama_type(const char *model_type) {
-    const size_t n = strlen(model_type);
-    for (const char *at = mhla_lm_llama_types; *at; at += strcspn(at, ","), at += strspn(at, ", "))
-        if (strcspn(at, ",") == n && strncmp(at, model_type, n) == 0) return 1;
-    return 0;
-}
-
 static mhla_softmax_settings *settings_of(mhla_lm_group *g) { return (mhla_softmax_settings *)(void *)&g->settings; }
 
 /* ---- Reading ---- */
 
-/* Layers that see `window` tokens only: as "layer_types" lists them, else all from "max_window_layers" on. */
-static mhla_status read_windows(mhla_lm_config *c, const json_t *tree, int window, const char *path) {
+static void standard(mhla_lm_config *c, const char *model_type) {
+    (void)model_type;
+    c->bos = c->eos = -1;
+}
+
+mhla_status mhla_lm_layer_types_read(mhla_lm_config *c, int *windowed, const json_t *tree, const char *path) {
     const json_t *kinds = json_object_get(tree, "layer_types");
-    int from = 28;
-    MHLA_TRY(mhla_settings_read_int(&from, tree, "max_window_layers", 0, 1 << 16, path));
     if (kinds && !json_is_null(kinds) && (!json_is_array(kinds) || json_array_size(kinds) != (size_t)c->layers))
         return mhla_fail(MHLA_EDATA, "%s: \"layer_types\" is not a list of %d layers", path, c->layers);
-    int windowed = 0;
+    *windowed = 0;
     for (int i = 0; i < c->layers; i++) {
         const char *kind = json_string_value(json_array_get(kinds, (size_t)i));
         if (json_is_array(kinds) &&
@@ -34,10 +27,18 @@ static mhla_status read_windows(mhla_lm_config *c, const json_t *tree, int windo
             return mhla_fail(MHLA_ENOTSUP,
                              "%s: \"layer_types\"[%d] is \"%.40s\": known are full_attention and sliding_attention",
                              path, i, kind ? kind : "");
-        const int slides = kind ? strcmp(kind, "sliding_attention") == 0 : i >= from;
-        c->group_of[i] = (short)slides;
-        windowed += slides;
+        if (kind) c->group_of[i] = strcmp(kind, "sliding_attention") == 0;
+        *windowed += c->group_of[i];
     }
+    return MHLA_OK;
+}
+
+/* Layers that see `window` tokens only: as "layer_types" lists them, else all from "max_window_layers" on. */
+static mhla_status read_windows(mhla_lm_config *c, const json_t *tree, int window, const char *path) {
+    int from = 28, windowed;
+    MHLA_TRY(mhla_settings_read_int(&from, tree, "max_window_layers", 0, 1 << 16, path));
+    for (int i = from; i < c->layers; i++) c->group_of[i] = 1;
+    MHLA_TRY(mhla_lm_layer_types_read(c, &windowed, tree, path));
     if (windowed == 0) return MHLA_OK;
     if (window == 0) return mhla_fail(MHLA_EDATA, "%s: layers slide, but there is no \"sliding_window\"", path);
     mhla_lm_group *other = mhla_lm_add_group(c, &mhla_mixer_softmax, NULL);
@@ -47,7 +48,7 @@ static mhla_status read_windows(mhla_lm_config *c, const json_t *tree, int windo
     return MHLA_OK;
 }
 
-mhla_status mhla_lm_llama_read(mhla_lm_config *c, const json_t *tree, const char *path) {
+static mhla_status llama_read(mhla_lm_config *c, const json_t *tree, const char *path) {
     const char *type = json_string_value(json_object_get(tree, "model_type"));
     const mhla_mixer *m;
     for (int i = 0; (m = mhla_mixer_at(i)) != NULL && m != &mhla_mixer_softmax; i++) c->attention = i + 1;
@@ -103,7 +104,7 @@ static int windows(const mhla_lm_config *c, int *window) {
 }
 
 /* Softmax everywhere, the same but for a window of some layers, and biases as one of the model types has them. */
-int mhla_lm_llama_fits(const mhla_lm_config *c) {
+static int llama_fits(const mhla_lm_config *c) {
     for (int i = 0; i < c->layers; i++)
         if (mhla_lm_group_of(c, i)->mixer != &mhla_mixer_softmax) return 0;
     mhla_softmax_settings first = settings_at(c, 0);
@@ -113,6 +114,7 @@ int mhla_lm_llama_fits(const mhla_lm_config *c) {
     if (first.qk_norm ? first.qkv_bias != first.out_bias || first.qk_norm_eps != c->norm_eps
                       : first.qkv_bias < first.out_bias)
         return 0;
+    if (first.softcap != 0.0 || first.query_scalar != 0.0 || first.unscaled || c->softcap != 0.0) return 0;
     first.window_size = 0;
     for (int i = 0; i < c->layers; i++) {
         mhla_softmax_settings s = settings_at(c, i);
@@ -122,15 +124,14 @@ int mhla_lm_llama_fits(const mhla_lm_config *c) {
     return 1;
 }
 
-static void put_windows(json_t *tree, const mhla_lm_config *c) {
+void mhla_lm_layer_types_write(json_t *tree, const mhla_lm_config *c) {
     json_t *kinds = json_array();
     for (int i = 0; i < c->layers; i++)
         mhla_json_add(kinds, json_string(settings_at(c, i).window_size ? "sliding_attention" : "full_attention"));
-    mhla_json_put(tree, "use_sliding_window", json_true());
     mhla_json_put(tree, "layer_types", kinds);
 }
 
-void mhla_lm_llama_write(json_t *tree, const mhla_lm_config *c) {
+static void llama_write(json_t *tree, const mhla_lm_config *c) {
     const mhla_softmax_settings s = settings_at(c, 0);
     int window;
     const int windowed = windows(c, &window);
@@ -143,8 +144,20 @@ void mhla_lm_llama_write(json_t *tree, const mhla_lm_config *c) {
     mhla_json_put(tree, "attention_bias", json_boolean(s.out_bias));
     mhla_json_put(tree, "mlp_bias", json_boolean(c->mlp_bias));
     if (windowed) mhla_json_put(tree, "sliding_window", json_integer(window));
-    if (windowed && type[0] == 'q') put_windows(tree, c);
+    if (windowed && type[0] == 'q') {
+        mhla_json_put(tree, "use_sliding_window", json_true());
+        mhla_lm_layer_types_write(tree, c);
+    }
     mhla_json_put(tree, "rope_theta", json_real(s.rope_theta));
     if (c->scaling.kind) mhla_json_put(tree, "rope_scaling", mhla_rope_tree(&c->scaling));
     mhla_json_put(tree, "rms_norm_eps", json_real(c->norm_eps));
 }
+
+const mhla_lm_dialect mhla_lm_llama = {
+    .types = "llama, mistral, qwen2, qwen3",
+    .naming = MHLA_LM_NAMES_HF,
+    .standard = standard,
+    .read = llama_read,
+    .fits = llama_fits,
+    .write = llama_write,
+};

@@ -69,8 +69,39 @@ static int ends_with(const char *text, const char *end) {
     return n >= k && strcmp(text + n - k, end) == 0;
 }
 
+/* What stands in a file for the "model." before our names: nothing in a bare network, more in one that sees images, too. */
+static const char *prefix_of(const mhla_safetensors *file, const char *embeddings) {
+    static const char *const known[] = {"model.", "", "language_model.model.", "model.language_model."};
+    char name[128];
+    for (int i = 0; i < 4 && strncmp(embeddings, known[0], strlen(known[0])) == 0; i++) {
+        snprintf(name, sizeof name, "%s%s", known[i], embeddings + strlen(known[0]));
+        if (mhla_safetensors_find(file, name)) return known[i];
+    }
+    return known[0];
+}
+
+/* Under which name a tensor of ours is in the file, and the other way round. */
+static const char *renamed(char to[256], const char *name, const char *from, const char *prefix) {
+    const size_t n = strlen(from);
+    if (strncmp(name, from, n) != 0 || ends_with(name, "lm_head.weight")) return name;
+    snprintf(to, 256, "%s%s", prefix, name + n);
+    return to;
+}
+
+/* Parts of a model that sees images, too. */
+static int of_images(const mhla_evidence *e, const char *name) {
+    static const char *const parts[] = {"vision_tower.", "multi_modal_projector."};
+    if (!json_is_object(json_object_get(e->config, "text_config"))) return 0;
+    if (strncmp(name, "model.", 6) == 0) name += 6;
+    for (int i = 0; i < 2; i++)
+        if (strncmp(name, parts[i], strlen(parts[i])) == 0) return 1;
+    return 0;
+}
+
 /* The tensor of a parameter; the norm behind a gate has two names in the wild. */
-static mhla_status find(const mhla_stored **s, const mhla_safetensors *file, const char *name) {
+static mhla_status find(const mhla_stored **s, const mhla_safetensors *file, const char *ours, const char *prefix) {
+    char made[256];
+    const char *name = renamed(made, ours, "model.", prefix);
     *s = mhla_safetensors_find(file, name);
     if (*s == NULL && ends_with(name, ".g_norm_swish_gate.weight")) {
         char other[256];
@@ -82,8 +113,10 @@ static mhla_status find(const mhla_stored **s, const mhla_safetensors *file, con
 }
 
 /* The output matrix of tied weights may be in the file as well, and must then be the embedding. */
-static mhla_status check_tied(const mhla_stored *head, const mhla_safetensors *file, const mhla_param *embedding) {
-    const mhla_stored *s = mhla_safetensors_find(file, embedding->name);
+static mhla_status check_tied(const mhla_stored *head, const mhla_safetensors *file, const mhla_param *embedding,
+                              const char *prefix) {
+    char name[256];
+    const mhla_stored *s = mhla_safetensors_find(file, renamed(name, embedding->name, "model.", prefix));
     if (s && s->dtype == head->dtype && s->bytes == head->bytes && memcmp(s->data, head->data, s->bytes) == 0)
         return MHLA_OK;
     return mhla_fail(MHLA_EDATA, "%s: tensor %s differs from %s, though tie_word_embeddings is true", head->path,
@@ -96,10 +129,11 @@ static mhla_status load(mhla_model *m, const mhla_evidence *e, const mhla_open_d
     int storage;
     MHLA_TRY(mhla_storage_named(&storage, desc ? desc->storage : NULL));
     if (e->gguf) return mhla_lm_gguf_load(m, e->gguf, storage);
+    const char *prefix = prefix_of(file, mhla_lm_names_of[mhla_lm_config_of(m->net)->naming].embeddings);
     for (int i = 0; i < mhla_params_count(ps); i++) {
         mhla_param *p = mhla_params_at(ps, i);
         const mhla_stored *s;
-        MHLA_TRY(find(&s, file, p->name));
+        MHLA_TRY(find(&s, file, p->name, prefix));
         MHLA_TRY(mhla_stored_check(s, p->dims, p->shape));
         MHLA_TRY(mhla_param_read(p, s));
         if (p->flags & MHLA_PARAM_MIX) /* the released code does so at the start of every pass */
@@ -107,11 +141,12 @@ static mhla_status load(mhla_model *m, const mhla_evidence *e, const mhla_open_d
     }
     for (int64_t i = 0; i < mhla_safetensors_count(file); i++) {
         const mhla_stored *s = mhla_safetensors_at(file, i);
-        if (mhla_params_find(ps, s->name) || ends_with(s->name, ".inv_freq") ||
+        char name[256];
+        if (mhla_params_find(ps, renamed(name, s->name, prefix, "model.")) || of_images(e, s->name) || ends_with(s->name, ".inv_freq") ||
             ends_with(s->name, ".g_norm.weight")) /* rotary frequencies, which follow from the config */
             continue;
-        if (strcmp(s->name, "lm_head.weight") == 0)
-            MHLA_TRY(check_tied(s, file, mhla_lm_output(m->net)));
+        if (strcmp(s->name, "lm_head.weight") == 0 || strcmp(s->name, "language_model.lm_head.weight") == 0)
+            MHLA_TRY(check_tied(s, file, mhla_lm_output(m->net), prefix));
         else
             return mhla_fail(MHLA_EDATA, "%s: tensor %s is not part of the model that config.json describes", s->path,
                              s->name);
@@ -209,7 +244,8 @@ static void describe(const void *net, mhla_text_info *info) {
                              .heads = facts.heads,
                              .chunk = (int)facts.chunk,
                              .context = mhla_lm_context(c),
-                             .longest = facts.longest};
+                             .longest = facts.longest,
+                             .softcap = c->softcap};
 }
 
 static mhla_tensor *forward(mhla_tape *t, void *net, const mhla_text_run *run, const int32_t *ids, int64_t B,
@@ -239,7 +275,7 @@ const mhla_architecture mhla_architecture_lm = {
     .name = "lm",
     .kind = "language",
     .what = "a language model",
-    .known = "GGUF with the general.architecture llama, mamba, mamba2 or mhla, or config.json with the model_type ",
+    .known = "GGUF with the general.architecture llama, gemma2, gemma3, mamba, mamba2 or mhla, or config.json with the model_type ",
     .types = mhla_lm_types,
     .presets = "lm_micro|lm_nano|lm_340m|lm_480m",
     .rows = mhla_lm_rows,

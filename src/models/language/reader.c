@@ -104,7 +104,8 @@ static uint64_t print_config(const mhla_lm_config *c) {
         const mhla_lm_group *g = mhla_lm_group_of(c, i);
         h = g->mixer->print(h, &g->settings, c);
     }
-    return h;
+    const uint64_t kind = (uint64_t)c->naming; /* other names are those of one network */
+    return mhla_lm_names_of[c->naming].plus_one ? mhla_hash_fold(h, &kind, sizeof kind) : h;
 }
 
 typedef struct prints {

@@ -27,6 +27,7 @@ typedef struct slot {
     float *q, *qn, *dq;              /* [ROWS][ldk] scale * q; that over the sum; gradient of scale * q times the sum */
     float *dO, *don;                 /* [ROWS][ldv] gradient of o; that over the sum */
     float *s, *ds;                   /* per tile of keys: [ROWS][lds] scores, then exp(score - max); gradients */
+    float *slope;                    /* the same of a soft cap; NULL: there is none */
     float *max, *sum, *dot, *factor; /* [ROWS] */
 } slot;
 
@@ -58,6 +59,7 @@ static slot carve_slot(mhla_carver *c, const backward *b, int64_t Tk) {
     s.don = mhla_carve_floats(c, ROWS * t->ldv);
     s.s = mhla_carve_floats(c, seen * ROWS * t->lds);
     s.ds = mhla_carve_floats(c, seen * ROWS * t->lds);
+    s.slope = d->softcap > 0.0 ? mhla_carve_floats(c, seen * ROWS * t->lds) : NULL;
     s.max = mhla_carve_floats(c, ROWS);
     s.sum = mhla_carve_floats(c, ROWS);
     s.dot = mhla_carve_floats(c, ROWS);
@@ -238,6 +240,7 @@ static mhla_scores score_tile(const backward *b, const slot *w, const chunk *c, 
         .sum = w->sum,
         .ds = w->ds + at * size,
         .dot = w->dot,
+        .slope = w->slope ? w->slope + at * size : NULL,
     };
     mhla_soft_mask(&tile, &b->run->plan->d, &c->s, t, c->kb + j * b->tiles.keys);
     return tile;
@@ -264,6 +267,7 @@ static void backward_rows(const backward *b, const slot *w, const part *p, const
     for (int64_t j = first; j < last; j++) { /* s = scale q k^T;  o = p v: dp = do v^T */
         const mhla_scores tile = score_tile(b, w, c, j, j - first, m, t);
         scores(b, &tile, tile.s, w->q, ldk, w->kt + j * keys * K, K);
+        mhla_soft_cap(run, &tile, w->slope ? w->slope + (j - first) * ROWS * b->tiles.lds : NULL);
         scores(b, &tile, tile.ds, w->dO, ldv, w->vt + j * keys * V, V);
         kernels->scores_max(&tile);
     }
@@ -284,7 +288,7 @@ static void backward_rows(const backward *b, const slot *w, const part *p, const
         const int64_t k0 = c->kb + j * keys;
         if (run->grads.dv) product_transposed(b, &tile, tile.s, p->dv + k0 * ldv, ldv, w->don, V); /* o = p v */
         if (!run->grads.dq && !run->grads.dk) continue;
-        kernels->scores_grad(&tile); /* p = softmax(s): ds = p (dp - sum of p dp) */
+        kernels->scores_grad(&tile); /* p = softmax(s): ds = p (dp - sum of p dp), times the slope of the cap */
         if (run->grads.dk) product_transposed(b, &tile, tile.ds, p->dk + k0 * ldk, ldk, w->qn, K); /* s = scale q k^T */
         if (run->grads.dq) mhla_soft_product(run, &tile, tile.ds, w->dq, ldk, w->k + j * keys * ldk, ldk, K);
     }

@@ -103,6 +103,7 @@ static void attend(const decode *p, const slot *w, const partial *x, int64_t bat
             .ldo = ldv,
         };
         mhla_soft_mask(&tile, d, &p->s, 0, k0);
+        mhla_soft_cap(run, &tile, NULL);
         run->kernels->scores_online(&tile);
         for (int r = 0; r < Tq && tile.masked; r++) {
             const mhla_soft_span see = mhla_soft_row_span(&tile, r);

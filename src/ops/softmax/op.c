@@ -35,6 +35,7 @@ static mhla_status check_plan(mhla_plan *plan) {
     CHECK(d->window >= 0, "window is %lld: expected 0 or more", (long long)d->window);
     CHECK(d->window == 0 || d->causal, "window is %lld but causal is 0: only causal softmax has a window",
           (long long)d->window);
+    CHECK(d->softcap >= 0.0 && d->softcap <= 1e30, "softcap is %g: expected 0 or a positive number", d->softcap);
     if (d->scale == 0.0f) d->scale = (float)(1.0 / sqrt((double)d->key_dim));
     return MHLA_OK;
 }
@@ -284,6 +285,7 @@ static void attend(const forward *f, const slot *w, int64_t k0, int n, int row, 
         .c_row = f->tiles.lds,
     };
     mhla_multiply(run, &g);
+    mhla_soft_cap(run, &tile, NULL);
     run->kernels->scores_online(&tile);
     mhla_soft_product(run, &tile, w->s, tile.o, tile.ldo, w->v, f->tiles.ldv, d->value_dim);
 }

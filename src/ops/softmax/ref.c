@@ -19,17 +19,23 @@ static double dot(const double *x, const double *y, int n) {
     return sum;
 }
 
-/* p[u] = softmax over the keys u in first..last-1 of scale * q_t . k_u; q is the query as read. */
+/* The score of a query and a key, with its soft cap; *slope: how it grows with the score without. */
+static double score(const mhla_plan_desc *d, const double *q, const double *k, double *slope) {
+    const double s = (double)d->scale * dot(q, k, d->key_dim), t = d->softcap > 0.0 ? tanh(s / d->softcap) : 0.0;
+    *slope = 1.0 - t * t;
+    return d->softcap > 0.0 ? d->softcap * t : s;
+}
+
+/* p[u] = softmax over the keys u in first..last-1 of their scores; q is the query as read. */
 static void weights(double *p, double *q, double *k, const mhla_run *run, const mhla_soft_sequence *s, int64_t t,
                     int64_t h, int64_t first, int64_t last) {
     const mhla_plan_desc *d = &run->plan->d;
-    const int K = d->key_dim;
     const int64_t g = h / (d->heads / d->kv_heads);
     read_row(q, run, run->q, d->dtype, &run->call.q, s->batch, s->q_begin + t, h, t + s->Tk - s->Tq);
-    double max = -INFINITY, sum = 0.0;
+    double max = -INFINITY, sum = 0.0, slope;
     for (int64_t u = first; u < last; u++) {
         read_row(k, run, run->k, mhla_soft_kv(d), &run->call.k, s->batch, s->k_begin + u, g, u);
-        p[u] = (double)d->scale * dot(q, k, K);
+        p[u] = score(d, q, k, &slope);
         if (p[u] > max) max = p[u];
     }
     for (int64_t u = first; u < last; u++) sum += p[u] = exp(p[u] - max);
@@ -90,9 +96,11 @@ static void backward_query(const scratch *w, const mhla_run *run, const mhla_sof
         }
         mean += w->p[u] * w->dp[u];
     }
-    for (int64_t u = first; u < last; u++) { /* p = softmax(scale * q_t . k_u) */
-        const double ds = (double)d->scale * w->p[u] * (w->dp[u] - mean);
+    for (int64_t u = first; u < last; u++) { /* p = softmax(cap(scale * q_t . k_u)) */
+        double slope;
         read_row(w->k, run, run->k, mhla_soft_kv(d), &c->k, s->batch, s->k_begin + u, g, u);
+        score(d, w->q, w->k, &slope);
+        const double ds = (double)d->scale * w->p[u] * (w->dp[u] - mean) * slope;
         for (int j = 0; j < K; j++) {
             w->dq[j] += ds * w->k[j];
             w->dk[u * K + j] += ds * w->q[j];

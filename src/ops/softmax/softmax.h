@@ -76,6 +76,17 @@ static inline mhla_soft_span mhla_soft_row_span(const mhla_scores *t, int i) {
     return s;
 }
 
+/* The soft cap of the plan, if it has one, on the scores that rows of a tile see; their slopes, NULL: not wanted. */
+static inline void mhla_soft_cap(const mhla_run *run, const mhla_scores *t, float *slope) {
+    const float cap = (float)run->plan->d.softcap;
+    for (int i = 0; cap > 0.0f && i < t->m; i++) {
+        const mhla_soft_span s = mhla_soft_row_span(t, i);
+        float *row = t->s + i * t->ld + s.first;
+        if (s.first < s.last)
+            run->kernels->softcap(row, slope ? slope + i * t->ld + s.first : NULL, row, s.last - s.first, cap);
+    }
+}
+
 /* Panels of scores that some row of the tile sees; the others need not be computed. */
 static inline mhla_panels mhla_soft_panels(const mhla_run *run, const mhla_scores *t) {
     mhla_panels p;

@@ -67,11 +67,19 @@ INLINE float power_sum(const float *x, int n, float mean, const int power) {
     return vsum((s[0] + s[1]) + (s[2] + s[3]));
 }
 
+enum { NORM_PLAIN = 1, NORM_PLUS }; /* affine: by w, by 1 + w */
+INLINE int norm_affine(const mhla_norm *p) { return p->w == NULL ? 0 : p->plus_one ? NORM_PLUS : NORM_PLAIN; }
+INLINE vf norm_weight(const mhla_norm *p, int j, const int affine, int n) {
+    vf w = load_some(p->w + j, n);
+    if (affine == NORM_PLUS) w += 1.0f;
+    return w;
+}
+
 /* One vector, of which n lanes count, of y = (x - mean) rstd w + b, times silu(gate). */
 INLINE void norm_vector(const mhla_norm *p, float *y, const float *x, const float *gate, float mean, float rstd, int j,
                         const int affine, const int bias, const int gated, int n) {
     vf t = (load_some(x + j, n) - mean) * rstd;
-    if (affine) t *= load_some(p->w + j, n);
+    if (affine) t *= norm_weight(p, j, affine, n);
     if (bias) t += load_some(p->b + j, n);
     if (gated) t *= silu(load_some(gate + j, n));
     store_some(y + j, t, n);
@@ -111,12 +119,15 @@ INLINE void norm_forward_body(const mhla_norm *given, const int centred, const i
 }
 
 void KERNEL(norm_forward)(const mhla_norm *p) {
-    if (p->centred && p->w && p->b && !p->gate)
-        norm_forward_body(p, 1, 1, 1, 0);
-    else if (!p->centred && p->w && !p->b && !p->gate)
-        norm_forward_body(p, 0, 1, 0, 0);
+    const int affine = norm_affine(p);
+    if (p->centred && affine == NORM_PLAIN && p->b && !p->gate)
+        norm_forward_body(p, 1, NORM_PLAIN, 1, 0);
+    else if (!p->centred && affine == NORM_PLAIN && !p->b && !p->gate)
+        norm_forward_body(p, 0, NORM_PLAIN, 0, 0);
+    else if (!p->centred && affine == NORM_PLUS && !p->b && !p->gate)
+        norm_forward_body(p, 0, NORM_PLUS, 0, 0);
     else
-        norm_forward_body(p, p->centred, p->w != NULL, p->b != NULL, p->gate != NULL);
+        norm_forward_body(p, p->centred, affine, p->b != NULL, p->gate != NULL);
 }
 
 /* With n = (x - mean) rstd and e the gradient of n w + b:
@@ -138,7 +149,7 @@ INLINE void norm_backward_body(const mhla_norm *given, const int centred, const 
                 if (gated) {
                     const vf z = load_some(gate + j, n);
                     vf t = hat;
-                    if (affine) t *= load_some(p.w + j, n);
+                    if (affine) t *= norm_weight(&p, j, affine, n);
                     if (p.b) t += load_some(p.b + j, n);
                     if (p.dgate) {
                         float *d = p.dgate + r * p.lddgate + at + j;
@@ -152,7 +163,7 @@ INLINE void norm_backward_body(const mhla_norm *given, const int centred, const 
                     if (p.dw) store_some(p.dw + j, load_some(p.dw + j, n) + e * hat, n);
                     if (p.db) store_some(p.db + j, load_some(p.db + j, n) + e, n);
                 }
-                if (affine) e *= load_some(p.w + j, n);
+                if (affine) e *= norm_weight(&p, j, affine, n);
                 se += e; /* lanes beyond n are 0, as those of dy */
                 sen += e * hat;
             }
@@ -164,7 +175,7 @@ INLINE void norm_backward_body(const mhla_norm *given, const int centred, const 
                 const vf hat = (load_some(x + j, n) - mean) * rstd;
                 vf e = load_some(dy + j, n);
                 if (gated) e *= silu(load_some(gate + j, n));
-                if (affine) e *= load_some(p.w + j, n);
+                if (affine) e *= norm_weight(&p, j, affine, n);
                 vf d = rstd * (e - me - hat * men);
                 if (p.add) d += load_some(dx + j, n);
                 store_some(dx + j, d, n);
@@ -173,13 +184,13 @@ INLINE void norm_backward_body(const mhla_norm *given, const int centred, const 
 }
 
 void KERNEL(norm_backward)(const mhla_norm *p) {
-    const int sums = p->dw || p->db;
-    if (p->centred && p->w && sums && !p->gate)
-        norm_backward_body(p, 1, 1, 1, 0);
-    else if (!p->centred && p->w && sums && !p->gate)
-        norm_backward_body(p, 0, 1, 1, 0);
+    const int sums = p->dw || p->db, affine = norm_affine(p);
+    if (p->centred && affine == NORM_PLAIN && sums && !p->gate)
+        norm_backward_body(p, 1, NORM_PLAIN, 1, 0);
+    else if (!p->centred && affine == NORM_PLAIN && sums && !p->gate)
+        norm_backward_body(p, 0, NORM_PLAIN, 1, 0);
     else
-        norm_backward_body(p, p->centred, p->w != NULL, sums, p->gate != NULL);
+        norm_backward_body(p, p->centred, affine, sums, p->gate != NULL);
 }
 
 /* ---- Rows ---- */

@@ -128,6 +128,23 @@ void KERNEL(axpy)(float *y, float a, const float *x, int64_t n) {
     for (; i < n; i++) y[i] += a * x[i];
 }
 
+/* dy/dx = 1 - tanh(x / cap)^2 */
+void KERNEL(softcap)(float *y, float *slope, const float *x, int64_t n, float cap) {
+    const float inverse = 1.0f / cap;
+    for (int64_t i = 0; i < n; i += LANES) {
+        const int part = n - i < LANES ? (int)(n - i) : LANES;
+        const vf t = vtanhf(inverse * (part < LANES ? vload_n(x + i, part) : vload(x + i)));
+        const vf d = (1.0f - t) * (1.0f + t);
+        if (part < LANES) {
+            vstore_n(y + i, cap * t, part);
+            if (slope) vstore_n(slope + i, d, part);
+        } else {
+            vstore(y + i, cap * t);
+            if (slope) vstore(slope + i, d);
+        }
+    }
+}
+
 void KERNEL(vexp)(float *y, const float *x, int64_t n) {
     int64_t i = 0;
     for (; i + LANES <= n; i += LANES) vstore(y + i, vexpf(vload(x + i)));

@@ -187,8 +187,12 @@ void KERNEL(scores_grad)(const mhla_scores *t) {
         const float *p = t->s + i * t->ld;
         float *d = t->ds + i * t->ld;
         const vf mean = vset(t->dot[i]);
-        for (int j = s.first / LANES * LANES; j < s.last; j += LANES)
-            vstore(d + j, vload(p + j) * (vload(d + j) - mean));
+        const float *slope = t->slope ? t->slope + i * t->ld : NULL;
+        for (int j = s.first / LANES * LANES; j < s.last; j += LANES) {
+            vf ds = vload(p + j) * (vload(d + j) - mean);
+            if (slope) ds *= vload(slope + j);
+            vstore(d + j, ds);
+        }
     }
 }
 

@@ -1,9 +1,12 @@
 /* Softmax attention (Transformer++, Llama): its memory is the keys and values of every token, or of a window of them.
  *
  *   q, k, v = projections of h; q, k perhaps normalised by head, then rotated
- *   y = o_proj(softmax(q k^T / sqrt(K)) v) */
+ *   y = o_proj(softmax(q k^T / sqrt(K)) v)
+ *
+ * Gemma divides by another root than K's, may cap the scores softly, and scales the angles of some layers only. */
 #include "models/language/mixers/softmax.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,6 +39,9 @@ static const mhla_setting fields[] = {
     F("qk_norm", BOOL, BOOL, qk_norm, 0, 0, "RMS norm of each head of q and k"),
     F("window_size", INT, OPTIONAL, window_size, 0, 1 << 30, "tokens seen, 0: all"),
     F("rope_theta", REAL, REAL, rope_theta, 1, 1e12, "base of the rotary embedding"),
+    F("rope_unscaled", BOOL, BOOL, unscaled, 0, 0, "rope_scaling is for other layers"),
+    F("query_pre_attn_scalar", REAL, OPTIONAL_REAL, query_scalar, 0, 1e6, "scores are over its root, 0: head_dim"),
+    F("attn_logit_softcapping", REAL, OPTIONAL_REAL, softcap, 0, 1e30, "soft cap of the scores, 0: none"),
 };
 
 static void standard(void *to, const mhla_lm_size *size) {
@@ -53,6 +59,12 @@ static mhla_status read_rope(void *to, mhla_lm_config *c, const json_t *tree, co
     return mhla_rope_read(&c->scaling, &((settings *)to)->rope_theta, c->positions, tree, path);
 }
 
+/* Of this group's angles. */
+static const mhla_scaling *scaling_of(const settings *s, const mhla_lm_config *c) {
+    static const mhla_scaling none = {.kind = MHLA_SCALING_NONE};
+    return s->unscaled ? &none : &c->scaling;
+}
+
 static void write_rope(json_t *tree, const void *of, const mhla_lm_config *c) {
     (void)of;
     if (c->scaling.kind) mhla_json_put(tree, "rope_scaling", mhla_rope_tree(&c->scaling));
@@ -67,7 +79,7 @@ static mhla_status settle(void *to, const mhla_lm_config *c) {
     if (s->num_heads % s->kv_heads != 0)
         return mhla_fail(MHLA_EINVAL, "num_heads %d is not a multiple of num_kv_heads %d", s->num_heads, s->kv_heads);
     if (s->dim > 1024) return mhla_fail(MHLA_EINVAL, "a head of %d dims is too large", s->dim);
-    return mhla_rope_check(s->dim, s->dim, s->rope_theta, &c->scaling);
+    return mhla_rope_check(s->dim, s->dim, s->rope_theta, scaling_of(s, c));
 }
 
 static void describe(const void *of, mhla_mixer_facts *facts) {
@@ -84,11 +96,13 @@ const mhla_softmax_settings *mhla_softmax_alone(const mhla_lm_config *c) {
 /* As version 0.1 made it, so that its saved sequences load. */
 static uint64_t print(uint64_t h, const void *of, const mhla_lm_config *c) {
     const settings *s = of;
-    const mhla_scaling *x = &c->scaling;
+    const mhla_scaling *x = scaling_of(s, c);
     const uint64_t kind = 2;
     const double all[20] = {s->num_heads, s->kv_heads, s->dim,     s->dim, MHLA_ROPE_HALF, s->dim,        s->rope_theta,
                             s->qkv_bias,  s->out_bias, s->qk_norm, 0,      s->qk_norm_eps, s->window_size};
     h = mhla_hash_fold(mhla_hash_fold(h, &kind, sizeof kind), all, sizeof all);
+    const double newer[] = {s->query_scalar, s->softcap};
+    if (s->query_scalar != 0.0 || s->softcap != 0.0) h = mhla_hash_fold(h, newer, sizeof newer);
     if (x->kind == MHLA_SCALING_NONE) return h;
     const double scaling[] = {x->kind,      x->factor,    x->original, x->low,       x->high,
                               x->beta_fast, x->beta_slow, x->exact,    x->attention, x->count};
@@ -116,6 +130,7 @@ typedef struct shared {
     const settings *s;
     double deviation; /* of fresh weights */
     int64_t width;
+    int plus_one; /* norms multiply by 1 + w */
     mhla_plan_desc desc;
     mhla_plan *plan;
     mhla_angles angles;
@@ -143,6 +158,7 @@ static mhla_status open_shared(void **to, const void *of, const mhla_lm_config *
     *x = (shared){.s = s,
                   .deviation = c->deviation,
                   .width = c->width,
+                  .plus_one = mhla_lm_names_of[c->naming].plus_one,
                   .desc = {.size = sizeof x->desc,
                            .kind = MHLA_KIND_SOFTMAX,
                            .heads = s->num_heads,
@@ -151,9 +167,11 @@ static mhla_status open_shared(void **to, const void *of, const mhla_lm_config *
                            .value_dim = s->dim,
                            .rope = MHLA_ROPE_HALF,
                            .rope_dim = s->dim,
+                           .scale = s->query_scalar != 0.0 ? (float)(1.0 / sqrt(s->query_scalar)) : 0.0f,
+                           .softcap = s->softcap,
                            .causal = 1,
                            .window = s->window_size},
-                  .angles = {.dims = s->dim, .theta = s->rope_theta, .scaling = &c->scaling}};
+                  .angles = {.dims = s->dim, .theta = s->rope_theta, .scaling = scaling_of(s, c)}};
     const mhla_status status = mhla_plan_create(&x->plan, &x->desc);
     if (status != MHLA_OK) {
         close_shared(x);
@@ -178,8 +196,9 @@ static mhla_status create(void **to, void *of, mhla_params *ps, const char *pref
     l->v = mhla_layer_matrix(ps, G * K, D, s->qkv_bias, usual, NAME("v_proj"));
     l->o = mhla_layer_matrix(ps, D, H * K, s->out_bias, usual, NAME("o_proj"));
     if (s->qk_norm) {
-        l->q_norm = mhla_params_add(ps, NAME("q_norm.weight"), MHLA_SHAPE(K), 0, MHLA_ONE);
-        l->k_norm = mhla_params_add(ps, NAME("k_norm.weight"), MHLA_SHAPE(K), 0, MHLA_ONE);
+        const mhla_initial neutral = x->plus_one ? MHLA_ZERO : MHLA_ONE;
+        l->q_norm = mhla_params_add(ps, NAME("q_norm.weight"), MHLA_SHAPE(K), 0, neutral);
+        l->k_norm = mhla_params_add(ps, NAME("k_norm.weight"), MHLA_SHAPE(K), 0, neutral);
     }
 #undef NAME
     *to = l;
@@ -189,6 +208,13 @@ static mhla_status create(void **to, void *of, mhla_params *ps, const char *pref
 static mhla_tensor *attend_memory(mhla_tape *t, const layer *l, const mhla_pass *pass, mhla_tensor *q, mhla_tensor *k,
                                   mhla_tensor *v);
 
+/* Each head of q or k. */
+static mhla_tensor *head_norm(mhla_tape *t, const shared *x, mhla_param *w, mhla_tensor *q) {
+    const float eps = (float)x->s->qk_norm_eps;
+    return x->plus_one ? mhla_nn_rms_norm_plus_one(t, w, eps, x->s->dim, q)
+                       : mhla_nn_rms_norm(t, w, eps, x->s->dim, q);
+}
+
 static mhla_tensor *forward(mhla_tape *t, void *of, const mhla_mixer_run *run, mhla_tensor *residual, mhla_tensor *h) {
     const layer *l = of;
     const settings *s = l->shared->s;
@@ -196,8 +222,8 @@ static mhla_tensor *forward(mhla_tape *t, void *of, const mhla_mixer_run *run, m
     mhla_nn_linears(t, y, (const mhla_layer[]){l->q, l->k, l->v}, 3, h);
     mhla_tensor *q = y[0], *k = y[1], *v = y[2];
     if (s->qk_norm) {
-        q = mhla_nn_rms_norm(t, l->q_norm, (float)s->qk_norm_eps, s->dim, q);
-        k = mhla_nn_rms_norm(t, l->k_norm, (float)s->qk_norm_eps, s->dim, k);
+        q = head_norm(t, l->shared, l->q_norm, q);
+        k = head_norm(t, l->shared, l->k_norm, k);
     }
     if (q == NULL || k == NULL || v == NULL) return NULL;
     if (run->pass) {
