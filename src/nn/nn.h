@@ -264,7 +264,9 @@ mhla_tensor *mhla_nn_layer_norm(mhla_tape *t, mhla_param *w, mhla_param *b, floa
 /* x / sqrt(mean x^2 + eps) * w over groups of `group` of the last axis (0 = all of it; K = each head); w [group],
  * shared by the groups, or NULL. */
 mhla_tensor *mhla_nn_rms_norm(mhla_tape *t, mhla_param *w, float eps, int64_t group, mhla_tensor *x);
-/* The same times silu(gate), gate like x. */
+/* The same over the whole last axis plus b [cols]. */
+mhla_tensor *mhla_nn_rms_norm_bias(mhla_tape *t, mhla_param *w, mhla_param *b, float eps, mhla_tensor *x);
+/* mhla_nn_rms_norm times silu(gate), gate like x. */
 mhla_tensor *mhla_nn_rms_norm_gated(mhla_tape *t, mhla_param *w, float eps, int64_t group, mhla_tensor *x,
                                     mhla_tensor *gate);
 
@@ -314,6 +316,11 @@ mhla_tensor *mhla_nn_conv2d(mhla_tape *t, mhla_param *w, mhla_param *b, mhla_con
                             mhla_tensor *x);
 /* Every pixel of a token grid x [B,H*W,C] twice along rows and columns: [B,2H*2W,C]. */
 mhla_tensor *mhla_nn_upsample(mhla_tape *t, int64_t H, int64_t W, mhla_tensor *x);
+/* A token grid x [B,H*W,n] to one of f times the sides, [B,fH*fW,channels]: channel c of pixel (f i + a, f j + b) is channel
+ * f*f c + f a + b of pixel (i, j), after each channel is repeated f*f*channels/n times. And back: x [B,fH*fW,n] to [B,H*W,channels], of
+ * f*f*n/channels neighbouring channels the mean. */
+mhla_tensor *mhla_nn_pixel_shuffle(mhla_tape *t, int f, int64_t H, int64_t W, int64_t channels, mhla_tensor *x);
+mhla_tensor *mhla_nn_pixel_unshuffle(mhla_tape *t, int f, int64_t H, int64_t W, int64_t channels, mhla_tensor *x);
 /* y [...,N] = x [...,K] in groups, each read by N/groups outputs: w [N,K/groups] (or more axes), b [N] or NULL. */
 mhla_tensor *mhla_nn_grouped_linear(mhla_tape *t, mhla_param *w, mhla_param *b, int groups, mhla_tensor *x);
 

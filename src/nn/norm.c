@@ -121,6 +121,11 @@ mhla_tensor *mhla_nn_rms_norm(mhla_tape *t, mhla_param *w, float eps, int64_t gr
     return make(t, w, NULL, eps, 0, group, x, NULL);
 }
 
+mhla_tensor *mhla_nn_rms_norm_bias(mhla_tape *t, mhla_param *w, mhla_param *b, float eps, mhla_tensor *x) {
+    MHLA_GIVEN(t, x);
+    return make(t, w, b, eps, 0, 0, x, NULL);
+}
+
 mhla_tensor *mhla_nn_rms_norm_gated(mhla_tape *t, mhla_param *w, float eps, int64_t group, mhla_tensor *x,
                                     mhla_tensor *gate) {
     MHLA_GIVEN(t, x);

@@ -120,6 +120,6 @@ int mhla_sana_fits_tensors(const mhla_safetensors *file);
 /* The config of a file without config.json. */
 mhla_status mhla_sana_guess(mhla_sana_config *c, const mhla_safetensors *file);
 /* Every parameter from the file, under diffusers' names or its authors'. */
-mhla_status mhla_sana_load(mhla_sana *m, const mhla_safetensors *file);
+mhla_status mhla_sana_load(mhla_params *params, const mhla_safetensors *file);
 
 #endif

@@ -42,7 +42,7 @@ static mhla_status load(mhla_model *m, const mhla_evidence *e, const mhla_open_d
     int storage;
     MHLA_TRY(mhla_storage_named(&storage, desc->storage));
     if (storage > MHLA_F32) MHLA_TRY(mhla_params_store(m->params, (mhla_dtype)storage));
-    return mhla_sana_load(m->net, e->file);
+    return mhla_sana_load(m->params, e->file);
 }
 
 /* ---- Role --------------------------------------------------------------------------------------------------------------- */
