@@ -90,6 +90,7 @@ static void print_model(const mhla_model *model, const mhla_model_info *info, co
     if (info->channels) printf("input       %d x %d x %d", info->channels, info->height, info->width);
     if (info->channels && info->classes) printf(", %d classes", info->classes);
     if (info->channels) printf("\n");
+    if (info->text_width) printf("text        rows of %d\n", info->text_width);
     printf("tokens      %lld\n", (long long)info->tokens);
     printf("parameters  %s in %d tensors\n", text_count(count, sizeof count, info->parameters), info->tensors);
     if (info->trainable != info->parameters)
@@ -155,6 +156,7 @@ static void print_images_json(const mhla_model_info *info) {
     json_put_int("height", info->height);
     json_put_int("width", info->width);
     json_put_int("classes", info->classes);
+    if (info->text_width) json_put_int("text_width", info->text_width);
     json_put_int("tokens", info->tokens);
     json_put_int("parameters", info->parameters);
     json_put_int("trainable", info->trainable);

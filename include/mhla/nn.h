@@ -109,6 +109,7 @@ typedef struct mhla_model_info {
     const char *weights;     /* the file that the weights were read from; NULL for a fresh model */
     const char *kind;        /* "classifier", "diffusion" (diffusion.h), "language" (lm.h) */
     int64_t trainable;       /* parameters that training changes (not a fixed table of positions) */
+    int text_width;          /* numbers of a row of text that a diffusion model takes; 0: it takes none */
 } mhla_model_info;
 
 MHLA_API mhla_status mhla_model_query(const mhla_model *model, mhla_model_info *info);

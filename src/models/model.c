@@ -546,6 +546,7 @@ mhla_status mhla_model_query(const mhla_model *m, mhla_model_info *info) {
         m->architecture->denoiser->describe(m->net, &d);
         full.channels = d.channels;
         full.height = (int)d.extent.height;
+        full.text_width = d.text_width;
         full.width = (int)d.extent.width;
         full.tokens = m->architecture->denoiser->tokens(m->net, d.extent);
     }

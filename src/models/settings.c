@@ -240,6 +240,20 @@ mhla_status mhla_settings_read(void *config, const mhla_settings *table, int fir
             break;
         }
         case MHLA_SETTING_LIST: MHLA_TRY(set_list(to, f, v, path)); break;
+        case MHLA_SETTING_INT2: {
+            int list[MHLA_SETTING_LIST_MOST];
+            MHLA_TRY(set_list(list, f, v, path));
+            if (json_array_size(v) != 2)
+                return mhla_fail(MHLA_EDATA, "%s: %s has %zu numbers: expected 2", path, row->name, json_array_size(v));
+            memcpy(to, list, 2 * sizeof *list);
+            break;
+        }
+        case MHLA_SETTING_MIX: {
+            mhla_mix_init mix;
+            MHLA_TRY(mhla_blame(mhla_mix_from_name(&mix, json_is_string(v) ? json_string_value(v) : ""), path));
+            *(int *)to = (int)mix;
+            break;
+        }
         default: break; /* other kinds are in tables of ours alone */
         }
     }

@@ -267,7 +267,9 @@ mhla_tensor *mhla_nn_layer_norm(mhla_tape *t, mhla_param *w, mhla_param *b, floa
 mhla_tensor *mhla_nn_rms_norm(mhla_tape *t, mhla_param *w, float eps, int64_t group, mhla_tensor *x);
 /* The same times 1 + w instead of w. */
 mhla_tensor *mhla_nn_rms_norm_plus_one(mhla_tape *t, mhla_param *w, float eps, int64_t group, mhla_tensor *x);
-/* x / sqrt(mean x^2 + eps) * w times silu(gate), gate like x. */
+/* mhla_nn_rms_norm over the whole last axis plus b [cols]. */
+mhla_tensor *mhla_nn_rms_norm_bias(mhla_tape *t, mhla_param *w, mhla_param *b, float eps, mhla_tensor *x);
+/* mhla_nn_rms_norm times silu(gate), gate like x. */
 mhla_tensor *mhla_nn_rms_norm_gated(mhla_tape *t, mhla_param *w, float eps, int64_t group, mhla_tensor *x,
                                     mhla_tensor *gate);
 
@@ -317,6 +319,11 @@ mhla_tensor *mhla_nn_conv2d(mhla_tape *t, mhla_param *w, mhla_param *b, mhla_con
                             mhla_tensor *x);
 /* Every pixel of a token grid x [B,H*W,C] twice along rows and columns: [B,2H*2W,C]. */
 mhla_tensor *mhla_nn_upsample(mhla_tape *t, int64_t H, int64_t W, mhla_tensor *x);
+/* A token grid x [B,H*W,n] to one of f times the sides, [B,fH*fW,channels]: channel c of pixel (f i + a, f j + b) is channel
+ * f*f c + f a + b of pixel (i, j), after each channel is repeated f*f*channels/n times. And back: x [B,fH*fW,n] to [B,H*W,channels], of
+ * f*f*n/channels neighbouring channels the mean. */
+mhla_tensor *mhla_nn_pixel_shuffle(mhla_tape *t, int f, int64_t H, int64_t W, int64_t channels, mhla_tensor *x);
+mhla_tensor *mhla_nn_pixel_unshuffle(mhla_tape *t, int f, int64_t H, int64_t W, int64_t channels, mhla_tensor *x);
 /* y [...,N] = x [...,K] in groups, each read by N/groups outputs: w [N,K/groups] (or more axes), b [N] or NULL. */
 mhla_tensor *mhla_nn_grouped_linear(mhla_tape *t, mhla_param *w, mhla_param *b, int groups, mhla_tensor *x);
 
@@ -416,6 +423,12 @@ mhla_tensor *mhla_nn_attention(mhla_tape *t, const mhla_plan *plan, const mhla_c
  * activation that nobody else reads (LePE: onto = depthwise(v)). NULL = as above. */
 mhla_tensor *mhla_nn_attention_onto(mhla_tape *t, const mhla_plan *plan, const mhla_call *call, mhla_param *mix,
                                     mhla_tensor *onto, mhla_tensor *q, mhla_tensor *k, mhla_tensor *v);
+
+/* Softmax attention of q [B,Tq,H*K] over k [B,Tk,G*K] and v [B,Tk,G*V], of which the first lengths [B] of a sample count (NULL: all;
+ * 0: its output is 0). Rows behind them are not read; their gradient is 0. The plan is of MHLA_KIND_SOFTMAX, not causal, without
+ * rotary embedding. A sample's result does not depend on the batch. Plan and lengths live until backward. */
+mhla_tensor *mhla_nn_cross_attention(mhla_tape *t, const mhla_plan *plan, const int32_t *lengths, mhla_tensor *q,
+                                     mhla_tensor *k, mhla_tensor *v);
 
 /* Recurrences with decay (MHLA_KIND_GLA, SIMPLE_GLA, GATED_DELTA): the same with log-decays [B,T,H*K] or [B,T,H], which have gradients.
  * NULL: those of `call`, which are constants and live until backward. beta [B,T,H] of GATED_DELTA, else NULL. */

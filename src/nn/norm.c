@@ -130,6 +130,11 @@ mhla_tensor *mhla_nn_rms_norm_plus_one(mhla_tape *t, mhla_param *w, float eps, i
     return make(t, w, NULL, eps, PLUS_ONE, group, x, NULL);
 }
 
+mhla_tensor *mhla_nn_rms_norm_bias(mhla_tape *t, mhla_param *w, mhla_param *b, float eps, mhla_tensor *x) {
+    MHLA_GIVEN(t, x);
+    return make(t, w, b, eps, 0, 0, x, NULL);
+}
+
 mhla_tensor *mhla_nn_rms_norm_gated(mhla_tape *t, mhla_param *w, float eps, int64_t group, mhla_tensor *x,
                                     mhla_tensor *gate) {
     MHLA_GIVEN(t, x);

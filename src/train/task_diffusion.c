@@ -60,6 +60,9 @@ static mhla_status make_model(mhla_trainer *t, job *j) {
     MHLA_TRY(mhla_model_of_recipe(&t->model, MHLA_ROLE_DENOISER, t->recipe, "model."));
     MHLA_TRY(mhla_denoiser_query(t->model, &j->info));
     const int classes = j->info.classes;
+    if (j->info.text_width)
+        return mhla_fail(MHLA_EINVAL, "model.model is %s: it takes text, and training here is on classes",
+                         MHLA_QUOTE(mhla_recipe_text(t->recipe, "model.model")));
     if (!j->info.null_label && mhla_recipe_real(t->recipe, "train.label_drop") > 0.0)
         return mhla_fail(MHLA_EINVAL, "train.label_drop is %g, but the model has no null label (model.null_label)",
                          mhla_recipe_real(t->recipe, "train.label_drop"));

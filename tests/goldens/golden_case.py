@@ -180,13 +180,13 @@ def run_model(verb, config, parameters, inputs, *arguments):
         return program(verb, folder, folder / "in.safetensors", "{out}", *arguments)
 
 
-def run_frame(what, config, parameters, inputs):
-    """What a block of a diffusion model, or its attention alone, makes of inputs, by name."""
+def run_block(config, parameters, inputs, *verb):
+    """What a part of a model makes of inputs, by name; `verb` is that of run_model and what comes before the config."""
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         (folder / "config.json").write_text(json.dumps(config))
         write_safetensors(folder / "in.safetensors", inputs | {f"param.{name}": x for name, x in parameters.items()})
-        return program("frame", what, folder / "config.json", folder / "in.safetensors", "{out}")
+        return program(*verb, folder / "config.json", folder / "in.safetensors", "{out}")
 
 
 def run_json(verb, cases, *before, suffix=".json"):

@@ -6,7 +6,7 @@ import re
 import torch
 
 import mhla
-from golden_case import GRAD, OUT, Case, Skip, known, program, run_frame, run_model
+from golden_case import GRAD, OUT, Case, Skip, known, program, run_block, run_model
 from golden_formula import formula_parameters
 
 
@@ -287,9 +287,13 @@ def dit_full(case):
 
 
 def compare_frame(case, what, config):
-    """A block or an attention, forward and gradients; what the file has of the way between is not looked at."""
+    """A block of DiT or DiG, or its attention alone."""
     inputs = {name: case.tensors[name] for name in ("in.x", "in.c") if name in case.tensors} | {"dout.y": case.tensors["in.gy"]}
-    got = run_frame(what, config, case.group("param."), inputs)
+    compare_block(case, run_block(config, case.group("param."), inputs, "frame", what))
+
+
+def compare_block(case, got):
+    """A part of a model, forward and gradients; what the file has of the way between is not looked at."""
     case.compare("out.y", got["out.y"], case.tensors["out.y"], OUT)
     for name, golden in case.group("out.grad.").items():
         if f"grad.{name}" in got:
@@ -355,6 +359,47 @@ def lit_attention(case):
               "heads": case["heads"], "depth": 1, "lepe": 0 if dwc is None else dwc.shape[-1], "qkv_bias": "param.q.bias" in case.tensors,
               "feature_eps": case["pe"], "den_eps": case["de"]}
     compare_frame(case, "attention", config)
+
+
+# ---- SANA ----
+
+
+def kept_rows(rows, mask):
+    """Rows of text that a mask keeps, first, and how many they are."""
+    order = torch.sort((mask == 0).to(torch.int8), dim=1, stable=True).indices
+    return rows.gather(1, order[..., None].expand_as(rows)), (mask != 0).sum(1).to(torch.int64)
+
+
+@known(case="sana_transformer.*")
+def sana_model(case):
+    T = case.tensors
+    config = {"_class_name": "SanaTransformer2DModel"} | {k: v for k, v in case.config.items() if k not in ("case", "note")}
+    rows, lengths = kept_rows(T["in.encoder_hidden_states"], T["in.encoder_attention_mask"])
+    got = run_model("forward", config, case.group("param."), {"in.x": T["in.latent"], "in.t": T["in.timestep"].float(), "in.rows": rows, "in.lengths": lengths})
+    case.compare("out.sample", got["out.y"], T["out.sample"], OUT)
+    for i in range(config["num_layers"]):
+        if f"out.transformer_blocks.{i}" in T:
+            case.compare(f"out.transformer_blocks.{i}", got[f"out.blocks.{i}"], T[f"out.transformer_blocks.{i}"], OUT)
+
+
+@known(case="sana_(mhla|linear)_block.*")
+def sana_block(case):
+    T, parameters = case.tensors, case.group("param.")
+    mhla = "attn1.piece_attn.conv.weight" in parameters
+    config = {"attention": "mhla" if mhla else "linear", "num_layers": 1, "num_attention_heads": case["heads"], "attention_head_dim": case["hd"],
+              "num_cross_attention_heads": case["ch"], "cross_attention_head_dim": case["cd"], "cross_attention_dim": case["dim"],
+              "mlp_ratio": case["mlp_ratio"], "norm_eps": case["norm_eps"], "feature_eps": case["pe"], "den_eps": case["de"], "grid": case["grid"],
+              "sample_size": max(case["grid"]), "qk_norm": "rms_norm_across_heads" if "attn1.norm_q.weight" in parameters else None}
+    if mhla:
+        config["blocks"] = case["blocks"]
+    rows, lengths = kept_rows(T["in.encoder"], T["in.encoder_mask"])
+    inputs = {f"in.{name}": T[f"in.{name}"] for name in ("x", "time_mod", "gy")} | {"in.encoder": rows, "in.lengths": lengths}
+    got = run_block(config, parameters, inputs, "sana")
+    bias = "grad.param.attn2.to_k.bias"  # 0 in exact arithmetic: what is stored is rounding noise
+    if f"out.{bias}" in T:
+        case.results.append((bias, float(got.pop(bias).abs().max()) / float(T["out.grad.param.attn2.to_k.weight"].abs().max()), GRAD))
+        del T[f"out.{bias}"]
+    compare_block(case, got)
 
 
 # ---- Optimisers ----

@@ -15,6 +15,8 @@ float *run_floats(const mhla_safetensors *in, const char *name, const mhla_store
 
 /* Whole numbers of 64 bits as ids or labels, malloc'ed; NULL where there are none. */
 int32_t *run_labels(const mhla_safetensors *in, const char *name);
+/* param.* of the file are all parameters whose names begin with `prefix`, which they leave out. */
+mhla_status run_fill(const mhla_params *params, const mhla_safetensors *in, const char *prefix);
 /* The gradients of all parameters that have one, as grad.param.NAME. */
 void run_keep_grads(const mhla_params *params);
 
@@ -24,6 +26,8 @@ mhla_status run_diffusion_steps(char **arg);
 mhla_status run_flow(char **arg);
 /* run_frame.c: */
 mhla_status run_frame(char **arg);
+/* run_sana.c: */
+mhla_status run_sana(char **arg);
 /* run_autoencoder.c: */
 mhla_status run_autoencoder(mhla_model *m, const mhla_safetensors *in, char **arg);
 /* run_layers.c: */

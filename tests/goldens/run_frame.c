@@ -20,22 +20,6 @@ static mhla_status read_config(mhla_frame_config *c, const mhla_frame_kind *kind
     return status;
 }
 
-/* param.* are all parameters that begin with `prefix`. */
-static mhla_status fill(const mhla_params *ps, const mhla_safetensors *in, const char *prefix) {
-    for (int i = 0; i < mhla_params_count(ps); i++) {
-        mhla_param *p = mhla_params_at(ps, i);
-        char name[128];
-        const mhla_stored *s;
-        if (strncmp(p->name, prefix, strlen(prefix)) != 0) continue;
-        snprintf(name, sizeof name, "param.%s", p->name + strlen(prefix));
-        MHLA_TRY(mhla_safetensors_need(&s, in, name));
-        MHLA_TRY(mhla_stored_check(s, p->dims, p->shape));
-        MHLA_TRY(mhla_stored_read(p->data, s));
-        mhla_param_touch(p);
-    }
-    return MHLA_OK;
-}
-
 static void keep_grad(const mhla_tensor *x, const float *grad, const char *name) {
     if (x) run_keep(grad, x->dims, x->shape, "%s", name);
 }
@@ -46,7 +30,7 @@ static mhla_status compute(const mhla_frame *m, const mhla_frame_grid *g, const 
     float *x = run_floats(in, "in.x", &sx), *c = run_floats(in, "in.c", &sc), *dy = run_floats(in, "dout.y", &sd);
     mhla_tape *t = NULL;
     mhla_status status = x && dy && (attention || c) ? MHLA_OK : mhla_fail(MHLA_EDATA, "no in.x, in.c or dout.y");
-    if (status == MHLA_OK) status = fill(m->params, in, prefix);
+    if (status == MHLA_OK) status = run_fill(m->params, in, prefix);
     if (status == MHLA_OK) status = mhla_tape_create(&t, NULL);
     if (status == MHLA_OK) {
         mhla_tape_begin(t, MHLA_TAPE_RECORD);

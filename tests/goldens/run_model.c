@@ -1,11 +1,14 @@
 /* run_model: what tests/goldens/goldens.py and other comparisons need of a model, without a binding.
  *
  *   run_model forward MODEL IN OUT        in.x and in.target or dout.logits -> out.*, grad.in.x, grad.param.*
- *                                         of a diffusion model in.x, in.t, in.label and dout.y or not -> the same
+ *                                         of a diffusion model in.x, in.t, in.label (or in.rows [B,T,width], in.lengths) and dout.y
+ *                                         or not -> the same
  *   run_model training MODEL IN OUT       the same of a classifier that trains, and out.buf.*: running statistics after it
  *   run_model attention MODEL IN OUT      a classifier's first block: in.x [B,T,D], dout.y -> out.y, grad.in.x, grad.param.*
  *   run_model frame WHAT CONFIG IN OUT    a block (WHAT block: in.x [B,T,D], in.c [B,D]) or its attention (attention: in.x) of a
  *                                         diffusion model, param.* by their names in it, dout.y -> out.y, grad.*
+ *   run_model sana CONFIG IN OUT          a block of a SANA: in.x [B,T,D], in.time_mod [B,6D], in.encoder [B,n,D], in.lengths, param.*, in.gy
+ *                                         -> out.y, out.attn1, out.attn2, grad.*
  *   run_model autoencoder MODEL IN OUT    in.image -> out.moments, out.latent_mode; in.latent -> out.sample and what is between; with
  *                                         in.gy the gradients of sum(y * in.gy) as well
  *   run_model steps MODEL IN OUT RATE DECAY EMA BETA1 BETA2 EPS   in.x.0, in.target.0, ... -> out.loss.N, out.stepN.*,
@@ -106,10 +109,26 @@ void run_keep_grads(const mhla_params *ps) {
     }
 }
 
-/* The times and labels of a batch; `suffix` is that of its names. */
+mhla_status run_fill(const mhla_params *ps, const mhla_safetensors *in, const char *prefix) {
+    for (int i = 0; i < mhla_params_count(ps); i++) {
+        mhla_param *p = mhla_params_at(ps, i);
+        char name[128];
+        const mhla_stored *s;
+        if (strncmp(p->name, prefix, strlen(prefix)) != 0) continue;
+        snprintf(name, sizeof name, "param.%s", p->name + strlen(prefix));
+        MHLA_TRY(mhla_safetensors_need(&s, in, name));
+        MHLA_TRY(mhla_stored_check(s, p->dims, p->shape));
+        MHLA_TRY(mhla_stored_read(p->data, s));
+        mhla_param_touch(p);
+    }
+    return MHLA_OK;
+}
+
+/* The times of a batch, and its labels or rows of text; `suffix` is that of its names. */
 typedef struct told {
-    float *times;
-    int32_t *labels;
+    float *times, *rows;
+    int32_t *labels, *lengths;
+    mhla_condition condition;
 } told;
 
 static told read_told(const mhla_safetensors *in, const char *suffix) {
@@ -117,12 +136,18 @@ static told read_told(const mhla_safetensors *in, const char *suffix) {
     const mhla_stored *s;
     snprintf(t, sizeof t, "in.t%s", suffix);
     snprintf(label, sizeof label, "in.label%s", suffix);
-    return (told){run_floats(in, t, &s), run_labels(in, label)};
+    told d = {.times = run_floats(in, t, &s), .labels = run_labels(in, label)};
+    d.rows = run_floats(in, "in.rows", &s);
+    d.lengths = run_labels(in, "in.lengths");
+    d.condition = (mhla_condition){d.labels, d.rows, d.lengths, d.rows ? s->shape[1] : 0};
+    return d;
 }
 
 static void drop_told(told d) {
     free(d.times);
     free(d.labels);
+    free(d.rows);
+    free(d.lengths);
 }
 
 static int is_denoiser(const mhla_model *m) { return mhla_architecture_has(m->architecture, MHLA_ROLE_DENOISER); }
@@ -131,14 +156,14 @@ static mhla_status forward_denoiser(mhla_model *m, const mhla_safetensors *in) {
     const mhla_stored *sx = NULL, *sd = NULL;
     float *x = run_floats(in, "in.x", &sx), *dy = run_floats(in, "dout.y", &sd);
     const told d = read_told(in, "");
-    if (x == NULL || d.times == NULL || d.labels == NULL) return mhla_fail(MHLA_EDATA, "no in.x, in.t or in.label");
+    if (x == NULL || d.times == NULL || (d.labels == NULL && d.rows == NULL))
+        return mhla_fail(MHLA_EDATA, "no in.x, in.t or in.label");
     mhla_tensor *trace[256] = {0};
     mhla_tape *t;
     MHLA_TRY(mhla_tape_create(&t, NULL));
     mhla_tape_begin(t, dy ? MHLA_TAPE_RECORD : MHLA_TAPE_INFER);
     mhla_tensor *input = mhla_nn_variable(t, x, sx->shape, sx->rank);
-    mhla_tensor *y = mhla_denoiser_forward(t, m, &(mhla_network_run){.trace = trace}, input, d.times,
-                                           &(mhla_condition){.labels = d.labels});
+    mhla_tensor *y = mhla_denoiser_forward(t, m, &(mhla_network_run){.trace = trace}, input, d.times, &d.condition);
     MHLA_TRY(mhla_tape_status(t));
     keep_tensor(y, "out.y");
     mhla_denoiser_info info;
@@ -261,8 +286,7 @@ static mhla_status steps(mhla_model *m, const mhla_safetensors *in, char **arg) 
         const told d = denoiser ? read_told(in, name) : (told){0};
         const mhla_network_run run = {0};
         if (denoiser)
-            loss = mhla_nn_mse(
-                t, mhla_denoiser_forward(t, m, &run, input, d.times, &(mhla_condition){.labels = d.labels}), target);
+            loss = mhla_nn_mse(t, mhla_denoiser_forward(t, m, &run, input, d.times, &d.condition), target);
         else
             loss = mhla_nn_cross_entropy(t, mhla_classifier_forward(t, m, &run, input), labels, NULL, 0.0f, NULL);
         MHLA_TRY(mhla_tape_backward(t, loss, 1.0f));
@@ -331,6 +355,7 @@ static const struct verb {
     {"training", 3, 2, run_training},
     {"attention", 3, 2, run_attention},
     {"frame", 4, 3, run_frame},
+    {"sana", 3, 2, run_sana},
     {"autoencoder", 3, 2, run_codec},
     {"steps", 9, 2, run_steps},
     {"schedule", 8, 1, schedule},

@@ -55,6 +55,7 @@ static mhla_tensor *norm_build(mhla_tape *t, const layer_case *c) {
     const norm_arg *a = c->arg;
     mhla_param *w = a->w ? P(1) : NULL, *b = a->b ? P(2) : NULL;
     if (a->centred) return mhla_nn_layer_norm(t, w, b, 1e-5f, X(0));
+    if (a->b) return mhla_nn_rms_norm_bias(t, w, b, 1e-5f, X(0));
     if (a->gate) return mhla_nn_rms_norm_gated(t, w, 1e-5f, a->group, X(0), X(1 + a->w));
     return mhla_nn_rms_norm(t, w, 1e-5f, a->group, X(0));
 }
@@ -78,8 +79,8 @@ static void norm_reference(double *y, const layer_case *c) {
 static void norms(void **state) {
     (void)state;
     rng r = {2};
-    const norm_arg cases[] = {{1, 1, 1, 0, 0}, {1, 0, 0, 0, 0}, {1, 1, 0, 0, 0}, {0, 1, 0, 0, 0},
-                              {0, 0, 0, 0, 0}, {0, 1, 0, 0, 5}, {0, 1, 0, 1, 0}, {0, 0, 0, 1, 7}};
+    const norm_arg cases[] = {{1, 1, 1, 0, 0}, {1, 0, 0, 0, 0}, {1, 1, 0, 0, 0}, {0, 1, 0, 0, 0}, {0, 0, 0, 0, 0},
+                              {0, 1, 0, 0, 5}, {0, 1, 0, 1, 0}, {0, 0, 0, 1, 7}, {0, 1, 1, 0, 0}};
     const int64_t widths[] = {35, 70, 140};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (int w = 0; w < 3; w++) {
@@ -796,6 +797,47 @@ static void losses(void **state) {
         }
 }
 
+/* ---- Channels to pixels and back ---- */
+
+typedef struct shuffle_arg {
+    int up, f;
+    int64_t H, W, channels;
+} shuffle_arg;
+
+static mhla_tensor *shuffle_build(mhla_tape *t, const layer_case *c) {
+    const shuffle_arg *a = c->arg;
+    return (a->up ? mhla_nn_pixel_shuffle : mhla_nn_pixel_unshuffle)(t, a->f, a->H, a->W, a->channels, X(0));
+}
+static void shuffle_reference(double *y, const layer_case *c) {
+    const shuffle_arg *a = c->arg;
+    const int64_t B = S(0, 0), n = S(0, 2), f = a->f, fine = a->up ? a->channels : n, coarse = a->up ? n : a->channels;
+    const int64_t r = f * f * fine / coarse;
+    for (int64_t i = 0; i < B * a->H * a->W * coarse && !a->up; i++) y[i] = 0.0;
+    for (int64_t b = 0; b < B; b++)
+        for (int64_t h = 0; h < f * a->H; h++)
+            for (int64_t w = 0; w < f * a->W; w++)
+                for (int64_t ch = 0; ch < fine; ch++) {
+                    const int64_t at = ((b * f * a->H + h) * f * a->W + w) * fine + ch;
+                    const int64_t from =
+                        (b * a->H * a->W + h / f * a->W + w / f) * coarse + (f * f * ch + h % f * f + w % f) / r;
+                    if (a->up) y[at] = D(0)[from];
+                    if (!a->up) y[from] += D(0)[at] / (double)r;
+                }
+}
+static void shuffles(void **state) {
+    (void)state;
+    rng r = {13};
+    static const shuffle_arg cases[] = {{1, 2, 3, 2, 3},  {1, 2, 2, 3, 6}, {1, 1, 2, 2, 12},
+                                        {0, 2, 3, 2, 12}, {0, 2, 2, 1, 6}, {0, 1, 2, 2, 4}};
+    static const int64_t channels[] = {12, 12, 4, 3, 12, 12};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const shuffle_arg *a = &cases[i];
+        layer_case c = {.name = "shuffle", .build = shuffle_build, .reference = shuffle_reference, .arg = a};
+        VARIABLE(&c, &r, 2, a->H * a->W * (a->up ? 1 : a->f * a->f), channels[i]);
+        check_case(&c);
+    }
+}
+
 /* ---- Attention: against the references of libmhla, with q, k, v slices of one fused tensor ---- */
 
 static void attention(void **state) {
@@ -921,12 +963,13 @@ int main(void) {
         cmocka_unit_test(convolutions), cmocka_unit_test(large_convolutions),
         cmocka_unit_test(group_norms),  cmocka_unit_test(group_norm_far),
         cmocka_unit_test(upsampling),   cmocka_unit_test(filters),
-        cmocka_unit_test(grouped),      cmocka_unit_test(patches),
-        cmocka_unit_test(unpatch),      cmocka_unit_test(modulated),
-        cmocka_unit_test(pointwise),    cmocka_unit_test(tokens),
-        cmocka_unit_test(drops),        cmocka_unit_test(rotary),
-        cmocka_unit_test(embedding),    cmocka_unit_test(losses),
-        cmocka_unit_test(attention),    cmocka_unit_test(views),
+        cmocka_unit_test(shuffles),     cmocka_unit_test(grouped),
+        cmocka_unit_test(patches),      cmocka_unit_test(unpatch),
+        cmocka_unit_test(modulated),    cmocka_unit_test(pointwise),
+        cmocka_unit_test(tokens),       cmocka_unit_test(drops),
+        cmocka_unit_test(rotary),       cmocka_unit_test(embedding),
+        cmocka_unit_test(losses),       cmocka_unit_test(attention),
+        cmocka_unit_test(views),
     };
     return cmocka_run_group_tests(tests, poison, NULL);
 }

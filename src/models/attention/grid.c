@@ -110,10 +110,14 @@ void mhla_grid_declare_inputs(mhla_grid_attention *a, mhla_params *ps, const cha
     const mhla_grid_settings *s = a->settings;
     const int64_t D = s->dim;
     if (s->inner_norm && a->norm.w == NULL) a->norm = mhla_layer_norm(ps, D, 1, mhla_grid_part(name, "norm"));
-    if (a->qkv.w == NULL) a->qkv = mhla_layer_matrix(ps, 3 * D, D, s->qkv_bias, s->weights, mhla_grid_part(name, qkv));
+    static const char *const apart[] = {"to_q", "to_k", "to_v"};
+    for (int i = 0; i < 3 && s->apart; i++)
+        a->apart[i] = mhla_layer_matrix(ps, D, D, s->qkv_bias, s->weights, mhla_grid_part(name, apart[i]));
+    if (a->qkv.w == NULL && !s->apart)
+        a->qkv = mhla_layer_matrix(ps, 3 * D, D, s->qkv_bias, s->weights, mhla_grid_part(name, qkv));
     if (!s->qk_norm) return;
-    a->q_norm = mhla_layer_norm(ps, D, 0, mhla_grid_part(name, "q_norm")).w;
-    a->k_norm = mhla_layer_norm(ps, D, 0, mhla_grid_part(name, "k_norm")).w;
+    a->q_norm = mhla_layer_norm(ps, D, 0, mhla_grid_part(name, s->apart ? "norm_q" : "q_norm")).w;
+    a->k_norm = mhla_layer_norm(ps, D, 0, mhla_grid_part(name, s->apart ? "norm_k" : "k_norm")).w;
 }
 
 void mhla_grid_declare_lepe(mhla_grid_attention *a, mhla_params *ps, const char *name) {
@@ -228,15 +232,24 @@ mhla_grid_parts mhla_grid_project(mhla_tape *t, const mhla_grid_attention *a, mh
     const mhla_grid_settings *s = a->settings;
     const int64_t D = s->dim;
     mhla_grid_parts p = {.h = h};
-    mhla_tensor *made[2] = {NULL, NULL}; /* qkv, gate */
+    mhla_tensor *made[4] = {NULL}; /* q, k, v or qkv; gate */
     if (s->inner_norm) p.h = mhla_nn_layer_norm(t, a->norm.w, a->norm.b, 1e-5f, h);
-    mhla_nn_linears(t, made, (const mhla_layer[]){a->qkv, a->gate}, a->gate.w ? 2 : 1, p.h);
-    p.q = mhla_nn_slice(t, made[0], 0, D);
-    p.k = mhla_nn_slice(t, made[0], D, D);
-    p.v = mhla_nn_slice(t, made[0], 2 * D, D);
-    p.rest = a->gate.w || made[0] == NULL ? made[1]
-             : made[0]->cols > 3 * D      ? mhla_nn_slice(t, made[0], 3 * D, D)
-                                          : NULL;
+    if (s->apart) {
+        mhla_nn_linears(t, made, (const mhla_layer[]){a->apart[0], a->apart[1], a->apart[2], a->gate},
+                        a->gate.w ? 4 : 3, p.h);
+        p.q = made[0];
+        p.k = made[1];
+        p.v = made[2];
+        p.rest = made[3];
+    } else {
+        mhla_nn_linears(t, made, (const mhla_layer[]){a->qkv, a->gate}, a->gate.w ? 2 : 1, p.h);
+        p.q = mhla_nn_slice(t, made[0], 0, D);
+        p.k = mhla_nn_slice(t, made[0], D, D);
+        p.v = mhla_nn_slice(t, made[0], 2 * D, D);
+        p.rest = a->gate.w || made[0] == NULL ? made[1]
+                 : made[0]->cols > 3 * D      ? mhla_nn_slice(t, made[0], 3 * D, D)
+                                              : NULL;
+    }
     if (s->qk_norm) {
         p.q = mhla_nn_rms_norm(t, a->q_norm, (float)s->qk_norm_eps, 0, p.q);
         p.k = mhla_nn_rms_norm(t, a->k_norm, (float)s->qk_norm_eps, 0, p.k);

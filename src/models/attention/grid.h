@@ -38,6 +38,7 @@ typedef struct mhla_grid_settings {
     int dim, heads;
     int inner_norm; /* a LayerNorm of its own, eps 1e-5, before the projections, as released */
     int qkv_bias;
+    int apart; /* MHLA, linear: q, k and v are matrices of their own under diffusers' names: to_q, to_k, to_v, norm_q, norm_k */
     int qk_norm; /* RMS norm of q and k over all heads */
     double qk_norm_eps;
     int lepe; /* kernel of the depthwise convolution of v that is added to the result, 0 = none. Focused LA: its filters
@@ -69,6 +70,7 @@ typedef struct mhla_grid_attention {
     const mhla_grid_settings *settings;
     mhla_layer norm;     /* the attention's own */
     mhla_layer qkv, out; /* [3D,D] ([4D,D,1,1] with a pointwise gate), [D,D] */
+    mhla_layer apart[3]; /* instead of qkv: [D,D] each */
     mhla_param *q_norm, *k_norm;
     mhla_layer lepe;       /* [D,1,k,k]; Focused LA: [K,1,k,k] */
     mhla_layer gate;       /* [D,D] */

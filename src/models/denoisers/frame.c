@@ -6,9 +6,9 @@
 #include <string.h>
 
 #include "core/status.h"
+#include "models/denoisers/times.h"
 #include "nn/op.h"
 
-enum { FREQUENCIES = 256 };     /* numbers that a time becomes */
 static const float EPS = 1e-6f; /* of the norms */
 
 /* ---- Parameters ---------------------------------------------------------------------------------------------------- */
@@ -40,7 +40,7 @@ static void add_all(mhla_frame *m) {
     const mhla_initial positions = {.kind = MHLA_INITIAL_CALL, .fill = fill_positions, .of = c};
     m->pos_embed = mhla_params_add(ps, "pos_embed", MHLA_SHAPE(1, T, D), MHLA_PARAM_FROZEN, positions);
     m->patch = mhla_layer_patches(ps, D, c->channels, p, MHLA_XAVIER, "x_embedder.proj");
-    m->time0 = mhla_layer_matrix(ps, D, FREQUENCIES, 1, small, "t_embedder.mlp.0");
+    m->time0 = mhla_layer_matrix(ps, D, MHLA_TIME_NUMBERS, 1, small, "t_embedder.mlp.0");
     m->time2 = mhla_layer_matrix(ps, D, D, 1, small, "t_embedder.mlp.2");
     m->labels = mhla_params_add(ps, "y_embedder.embedding_table.weight", MHLA_SHAPE(c->classes + c->null_label, D),
                                 MHLA_PARAM_DECAY, small);
@@ -71,16 +71,6 @@ static mhla_status fill_positions(mhla_param *p, const void *of) {
     const mhla_frame_config *c = of;
     write_positions(p->data, c->image[0] / c->patch, c->image[1] / c->patch, c->attn.dim);
     return MHLA_OK;
-}
-
-/* numbers [FREQUENCIES] of a time: [cos, sin], in double because float32 would be off by 3e-5 at the last steps. */
-static void fill_time(float *numbers, double time) {
-    enum { HALF = FREQUENCIES / 2 };
-    for (int i = 0; i < HALF; i++) {
-        const double angle = time * exp(-log(10000.0) * i / HALF);
-        numbers[i] = (float)cos(angle);
-        numbers[HALF + i] = (float)sin(angle);
-    }
 }
 
 static void grid_free(mhla_frame_grid *g) {
@@ -200,19 +190,12 @@ mhla_tensor *mhla_frame_run_block(mhla_tape *t, const void *call, mhla_tensor *x
 
 /* silu(mlp(sinusoid of the time) + row of the label), [B,D] */
 static mhla_tensor *condition(mhla_tape *t, const mhla_frame *m, int64_t B, const float *times, const int32_t *labels) {
-    const int dry = mhla_tape_dry(t);
-    float *numbers = mhla_tape_floats(t, B * FREQUENCIES);
-    if (numbers == NULL) return NULL;
-    if (!dry && times == NULL) return mhla_tape_fail(t, MHLA_EINVAL, "times is NULL");
-    for (int64_t b = 0; b < B && !dry; b++) {
-        if (!isfinite(times[b])) return mhla_tape_fail(t, MHLA_EINVAL, "times[%lld] is not finite", (long long)b);
-        if (labels && (labels[b] < 0 || labels[b] >= m->labels->shape[0]))
+    for (int64_t b = 0; b < B && labels && !mhla_tape_dry(t); b++)
+        if (labels[b] < 0 || labels[b] >= m->labels->shape[0])
             return mhla_tape_fail(t, MHLA_EINVAL, "labels[%lld] is %d: the model has %d classes%s", (long long)b,
                                   labels[b], m->config.classes,
                                   m->config.null_label ? " and one label more for none" : " and no label for none");
-        fill_time(numbers + b * FREQUENCIES, (double)times[b]);
-    }
-    mhla_tensor *time = mhla_nn_input(t, numbers, MHLA_SHAPE(B, FREQUENCIES));
+    mhla_tensor *time = mhla_denoiser_times(t, times, 1.0, B);
     mhla_tensor *label =
         mhla_nn_reshape(t, mhla_nn_embedding(t, m->labels, labels, B, 1), MHLA_SHAPE(B, m->config.attn.dim));
     time = linear(t, m->time2, MHLA_ACT_NONE, linear(t, m->time0, MHLA_ACT_SILU, time));
@@ -259,6 +242,6 @@ int64_t mhla_frame_multiply_adds(const mhla_frame_kind *kind, const mhla_frame_c
     const int64_t T = mhla_frame_tokens(c, height, width), D = c->attn.dim, p2 = c->patch * c->patch;
     const int64_t each = mhla_grid_cost(&c->attn, T, T, as_paper) + T * kind->mlp_weights(c) + 6 * D * D /* adaLN */
                          + T * D * (c->cpe ? 9 : 0);
-    return T * c->channels * p2 * D + FREQUENCIES * D + D * D + c->depth * each + 2 * D * D +
+    return T * c->channels * p2 * D + MHLA_TIME_NUMBERS * D + D * D + c->depth * each + 2 * D * D +
            T * D * p2 * out_channels(c);
 }
