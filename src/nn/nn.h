@@ -419,6 +419,12 @@ mhla_tensor *mhla_nn_attention(mhla_tape *t, const mhla_plan *plan, const mhla_c
 mhla_tensor *mhla_nn_attention_onto(mhla_tape *t, const mhla_plan *plan, const mhla_call *call, mhla_param *mix,
                                     mhla_tensor *onto, mhla_tensor *q, mhla_tensor *k, mhla_tensor *v);
 
+/* Softmax attention of q [B,Tq,H*K] over k [B,Tk,G*K] and v [B,Tk,G*V], of which the first lengths [B] of a sample count (NULL: all;
+ * 0: its output is 0). Rows behind them are not read; their gradient is 0. The plan is of MHLA_KIND_SOFTMAX, not causal, without
+ * rotary embedding. A sample's result does not depend on the batch. Plan and lengths live until backward. */
+mhla_tensor *mhla_nn_cross_attention(mhla_tape *t, const mhla_plan *plan, const int32_t *lengths, mhla_tensor *q,
+                                     mhla_tensor *k, mhla_tensor *v);
+
 /* Recurrences with decay (MHLA_KIND_GLA, SIMPLE_GLA, GATED_DELTA): the same with log-decays [B,T,H*K] or [B,T,H], which have gradients.
  * NULL: those of `call`, which are constants and live until backward. beta [B,T,H] of GATED_DELTA, else NULL. */
 mhla_tensor *mhla_nn_recurrence(mhla_tape *t, const mhla_plan *plan, const mhla_call *call, mhla_tensor *q,
