@@ -109,6 +109,8 @@ typedef struct mhla_model_info {
     const char *weights;     /* the file that the weights were read from; NULL for a fresh model */
     const char *kind;        /* "classifier", "diffusion" (diffusion.h), "language" (lm.h) */
     int64_t trainable;       /* parameters that training changes (not a fixed table of positions) */
+    int frames;              /* of a clip in training; 0: images, or no images at all */
+    const char *note;        /* a remark about the weights that were read, one sentence; or NULL */
 } mhla_model_info;
 
 MHLA_API mhla_status mhla_model_query(const mhla_model *model, mhla_model_info *info);

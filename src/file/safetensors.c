@@ -210,6 +210,7 @@ static mhla_status find_in_folder(char *path, const char *folder) {
                                         "pytorch_model.bin",
                                         "pytorch_model.bin.index.json",
                                         "diffusion_pytorch_model.safetensors",
+                                        "diffusion_pytorch_model.safetensors.index.json",
                                         "diffusion_pytorch_model.bin",
                                         "best/model.safetensors",
                                         "last/model.safetensors"};

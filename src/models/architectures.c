@@ -14,6 +14,7 @@
     X(vlt)                                                                                                             \
     X(dit)                                                                                                             \
     X(dig)                                                                                                             \
+    X(wan)                                                                                                             \
     X(lm)                                                                                                              \
     X(sd_vae)
 

@@ -425,6 +425,10 @@ mhla_tensor *mhla_nn_attention_onto(mhla_tape *t, const mhla_plan *plan, const m
 mhla_tensor *mhla_nn_cross_attention(mhla_tape *t, const mhla_plan *plan, const int32_t *lengths, mhla_tensor *q,
                                      mhla_tensor *k, mhla_tensor *v);
 
+/* Each head of x [...,H*K] with a dim more, [...,H*(K+1)]: numbers[row], or 1 where NULL. With 1 behind queries and log(n) / scale
+ * behind a key, softmax counts this key n times. */
+mhla_tensor *mhla_nn_append_dim(mhla_tape *t, int64_t K, const float *numbers, mhla_tensor *x);
+
 /* Recurrences with decay (MHLA_KIND_GLA, SIMPLE_GLA, GATED_DELTA): the same with log-decays [B,T,H*K] or [B,T,H], which have gradients.
  * NULL: those of `call`, which are constants and live until backward. beta [B,T,H] of GATED_DELTA, else NULL. */
 mhla_tensor *mhla_nn_recurrence(mhla_tape *t, const mhla_plan *plan, const mhla_call *call, mhla_tensor *q,

@@ -180,13 +180,13 @@ def run_model(verb, config, parameters, inputs, *arguments):
         return program(verb, folder, folder / "in.safetensors", "{out}", *arguments)
 
 
-def run_frame(what, config, parameters, inputs):
+def run_frame(what, config, parameters, inputs, verb="frame"):
     """What a block of a diffusion model, or its attention alone, makes of inputs, by name."""
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         (folder / "config.json").write_text(json.dumps(config))
         write_safetensors(folder / "in.safetensors", inputs | {f"param.{name}": x for name, x in parameters.items()})
-        return program("frame", what, folder / "config.json", folder / "in.safetensors", "{out}")
+        return program(verb, what, folder / "config.json", folder / "in.safetensors", "{out}")
 
 
 def run_json(verb, cases, *before, suffix=".json"):
