@@ -162,6 +162,8 @@ void mhla_wan_prompts_free(mhla_wan *m);
 
 /* Do the tensors belong to a Wan, under its authors' names or diffusers'? */
 int mhla_wan_fits_tensors(const mhla_safetensors *file);
+/* What one of our parameters is called in diffusers' files, or as it is: the text of the last call on this thread lives until the next. */
+const char *mhla_wan_name(const char *ours, int diffusers);
 /* What tensors tell: gate, LePE, number of blocks, kinds of layers. */
 mhla_status mhla_wan_complete(mhla_wan_config *c, const mhla_safetensors *file);
 /* The config of others' files: sizes from the tensors, the rest from their config.json, which may be NULL. */

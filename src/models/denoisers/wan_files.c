@@ -61,8 +61,7 @@ static const char *rename_rest(const rule *rules, size_t count, const char **res
     return "";
 }
 
-/* What a parameter is called in the file: the text of the last call on this thread lives until the next. */
-static const char *name_of(const char *ours, int diffusers) {
+const char *mhla_wan_name(const char *ours, int diffusers) {
     static _Thread_local char name[256];
     const char *rest = ours;
     if (!diffusers) return ours;
@@ -80,7 +79,7 @@ static mhla_status name_extra(const mhla_wan *m, const mhla_safetensors *file, i
         const mhla_stored *s = mhla_safetensors_at(file, i);
         int known = 0;
         for (int k = 0; k < mhla_params_count(m->params) && !known; k++)
-            known = strcmp(name_of(mhla_params_at(m->params, k)->name, diffusers), s->name) == 0;
+            known = strcmp(mhla_wan_name(mhla_params_at(m->params, k)->name, diffusers), s->name) == 0;
         if (!known)
             return mhla_fail(MHLA_EDATA, "%s: tensor %s is not part of the model", s->path, MHLA_QUOTE(s->name));
     }
@@ -128,7 +127,7 @@ mhla_status mhla_wan_load(mhla_wan *m, const mhla_safetensors *file) {
     for (int i = 0; i < count; i++) {
         mhla_param *p = mhla_params_at(m->params, i);
         const mhla_stored *s;
-        MHLA_TRY(mhla_safetensors_need(&s, file, name_of(p->name, diffusers)));
+        MHLA_TRY(mhla_safetensors_need(&s, file, mhla_wan_name(p->name, diffusers)));
         if (!mhla_stored_alike(s, p->dims, p->shape)) MHLA_TRY(mhla_stored_check(s, p->dims, p->shape));
         MHLA_TRY(mhla_param_read(p, s));
     }
@@ -141,7 +140,7 @@ mhla_status mhla_wan_load(mhla_wan *m, const mhla_safetensors *file) {
 static const mhla_stored *part_of(const mhla_safetensors *file, int block, const char *part) {
     char name[128];
     snprintf(name, sizeof name, "blocks.%d.%s", block, part);
-    return mhla_safetensors_find(file, name_of(name, is_diffusers(file)));
+    return mhla_safetensors_find(file, mhla_wan_name(name, is_diffusers(file)));
 }
 
 /* The blocks of M of the released sizes, else what is there already if it fits. */
@@ -178,7 +177,7 @@ mhla_status mhla_wan_complete(mhla_wan_config *c, const mhla_safetensors *file) 
 }
 
 static mhla_status need(const mhla_stored **s, const mhla_safetensors *file, const char *ours, int rank) {
-    MHLA_TRY(mhla_safetensors_need(s, file, name_of(ours, is_diffusers(file))));
+    MHLA_TRY(mhla_safetensors_need(s, file, mhla_wan_name(ours, is_diffusers(file))));
     int fine = (*s)->rank == rank;
     for (int a = 0; a < (*s)->rank && fine; a++) fine = (*s)->shape[a] >= 1 && (*s)->shape[a] <= MOST;
     if (fine) return MHLA_OK;
