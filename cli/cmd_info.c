@@ -87,7 +87,9 @@ static void print_model(const mhla_model *model, const mhla_model_info *info, co
     }
     printf("model       %s\n", info->name);
     const int denoiser = mhla_model_has(model, MHLA_ROLE_DENOISER);
-    if (info->channels) printf("input       %d x %d x %d", info->channels, info->height, info->width);
+    if (info->channels) printf("input       %d x ", info->channels);
+    if (info->frames) printf("%d frames x ", info->frames);
+    if (info->channels) printf("%d x %d", info->height, info->width);
     if (info->channels && info->classes) printf(", %d classes", info->classes);
     if (info->channels) printf("\n");
     if (info->text_width) printf("text        rows of %d\n", info->text_width);
@@ -102,6 +104,7 @@ static void print_model(const mhla_model *model, const mhla_model_info *info, co
            (long long)info->tokens);
     printf("  %8.3f %c  as the paper counts: layers alone%s\n", (double)info->multiply_adds_paper / unit,
            giga ? 'G' : 'M', denoiser ? "" : ", without padding");
+    if (info->note) printf("note        %s\n", info->note);
     print_tensors(model);
 }
 
@@ -153,6 +156,7 @@ static void print_images_json(const mhla_model_info *info) {
     json_put_text("model", info->name);
     json_put_text("kind", info->kind);
     json_put_int("channels", info->channels);
+    if (info->frames) json_put_int("frames", info->frames);
     json_put_int("height", info->height);
     json_put_int("width", info->width);
     json_put_int("classes", info->classes);
@@ -163,6 +167,7 @@ static void print_images_json(const mhla_model_info *info) {
     json_put_int("tensors", info->tensors);
     json_put_int("multiply_adds", info->multiply_adds);
     json_put_int("multiply_adds_paper", info->multiply_adds_paper);
+    if (info->note) json_put_text("note", info->note);
 }
 
 static void put_tensors(const mhla_model *model) {

@@ -110,6 +110,8 @@ typedef struct mhla_model_info {
     const char *kind;        /* "classifier", "diffusion" (diffusion.h), "language" (lm.h) */
     int64_t trainable;       /* parameters that training changes (not a fixed table of positions) */
     int text_width;          /* numbers of a row of text that a diffusion model takes; 0: it takes none */
+    int frames;              /* of a clip in training; 0: images, or no images at all */
+    const char *note;        /* a remark about the weights that were read, one sentence; or NULL */
 } mhla_model_info;
 
 MHLA_API mhla_status mhla_model_query(const mhla_model *model, mhla_model_info *info);

@@ -15,6 +15,7 @@
     X(dit)                                                                                                             \
     X(dig)                                                                                                             \
     X(sana)                                                                                                            \
+    X(wan)                                                                                                             \
     X(lm)                                                                                                              \
     X(sd_vae)
 

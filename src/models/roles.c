@@ -135,7 +135,9 @@ mhla_tensor *mhla_denoiser_input(mhla_tape *t, const float *x, int64_t n, int ch
 
 mhla_status mhla_model_denoise_cost(const mhla_model *m, int64_t *multiply_adds, int64_t *tokens, int height,
                                     int width) {
-    const mhla_extent extent = {0, height, width};
+    mhla_denoiser_info info;
+    MHLA_TRY(mhla_denoiser_query(m, &info));
+    const mhla_extent extent = {info.extent.frames, height, width};
     MHLA_TRY(mhla_denoiser_check(m, extent));
     if (multiply_adds) *multiply_adds = mhla_denoiser_cost(m, extent, 0);
     if (tokens) *tokens = mhla_denoiser_tokens(m, extent);

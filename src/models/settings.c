@@ -53,6 +53,7 @@ static void choice_text(char *text, size_t size, const char *choices, int index)
 /* How many numbers a field of several has room for, and of how many of them config.json speaks; 0: it is no such field. */
 static int numbers(const mhla_setting *f, const void *config, const mhla_settings *table, int *count) {
     const int room = f->kind == MHLA_SETTING_INT2    ? 2
+                     : f->kind == MHLA_SETTING_INT3  ? 3
                      : f->kind == MHLA_SETTING_REAL3 ? 3
                      : f->kind == MHLA_SETTING_INT4  ? 4
                      : f->kind == MHLA_SETTING_REAL4 ? 4
@@ -65,7 +66,7 @@ static int numbers(const mhla_setting *f, const void *config, const mhla_setting
     return room;
 }
 static int whole(const mhla_setting *f) {
-    return f->kind == MHLA_SETTING_INT2 || f->kind == MHLA_SETTING_INT4 || f->kind == MHLA_SETTING_LIST;
+    return f->kind == MHLA_SETTING_INT2 || f->kind == MHLA_SETTING_INT3 || f->kind == MHLA_SETTING_INT4 || f->kind == MHLA_SETTING_LIST;
 }
 
 static mhla_status set_numbers(void *config, const mhla_settings *table, const mhla_setting *f, const json_t *array) {
@@ -127,6 +128,7 @@ static mhla_status set_field(void *config, const mhla_settings *table, const mhl
     case MHLA_SETTING_BOOL: *(int *)to = mhla_recipe_bool(given, key); break;
     case MHLA_SETTING_LIST: return set_list(to, f, mhla_recipe_array(given, key), NULL);
     case MHLA_SETTING_INT2:
+    case MHLA_SETTING_INT3:
     case MHLA_SETTING_INT4:
     case MHLA_SETTING_REAL3:
     case MHLA_SETTING_REAL4: return set_numbers(config, table, f, mhla_recipe_array(given, key));

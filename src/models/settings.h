@@ -9,7 +9,7 @@
 #include "file/recipe.h"
 
 /* TEXT is a char[MHLA_SETTING_CHARS], CHOICE an int that counts the row's choices, MIX an int that is a mhla_mix_init, GRID one
- * that is MHLA_GRID_*, INT4 and REAL4 have a number for each of four stages, REAL3 is a double[3] of which as many count as the
+ * that is MHLA_GRID_*, INT3 is three ints, INT4 and REAL4 have a number for each of four stages, REAL3 is a double[3] of which as many count as the
  * structure has channels. OPTIONAL is an int whose 0 is null in config.json, where other programs may also say
  * "auto"; OPTIONAL_REAL the same of a double. LIST is an int[MHLA_SETTING_LIST_MOST] of positive numbers, ended by 0 where there are fewer. */
 typedef enum mhla_setting_kind {
@@ -20,6 +20,7 @@ typedef enum mhla_setting_kind {
     MHLA_SETTING_INT,
     MHLA_SETTING_OPTIONAL,
     MHLA_SETTING_INT2,
+    MHLA_SETTING_INT3,
     MHLA_SETTING_INT4,
     MHLA_SETTING_LIST,
     MHLA_SETTING_REAL,

@@ -1,6 +1,6 @@
 /* Convolutions of token grids [B,H*W,C], and padding of images.
  *
- * Depthwise: a task copies a band of one sample, some channels wide, with its borders into a tile, and a kernel
+ * Depthwise: of grids with frames [B,F*H*W,C], too, as a sum over the frames of the kernel. A task copies a band of one sample, some channels wide, with its borders into a tile, and a kernel
  * (simd/kernels/layers.c) runs over it without asking where the borders are. Any other convolution gathers the field of
  * each output into a row and is a linear layer of those rows, by plain dot products where it has groups. */
 #include <string.h>
@@ -21,21 +21,23 @@ typedef struct depthwise {
     mhla_param *w, *b;
     mhla_tensor *own; /* [B,C*k*k] kernels of each sample instead of w, or NULL */
     int64_t filters;  /* of w and b: channel c has number c mod filters */
-    int k;
-    int64_t H, W, C;
+    int k, deep;      /* rows and columns of a kernel; its frames: 1, or k */
+    int64_t F, H, W, C;
     int64_t T, alone;    /* tokens of a sample, and of those before the grid: 0 or 1 */
     int64_t blocks, ct;  /* of channels; channels of a tile, a multiple of 16 */
-    int64_t bands, rows; /* of a sample; rows of a band, at most */
-    int64_t strips;      /* of a sample: bands, or more of them where threads would be idle */
+    int64_t bands, rows; /* of a frame; rows of a band, at most */
+    int64_t strips;      /* of a frame: bands, or more of them where threads would be idle */
     /* scratch */
     size_t tile_floats;
-    float *taps;    /* [blocks][k*k][ct]; own: of each sample */
+    float *taps;    /* [deep][blocks][k*k][ct]; own: of each sample */
     float *bias;    /* [blocks][ct] */
     float *tiles;   /* [threads][tile_floats] */
-    float *partial; /* [parts][blocks][k*k+1][ct]: dw, db */
+    float *partial; /* [parts][blocks][deep*k*k+1][ct]: dw, db */
     int64_t parts;
     mhla_slot dx, dw, db;
 } depthwise;
+
+static int64_t taps_of(const depthwise *op) { return (int64_t)op->deep * op->k * op->k; }
 
 static void lay_out(depthwise *op, int threads) {
     op->blocks = (op->C + CHANNELS - 1) / CHANNELS;
@@ -50,34 +52,38 @@ static void lay_out(depthwise *op, int threads) {
     op->tile_floats = (size_t)((op->rows + op->k - 1) * (op->W + op->k - 1) * op->ct);
     const int64_t B = op->x->shape[0];
     op->strips = op->bands;
-    while (B * op->blocks * op->strips < 2 * (int64_t)threads && op->strips * 2 * LEAST_LINES <= op->H) op->strips *= 2;
+    while (B * op->F * op->blocks * op->strips < 2 * (int64_t)threads && op->strips * 2 * LEAST_LINES <= op->H)
+        op->strips *= 2;
     op->parts = B < WEIGHT_PARTS || op->own ? B : WEIGHT_PARTS;
 }
 
 /* The workspace, cut into its pieces; 0 without memory. */
 static int carve(mhla_tape *t, depthwise *op, int weight) {
-    const int64_t k2 = (int64_t)op->k * op->k, threads = mhla_context_threads(t->context);
+    const int64_t taps = taps_of(op), threads = mhla_context_threads(t->context);
     mhla_carver c = {0};
     for (int pass = 0; pass < 2; pass++) { /* counts, then cuts */
         c.used = 0;
         op->tiles = mhla_carve_floats(&c, (int64_t)op->tile_floats * threads);
-        op->taps = mhla_carve_floats(&c, (op->own ? op->x->shape[0] : 1) * op->blocks * k2 * op->ct);
+        op->taps = mhla_carve_floats(&c, (op->own ? op->x->shape[0] : 1) * op->blocks * taps * op->ct);
         op->bias = mhla_carve_floats(&c, op->blocks * op->ct);
-        op->partial = weight ? mhla_carve_floats(&c, op->parts * op->blocks * (k2 + 1) * op->ct) : NULL;
+        op->partial = weight ? mhla_carve_floats(&c, op->parts * op->blocks * (taps + 1) * op->ct) : NULL;
         if (pass == 0) c.base = mhla_tape_scratch(t, c.used);
         if (c.base == NULL) return 0;
     }
     return !mhla_tape_dry(t);
 }
 
-/* Kernels w [filters,k*k] as taps of blocks of channels, turned by half a turn for the way back. */
+/* Kernels w [filters,deep*k*k] as taps of blocks of channels, turned by half a turn for the way back. */
 static void fill_taps(const depthwise *op, float *taps, const float *w, int turned) {
-    const int64_t k2 = (int64_t)op->k * op->k;
-    memset(taps, 0, sizeof(float) * (size_t)(op->blocks * k2 * op->ct));
+    const int64_t k2 = (int64_t)op->k * op->k, all = taps_of(op);
+    memset(taps, 0, sizeof(float) * (size_t)(op->blocks * all * op->ct));
     for (int64_t c = 0; c < op->C; c++) {
-        const float *from = w + c % op->filters * k2;
+        const float *from = w + c % op->filters * all;
         float *to = taps + c / op->ct * k2 * op->ct + c % op->ct;
-        for (int64_t e = 0; e < k2; e++) to[(turned ? k2 - 1 - e : e) * op->ct] = from[e];
+        for (int64_t e = 0; e < all; e++) {
+            const int64_t at = turned ? all - 1 - e : e;
+            to[(at / k2 * op->blocks * k2 + at % k2) * op->ct] = from[e];
+        }
     }
 }
 
@@ -98,8 +104,11 @@ static void prepare(mhla_tape *t, depthwise *op) {
     for (int64_t c = 0; c < op->C && op->b; c++) op->bias[c] = op->b->data[c % op->filters];
 }
 
-/* The band of sample b with its borders: rows first-k/2 .. of channels c.., zeros outside the grid. */
-static void fill_tile(const depthwise *op, float *tile, const float *x, int64_t ld, int64_t b, int64_t first,
+/* The first token of a frame of sample b. */
+static int64_t frame_at(const depthwise *op, int64_t b, int64_t f) { return b * op->T + op->alone + f * op->H * op->W; }
+
+/* The band of a frame, whose tokens begin at `at`, with its borders: rows first-k/2 .. of channels c.., zeros outside the grid. */
+static void fill_tile(const depthwise *op, float *tile, const float *x, int64_t ld, int64_t at, int64_t first,
                       int64_t rows, int64_t c) {
     const int64_t edge = op->k / 2, n = op->C - c < op->ct ? op->C - c : op->ct, width = op->W + op->k - 1;
     const size_t ct_bytes = sizeof(float) * (size_t)op->ct;
@@ -110,7 +119,7 @@ static void fill_tile(const depthwise *op, float *tile, const float *x, int64_t 
         }
         memset(tile, 0, ct_bytes * (size_t)edge);
         memset(tile + (edge + op->W) * op->ct, 0, ct_bytes * (size_t)edge);
-        const float *from = x + (b * op->T + op->alone + h * op->W) * ld + c;
+        const float *from = x + (at + h * op->W) * ld + c;
         float *to = tile + edge * op->ct;
         for (int64_t w = 0; w < op->W; w++, from += ld, to += op->ct) {
             memcpy(to, from, sizeof(float) * (size_t)n);
@@ -132,16 +141,16 @@ static void alone_token(const depthwise *op, int64_t b, int64_t c, int64_t n) {
         memset(y, 0, sizeof(float) * (size_t)n);
 }
 
-/* One strip, one block of channels, forward or (dx.wanted) back. */
+/* One strip of a frame, one block of channels, forward or (dx.wanted) back. */
 static void depthwise_task(void *arg, int64_t task, int worker) {
     const depthwise *op = arg;
-    const int64_t block = task % op->blocks, rest = task / op->blocks, strip = rest % op->strips, b = rest / op->strips;
+    const int64_t block = task % op->blocks, rest = task / op->blocks, strip = rest % op->strips;
+    const int64_t f = rest / op->strips % op->F, b = rest / op->strips / op->F;
     const int64_t c = block * op->ct, first = strip * op->H / op->strips, last = (strip + 1) * op->H / op->strips;
     const int back = op->dx.wanted;
     float *tile = op->tiles + (size_t)worker * op->tile_floats;
     const float *x = back ? mhla_tape_arrived(op->y) : op->x->data;
-    fill_tile(op, tile, x, back ? op->y->ld : op->x->ld, b, first, last - first, c);
-    const int64_t ld = back ? op->dx.ld : op->y->ld, at = b * op->T + op->alone + first * op->W;
+    const int64_t ld = back ? op->dx.ld : op->y->ld, at = frame_at(op, b, f) + first * op->W;
     if (op->alone && strip == 0) alone_token(op, b, c, op->C - c < op->ct ? op->C - c : op->ct);
     mhla_depthwise d = {.k = op->k,
                         .rows = (int)(last - first),
@@ -149,7 +158,6 @@ static void depthwise_task(void *arg, int64_t task, int worker) {
                         .C = op->C - c < op->ct ? op->C - c : op->ct,
                         .ct = op->ct,
                         .tile = tile,
-                        .w = op->taps + ((op->own ? b * op->blocks : 0) + block) * op->k * op->k * op->ct,
                         .y = (back ? op->dx.data : op->y->data) + at * ld + c,
                         .y_row = op->W * ld,
                         .y_col = ld,
@@ -160,42 +168,59 @@ static void depthwise_task(void *arg, int64_t task, int worker) {
         d.r_row = op->W * op->residual->ld;
         d.r_col = op->residual->ld;
     }
-    op->kernels->depthwise(&d);
+    for (int i = 0; i < op->deep; i++) { /* of the kernel's frames those that meet one of the clip */
+        const int64_t from = f + i - op->deep / 2;
+        if (from < 0 || from >= op->F) continue;
+        fill_tile(op, tile, x, back ? op->y->ld : op->x->ld, frame_at(op, b, from), first, last - first, c);
+        d.w = op->taps + ((op->own ? b : i) * op->blocks + block) * op->k * op->k * op->ct;
+        op->kernels->depthwise(&d);
+        d.bias = d.residual = NULL;
+        d.add = 1;
+    }
+}
+
+/* dw and db of a band of one frame of x, which meets each frame of the kernel in another frame of dy. */
+static void depthwise_weight_band(const depthwise *op, float *dw, float *tile, int64_t b, int64_t f, int64_t band,
+                                  int64_t block) {
+    const int64_t c = block * op->ct, C = op->C - c < op->ct ? op->C - c : op->ct, k2 = (int64_t)op->k * op->k;
+    const int64_t first = band * op->H / op->bands, last = (band + 1) * op->H / op->bands, ld = op->y->ld;
+    fill_tile(op, tile, op->x->data, op->x->ld, frame_at(op, b, f), first, last - first, c);
+    for (int i = 0; i < op->deep; i++) {
+        const int64_t to = f - i + op->deep / 2;
+        if (to < 0 || to >= op->F) continue;
+        float *dy = mhla_tape_arrived(op->y) + (frame_at(op, b, to) + first * op->W) * ld + c;
+        op->kernels->depthwise_weight(&(mhla_depthwise){.k = op->k,
+                                                        .rows = (int)(last - first),
+                                                        .W = (int)op->W,
+                                                        .C = C,
+                                                        .ct = op->ct,
+                                                        .tile = tile,
+                                                        .y = dy,
+                                                        .y_row = op->W * ld,
+                                                        .y_col = ld,
+                                                        .dw = dw + i * k2 * op->ct});
+        if (op->b && to == f)
+            op->kernels->column_sums(dw + op->deep * k2 * op->ct, dy, ld, NULL, 0, (last - first) * op->W, C);
+    }
 }
 
 /* dw and db of some samples and a block of channels. */
 static void depthwise_weight_task(void *arg, int64_t task, int worker) {
     const depthwise *op = arg;
-    const int64_t block = task % op->blocks, part = task / op->blocks, k2 = (int64_t)op->k * op->k;
-    const int64_t c = block * op->ct, C = op->C - c < op->ct ? op->C - c : op->ct, B = op->x->shape[0];
-    const int64_t ld = op->y->ld;
-    float *tile = op->tiles + (size_t)worker * op->tile_floats;
-    float *dw = op->partial + task * (k2 + 1) * op->ct;
-    memset(dw, 0, sizeof(float) * (size_t)((k2 + 1) * op->ct));
+    const int64_t block = task % op->blocks, part = task / op->blocks, size = (taps_of(op) + 1) * op->ct;
+    const int64_t B = op->x->shape[0];
+    float *tile = op->tiles + (size_t)worker * op->tile_floats, *dw = op->partial + task * size;
+    memset(dw, 0, sizeof(float) * (size_t)size);
     for (int64_t b = part * B / op->parts; b < (part + 1) * B / op->parts; b++)
-        for (int64_t band = 0; band < op->bands; band++) {
-            const int64_t first = band * op->H / op->bands, last = (band + 1) * op->H / op->bands;
-            float *dy = mhla_tape_arrived(op->y) + (b * op->T + op->alone + first * op->W) * ld + c;
-            fill_tile(op, tile, op->x->data, op->x->ld, b, first, last - first, c);
-            op->kernels->depthwise_weight(&(mhla_depthwise){.k = op->k,
-                                                            .rows = (int)(last - first),
-                                                            .W = (int)op->W,
-                                                            .C = C,
-                                                            .ct = op->ct,
-                                                            .tile = tile,
-                                                            .y = dy,
-                                                            .y_row = op->W * ld,
-                                                            .y_col = ld,
-                                                            .dw = dw});
-            if (op->b) op->kernels->column_sums(dw + k2 * op->ct, dy, ld, NULL, 0, (last - first) * op->W, C);
-        }
+        for (int64_t f = 0; f < op->F; f++)
+            for (int64_t band = 0; band < op->bands; band++) depthwise_weight_band(op, dw, tile, b, f, band, block);
 }
 
 /* The parts in their order, into the first of them; one block of channels. */
 static void add_parts_task(void *arg, int64_t block, int worker) {
     const depthwise *op = arg;
     (void)worker;
-    const int64_t size = ((int64_t)op->k * op->k + 1) * op->ct;
+    const int64_t size = (taps_of(op) + 1) * op->ct;
     float *sum = op->partial + block * size;
     for (int64_t part = 1; part < op->parts; part++)
         op->kernels->axpy(sum, 1.0f, op->partial + (part * op->blocks + block) * size, size);
@@ -205,14 +230,14 @@ static void add_parts_task(void *arg, int64_t block, int worker) {
 static void filters_task(void *arg, int64_t task, int worker) {
     const depthwise *op = arg;
     (void)worker;
-    const int64_t k2 = (int64_t)op->k * op->k, last = task * CHANNELS + CHANNELS;
+    const int64_t taps = taps_of(op), last = task * CHANNELS + CHANNELS;
     for (int64_t f = task * CHANNELS; f < last && f < op->filters; f++)
-        for (int64_t e = 0; e <= k2; e++) {
-            const mhla_slot *s = e < k2 ? &op->dw : &op->db;
+        for (int64_t e = 0; e <= taps; e++) {
+            const mhla_slot *s = e < taps ? &op->dw : &op->db;
             if (!s->wanted) continue;
-            float *dst = s->data + (e < k2 ? f * k2 + e : f), sum = s->add ? *dst : 0.0f;
+            float *dst = s->data + (e < taps ? f * taps + e : f), sum = s->add ? *dst : 0.0f;
             for (int64_t c = f; c < op->C; c += op->filters)
-                sum += op->partial[(c / op->ct * (k2 + 1) + e) * op->ct + c % op->ct];
+                sum += op->partial[(c / op->ct * (taps + 1) + e) * op->ct + c % op->ct];
             *dst = sum;
         }
 }
@@ -251,22 +276,22 @@ static void depthwise_backward(mhla_tape *t, void *p) {
     op->dx = mhla_tape_grad(t, op->x);
     if (op->dx.wanted) {
         if (run) prepare(t, op);
-        mhla_tape_run(t, op->x->shape[0] * op->strips * op->blocks, depthwise_task, op);
+        mhla_tape_run(t, op->x->shape[0] * op->F * op->strips * op->blocks, depthwise_task, op);
     }
     mhla_tape_pass_grad(t, op->residual, op->y);
 }
 
-/* The rest of both: op has w and b, or own, k and filters. */
-static mhla_tensor *convolve(mhla_tape *t, const depthwise *made, int64_t H, int64_t W, mhla_tensor *residual,
-                             mhla_tensor *x) {
+/* The rest of all: `made` has w and b, or own; k, deep and filters; F, H and W. */
+static mhla_tensor *convolve(mhla_tape *t, const depthwise *made, mhla_tensor *residual, mhla_tensor *x) {
     const mhla_param *w = made->w, *b = made->b;
+    const int64_t F = made->F, H = made->H, W = made->W;
     const char *name = w ? w->name : "a kernel of each sample";
     char text[96];
     MHLA_NEED(t,
-              x->dims == 3 && x->cols % made->filters == 0 && H > 0 && W > 0 &&
-                  (x->shape[1] == H * W || x->shape[1] == H * W + 1),
-              "%s convolves a grid of %lld x %lld of %lld channels: its input is %s", name, (long long)H, (long long)W,
-              (long long)made->filters, mhla_shape_text(text, x->shape, x->dims));
+              x->dims == 3 && x->cols % made->filters == 0 && F > 0 && H > 0 && W > 0 &&
+                  (x->shape[1] == F * H * W || (F == 1 && x->shape[1] == H * W + 1)),
+              "%s convolves a grid of %lld x %lld x %lld of %lld channels: its input is %s", name, (long long)F,
+              (long long)H, (long long)W, (long long)made->filters, mhla_shape_text(text, x->shape, x->dims));
     MHLA_NEED(t, b == NULL || b->count == made->filters, "%s has %lld elements: expected %lld", b->name,
               (long long)b->count, (long long)made->filters);
     MHLA_NEED(t, residual == NULL || (residual->rows == x->rows && residual->cols == x->cols),
@@ -281,14 +306,12 @@ static mhla_tensor *convolve(mhla_tape *t, const depthwise *made, int64_t H, int
     op->x = x;
     op->residual = residual;
     op->y = y;
-    op->H = H;
-    op->W = W;
     op->C = x->cols;
     op->T = x->shape[1];
-    op->alone = op->T - H * W;
+    op->alone = op->T - F * H * W;
     lay_out(op, mhla_context_threads(t->context));
     if (carve(t, op, 0)) prepare(t, op);
-    mhla_tape_run(t, x->shape[0] * op->strips * op->blocks, depthwise_task, op);
+    mhla_tape_run(t, x->shape[0] * F * op->strips * op->blocks, depthwise_task, op);
     return mhla_tape_record(t, &op->r, depthwise_backward, y,
                             x->needs_grad || mhla_param_trains(w) || mhla_param_trains(b) ||
                                 (op->own != NULL && op->own->needs_grad) || (residual != NULL && residual->needs_grad));
@@ -303,8 +326,24 @@ mhla_tensor *mhla_nn_depthwise(mhla_tape *t, mhla_param *w, mhla_param *b, int64
               w->dims == 4 && w->shape[1] == 1 && w->shape[2] == w->shape[3] && w->shape[2] % 2 == 1 &&
                   w->shape[2] <= MHLA_WIDEST_DEPTHWISE,
               "%s is %s: expected [C, 1, k, k], k odd", w->name, mhla_shape_text(text, w->shape, w->dims));
-    const depthwise op = {.w = w, .b = b, .filters = w->shape[0], .k = (int)w->shape[2]};
-    return convolve(t, &op, H, W, residual, x);
+    const depthwise op = {
+        .w = w, .b = b, .filters = w->shape[0], .k = (int)w->shape[2], .deep = 1, .F = 1, .H = H, .W = W};
+    return convolve(t, &op, residual, x);
+}
+
+mhla_tensor *mhla_nn_depthwise_clip(mhla_tape *t, mhla_param *w, mhla_param *b, const int64_t grid[3],
+                                    mhla_tensor *residual, mhla_tensor *x) {
+    MHLA_GIVEN(t, x);
+    MHLA_GIVEN(t, w);
+    char text[96];
+    MHLA_NEED(t,
+              w->dims == 5 && w->shape[1] == 1 && w->shape[2] == w->shape[3] && w->shape[3] == w->shape[4] &&
+                  w->shape[2] % 2 == 1 && w->shape[2] <= MHLA_WIDEST_DEPTHWISE,
+              "%s is %s: expected [C, 1, k, k, k], k odd", w->name, mhla_shape_text(text, w->shape, w->dims));
+    const int k = (int)w->shape[2];
+    const depthwise op = {
+        .w = w, .b = b, .filters = w->shape[0], .k = k, .deep = k, .F = grid[0], .H = grid[1], .W = grid[2]};
+    return convolve(t, &op, residual, x);
 }
 
 mhla_tensor *mhla_nn_depthwise_own(mhla_tape *t, mhla_tensor *w, int k, int64_t H, int64_t W, mhla_tensor *residual,
@@ -315,8 +354,8 @@ mhla_tensor *mhla_nn_depthwise_own(mhla_tape *t, mhla_tensor *w, int k, int64_t 
     MHLA_NEED(t, k > 0 && k % 2 == 1 && k <= MHLA_WIDEST_DEPTHWISE, "kernels of %d x %d: k must be odd", k, k);
     MHLA_NEED(t, w->rows == x->shape[0] && w->cols == x->cols * k * k, "kernels are %s: expected [%lld, %lld]",
               mhla_shape_text(text, w->shape, w->dims), (long long)x->shape[0], (long long)(x->cols * k * k));
-    const depthwise op = {.own = w, .filters = x->cols, .k = k};
-    return convolve(t, &op, H, W, residual, x);
+    const depthwise op = {.own = w, .filters = x->cols, .k = k, .deep = 1, .F = 1, .H = H, .W = W};
+    return convolve(t, &op, residual, x);
 }
 
 /* ---- Any other convolution ---- */

@@ -291,18 +291,24 @@ mhla_tensor *mhla_nn_embedding(mhla_tape *t, mhla_param *w, const int32_t *ids, 
 
 /* Images x [B,C,H,W] with zeros around them. */
 mhla_tensor *mhla_nn_pad_image(mhla_tape *t, int top, int bottom, int left, int right, mhla_tensor *x);
-/* Images x [B,C,H,W] -> tokens [B, H/p*W/p, C*p*p], a patch's numbers by channel, row, column; p = 1: a token grid of its pixels. */
+/* Images x [B,C,H,W] -> tokens [B, H/p*W/p, C*p*p], a patch's numbers by channel, row, column; p = 1: a token grid of its pixels.
+ * Clips [B,C,F,H,W]: the patches of each frame, [B, F*H/p*W/p, C*p*p]. */
 mhla_tensor *mhla_nn_patches(mhla_tape *t, int p, mhla_tensor *x);
-/* Images x [B,C,H,W] -> tokens [B, H/p*W/p, D]: the convolution with w [D,C,p,p], b [D] or NULL, stride p. */
+/* Images x [B,C,H,W] -> tokens [B, H/p*W/p, D]: the convolution with w [D,C,p,p], b [D] or NULL, stride p. Clips: w [D,C,1,p,p]. */
 mhla_tensor *mhla_nn_patch_embed(mhla_tape *t, mhla_param *w, mhla_param *b, mhla_tensor *x);
 /* Tokens x [B, H*W, p*p*C], a patch's numbers by row, column, channel -> images [B,C,H*p,W*p]. */
 mhla_tensor *mhla_nn_unpatch(mhla_tape *t, int p, int64_t H, int64_t W, mhla_tensor *x);
+/* The same of clips: tokens [B, F*H*W, p*p*C] -> [B,C,F,H*p,W*p]; grid is F, H, W. */
+mhla_tensor *mhla_nn_unpatch_clip(mhla_tape *t, int p, const int64_t grid[3], mhla_tensor *x);
 
 /* Depthwise convolution of a token grid x [B,H*W,C] with w [C,1,k,k], k odd, zero padding k/2, b [C] or NULL, plus
  * residual like x or NULL (x itself makes a CPE). 3x3 and 5x5 are fast. w and b may have fewer filters n that divide C:
  * channel c has filter c mod n. A token before the grid, x [B,1+H*W,C], stays out of it: its result is the residual, or 0. */
 mhla_tensor *mhla_nn_depthwise(mhla_tape *t, mhla_param *w, mhla_param *b, int64_t H, int64_t W, mhla_tensor *residual,
                                mhla_tensor *x);
+/* The same over a grid with frames, x [B,F*H*W,C] with w [C,1,k,k,k]; grid is F, H, W. */
+mhla_tensor *mhla_nn_depthwise_clip(mhla_tape *t, mhla_param *w, mhla_param *b, const int64_t grid[3],
+                                    mhla_tensor *residual, mhla_tensor *x);
 /* The same with kernels of each sample's own: w [B,C*k*k], those of channel c from c*k*k on. No bias. */
 mhla_tensor *mhla_nn_depthwise_own(mhla_tape *t, mhla_tensor *w, int k, int64_t H, int64_t W, mhla_tensor *residual,
                                    mhla_tensor *x);
@@ -429,6 +435,10 @@ mhla_tensor *mhla_nn_attention_onto(mhla_tape *t, const mhla_plan *plan, const m
  * rotary embedding. A sample's result does not depend on the batch. Plan and lengths live until backward. */
 mhla_tensor *mhla_nn_cross_attention(mhla_tape *t, const mhla_plan *plan, const int32_t *lengths, mhla_tensor *q,
                                      mhla_tensor *k, mhla_tensor *v);
+
+/* Each head of x [...,H*K] with a dim more, [...,H*(K+1)]: numbers[row], or 1 where NULL. With 1 behind queries and log(n) / scale
+ * behind a key, softmax counts this key n times. */
+mhla_tensor *mhla_nn_append_dim(mhla_tape *t, int64_t K, const float *numbers, mhla_tensor *x);
 
 /* Recurrences with decay (MHLA_KIND_GLA, SIMPLE_GLA, GATED_DELTA): the same with log-decays [B,T,H*K] or [B,T,H], which have gradients.
  * NULL: those of `call`, which are constants and live until backward. beta [B,T,H] of GATED_DELTA, else NULL. */

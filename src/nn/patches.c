@@ -1,4 +1,5 @@
-/* Images and their patches: the patch embedding, a linear layer in disguise, and the way back from tokens to an image. */
+/* Images and their patches: the patch embedding, a linear layer in disguise, and the way back from tokens to an image. A clip
+ * is patches of one frame each, frame after frame. */
 #include <string.h>
 
 #include "nn/op.h"
@@ -7,22 +8,23 @@
 
 typedef struct patches {
     mhla_record r;
-    mhla_tensor *x, *y; /* [B,C,H,W], [B, H/p*W/p, C*p*p] */
+    mhla_tensor *x, *y; /* [B,C,H,W] or [B,C,F,H,W], [B, F*H/p*W/p, C*p*p] */
     int p;              /* side of a patch; of upsampling, columns */
+    int64_t C, F, H, W; /* of the images */
     mhla_slot dx;
 } patches;
 
-/* A row of patches of one image: y[token][c][i][j] = x[c][token's i, j]; or back. */
+/* A row of patches of one frame: y[token][c][i][j] = x[c][token's i, j]; or back. */
 static void patches_task(void *arg, int64_t task, int worker) {
     const patches *op = arg;
     (void)worker;
-    const int64_t C = op->x->shape[1], H = op->x->shape[2], W = op->x->shape[3], p = op->p;
-    const int64_t b = task / (H / p), row = task % (H / p);
+    const int64_t C = op->C, F = op->F, H = op->H, W = op->W, p = op->p;
+    const int64_t row = task % (H / p), f = task / (H / p) % F, b = task / (H / p) / F;
     float *y = (op->dx.wanted ? mhla_tape_arrived(op->y) : op->y->data) + task * (W / p) * C * p * p;
     for (int64_t token = 0; token < W / p; token++)
         for (int64_t c = 0; c < C; c++)
             for (int64_t i = 0; i < p; i++, y += p) {
-                const int64_t at = ((b * C + c) * H + row * p + i) * W + token * p;
+                const int64_t at = (((b * C + c) * F + f) * H + row * p + i) * W + token * p;
                 if (!op->dx.wanted)
                     memcpy(y, op->x->data + at, sizeof(float) * (size_t)p);
                 else
@@ -34,20 +36,22 @@ static void patches_task(void *arg, int64_t task, int worker) {
 static void patches_backward(mhla_tape *t, void *p) {
     patches *op = p;
     op->dx = mhla_tape_grad(t, op->x);
-    if (op->dx.wanted) mhla_tape_run(t, op->x->shape[0] * (op->x->shape[2] / op->p), patches_task, op);
+    if (op->dx.wanted) mhla_tape_run(t, op->x->shape[0] * op->F * (op->H / op->p), patches_task, op);
 }
 
 mhla_tensor *mhla_nn_patches(mhla_tape *t, int p, mhla_tensor *x) {
     MHLA_GIVEN(t, x);
     char text[96];
-    MHLA_NEED(t, p >= 1 && x->dims == 4 && x->ld == x->cols && x->shape[2] % p == 0 && x->shape[3] % p == 0,
-              "patches of %d of images of shape %s", p, mhla_shape_text(text, x->shape, x->dims));
-    const int64_t T = x->shape[2] / p * (x->shape[3] / p);
+    const int clip = x->dims == 5;
+    MHLA_NEED(
+        t, p >= 1 && (x->dims == 4 || clip) && x->ld == x->cols && x->shape[x->dims - 2] % p == 0 && x->cols % p == 0,
+        "patches of %d of images of shape %s", p, mhla_shape_text(text, x->shape, x->dims));
+    const int64_t C = x->shape[1], F = clip ? x->shape[2] : 1, H = x->shape[x->dims - 2], W = x->cols;
     patches *op = mhla_tape_op(t, sizeof *op);
-    mhla_tensor *y = op ? mhla_tape_tensor(t, MHLA_SHAPE(x->shape[0], T, x->shape[1] * p * p)) : NULL;
+    mhla_tensor *y = op ? mhla_tape_tensor(t, MHLA_SHAPE(x->shape[0], F * (H / p) * (W / p), C * p * p)) : NULL;
     if (y == NULL) return NULL;
-    *op = (patches){.x = x, .y = y, .p = p};
-    mhla_tape_run(t, x->shape[0] * (x->shape[2] / p), patches_task, op);
+    *op = (patches){.x = x, .y = y, .p = p, .C = C, .F = F, .H = H, .W = W};
+    mhla_tape_run(t, x->shape[0] * F * (H / p), patches_task, op);
     return mhla_tape_record(t, &op->r, patches_backward, y, x->needs_grad);
 }
 
@@ -55,28 +59,29 @@ mhla_tensor *mhla_nn_patch_embed(mhla_tape *t, mhla_param *w, mhla_param *b, mhl
     MHLA_GIVEN(t, x);
     MHLA_GIVEN(t, w);
     char text[96], other[96];
-    MHLA_NEED(t, w->dims == 4 && w->shape[2] == w->shape[3], "%s is %s: expected [D, C, p, p]", w->name,
-              mhla_shape_text(text, w->shape, w->dims));
-    const int64_t p = w->shape[2];
-    MHLA_NEED(t, x->dims == 4 && x->shape[1] == w->shape[1] && x->shape[2] % p == 0 && x->shape[3] % p == 0,
-              "%s is %s: its images are %s", w->name, mhla_shape_text(text, w->shape, w->dims),
+    const int n = w->dims;
+    const int64_t p = w->shape[n - 1];
+    MHLA_NEED(t, (n == 4 || (n == 5 && w->shape[2] == 1)) && w->shape[n - 2] == p,
+              "%s is %s: expected [D, C, p, p] or [D, C, 1, p, p]", w->name, mhla_shape_text(text, w->shape, n));
+    MHLA_NEED(t, x->dims == n && x->shape[1] == w->shape[1] && x->shape[n - 2] % p == 0 && x->shape[n - 1] % p == 0,
+              "%s is %s: its images are %s", w->name, mhla_shape_text(text, w->shape, n),
               mhla_shape_text(other, x->shape, x->dims));
     return mhla_nn_linear(t, w, b, MHLA_ACT_NONE, NULL, mhla_nn_patches(t, (int)p, x));
 }
 
 /* ---- Tokens to image ---- */
 
-/* A row of patches of one image: y[c][token's i, j] = x[token][i][j][c]; or back. */
+/* A row of patches of one frame: y[c][token's i, j] = x[token][i][j][c]; or back. */
 static void image_task(void *arg, int64_t task, int worker) {
     const patches *op = arg;
     (void)worker;
-    const int64_t C = op->y->shape[1], H = op->y->shape[2], W = op->y->shape[3], p = op->p;
-    const int64_t b = task / (H / p), row = task % (H / p), ld = op->dx.wanted ? op->dx.ld : op->x->ld;
+    const int64_t C = op->C, F = op->F, H = op->H, W = op->W, p = op->p, ld = op->dx.wanted ? op->dx.ld : op->x->ld;
+    const int64_t row = task % (H / p), f = task / (H / p) % F, b = task / (H / p) / F;
     float *x = (op->dx.wanted ? op->dx.data : op->x->data) + task * (W / p) * ld;
     float *y = op->dx.wanted ? mhla_tape_arrived(op->y) : op->y->data;
     for (int64_t c = 0; c < C; c++)
         for (int64_t i = 0; i < p; i++) {
-            float *line = y + ((b * C + c) * H + row * p + i) * W;
+            float *line = y + (((b * C + c) * F + f) * H + row * p + i) * W;
             for (int64_t w = 0; w < W; w++) {
                 float *from = x + w / p * ld + (i * p + w % p) * C + c;
                 if (!op->dx.wanted)
@@ -90,22 +95,35 @@ static void image_task(void *arg, int64_t task, int worker) {
 static void image_backward(mhla_tape *t, void *p) {
     patches *op = p;
     op->dx = mhla_tape_grad(t, op->x);
-    if (op->dx.wanted) mhla_tape_run(t, op->y->shape[0] * (op->y->shape[2] / op->p), image_task, op);
+    if (op->dx.wanted) mhla_tape_run(t, op->y->shape[0] * op->F * (op->H / op->p), image_task, op);
+}
+
+/* F 0: images without an axis of frames. */
+static mhla_tensor *unpatch(mhla_tape *t, int p, int64_t F, int64_t H, int64_t W, mhla_tensor *x) {
+    char text[96];
+    const int64_t frames = F ? F : 1;
+    MHLA_NEED(t, p >= 1 && x->dims == 3 && x->shape[1] == frames * H * W && x->cols % ((int64_t)p * p) == 0,
+              "%lld x %lld x %lld patches of %d from tokens of shape %s", (long long)frames, (long long)H, (long long)W,
+              p, mhla_shape_text(text, x->shape, x->dims));
+    const int64_t B = x->shape[0], C = x->cols / ((int64_t)p * p);
+    patches *op = mhla_tape_op(t, sizeof *op);
+    mhla_tensor *y = op == NULL ? NULL
+                     : F        ? mhla_tape_tensor(t, MHLA_SHAPE(B, C, F, H * p, W * p))
+                                : mhla_tape_tensor(t, MHLA_SHAPE(B, C, H * p, W * p));
+    if (y == NULL) return NULL;
+    *op = (patches){.x = x, .y = y, .p = p, .C = C, .F = frames, .H = H * p, .W = W * p};
+    mhla_tape_run(t, B * frames * H, image_task, op);
+    return mhla_tape_record(t, &op->r, image_backward, y, x->needs_grad);
 }
 
 mhla_tensor *mhla_nn_unpatch(mhla_tape *t, int p, int64_t H, int64_t W, mhla_tensor *x) {
     MHLA_GIVEN(t, x);
-    char text[96];
-    MHLA_NEED(t, p >= 1 && x->dims == 3 && x->shape[1] == H * W && x->cols % ((int64_t)p * p) == 0,
-              "an image of %lld x %lld patches of %d from tokens of shape %s", (long long)H, (long long)W, p,
-              mhla_shape_text(text, x->shape, x->dims));
-    const int64_t C = x->cols / ((int64_t)p * p);
-    patches *op = mhla_tape_op(t, sizeof *op);
-    mhla_tensor *y = op ? mhla_tape_tensor(t, MHLA_SHAPE(x->shape[0], C, H * p, W * p)) : NULL;
-    if (y == NULL) return NULL;
-    *op = (patches){.x = x, .y = y, .p = p};
-    mhla_tape_run(t, x->shape[0] * H, image_task, op);
-    return mhla_tape_record(t, &op->r, image_backward, y, x->needs_grad);
+    return unpatch(t, p, 0, H, W, x);
+}
+
+mhla_tensor *mhla_nn_unpatch_clip(mhla_tape *t, int p, const int64_t grid[3], mhla_tensor *x) {
+    MHLA_GIVEN(t, x);
+    return unpatch(t, p, grid[0], grid[1], grid[2], x);
 }
 
 /* ---- Pixels twice along both sides ---- */

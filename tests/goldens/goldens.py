@@ -8,7 +8,7 @@ within 1e-5, gradients within 2e-5. Ends with `N passed, N failed, N skipped`; t
 every tensor.
 
 Here are operators and attentions, which the Python package runs, and single layers; golden_decay.py has recurrences with decay,
-golden_images.py models of images and diffusion, golden_text.py has language models, tokenizers, sampling and evaluation.
+golden_images.py models of images and diffusion, golden_wan.py Wan's, golden_text.py has language models, tokenizers, sampling and evaluation.
 """
 import argparse
 import math
@@ -25,6 +25,7 @@ import golden_images  # noqa: F401 its cases are known from now on
 import golden_mamba  # noqa: F401 its cases are known from now on
 import golden_mixers  # noqa: F401 its cases are known from now on
 import golden_text
+import golden_wan  # noqa: F401 its cases are known from now on
 import mhla
 import mhla.nn
 from golden_case import GRAD, OUT, Case, Skip, known, program, runner, write_safetensors
@@ -79,32 +80,6 @@ def vlt_attention(case):
     feature = "relu" if str(case["phi"]).startswith("relu") else "elu"
     case.module(mhla.nn.VLTAttention(case["dim"], case["heads"], case["grid"], case["blocks"], gate=gate, rope=rope,
                                      feature=feature, lepe=case["lepe"], den_eps=case["eps"] or 1e-6))
-
-
-@known(case="wan-mhla-uni-attention|wan_mhla_attn.*")
-def wan_attention(case):
-    blocks = case["blocks"] or case["bl"]
-    case.module(mhla.nn.WanAttention(case["dim"], case["heads"], case["grid"], blocks, gated=bool(case["is_gated"]),
-                                     lepe=bool(case["is_lepe"]), normalize=bool(case["normalize_out"] or case["norm_output"]),
-                                     eps=case.first("rmsnorm_eps", "eps")))
-    if "out.released_linear_init" in case.tensors:
-        case.compare("out.released_linear_init", torch.from_numpy(mhla.mix_init("released-linear", blocks)),
-                     case.tensors["out.released_linear_init"], OUT)
-
-
-@known(case="wan-softmax-self-attention")
-def wan_softmax(case):
-    case.module(mhla.nn.WanSoftmaxAttention(case["dim"], case["heads"], case["grid"], case["rmsnorm_eps"]))
-
-
-@known(case="wan-cross-attention")
-def wan_cross(case):
-    case.module(mhla.nn.WanCrossAttention(case["dim"], case["heads"], case["rmsnorm_eps"]), "x", "context")
-
-
-@known(case=r"wan-linear-attention.*")
-def wan_linear(case):
-    case.module(mhla.nn.WanLinearAttention(case["dim"], case["heads"], case["grid"], case["rmsnorm_eps"]))
 
 
 @known(case="lm-mhla-layer")

@@ -28,6 +28,9 @@ mhla_status run_flow(char **arg);
 mhla_status run_frame(char **arg);
 /* run_sana.c: */
 mhla_status run_sana(char **arg);
+/* run_wan.c: */
+mhla_status run_clip(mhla_model *m, const mhla_safetensors *in, char **arg);
+mhla_status run_wan(char **arg);
 /* run_autoencoder.c: */
 mhla_status run_autoencoder(mhla_model *m, const mhla_safetensors *in, char **arg);
 /* run_layers.c: */
