@@ -312,6 +312,10 @@ mhla_tensor *mhla_nn_conv(mhla_tape *t, mhla_param *w, mhla_param *b, mhla_conv 
 /* The same without groups, plus residual like the result or NULL. */
 mhla_tensor *mhla_nn_conv2d(mhla_tape *t, mhla_param *w, mhla_param *b, mhla_conv c, mhla_tensor *residual,
                             mhla_tensor *x);
+/* The same over frames: w [O,C,depth,kh,kw], x[depth] the frames that the result reads, the newest last, all of one shape; NULL: a
+ * frame of zeros. The convolution of a clip that is causal in time reads each frame and the depth - 1 before it. */
+mhla_tensor *mhla_nn_conv3d(mhla_tape *t, mhla_param *w, mhla_param *b, mhla_conv c, mhla_tensor *residual,
+                            mhla_tensor *const *x);
 /* Every pixel of a token grid x [B,H*W,C] twice along rows and columns: [B,2H*2W,C]. */
 mhla_tensor *mhla_nn_upsample(mhla_tape *t, int64_t H, int64_t W, mhla_tensor *x);
 /* y [...,N] = x [...,K] in groups, each read by N/groups outputs: w [N,K/groups] (or more axes), b [N] or NULL. */
