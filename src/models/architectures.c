@@ -15,7 +15,8 @@
     X(dit)                                                                                                             \
     X(dig)                                                                                                             \
     X(lm)                                                                                                              \
-    X(sd_vae)
+    X(sd_vae)                                                                                                          \
+    X(wan_vae)
 
 #define DECLARE(name) extern const mhla_architecture mhla_architecture_##name;
 ARCHITECTURES(DECLARE)

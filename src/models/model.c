@@ -264,6 +264,33 @@ mhla_status mhla_params_load(mhla_params *params, const mhla_safetensors *file) 
     return MHLA_OK;
 }
 
+static int by_name(const void *a, const void *b) { return strcmp(a, b); }
+
+mhla_status mhla_params_load_named(mhla_params *params, const mhla_safetensors *file, const mhla_naming *naming) {
+    const int count = mhla_params_count(params);
+    char(*names)[256] = malloc((size_t)count * sizeof *names);
+    mhla_status status = names ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory for the names of %d tensors", count);
+    for (int i = 0; i < count && status == MHLA_OK; i++) {
+        mhla_param *p = mhla_params_at(params, i);
+        const mhla_stored *s;
+        naming->name(names[i], naming->of, p->name);
+        status = mhla_safetensors_need(&s, file, names[i]);
+        if (status == MHLA_OK && !mhla_stored_alike(s, p->dims, p->shape))
+            status = mhla_stored_check(s, p->dims, p->shape);
+        if (status == MHLA_OK) status = naming->take ? naming->take(p, s) : mhla_param_read(p, s);
+    }
+    if (status == MHLA_OK) qsort(names, (size_t)count, sizeof *names, by_name);
+    for (int64_t i = 0; i < mhla_safetensors_count(file) && status == MHLA_OK; i++) {
+        const mhla_stored *s = mhla_safetensors_at(file, i);
+        if (bsearch(s->name, names, (size_t)count, sizeof *names, by_name) == NULL &&
+            (naming->others == NULL || !naming->others(naming->of, s->name)))
+            status =
+                mhla_fail(MHLA_EDATA, "%s: tensor %s is not part of %s", s->path, MHLA_QUOTE(s->name), naming->what);
+    }
+    free(names);
+    return status;
+}
+
 mhla_status mhla_params_save(const mhla_params *params, const char *path, const float *(*data)(void *user, int i),
                              void *user) {
     const int n = mhla_params_count(params);

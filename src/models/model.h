@@ -113,6 +113,16 @@ mhla_status mhla_storage_named(int *dtype, const char *storage);
 mhla_status mhla_param_read(mhla_param *p, const mhla_stored *s);
 /* Every parameter from the file, which has nothing else. */
 mhla_status mhla_params_load(mhla_params *params, const mhla_safetensors *file);
+/* The same of a file with other names: name() makes what a parameter is called in it. What others() knows, NULL: nothing, may be there as
+ * well. take(), NULL: mhla_param_read, gets a tensor of the right shape into its parameter. */
+typedef struct mhla_naming {
+    void (*name)(char name[256], const void *of, const char *parameter);
+    int (*others)(const void *of, const char *name);
+    mhla_status (*take)(mhla_param *param, const mhla_stored *stored);
+    const void *of;
+    const char *what; /* "the autoencoder": what a tensor that is left over is no part of */
+} mhla_naming;
+mhla_status mhla_params_load_named(mhla_params *params, const mhla_safetensors *file, const mhla_naming *naming);
 /* Writes values to `path`: of every parameter i, data(user, i), or its own where data is NULL. */
 mhla_status mhla_params_save(const mhla_params *params, const char *path, const float *(*data)(void *user, int i),
                              void *user);

@@ -511,7 +511,7 @@ mhla_tensor *mhla_nn_conv2d(mhla_tape *t, mhla_param *w, mhla_param *b, mhla_con
     MHLA_GIVEN(t, x);
     MHLA_GIVEN(t, w);
     char text[96];
-    int64_t Ho, Wo;
+    int64_t Ho = 0, Wo = 0;
     if (c.stride == 0) c.stride = 1;
     MHLA_NEED(t, w->dims == 4, "%s is %s: expected [O, C, kh, kw]", w->name, mhla_shape_text(text, w->shape, w->dims));
     if (check(t, w, b, &c, x, &Ho, &Wo) == NULL) return NULL;
@@ -524,7 +524,7 @@ mhla_tensor *mhla_nn_conv3d(mhla_tape *t, mhla_param *w, mhla_param *b, mhla_con
                             mhla_tensor *const *x) {
     MHLA_GIVEN(t, w);
     char text[96], other[96];
-    int64_t Ho, Wo;
+    int64_t Ho = 0, Wo = 0;
     if (c.stride == 0) c.stride = 1;
     MHLA_NEED(t, w->dims == 5 && w->shape[2] <= MHLA_CONV_DEPTH, "%s is %s: expected [O, C, 1 to %d, kh, kw]", w->name,
               mhla_shape_text(text, w->shape, w->dims), MHLA_CONV_DEPTH);

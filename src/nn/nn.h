@@ -220,6 +220,11 @@ typedef struct mhla_mark {
 mhla_mark mhla_tape_mark(const mhla_tape *tape);
 mhla_tensor *mhla_tape_release(mhla_tape *tape, mhla_mark mark, mhla_tensor *keep);
 
+/* For networks that go through their input piece by piece and remember some of it: room for a tensor, made before the mark, and a
+ * copy of x in that room, which outlives the release. Where the tape records there is no room, and what is kept is x itself. */
+mhla_tensor *mhla_tape_room(mhla_tape *tape, const int64_t *shape, int dims);
+mhla_tensor *mhla_tape_keep(mhla_tape *tape, mhla_tensor *room, mhla_tensor *x);
+
 /* Recomputation: y = block(t, arg, x) without keeping what is inside; backward runs the block again, recorded. arg must
  * live until then. Same numbers, bit by bit. Where the tape does not record, the block's scratch is given back. */
 typedef mhla_tensor *(*mhla_block_fn)(mhla_tape *tape, const void *arg, mhla_tensor *x);
@@ -264,6 +269,9 @@ mhla_tensor *mhla_nn_layer_norm(mhla_tape *t, mhla_param *w, mhla_param *b, floa
 /* x / sqrt(mean x^2 + eps) * w over groups of `group` of the last axis (0 = all of it; K = each head); w [group],
  * shared by the groups, or NULL. */
 mhla_tensor *mhla_nn_rms_norm(mhla_tape *t, mhla_param *w, float eps, int64_t group, mhla_tensor *x);
+/* activation of the same; where the tape does not record, in place. */
+mhla_tensor *mhla_nn_rms_norm_act(mhla_tape *t, mhla_param *w, float eps, int64_t group, mhla_activation activation,
+                                  mhla_tensor *x);
 /* The same times silu(gate), gate like x. */
 mhla_tensor *mhla_nn_rms_norm_gated(mhla_tape *t, mhla_param *w, float eps, int64_t group, mhla_tensor *x,
                                     mhla_tensor *gate);
@@ -290,6 +298,12 @@ mhla_tensor *mhla_nn_pad_image(mhla_tape *t, int top, int bottom, int left, int 
 mhla_tensor *mhla_nn_patches(mhla_tape *t, int p, mhla_tensor *x);
 /* Images x [B,C,H,W] -> tokens [B, H/p*W/p, D]: the convolution with w [D,C,p,p], b [D] or NULL, stride p. */
 mhla_tensor *mhla_nn_patch_embed(mhla_tape *t, mhla_param *w, mhla_param *b, mhla_tensor *x);
+/* Frame f of clips [B,C,F,H,W] as tokens [B,H*W,C]; and clips of frames of tokens, put in one after the other. */
+mhla_tensor *mhla_nn_frame(mhla_tape *t, int64_t f, mhla_tensor *clip);
+typedef struct mhla_clip mhla_clip;
+mhla_clip *mhla_nn_clip_begin(mhla_tape *t, int64_t B, int64_t C, int64_t F, int64_t H, int64_t W);
+void mhla_nn_clip_put(mhla_tape *t, mhla_clip *clip, mhla_tensor *x);
+mhla_tensor *mhla_nn_clip_end(mhla_tape *t, mhla_clip *clip);
 /* Tokens x [B, H*W, p*p*C], a patch's numbers by row, column, channel -> images [B,C,H*p,W*p]. */
 mhla_tensor *mhla_nn_unpatch(mhla_tape *t, int p, int64_t H, int64_t W, mhla_tensor *x);
 

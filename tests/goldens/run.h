@@ -26,6 +26,8 @@ mhla_status run_flow(char **arg);
 mhla_status run_frame(char **arg);
 /* run_autoencoder.c: */
 mhla_status run_autoencoder(mhla_model *m, const mhla_safetensors *in, char **arg);
+/* run_clips.c: */
+mhla_status run_clips(mhla_model *m, const mhla_safetensors *in, char **arg);
 /* run_layers.c: */
 mhla_status run_layer(char **arg);
 mhla_status run_resize(char **arg);
