@@ -16,7 +16,8 @@
     X(dig)                                                                                                             \
     X(lm)                                                                                                              \
     X(sd_vae)                                                                                                          \
-    X(wan_vae)
+    X(wan_vae)                                                                                                         \
+    X(umt5)
 
 #define DECLARE(name) extern const mhla_architecture mhla_architecture_##name;
 ARCHITECTURES(DECLARE)

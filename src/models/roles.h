@@ -147,6 +147,7 @@ mhla_param *mhla_text_output(const mhla_model *model);
 typedef struct mhla_encoder_info {
     int vocabulary, width;
     int64_t longest; /* tokens that it takes; 0: any number */
+    int together;    /* texts go through at once, each as if it were alone: weights are read once */
 } mhla_encoder_info;
 
 typedef struct mhla_encoder {

@@ -98,10 +98,19 @@ typedef struct mhla_param {
     int packed_order;    /* see mhla_param_place, op.h */
     mhla_dtype packs_as; /* of `packed`; `dtype` where that is not MHLA_F32 */
     uint64_t packed_version;
-    struct mhla_slab **slab; /* the list's, where packed copies are */
+    struct mhla_slab **slab;          /* the list's, where packed copies are */
+    const struct mhla_lender *lender; /* of a lent one, and what is handed to it */
+    const void *of;
 } mhla_param;
 
 typedef struct mhla_params mhla_params;
+
+/* Whoever has the numbers of a lent parameter: rows first .. first+count-1 of `cols` numbers each as float32; and that those that have
+ * been read are not needed soon. Both may be called by several threads. */
+typedef struct mhla_lender {
+    void (*read)(const void *of, float *rows, int64_t first, int64_t count, int64_t cols);
+    void (*done)(const void *of);
+} mhla_lender;
 
 mhla_status mhla_params_create(mhla_params **params);
 void mhla_params_free(mhla_params *params); /* and all handles; NULL is legal */
@@ -136,6 +145,13 @@ void mhla_params_set_storage(mhla_params *params, mhla_dtype dtype);
 mhla_status mhla_param_store(mhla_param *param, mhla_dtype dtype);
 /* The same of every MATRIX that it fits, and the precision with it. */
 mhla_status mhla_params_store(mhla_params *params, mhla_dtype dtype);
+/* A MATRIX whose numbers stay where they are, in a mapped file: it has neither `data` nor a packed copy, but while layers use it. Until
+ * mhla_param_return gives that copy back, which a model calls behind the last product of a matrix. `dtype`: what the numbers are
+ * there. After _set_lending, matrices are added without any memory, to be lent before they are used. */
+void mhla_params_set_lending(mhla_params *params, int lending);
+void mhla_param_lend(mhla_param *param, mhla_dtype dtype, const mhla_lender *lender, const void *of);
+void mhla_param_return(mhla_param *param);       /* nothing of one that is not lent */
+int mhla_params_lent(const mhla_params *params); /* is any? */
 /* Precision of products: MHLA_BF16 packs every weight as bfloat16 for the linear layer; `data`, gradients and all tensors stay
  * float32, so that this is also for training. Storage as bfloat16 implies it. Elsewhere than on a CPU that multiplies bfloat16
  * the products are float32, of the rounded weights. */
@@ -397,6 +413,8 @@ mhla_tensor *mhla_nn_add_position(mhla_tape *t, mhla_param *p, mhla_tensor *x);
 /* [B,n+T,D]: p [1,n,D] (class token), then x. */
 mhla_tensor *mhla_nn_prepend(mhla_tape *t, mhla_param *p, mhla_tensor *x);
 mhla_tensor *mhla_nn_concat_tokens(mhla_tape *t, mhla_tensor *a, mhla_tensor *b);
+/* [B,T,D] of x[B], each [1,n,D] with n up to T; zeros behind it. NULL: a sample of zeros. */
+mhla_tensor *mhla_nn_stack(mhla_tape *t, mhla_tensor *const *x, int64_t B, int64_t T, int64_t D);
 mhla_tensor *mhla_nn_slice_tokens(mhla_tape *t, mhla_tensor *x, int64_t first, int64_t count); /* a copy */
 /* [n,D]: rows `rows` of x [...,D], any order, repeated or not; they live until backward. */
 mhla_tensor *mhla_nn_take_rows(mhla_tape *t, const int32_t *rows, int64_t n, mhla_tensor *x);
@@ -430,6 +448,13 @@ mhla_tensor *mhla_nn_attention(mhla_tape *t, const mhla_plan *plan, const mhla_c
  * activation that nobody else reads (LePE: onto = depthwise(v)). NULL = as above. */
 mhla_tensor *mhla_nn_attention_onto(mhla_tape *t, const mhla_plan *plan, const mhla_call *call, mhla_param *mix,
                                     mhla_tensor *onto, mhla_tensor *q, mhla_tensor *k, mhla_tensor *v);
+
+/* Softmax attention as T5 has it: o_i = softmax_j(q_i k_j + w[bucket(j - i), head]) v_j, not scaled; q, k, v [B,T,H*K], w [buckets,H].
+ * Buckets: half of them for each direction; of these the first half have one distance each, the others distances in equal
+ * ratios up to `distance`. For inference: it has no backward. */
+mhla_tensor *mhla_nn_position_attention(mhla_tape *t, mhla_param *w, int distance, mhla_tensor *q, mhla_tensor *k,
+                                        mhla_tensor *v);
+int mhla_position_bucket(int64_t relative, int buckets, int distance);
 
 /* Recurrences with decay (MHLA_KIND_GLA, SIMPLE_GLA, GATED_DELTA): the same with log-decays [B,T,H*K] or [B,T,H], which have gradients.
  * NULL: those of `call`, which are constants and live until backward. beta [B,T,H] of GATED_DELTA, else NULL. */
