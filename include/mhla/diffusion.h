@@ -31,20 +31,20 @@ typedef struct mhla_sampler mhla_sampler;
 
 typedef struct mhla_sampler_desc {
     size_t size;
-    const char *process; /* what the network predicts: "linear" (default) or "cosine", the noise of a diffusion with 1000 noise
+    const char
+        *process; /* what the network predicts: "linear" (default) or "cosine", the noise of a diffusion with 1000 noise
                             levels; "flow", the velocity noise - data */
     const char
         *method; /* "ddpm" (default for diffusions), "ddim"; "euler" (default for flows); "dpm++", "unipc": for both */
-    const char
-        *table;   /* noise levels. Flows: NULL, like the public library of each method; "wan", like Wan's own code.
+    const char *table; /* noise levels. Flows: NULL, like the public library of each method; "wan", like Wan's own code.
                           Diffusions: as in the public DiT code, "250" evenly with both ends, "10,15,20" for the number in
                           each of three sections, "ddim50" by a whole stride; or "solver25", evenly without the lowest level.
                           NULL: "<steps>" with ddpm; "ddim<steps>" with ddim if that divides 1000, otherwise "<steps>";
                           "solver<steps>" with dpm++ and unipc */
-    int steps;    /* 0: the number in the table of a diffusion, otherwise 250 with ddpm and 50 with others */
-    double eta;   /* ddim: added noise, 0..1 */
-    double shift; /* flows: shifts levels towards the noise; 0: 1, no shift */
-    int clip;     /* clips predicted data to [-1,1] at every step */
+    int steps;         /* 0: the number in the table of a diffusion, otherwise 250 with ddpm and 50 with others */
+    double eta;        /* ddim: added noise, 0..1 */
+    double shift;      /* flows: shifts levels towards the noise; 0: 1, no shift */
+    int clip;          /* clips predicted data to [-1,1] at every step */
     int learned_sigma; /* the network's output has twice the channels: noise, then variance (used by ddpm) */
     int64_t batch, channels, pixels; /* x [batch,channels,pixels]; output the same, or [batch,2*channels,pixels] */
 } mhla_sampler_desc;
@@ -140,7 +140,7 @@ MHLA_API mhla_status mhla_images_write(const char *path, const float *images, in
 /* How an image was made: the text that `mhla sample` stores in it, and that --like reads. */
 typedef struct mhla_sample_record {
     size_t size;
-    char *model;      /* its name on the command line; this, vae and the two lists are freed by mhla_sample_record_free */
+    char *model; /* its name on the command line; this, vae and the two lists are freed by mhla_sample_record_free */
     char weights[65]; /* mhla_model_hash */
     char choice[8];   /* of weights: "raw", "ema", or "" */
     int64_t images;
@@ -150,12 +150,12 @@ typedef struct mhla_sample_record {
     int steps, clip;
     double eta, shift, guidance;
     int guided_channels, height, width;
-    int columns;      /* of the grid */
-    int animated;     /* frames, or 0 */
-    char version[32]; /* of the program */
-    char isa[16];     /* instruction set of the kernels: others round differently */
-    char dtype[16];   /* storage of mhla_open_desc, or "": float32 */
-    char *vae;        /* the autoencoder that decoded the latents, by its name on the command line; or NULL */
+    int columns;          /* of the grid */
+    int animated;         /* frames, or 0 */
+    char version[32];     /* of the program */
+    char isa[16];         /* instruction set of the kernels: others round differently */
+    char dtype[16];       /* storage of mhla_open_desc, or "": float32 */
+    char *vae;            /* the autoencoder that decoded the latents, by its name on the command line; or NULL */
     char vae_weights[65]; /* its mhla_model_hash */
 } mhla_sample_record;
 
@@ -236,22 +236,28 @@ typedef struct mhla_measures {
     int labelled; /* 1: the classifier knows the classes of the generated images. Classes are folders, matched by name or,
                         as `mhla sample` writes them ("3-Dress"), by the number in front */
     double accuracy; /* share of generated images that the classifier assigns to their class; NaN if not labelled */
-    double spatial_distance; /* sFID: Fréchet distance of the 17 x 17 x 7 spatial features of Inception; NaN with a classifier */
+    double
+        spatial_distance; /* sFID: Fréchet distance of the 17 x 17 x 7 spatial features of Inception; NaN with a classifier */
 } mhla_measures;
 
 MHLA_API mhla_status mhla_measure(mhla_measures *result, const mhla_measure_desc *desc);
 
 /* ---- 4. Latents -------------------------------------------------------------------------------------------------
  *
- * An autoencoder (Stable Diffusion's, AutoencoderKL) makes latents of pixels, which a diffusion then models, and pixels of
- * latents. Latents here are as a diffusion sees them: (z - shift) * scale of what the network makes. */
+ * An autoencoder (Stable Diffusion's, AutoencoderKL; of clips, Wan's, AutoencoderKLWan) makes latents of pixels, which a diffusion
+ * then models, and pixels of latents. Latents here are as a diffusion sees them: (z - shift) * scale of what the network makes, or
+ * (z - mean) / deviation, channel by channel.
+ *
+ * An autoencoder of clips makes 1 + n frames of latents of 1 + n * frames frames of pixels. An image is a clip of one frame. */
 
 typedef struct mhla_codec_info {
     size_t size;
     int channels, outputs, latents; /* of images that are encoded, that are decoded, of latents */
     int factor;                     /* pixels of a side per latent */
     double scale, shift;
-    int encodes, decodes; /* a file may have one half only */
+    int encodes, decodes;          /* a file may have one half only */
+    int frames;                    /* of pixels per frame of latents behind the first; 0: images alone */
+    const float *mean, *deviation; /* [latents], as long as the model lives; NULL: scale and shift */
 } mhla_codec_info;
 
 /* MHLA_EINVAL for a model that is no autoencoder. */
@@ -269,15 +275,19 @@ typedef struct mhla_coding {
     size_t peak;           /* bytes of the network and its work */
     int tiles;             /* of an image; 1: it goes through whole */
     int64_t multiply_adds; /* of an image */
+    /* The caller's again: of the clips, pixels' frames, 1 and a multiple of the autoencoder's more; 0: 1. Where it has no frames: 0 or
+     * 1. A clip goes through frame by frame with exactly the result of the whole. */
+    int frames;
 } mhla_coding;
 
 /* Checks all of coding and writes what its zeros stand for; nothing is computed. MHLA_ENOMEM where not even the smallest tile fits. */
 MHLA_API mhla_status mhla_coding_settle(mhla_model *model, mhla_coding *coding, int decode);
 /* mean, deviation [n,latents,height/factor,width/factor] of images [n,channels,height,width], values -1..1: a latent is mean +
- * deviation * noise. deviation may be NULL. */
+ * deviation * noise. deviation may be NULL. Of clips: [n,latents,frames of latents,...] of [n,channels,frames,...]. */
 MHLA_API mhla_status mhla_model_encode(mhla_model *model, float *mean, float *deviation, const float *images, int64_t n,
                                        const mhla_coding *coding);
-/* images [n,outputs,height,width], not clipped, of latents [n,latents,height/factor,width/factor]. */
+/* images [n,outputs,height,width], not clipped, of latents [n,latents,height/factor,width/factor]; clips with their frames in front of
+ * the height, both. */
 MHLA_API mhla_status mhla_model_decode(mhla_model *model, float *images, const float *latents, int64_t n,
                                        const mhla_coding *coding);
 

@@ -72,6 +72,17 @@ void mhla_mapping_free(mhla_file *file) {
     leave_row(m);
 }
 
+void mhla_mapping_leave(const void *data, size_t bytes) {
+    const uintptr_t from = (uintptr_t)data, page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    const uintptr_t first = (from + page - 1) & ~(page - 1), end = (from + bytes) & ~(page - 1);
+    for (mapping *m = atomic_load(&mappings); m && first < end; m = m->next) {
+        const uintptr_t begin = atomic_load(&m->begin);
+        if (begin <= TAKEN || from < begin || from - begin >= atomic_load(&m->size)) continue;
+        madvise((void *)first, end - first, MADV_DONTNEED);
+        return;
+    }
+}
+
 /* ---- SIGBUS ---- */
 
 static struct sigaction before;

@@ -8,5 +8,8 @@
 /* Maps `size` bytes of fd, 1 or more. */
 mhla_status mhla_mapping_create(mhla_file *file, int fd, size_t size, const char *path);
 void mhla_mapping_free(mhla_file *file);
+/* Bytes of a mapped file that are not needed soon: they leave the memory of this process and are read again when they are. Nothing
+ * happens to bytes that are not mapped. */
+void mhla_mapping_leave(const void *data, size_t bytes);
 
 #endif

@@ -1,5 +1,5 @@
-/* Pixels to latents and back by an autoencoder. One image at a time goes through the network, whole or, where memory is bounded, in
- * tiles that overlap: their results are blended by weights that rise along the overlap. */
+/* Pixels to latents and back by an autoencoder. One image or clip at a time goes through the network, whole or, where memory is bounded,
+ * in tiles that overlap, each with all frames: their results are blended by weights that rise along the overlap. */
 #include <math.h>
 #include <mhla/diffusion.h>
 #include <string.h>
@@ -22,7 +22,10 @@ mhla_status mhla_codec_query(const mhla_model *m, mhla_codec_info *info) {
                                   .scale = a.scale,
                                   .shift = a.shift,
                                   .encodes = a.encodes,
-                                  .decodes = a.decodes};
+                                  .decodes = a.decodes,
+                                  .frames = a.frames,
+                                  .mean = a.mean,
+                                  .deviation = a.deviation};
     return mhla_struct_out(info, &full, sizeof full, "mhla_codec_info");
 }
 
@@ -35,6 +38,7 @@ typedef struct job {
     int decode;
     int64_t from, to;     /* channels that go in, that come out */
     int64_t grow, shrink; /* a number per side that goes in becomes grow / shrink */
+    int64_t frames[2];    /* that go in, that come out; 1 of an image */
     int64_t size[2];      /* sides of what goes in */
     int64_t tile[2], overlap;
     int64_t count[2]; /* tiles on each axis */
@@ -44,7 +48,8 @@ typedef struct job {
 } job;
 
 static mhla_tensor *apply(const job *j, mhla_tape *t, const float *x, int64_t height, int64_t width) {
-    mhla_tensor *in = mhla_nn_input(t, x, MHLA_SHAPE(1, j->from, height, width));
+    mhla_tensor *in = j->a.frames ? mhla_nn_input(t, x, MHLA_SHAPE(1, j->from, j->frames[0], height, width))
+                                  : mhla_nn_input(t, x, MHLA_SHAPE(1, j->from, height, width));
     return j->decode ? mhla_autoencoder_decode(t, j->m, in) : mhla_autoencoder_encode(t, j->m, in);
 }
 
@@ -87,6 +92,21 @@ static mhla_status choose(job *j) {
     return MHLA_OK;
 }
 
+/* How many frames go in and come out. */
+static mhla_status count_frames(job *j) {
+    const int n = j->a.frames;
+    if (j->d.frames < 0 || j->d.frames > MOST || (n == 0 && j->d.frames > 1))
+        return mhla_fail(MHLA_EINVAL, "frames is %d: %s", j->d.frames,
+                         n == 0 ? "the autoencoder is one of images" : "not a number of frames");
+    if (n && j->d.frames == 0) j->d.frames = 1;
+    if (n && (j->d.frames - 1) % n != 0)
+        return mhla_fail(MHLA_EINVAL, "%d frames: expected 1 and a multiple of %d more", j->d.frames, n);
+    const int64_t pixels = n ? j->d.frames : 1, latents = n ? 1 + (pixels - 1) / n : 1;
+    j->frames[0] = j->decode ? latents : pixels;
+    j->frames[1] = j->decode ? pixels : latents;
+    return MHLA_OK;
+}
+
 static mhla_status prepare(job *j, mhla_model *m, const mhla_coding *given, int decode) {
     *j = (job){.m = m, .decode = decode, .grow = 1, .shrink = 1};
     MHLA_TRY(mhla_autoencoder_query(m, &j->a));
@@ -100,6 +120,7 @@ static mhla_status prepare(job *j, mhla_model *m, const mhla_coding *given, int 
         return mhla_fail(MHLA_EINVAL, "%d x %d pixels: each side must be a multiple of %d", d->width, d->height, f);
     if (d->tile < 0 || d->tile % f || (d->tile && d->tile < LEAST * f))
         return mhla_fail(MHLA_EINVAL, "tile is %d: expected 0, or a multiple of %d from %d on", d->tile, f, LEAST * f);
+    MHLA_TRY(count_frames(j));
     *(decode ? &j->grow : &j->shrink) = f;
     j->from = decode ? j->a.latents : j->a.channels;
     j->to = decode ? j->a.outputs : (int64_t)2 * j->a.latents;
@@ -117,7 +138,8 @@ static mhla_status prepare(job *j, mhla_model *m, const mhla_coding *given, int 
         d->tiles *= (int)j->count[a];
     }
     const int64_t up = decode ? f : 1;
-    d->multiply_adds = d->tiles * mhla_autoencoder_cost(m, j->tile[0] * up, j->tile[1] * up, decode);
+    const mhla_extent extent = {d->frames, j->tile[0] * up, j->tile[1] * up};
+    d->multiply_adds = d->tiles * mhla_autoencoder_cost(m, extent, decode);
     return MHLA_OK;
 }
 
@@ -161,8 +183,8 @@ static void fill_weights(const job *j, int a) {
 static mhla_status make_room(job *j) {
     mhla_carver c = {0};
     for (int pass = 0; pass < 2; pass++) {
-        j->in = mhla_carve_floats(&c, j->from * j->tile[0] * j->tile[1]);
-        j->out = mhla_carve_floats(&c, j->to * out_of(j, j->size[0]) * out_of(j, j->size[1]));
+        j->in = mhla_carve_floats(&c, j->from * j->frames[0] * j->tile[0] * j->tile[1]);
+        j->out = mhla_carve_floats(&c, j->to * j->frames[1] * out_of(j, j->size[0]) * out_of(j, j->size[1]));
         for (int a = 0; a < 2; a++) j->weights[a] = mhla_carve_floats(&c, j->count[a] * out_of(j, j->tile[a]));
         if (pass == 0 && (j->memory = mhla_alloc(c.used)) == NULL)
             return mhla_fail(MHLA_ENOMEM, "no memory for an image of %d x %d", j->d.width, j->d.height);
@@ -172,15 +194,23 @@ static mhla_status make_room(job *j) {
     return MHLA_OK;
 }
 
-/* A tile out of x [from,height,width], scaled as the network wants it. */
+/* Channel c of what the network makes: (z - *shift) * *scale of it is what a diffusion sees. */
+static void scale_of(const job *j, int64_t c, double *scale, double *shift) {
+    *scale = j->a.deviation ? 1.0 / (double)j->a.deviation[c] : j->a.scale;
+    *shift = j->a.mean ? (double)j->a.mean[c] : j->a.shift;
+}
+
+/* A tile out of x [from,frames,height,width], scaled as the network wants it. */
 static void take_tile(const job *j, const float *x, int64_t top, int64_t left) {
-    const double factor = j->decode ? 1.0 / j->a.scale : 1.0, shift = j->decode ? j->a.shift : 0.0;
     float *to = j->in;
-    for (int64_t c = 0; c < j->from; c++)
+    for (int64_t p = 0; p < j->from * j->frames[0]; p++) {
+        double scale = 1.0, shift = 0.0;
+        if (j->decode) scale_of(j, p / j->frames[0], &scale, &shift);
         for (int64_t h = 0; h < j->tile[0]; h++) {
-            const float *row = x + (c * j->size[0] + top + h) * j->size[1] + left;
-            for (int64_t w = 0; w < j->tile[1]; w++) *to++ = (float)((double)row[w] * factor + shift);
+            const float *row = x + (p * j->size[0] + top + h) * j->size[1] + left;
+            for (int64_t w = 0; w < j->tile[1]; w++) *to++ = (float)((double)row[w] * (1.0 / scale) + shift);
         }
+    }
 }
 
 /* What came of it, weighted, onto all of it. */
@@ -189,10 +219,10 @@ static void put_tile(const job *j, const float *y, int64_t ty, int64_t tx) {
     const int64_t th = out_of(j, j->tile[0]), tw = out_of(j, j->tile[1]);
     const int64_t top = out_of(j, begin_of(j, 0, ty)), left = out_of(j, begin_of(j, 1, tx));
     const float *wy = j->weights[0] + ty * th, *wx = j->weights[1] + tx * tw;
-    for (int64_t c = 0; c < j->to; c++)
+    for (int64_t p = 0; p < j->to * j->frames[1]; p++)
         for (int64_t h = 0; h < th; h++) {
-            float *to = j->out + (c * H + top + h) * W + left;
-            const float *from = y + (c * th + h) * tw;
+            float *to = j->out + (p * H + top + h) * W + left;
+            const float *from = y + (p * th + h) * tw;
             for (int64_t w = 0; w < tw; w++) to[w] += wy[h] * wx[w] * from[w];
         }
 }
@@ -200,7 +230,7 @@ static void put_tile(const job *j, const float *y, int64_t ty, int64_t tx) {
 /* All tiles of one image into j->out. */
 static mhla_status run_image(job *j, const float *x, int64_t image, int64_t images) {
     mhla_model *m = j->m;
-    const int64_t n = j->to * out_of(j, j->size[0]) * out_of(j, j->size[1]);
+    const int64_t n = j->to * j->frames[1] * out_of(j, j->size[0]) * out_of(j, j->size[1]);
     memset(j->out, 0, (size_t)n * sizeof *j->out);
     for (int64_t ty = 0; ty < j->count[0]; ty++)
         for (int64_t tx = 0; tx < j->count[1]; tx++) {
@@ -225,7 +255,7 @@ static mhla_status run(job *j, const float *x, int64_t n, void (*take)(const job
     mhla_status status = make_room(j);
     if (status == MHLA_OK && j->m->tape == NULL) status = mhla_tape_create(&j->m->tape, j->m->context);
     for (int64_t i = 0; i < n && status == MHLA_OK; i++) {
-        status = run_image(j, x + i * j->from * j->size[0] * j->size[1], i, n);
+        status = run_image(j, x + i * j->from * j->frames[0] * j->size[0] * j->size[1], i, n);
         if (status == MHLA_OK) take(j, i, to);
     }
     mhla_free(j->memory);
@@ -238,16 +268,18 @@ typedef struct moments {
 
 static void take_moments(const job *j, int64_t i, void *to) {
     const moments *m = to;
-    const int64_t n = j->a.latents * out_of(j, j->size[0]) * out_of(j, j->size[1]);
+    const int64_t plane = j->frames[1] * out_of(j, j->size[0]) * out_of(j, j->size[1]), n = j->a.latents * plane;
     for (int64_t e = 0; e < n; e++) {
-        m->mean[i * n + e] = (float)(((double)j->out[e] - j->a.shift) * j->a.scale);
+        double scale, shift;
+        scale_of(j, e / plane, &scale, &shift);
+        m->mean[i * n + e] = (float)(((double)j->out[e] - shift) * scale);
         if (m->deviation)
-            m->deviation[i * n + e] = (float)(exp(0.5 * fmin(fmax((double)j->out[n + e], -30.0), 20.0)) * j->a.scale);
+            m->deviation[i * n + e] = (float)(exp(0.5 * fmin(fmax((double)j->out[n + e], -30.0), 20.0)) * scale);
     }
 }
 
 static void take_images(const job *j, int64_t i, void *to) {
-    const int64_t n = j->to * out_of(j, j->size[0]) * out_of(j, j->size[1]);
+    const int64_t n = j->to * j->frames[1] * out_of(j, j->size[0]) * out_of(j, j->size[1]);
     memcpy((float *)to + i * n, j->out, (size_t)n * sizeof(float));
 }
 

@@ -49,6 +49,13 @@ mhla_status mhla_text_encode_ids(mhla_model *m, float *rows, const int32_t *ids,
                                        : "T is not a number of tokens");
     MHLA_TRY(check_ids(&e, ids, lengths, B, T));
     if (m->tape == NULL) MHLA_TRY(mhla_tape_create(&m->tape, m->context));
+    if (e.together && B > 0) {
+        mhla_tape_begin(m->tape, MHLA_TAPE_INFER);
+        const mhla_tensor *y = mhla_encoder_forward(m->tape, m, ids, lengths, B, T);
+        MHLA_TRY(mhla_tape_status(m->tape));
+        memcpy(rows, y->data, (size_t)(B * T * e.width) * sizeof *rows);
+        return MHLA_OK;
+    }
     /* One text at a time: products of few rows round otherwise than those of many, and rows must not depend on other texts. */
     for (int64_t b = 0; b < B; b++) {
         const int32_t n = lengths ? lengths[b] : (int32_t)T;
@@ -134,18 +141,33 @@ static mhla_status read_text(job *j, int64_t i, const char *text) {
     return MHLA_OK;
 }
 
-/* All rows of text i, of which those of the instruction are then left out. */
-static mhla_status encode_text(const job *j, int64_t i) {
-    const mhla_ids *ids = &j->ids[i];
-    const int64_t width = j->e.width, n = j->out.lengths[i], skip = ids->count - n;
-    float *to = j->out.rows + i * j->out.longest * width, *rows = to;
-    if (n == 0) return MHLA_OK;
-    if (skip && (rows = mhla_alloc((size_t)(ids->count * width) * sizeof *rows)) == NULL)
-        return mhla_fail(MHLA_ENOMEM, "no memory for %lld rows", (long long)ids->count);
-    const mhla_status status = mhla_text_encode_ids(j->m, rows, ids->data, NULL, 1, ids->count);
-    if (skip == 0) return status;
-    memcpy(to, rows, (size_t)width * sizeof *to);
-    memcpy(to + width, rows + (1 + skip) * width, (size_t)((n - 1) * width) * sizeof *to);
+enum { GROUP = 16 }; /* texts that are encoded at once */
+
+/* All rows of texts first .. first+n-1, of which those of the instruction are then left out. */
+static mhla_status encode_group(const job *j, int64_t first, int64_t n) {
+    const int64_t width = j->e.width;
+    int64_t longest = 0;
+    int32_t lengths[GROUP];
+    for (int64_t i = 0; i < n; i++) {
+        lengths[i] = (int32_t)j->ids[first + i].count;
+        if (lengths[i] > longest) longest = lengths[i];
+    }
+    if (longest == 0) return MHLA_OK;
+    int32_t *ids = mhla_alloc_zero((size_t)(n * longest) * sizeof *ids);
+    float *rows = mhla_alloc((size_t)(n * longest * width) * sizeof *rows);
+    mhla_status status =
+        ids && rows ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory for %lld rows", (long long)(n * longest));
+    for (int64_t i = 0; i < n && status == MHLA_OK; i++)
+        memcpy(ids + i * longest, j->ids[first + i].data, (size_t)lengths[i] * sizeof *ids);
+    if (status == MHLA_OK) status = mhla_text_encode_ids(j->m, rows, ids, lengths, n, longest);
+    for (int64_t i = 0; i < n && status == MHLA_OK; i++) {
+        const int64_t kept = j->out.lengths[first + i], skip = lengths[i] - kept, head = skip ? 1 : 0;
+        float *to = j->out.rows + (first + i) * j->out.longest * width;
+        const float *from = rows + i * longest * width;
+        if (head) memcpy(to, from, (size_t)width * sizeof *to);
+        memcpy(to + head * width, from + (head + skip) * width, (size_t)((kept - head) * width) * sizeof *to);
+    }
+    mhla_free(ids);
     mhla_free(rows);
     return status;
 }
@@ -157,7 +179,7 @@ static mhla_status encode_all(job *j, const char *const *texts, int64_t count) {
     j->out.width = j->e.width;
     j->out.rows = calloc((size_t)(count * j->out.longest * j->e.width) + 1, sizeof *j->out.rows);
     if (j->out.rows == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for the rows of %lld texts", (long long)count);
-    for (int64_t i = 0; i < count; i++) MHLA_TRY(encode_text(j, i));
+    for (int64_t i = 0; i < count; i += GROUP) MHLA_TRY(encode_group(j, i, count - i < GROUP ? count - i : GROUP));
     return MHLA_OK;
 }
 

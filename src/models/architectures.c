@@ -17,7 +17,9 @@
     X(sana)                                                                                                            \
     X(wan)                                                                                                             \
     X(lm)                                                                                                              \
-    X(sd_vae)
+    X(sd_vae)                                                                                                          \
+    X(wan_vae)                                                                                                         \
+    X(umt5)
 
 #define DECLARE(name) extern const mhla_architecture mhla_architecture_##name;
 ARCHITECTURES(DECLARE)

@@ -12,6 +12,7 @@
 #include "core/status.h"
 #include "file/file.h"
 #include "file/gguf.h"
+#include "file/mapping.h"
 #include "file/text.h"
 #include "models/language/sequence.h"
 
@@ -101,6 +102,7 @@ void mhla_model_free(mhla_model *m) {
     mhla_tokenizer_free(m->tokenizer);
     mhla_names_free(m->class_names, m->classes);
     m->architecture->free(m->net);
+    mhla_safetensors_close(m->file);
     free(m->config);
     free(m->origin);
     free(m->weights);
@@ -242,6 +244,33 @@ mhla_status mhla_param_read(mhla_param *p, const mhla_stored *s) {
     return status;
 }
 
+static void read_stored(const void *of, float *rows, int64_t first, int64_t count, int64_t cols) {
+    const mhla_stored *s = of;
+    mhla_stored piece = *s;
+    const size_t bytes = s->bytes / (size_t)s->count;
+    piece.data = s->data + (size_t)(first * cols) * bytes;
+    piece.count = count * cols;
+    piece.bytes = (size_t)piece.count * bytes;
+    (void)mhla_stored_read(rows, &piece); /* of a type that was asked for */
+}
+
+static void leave_stored(const void *of) {
+    const mhla_stored *s = of;
+    mhla_mapping_leave(s->data, s->bytes);
+}
+
+mhla_status mhla_param_lend_stored(mhla_param *p, const mhla_stored *s) {
+    static const mhla_lender lender = {read_stored, leave_stored};
+    if (!(p->flags & MHLA_PARAM_MATRIX) || s->count < 1) return mhla_param_read(p, s);
+    float one;
+    mhla_stored first = *s;
+    first.count = 1;
+    first.bytes = s->bytes / (size_t)s->count;
+    MHLA_TRY(mhla_stored_read(&one, &first)); /* numbers of a type that is not known are refused now */
+    mhla_param_lend(p, s->dtype == MHLA_IO_BF16 ? MHLA_BF16 : MHLA_F32, &lender, s);
+    return MHLA_OK;
+}
+
 mhla_status mhla_params_load(mhla_params *params, const mhla_safetensors *file) {
     for (int i = 0; i < mhla_params_count(params); i++) {
         mhla_param *p = mhla_params_at(params, i);
@@ -262,6 +291,33 @@ mhla_status mhla_params_load(mhla_params *params, const mhla_safetensors *file) 
                              s->name);
     }
     return MHLA_OK;
+}
+
+static int by_name(const void *a, const void *b) { return strcmp(a, b); }
+
+mhla_status mhla_params_load_named(mhla_params *params, const mhla_safetensors *file, const mhla_naming *naming) {
+    const int count = mhla_params_count(params);
+    char(*names)[256] = malloc((size_t)count * sizeof *names);
+    mhla_status status = names ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory for the names of %d tensors", count);
+    for (int i = 0; i < count && status == MHLA_OK; i++) {
+        mhla_param *p = mhla_params_at(params, i);
+        const mhla_stored *s;
+        naming->name(names[i], naming->of, p->name);
+        status = mhla_safetensors_need(&s, file, names[i]);
+        if (status == MHLA_OK && !mhla_stored_alike(s, p->dims, p->shape))
+            status = mhla_stored_check(s, p->dims, p->shape);
+        if (status == MHLA_OK) status = naming->take ? naming->take(p, s) : mhla_param_read(p, s);
+    }
+    if (status == MHLA_OK) qsort(names, (size_t)count, sizeof *names, by_name);
+    for (int64_t i = 0; i < mhla_safetensors_count(file) && status == MHLA_OK; i++) {
+        const mhla_stored *s = mhla_safetensors_at(file, i);
+        if (bsearch(s->name, names, (size_t)count, sizeof *names, by_name) == NULL &&
+            (naming->others == NULL || !naming->others(naming->of, s->name)))
+            status =
+                mhla_fail(MHLA_EDATA, "%s: tensor %s is not part of %s", s->path, MHLA_QUOTE(s->name), naming->what);
+    }
+    free(names);
+    return status;
 }
 
 mhla_status mhla_params_save(const mhla_params *params, const char *path, const float *(*data)(void *user, int i),
@@ -463,6 +519,10 @@ mhla_status mhla_model_open_as(mhla_model **model, const char *path, const mhla_
         status = mhla_params_store(m->params, (mhla_dtype)storage); /* zeros still: float32 is never held as a whole */
     if (status == MHLA_OK) status = a->load ? a->load(m, &s->e, desc) : mhla_params_load(m->params, s->file);
     if (status == MHLA_OK) status = remember(m, s);
+    if (status == MHLA_OK && mhla_params_lent(m->params)) { /* open as long as the model */
+        m->file = s->file;
+        s->file = NULL;
+    }
     mhla_safetensors_close(s->file);
     mhla_gguf_close(s->gguf);
     json_decref(s->tree);

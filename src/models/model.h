@@ -63,10 +63,11 @@ struct mhla_model {
     mhla_tape *tape;     /* of inference; made when first needed */
     mhla_tape *training; /* of mhla_model_step, and its optimiser; the same */
     mhla_optim *optim;
-    char *config;       /* the text of config.json */
-    char *origin;       /* the folder or file that it was opened from, or NULL */
-    char *weights;      /* the file that its weights were read from, or NULL */
-    char **class_names; /* [classes], or NULL */
+    char *config;           /* the text of config.json */
+    char *origin;           /* the folder or file that it was opened from, or NULL */
+    char *weights;          /* the file that its weights were read from, or NULL */
+    mhla_safetensors *file; /* that lends its weights, or NULL */
+    char **class_names;     /* [classes], or NULL */
     int classes;
     /* decoders */
     mhla_tokenizer *tokenizer;  /* opened when first asked for */
@@ -111,8 +112,21 @@ mhla_status mhla_storage_named(int *dtype, const char *storage);
 
 /* All of a tensor into a parameter of any storage, a piece of rows at a time. */
 mhla_status mhla_param_read(mhla_param *p, const mhla_stored *s);
+/* The tensor stays where it is in its file, if the parameter is a MATRIX, and is read whenever it is needed (mhla_param_lend). The model
+ * keeps the file open. */
+mhla_status mhla_param_lend_stored(mhla_param *p, const mhla_stored *s);
 /* Every parameter from the file, which has nothing else. */
 mhla_status mhla_params_load(mhla_params *params, const mhla_safetensors *file);
+/* The same of a file with other names: name() makes what a parameter is called in it. What others() knows, NULL: nothing, may be there as
+ * well. take(), NULL: mhla_param_read, gets a tensor of the right shape into its parameter. */
+typedef struct mhla_naming {
+    void (*name)(char name[256], const void *of, const char *parameter);
+    int (*others)(const void *of, const char *name);
+    mhla_status (*take)(mhla_param *param, const mhla_stored *stored);
+    const void *of;
+    const char *what; /* "the autoencoder": what a tensor that is left over is no part of */
+} mhla_naming;
+mhla_status mhla_params_load_named(mhla_params *params, const mhla_safetensors *file, const mhla_naming *naming);
 /* Writes values to `path`: of every parameter i, data(user, i), or its own where data is NULL. */
 mhla_status mhla_params_save(const mhla_params *params, const char *path, const float *(*data)(void *user, int i),
                              void *user);

@@ -293,8 +293,8 @@ mhla_status mhla_autoencoder_query(const mhla_model *m, mhla_autoencoder_info *i
     return MHLA_OK;
 }
 
-int64_t mhla_autoencoder_cost(const mhla_model *m, int64_t height, int64_t width, int decode) {
-    return m->architecture->autoencoder->cost(m->net, height, width, decode);
+int64_t mhla_autoencoder_cost(const mhla_model *m, mhla_extent extent, int decode) {
+    return m->architecture->autoencoder->cost(m->net, extent, decode);
 }
 
 mhla_tensor *mhla_autoencoder_encode(mhla_tape *t, const mhla_model *m, mhla_tensor *pixels) {

@@ -151,6 +151,7 @@ mhla_tensor *mhla_text_loss(mhla_tape *t, const mhla_model *model, mhla_tensor *
 typedef struct mhla_encoder_info {
     int vocabulary, width;
     int64_t longest; /* tokens that it takes; 0: any number */
+    int together;    /* texts go through at once, each as if it were alone: weights are read once */
 } mhla_encoder_info;
 
 typedef struct mhla_encoder {
@@ -169,18 +170,21 @@ mhla_tensor *mhla_encoder_forward(mhla_tape *t, const mhla_model *model, const i
 typedef struct mhla_autoencoder_info {
     int channels, outputs, latents; /* of pixels that are encoded, that are decoded, of latents */
     int factor;                     /* pixels per latent on each side */
-    int frames;                     /* and in time; 0: images alone */
+    int frames;                     /* frames per latent behind the first, which has one of its own; 0: images alone */
     int side;                       /* of an image in training */
-    double scale, shift;            /* diffusions see (z - shift) * scale */
-    int encodes, decodes;           /* files may have one half only */
+    double scale, shift;            /* diffusions see (z - shift) * scale, */
+    const float *mean,
+        *deviation;       /* or (z - mean) / deviation [latents], as long as the model; NULL: scale and shift */
+    int encodes, decodes; /* files may have one half only */
 } mhla_autoencoder_info;
 
 typedef struct mhla_autoencoder {
     void (*describe)(const void *net, mhla_autoencoder_info *info);
-    /* Multiply-adds of one image of this size, every product. */
-    int64_t (*cost)(const void *net, int64_t height, int64_t width, int decode);
-    /* Mean and log variance [B,2*latents,...] of pixels [B,channels,...], -1..1; pixels of latents, both without scale and shift.
-     * Sides that the factor does not divide fail the tape, and so does a half that is not there. */
+    /* Multiply-adds of pixels of this size, every product. */
+    int64_t (*cost)(const void *net, mhla_extent extent, int decode);
+    /* Mean and log variance [B,2*latents,...] of pixels [B,channels,...], -1..1; pixels of latents, both without scale and shift. Images
+     * have four axes; where there are frames, clips have five, of images, too. Sizes that do not fit fail the tape, and so does a half
+     * that is not there. */
     mhla_tensor *(*encode)(mhla_tape *t, void *net, mhla_tensor *pixels);
     mhla_tensor *(*decode)(mhla_tape *t, void *net, mhla_tensor *latents);
     /* Sets `scale`, which training measures. NULL: an autoencoder that is not trained here. */
@@ -188,7 +192,7 @@ typedef struct mhla_autoencoder {
 } mhla_autoencoder;
 
 mhla_status mhla_autoencoder_query(const mhla_model *model, mhla_autoencoder_info *info);
-int64_t mhla_autoencoder_cost(const mhla_model *model, int64_t height, int64_t width, int decode);
+int64_t mhla_autoencoder_cost(const mhla_model *model, mhla_extent extent, int decode);
 mhla_tensor *mhla_autoencoder_encode(mhla_tape *t, const mhla_model *model, mhla_tensor *pixels);
 mhla_tensor *mhla_autoencoder_decode(mhla_tape *t, const mhla_model *model, mhla_tensor *latents);
 /* From now on, and in config.json. MHLA_ENOTSUP where training cannot measure it. */

@@ -1,9 +1,9 @@
-/* Dense convolutions of token grids [B,H*W,C] on the packed product, without a matrix of fields.
+/* Dense convolutions of token grids [B,H*W,C], one or several frames at once, on the packed product, without a matrix of fields.
  *
  * A task copies what a block of outputs reads into a tile, with its borders. In the tile the kw pixels that one row of the
  * kernel reads are one stretch of kw*C numbers, and that of the next output begins stride*C later: rows of a matrix
  * that overlap. So each row of the kernel is a product of the tile as it lies with panels of the weight, whose
- * numbers are in the order [kh,kw,C]. Sums are cut into chunks that depend on kw and C alone.
+ * numbers are in the order [depth,kh,kw,C]; frames come one after the other. Sums are cut into chunks that depend on kw and C alone.
  *
  * The way back to the input is the same: the outputs that read pixel h are those with (h + top - ky) divisible by the stride, so
  * that pixels of one remainder are the convolution of dy with every stride-th row of the kernel, turned round. */
@@ -42,7 +42,7 @@ void mhla_conv_fill(const mhla_conv_grid *g, void *tile, int pairs, int64_t ct, 
         }
         memset(to, 0, (size_t)before * pixel);
         memset(to + (size_t)(before + inside) * pixel, 0, (size_t)behind * pixel);
-        const float *from = g->x + ((k->b * g->H + h) * g->W + w0 + before) * g->ld + k->c;
+        const float *from = g->x[k->d] + ((k->b * g->H + h) * g->W + w0 + before) * g->ld + k->c;
         char *at = to + (size_t)before * pixel;
         if (pairs)
             g->kernels->narrow_rows((uint16_t *)at, ct, from, g->ld, (int)inside, (int)k->n);
@@ -52,7 +52,7 @@ void mhla_conv_fill(const mhla_conv_grid *g, void *tile, int pairs, int64_t ct, 
     }
 }
 
-/* ---- Packing: panels of a weight [N, kh, kw, C made even] out of a parameter ---- */
+/* ---- Packing: panels of a weight [N, kh, kw, C made even] out of a parameter; of several frames, kh has the rows of all ---- */
 
 /* Number (n, a, b, c) of it is data[first + n*n_step + a*row_step + b*col_step + c*c_step]. */
 typedef struct packing {
@@ -93,9 +93,9 @@ static void pack_task(void *arg, int64_t i, int worker) {
         }
 }
 
-/* The packed copy of w [O,C,kh,kw], made or renewed where it is old. NULL: nothing to compute with. */
+/* The packed copy of w [O,C,kh,kw] or [O,C,depth,kh,kw], made or renewed where it is old. NULL: nothing to compute with. */
 static const mhla_weight *packed(mhla_tape *t, mhla_param *w) {
-    const int64_t O = w->shape[0], C = w->shape[1], kh = w->shape[2], kw = w->shape[3];
+    const int64_t O = w->shape[0], C = w->shape[1], kw = w->shape[w->dims - 1], kh = w->count / (O * C * kw);
     packing p = {.data = w->data, .n_step = C * kh * kw, .c_step = kh * kw, .row_step = kw, .col_step = 1};
     p.kh = kh;
     p.kw = kw;
@@ -180,6 +180,8 @@ static void cut(window *v, const mhla_weight *w, int64_t B, int threads) {
 typedef struct step {
     const mhla_conv_block *block;
     int64_t tile_cols, ky, k; /* the chunk begins at number k of the stretch */
+    int64_t row;              /* of the weight: ky after the rows of the frames before */
+    int add;                  /* to what is there */
     int depth, q, next;
     const void *b;
     const char *tile;
@@ -196,10 +198,10 @@ static const char *panel_at(const window *v, int q, int64_t k, int depth, int64_
 /* sums (=, +=) stretches of the tile times the panel, a row of outputs at a time; the next panel comes near meanwhile. */
 static void multiply(const window *v, const step *s) {
     const mhla_panels one = mhla_one_panel(&v->w->panels, s->q);
-    const int width = mhla_panels_width(&one), m = (int)s->block->cols, add = s->ky > 0 || s->k > 0;
+    const int width = mhla_panels_width(&one), m = (int)s->block->cols, add = s->add || s->k > 0;
     const int64_t stretch = v->g.kw * v->ct, rows = s->block->rows;
     int64_t bytes;
-    const char *near = panel_at(v, s->next, v->first_k + s->ky * stretch + s->k, s->depth, &bytes);
+    const char *near = panel_at(v, s->next, v->first_k + s->row * stretch + s->k, s->depth, &bytes);
     for (int64_t r = 0; r < rows; r++) {
         const int64_t at = (r * v->g.stride + s->ky) * s->tile_cols * v->ct + s->k, pages = bytes / PAGE;
         const int64_t page = r * pages / rows;
@@ -254,6 +256,28 @@ static void finish(const window *v, const mhla_conv_block *k, int q, const float
     }
 }
 
+/* sums (=, +=) a row of the kernel, chunk by chunk, for panels q0 .. q1-1. */
+static void multiply_row(const window *v, step *s, int q0, int q1, float *sums, float *wide) {
+    const mhla_panels *panels = &v->w->panels;
+    const int64_t stretch = v->g.kw * v->ct;
+    for (int64_t c = 0; c < v->chunks; c++) {
+        s->k = c * stretch / v->chunks / 2 * 2;
+        s->depth = (int)((c + 1 == v->chunks ? stretch : (c + 1) * stretch / v->chunks / 2 * 2) - s->k);
+        for (s->q = q0; s->q < q1; s->q++) {
+            int64_t bytes;
+            s->next = s->q + 1 < q1 ? s->q + 1 : s->q;
+            s->sums = sums + (mhla_panel_begin(panels, s->q) - mhla_panel_begin(panels, q0)) * v->most;
+            s->b = panel_at(v, s->q, v->first_k + s->row * stretch + s->k, s->depth, &bytes);
+            if (v->widened) {
+                const mhla_panels one = mhla_one_panel(panels, s->q);
+                v->w->kernels->widen_pairs(wide, s->b, s->depth, mhla_panels_width(&one));
+                s->b = wide;
+            }
+            multiply(v, s);
+        }
+    }
+}
+
 static void window_task(void *arg, int64_t task, int worker) {
     const window *v = arg;
     const mhla_panels *panels = &v->w->panels;
@@ -267,28 +291,17 @@ static void window_task(void *arg, int64_t task, int worker) {
     k.cols = block_begin(v->g.Wo, v->col_blocks, jb + 1) - k.j;
     const int q0 = (int)block_begin(panels->count, v->panel_blocks, part);
     const int q1 = (int)block_begin(panels->count, v->panel_blocks, part + 1);
-    const int64_t stretch = v->g.kw * v->ct;
     char *tile = v->scratch + (size_t)worker * v->worker_bytes;
     float *sums = (float *)(tile + v->tile_bytes), *wide = (float *)(tile + v->tile_bytes + v->sums_bytes);
     step s = {.block = &k, .tile = tile, .tile_cols = mhla_conv_reach(&v->g, k.cols, v->g.kw)};
-    mhla_conv_fill(&v->g, tile, v->pairs, v->ct, &k);
-    for (s.ky = 0; s.ky < v->g.kh; s.ky++)
-        for (int64_t c = 0; c < v->chunks; c++) {
-            s.k = c * stretch / v->chunks / 2 * 2;
-            s.depth = (int)((c + 1 == v->chunks ? stretch : (c + 1) * stretch / v->chunks / 2 * 2) - s.k);
-            for (s.q = q0; s.q < q1; s.q++) {
-                int64_t bytes;
-                s.next = s.q + 1 < q1 ? s.q + 1 : s.q;
-                s.sums = sums + (mhla_panel_begin(panels, s.q) - mhla_panel_begin(panels, q0)) * v->most;
-                s.b = panel_at(v, s.q, v->first_k + s.ky * stretch + s.k, s.depth, &bytes);
-                if (v->widened) {
-                    const mhla_panels one = mhla_one_panel(panels, s.q);
-                    v->w->kernels->widen_pairs(wide, s.b, s.depth, mhla_panels_width(&one));
-                    s.b = wide;
-                }
-                multiply(v, &s);
-            }
+    for (k.d = 0; k.d < v->g.depth; k.d++) {
+        if (v->g.x[k.d] == NULL) continue;
+        mhla_conv_fill(&v->g, tile, v->pairs, v->ct, &k);
+        for (s.ky = 0; s.ky < v->g.kh; s.ky++, s.add = 1) {
+            s.row = k.d * v->g.kh + s.ky;
+            multiply_row(v, &s, q0, q1, sums, wide);
         }
+    }
     for (int q = q0; q < q1; q++)
         finish(v, &k, q, sums + (mhla_panel_begin(panels, q) - mhla_panel_begin(panels, q0)) * v->most);
 }
@@ -307,7 +320,7 @@ static void run(mhla_tape *t, window *v, int64_t B, const mhla_weight *w, char *
 
 typedef struct conv {
     mhla_record r;
-    mhla_tensor *x, *residual, *y;
+    mhla_tensor *x[MHLA_CONV_DEPTH], *residual, *y; /* the last x is there */
     mhla_param *w, *b;
     mhla_conv_grid g;
 } conv;
@@ -331,7 +344,8 @@ static phase phase_of(int64_t i, int64_t stride, int64_t pad, int64_t k, int64_t
 static window way_back(const conv *op, const phase *i, const phase *j, const mhla_slot *dx) {
     const mhla_conv_grid *g = &op->g;
     window v = {.g = *g, .y = dx->data, .ldy = dx->ld, .Hy = g->H, .Wy = g->W, .step = g->stride, .add = dx->add};
-    v.g.x = mhla_tape_arrived(op->y);
+    v.g.x[0] = mhla_tape_arrived(op->y);
+    v.g.depth = 1;
     v.g.ld = op->y->ld;
     v.g.H = g->Ho;
     v.g.W = g->Wo;
@@ -351,15 +365,16 @@ static window way_back(const conv *op, const phase *i, const phase *j, const mhl
 /* Pixels that no output reads. */
 static void zero_pixels(const conv *op, const phase *i, const phase *j, const mhla_slot *dx) {
     const mhla_conv_grid *g = &op->g;
-    for (int64_t b = 0; b < op->x->shape[0]; b++)
+    for (int64_t b = 0; b < op->y->shape[0]; b++)
         for (int64_t h = i->first; h < g->H; h += g->stride)
             for (int64_t w = j->first; w < g->W; w += g->stride)
                 memset(dx->data + ((b * g->H + h) * g->W + w) * dx->ld, 0, sizeof(float) * (size_t)g->C);
 }
 
-/* dx[h,w] (=, +=) the sum over taps and outputs of dy[(h + top - ky)/stride, (w + left - kx)/stride] w[:,:,ky,kx] */
-static void input_grad(mhla_tape *t, conv *op, const mhla_slot *dx) {
-    const int64_t s = op->g.stride, C = op->g.C, O = op->y->cols, taps = op->g.kh * op->g.kw, B = op->x->shape[0];
+/* dx[h,w] of frame d (=, +=) the sum over taps and outputs of dy[(h + top - ky)/stride, (w + left - kx)/stride] w[:,:,d,ky,kx] */
+static void input_grad(mhla_tape *t, conv *op, int d, const mhla_slot *dx) {
+    const int64_t s = op->g.stride, C = op->g.C, O = op->y->cols, taps = op->g.kh * op->g.kw, B = op->y->shape[0];
+    const int64_t all = taps * op->g.depth;
     mhla_dtype dtype = t->precision == MHLA_BF16 && t->kernels->gemm_bf16 ? MHLA_BF16 : MHLA_F32;
     mhla_weight turned = shape_of_weight(t, dtype, C, taps * even(O));
     size_t most = packing_bytes(t);
@@ -389,9 +404,9 @@ static void input_grad(mhla_tape *t, conv *op, const mhla_slot *dx) {
         packing p = {.w = &turned,
                      .first_k = first_k,
                      .data = op->w->data,
-                     .first = i.tap * op->g.kw + j.tap,
-                     .n_step = taps,
-                     .c_step = C * taps,
+                     .first = d * taps + i.tap * op->g.kw + j.tap,
+                     .n_step = all,
+                     .c_step = C * all,
                      .row_step = -s * op->g.kw,
                      .col_step = -s,
                      .kh = i.taps,
@@ -413,7 +428,7 @@ static void conv_backward(mhla_tape *t, void *p) {
     const mhla_tensor *y = op->y;
     const float *dy = mhla_tape_arrived(y);
     const mhla_slot dw = mhla_tape_param_grad(t, op->w);
-    if (dw.wanted) mhla_conv_weight_grad(t, &op->g, op->x->shape[0], op->w, dy, y->ld, &dw);
+    if (dw.wanted) mhla_conv_weight_grad(t, &op->g, y->shape[0], op->w, dy, y->ld, &dw);
     const mhla_slot db = mhla_tape_param_grad(t, op->b);
     if (db.wanted) {
         mhla_linear_desc d = {.size = sizeof d, .context = t->context, .rows = y->rows, .ldy = y->ld};
@@ -423,57 +438,103 @@ static void conv_backward(mhla_tape *t, void *p) {
             mhla_linear_backward_weight(&d, NULL, db.data, dy, NULL, y->cols, 1) != MHLA_OK)
             mhla_tape_fail(t, MHLA_EINVAL, "%s: %s", op->b->name, mhla_message());
     }
-    const mhla_slot dx = mhla_tape_grad(t, op->x);
-    if (dx.wanted) input_grad(t, op, &dx);
+    for (int d = 0; d < op->g.depth; d++) {
+        const mhla_slot dx = mhla_tape_grad(t, op->x[d]);
+        if (dx.wanted) input_grad(t, op, d, &dx);
+    }
     mhla_tape_pass_grad(t, op->residual, op->y);
 }
 
-mhla_tensor *mhla_nn_conv2d(mhla_tape *t, mhla_param *w, mhla_param *b, mhla_conv c, mhla_tensor *residual,
-                            mhla_tensor *x) {
-    MHLA_GIVEN(t, x);
-    MHLA_GIVEN(t, w);
-    char text[96], other[96];
-    if (c.stride == 0) c.stride = 1;
-    MHLA_NEED(t, w->dims == 4, "%s is %s: expected [O, C, kh, kw]", w->name, mhla_shape_text(text, w->shape, w->dims));
-    const int64_t O = w->shape[0], C = w->shape[1], kh = w->shape[2], kw = w->shape[3];
-    const int64_t around = 2 * (int64_t)c.pad + c.after;
+/* The last input's sizes and those of the kernel fit; *Ho, *Wo of the result. NULL if the tape fails. */
+static mhla_tensor *check(mhla_tape *t, const mhla_param *w, const mhla_param *b, const mhla_conv *c, mhla_tensor *x,
+                          int64_t *Ho, int64_t *Wo) {
+    char text[96];
+    const int64_t O = w->shape[0], C = w->shape[1], kh = w->shape[w->dims - 2], kw = w->shape[w->dims - 1];
+    const int64_t around = 2 * (int64_t)c->pad + c->after;
     MHLA_NEED(t,
-              c.stride > 0 && c.pad >= 0 && c.pad + c.after >= 0 && c.groups <= 1 && c.H > 0 && c.W > 0 &&
-                  c.H + around >= kh && c.W + around >= kw,
-              "%s: stride %d, padding %d and %d more, %d groups on a grid of %lld x %lld", w->name, c.stride, c.pad,
-              c.after, c.groups, (long long)c.H, (long long)c.W);
-    MHLA_NEED(t, x->dims == 3 && x->shape[1] == c.H * c.W && x->cols == C,
-              "%s convolves a grid of %lld x %lld of %lld channels: its input is %s", w->name, (long long)c.H,
-              (long long)c.W, (long long)C, mhla_shape_text(text, x->shape, x->dims));
+              c->stride > 0 && c->pad >= 0 && c->pad + c->after >= 0 && c->groups <= 1 && c->H > 0 && c->W > 0 &&
+                  c->H + around >= kh && c->W + around >= kw,
+              "%s: stride %d, padding %d and %d more, %d groups on a grid of %lld x %lld", w->name, c->stride, c->pad,
+              c->after, c->groups, (long long)c->H, (long long)c->W);
+    MHLA_NEED(t, x->dims == 3 && x->shape[1] == c->H * c->W && x->cols == C,
+              "%s convolves a grid of %lld x %lld of %lld channels: its input is %s", w->name, (long long)c->H,
+              (long long)c->W, (long long)C, mhla_shape_text(text, x->shape, x->dims));
     MHLA_NEED(t, b == NULL || b->count == O, "%s has %lld elements: expected %lld", b->name, (long long)b->count,
               (long long)O);
-    if (kh == 1 && kw == 1 && c.stride == 1 && c.pad == 0 && around == 0)
-        return mhla_nn_linear(t, w, b, MHLA_ACT_NONE, residual, x);
+    *Ho = (c->H + around - kh) / c->stride + 1;
+    *Wo = (c->W + around - kw) / c->stride + 1;
+    return x;
+}
+
+/* w, b and c are checked. */
+static mhla_tensor *convolve(mhla_tape *t, mhla_param *w, mhla_param *b, const mhla_conv *c, mhla_tensor *residual,
+                             mhla_tensor *const *x, int depth, int64_t Ho, int64_t Wo) {
+    char text[96], other[96];
+    const int64_t O = w->shape[0], C = w->shape[1], kh = w->shape[w->dims - 2], kw = w->shape[w->dims - 1];
+    const mhla_tensor *last = x[depth - 1];
     MHLA_NEED(t, w->data, "%s is not kept as float32", w->name);
-    const int64_t Ho = (c.H + around - kh) / c.stride + 1, Wo = (c.W + around - kw) / c.stride + 1;
     conv *op = mhla_tape_op(t, sizeof *op);
-    mhla_tensor *y = op ? mhla_tape_tensor(t, MHLA_SHAPE(x->shape[0], Ho * Wo, O)) : NULL;
+    mhla_tensor *y = op ? mhla_tape_tensor(t, MHLA_SHAPE(last->shape[0], Ho * Wo, O)) : NULL;
     if (y == NULL) return NULL;
     MHLA_NEED(t, residual == NULL || (residual->rows == y->rows && residual->cols == O),
               "the residual of %s is %s: expected %s", w->name, mhla_shape_text(text, residual->shape, residual->dims),
               mhla_shape_text(other, y->shape, y->dims));
-    op->x = x;
-    op->residual = residual;
-    op->y = y;
-    op->w = w;
-    op->b = b;
-    op->g = (mhla_conv_grid){t->kernels, x->data, x->ld, c.H, c.W, C, kh, kw, c.stride, c.pad, c.pad, Ho, Wo};
+    *op = (conv){.residual = residual, .y = y, .w = w, .b = b};
+    op->g = (mhla_conv_grid){.kernels = t->kernels, .depth = depth, .ld = last->ld, .H = c->H, .W = c->W, .C = C};
+    op->g.kh = kh;
+    op->g.kw = kw;
+    op->g.stride = c->stride;
+    op->g.top = op->g.left = c->pad;
+    op->g.Ho = Ho;
+    op->g.Wo = Wo;
+    int needs = mhla_param_trains(w) || mhla_param_trains(b) || (residual != NULL && residual->needs_grad);
+    for (int d = 0; d < depth; d++) {
+        op->x[d] = x[d];
+        op->g.x[d] = x[d] ? x[d]->data : NULL;
+        needs |= x[d] && x[d]->needs_grad;
+    }
     window v = {.g = op->g, .y = y->data, .ldy = y->ld, .Hy = Ho, .Wy = Wo, .step = 1, .bias = b ? b->data : NULL};
     if (residual) {
         v.residual = residual->data;
         v.ldr = residual->ld;
     }
     const mhla_weight *weight = packed(t, w);
-    const mhla_weight shape = shape_of_weight(t, w->packs_as, O, kh * kw * even(C));
-    cut(&v, weight ? weight : &shape, x->shape[0], mhla_context_threads(t->context));
+    const mhla_weight shape = shape_of_weight(t, w->packs_as, O, depth * kh * kw * even(C));
+    cut(&v, weight ? weight : &shape, last->shape[0], mhla_context_threads(t->context));
     char *scratch = mhla_tape_scratch(t, window_bytes(t, &v));
-    if (weight && scratch) run(t, &v, x->shape[0], weight, scratch);
-    return mhla_tape_record(t, &op->r, conv_backward, y,
-                            x->needs_grad || mhla_param_trains(w) || mhla_param_trains(b) ||
-                                (residual != NULL && residual->needs_grad));
+    if (weight && scratch) run(t, &v, last->shape[0], weight, scratch);
+    return mhla_tape_record(t, &op->r, conv_backward, y, needs);
+}
+
+mhla_tensor *mhla_nn_conv2d(mhla_tape *t, mhla_param *w, mhla_param *b, mhla_conv c, mhla_tensor *residual,
+                            mhla_tensor *x) {
+    MHLA_GIVEN(t, x);
+    MHLA_GIVEN(t, w);
+    char text[96];
+    int64_t Ho = 0, Wo = 0;
+    if (c.stride == 0) c.stride = 1;
+    MHLA_NEED(t, w->dims == 4, "%s is %s: expected [O, C, kh, kw]", w->name, mhla_shape_text(text, w->shape, w->dims));
+    if (check(t, w, b, &c, x, &Ho, &Wo) == NULL) return NULL;
+    if (w->shape[2] == 1 && w->shape[3] == 1 && c.stride == 1 && c.pad == 0 && c.after == 0)
+        return mhla_nn_linear(t, w, b, MHLA_ACT_NONE, residual, x);
+    return convolve(t, w, b, &c, residual, &x, 1, Ho, Wo);
+}
+
+mhla_tensor *mhla_nn_conv3d(mhla_tape *t, mhla_param *w, mhla_param *b, mhla_conv c, mhla_tensor *residual,
+                            mhla_tensor *const *x) {
+    MHLA_GIVEN(t, w);
+    char text[96], other[96];
+    int64_t Ho = 0, Wo = 0;
+    if (c.stride == 0) c.stride = 1;
+    MHLA_NEED(t, w->dims == 5 && w->shape[2] <= MHLA_CONV_DEPTH, "%s is %s: expected [O, C, 1 to %d, kh, kw]", w->name,
+              mhla_shape_text(text, w->shape, w->dims), MHLA_CONV_DEPTH);
+    const int depth = (int)w->shape[2];
+    mhla_tensor *last = x[depth - 1];
+    MHLA_GIVEN(t, last);
+    if (check(t, w, b, &c, last, &Ho, &Wo) == NULL) return NULL;
+    for (int d = 0; d < depth; d++)
+        MHLA_NEED(t, x[d] == NULL || (mhla_same_shape(x[d], last) && x[d]->ld == last->ld),
+                  "frames of %s are %s and %s", w->name, mhla_shape_text(text, x[d]->shape, x[d]->dims),
+                  mhla_shape_text(other, last->shape, last->dims));
+    return convolve(t, w, b, &c, residual, x, depth, Ho, Wo);
 }

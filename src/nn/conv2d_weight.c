@@ -1,4 +1,4 @@
-/* The gradient of a dense convolution's weight: for each row of the kernel a product of dy, turned round, with the tile
+/* The gradient of a dense convolution's weight: for each row of the kernel, of each frame, a product of dy, turned round, with the tile
  * that the outputs read, in which what belongs to one output is a stretch of kw*C numbers (conv2d.c).
  *
  * Tasks are blocks of dw and, where dw is small, segments of the outputs, which are added in their order. Both depend on
@@ -37,7 +37,7 @@ static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 /* Everything but the memory; returns the bytes of scratch. */
 static size_t lay_out(weight_grad *v, int64_t B, int threads) {
     const mhla_conv_grid *g = v->g;
-    const int64_t count = v->O * g->C * g->kh * g->kw;
+    const int64_t count = v->O * g->C * g->depth * g->kh * g->kw;
     v->o_blocks = ceil_div(v->O, OUTPUTS);
     v->c_blocks = ceil_div(g->C, INPUTS);
     v->col_blocks = ceil_div(g->Wo, COLUMNS);
@@ -54,7 +54,7 @@ static size_t lay_out(weight_grad *v, int64_t B, int threads) {
     v->tile_bytes = c.used;
     mhla_carve_floats(&c, nb * v->line);
     v->dy_bytes = c.used - v->tile_bytes;
-    mhla_carve_floats(&c, g->kh * nb * (g->kw * channels + MHLA_WIDEST));
+    mhla_carve_floats(&c, g->depth * g->kh * nb * (g->kw * channels + MHLA_WIDEST));
     v->worker_bytes = c.used;
     c.used *= (size_t)threads;
     mhla_carve_floats(&c, (v->segments - 1) * count);
@@ -69,6 +69,33 @@ typedef struct block {
     float *tile, *dy, *sums;
 } block;
 
+/* sums of one frame (=, +=) what row r of the unit k of outputs adds. */
+static void add_row(const weight_grad *v, const block *p, const mhla_conv_block *k, int64_t r, float *sums, int add) {
+    const mhla_conv_grid *g = v->g;
+    const int64_t cols = mhla_conv_reach(g, k->cols, g->kw);
+    const mhla_panels line = {
+        .n = (int)k->cols, .unit = 16, .count = 1, .vectors = (int)v->line / 16, .base = (int)v->line / 16};
+    const float *dy = v->dy + ((k->b * g->Ho + k->i + r) * g->Wo + k->j) * v->lddy + p->o;
+    g->kernels->transpose(p->dy, &line, dy, v->lddy, p->nb);
+    for (int64_t ky = 0; ky < g->kh; ky++) {
+        const mhla_gemm product = {.m = p->nb,
+                                   .n = p->panels,
+                                   .f = {.k = (int)k->cols,
+                                         .a = p->dy,
+                                         .a_row = v->line,
+                                         .a_k = 1,
+                                         .b = p->tile + (r * g->stride + ky) * cols * p->nc,
+                                         .b_k = g->stride * p->nc},
+                                   .store = add || r > 0 ? MHLA_STORE_ADD : MHLA_STORE_SET,
+                                   .c = sums + ky * p->nb * mhla_panels_width(&p->panels),
+                                   .c_rows = p->nb};
+        if (v->pairs)
+            mhla_gemm_narrowed(g->kernels, &product);
+        else
+            g->kernels->gemm(&product);
+    }
+}
+
 /* sums (=, +=) what a unit of outputs adds to the block. */
 static void add_unit(const weight_grad *v, const block *p, int64_t unit, int add) {
     const mhla_conv_grid *g = v->g;
@@ -78,38 +105,22 @@ static void add_unit(const weight_grad *v, const block *p, int64_t unit, int add
     k.j = jb * g->Wo / v->col_blocks;
     k.rows = (ib + 1) * g->Ho / v->row_blocks - k.i;
     k.cols = (jb + 1) * g->Wo / v->col_blocks - k.j;
-    const int64_t cols = mhla_conv_reach(g, k.cols, g->kw);
-    const mhla_panels line = {
-        .n = (int)k.cols, .unit = 16, .count = 1, .vectors = (int)v->line / 16, .base = (int)v->line / 16};
-    mhla_conv_fill(g, p->tile, 0, p->nc, &k);
-    for (int64_t r = 0; r < k.rows; r++) {
-        const float *dy = v->dy + ((k.b * g->Ho + k.i + r) * g->Wo + k.j) * v->lddy + p->o;
-        g->kernels->transpose(p->dy, &line, dy, v->lddy, p->nb);
-        for (int64_t ky = 0; ky < g->kh; ky++) {
-            const mhla_gemm product = {.m = p->nb,
-                                       .n = p->panels,
-                                       .f = {.k = (int)k.cols,
-                                             .a = p->dy,
-                                             .a_row = v->line,
-                                             .a_k = 1,
-                                             .b = p->tile + (r * g->stride + ky) * cols * p->nc,
-                                             .b_k = g->stride * p->nc},
-                                       .store = add || r > 0 ? MHLA_STORE_ADD : MHLA_STORE_SET,
-                                       .c = p->sums + ky * p->nb * mhla_panels_width(&p->panels),
-                                       .c_rows = p->nb};
-            if (v->pairs)
-                mhla_gemm_narrowed(g->kernels, &product);
-            else
-                g->kernels->gemm(&product);
+    for (k.d = 0; k.d < g->depth; k.d++) {
+        float *sums = p->sums + k.d * g->kh * p->nb * mhla_panels_width(&p->panels);
+        if (g->x[k.d] == NULL) { /* nothing adds to these */
+            if (!add) memset(sums, 0, sizeof(float) * (size_t)(g->kh * p->nb * mhla_panels_width(&p->panels)));
+            continue;
         }
+        mhla_conv_fill(g, p->tile, 0, p->nc, &k);
+        for (int64_t r = 0; r < k.rows; r++) add_row(v, p, &k, r, sums, add);
     }
 }
 
-/* The block into dw [O,C,kh,kw]. */
+/* The block into dw [O,C,depth,kh,kw]. */
 static void put_block(const weight_grad *v, const block *p, float *dw, int add) {
     const mhla_conv_grid *g = v->g;
-    const int64_t taps = g->kh * g->kw;
-    for (int64_t ky = 0; ky < g->kh; ky++)
+    const int64_t rows = g->depth * g->kh, taps = rows * g->kw;
+    for (int64_t ky = 0; ky < rows; ky++)
         for (int q = 0; q < p->panels.count; q++) {
             const mhla_panels one = mhla_one_panel(&p->panels, q);
             const int begin = mhla_panel_begin(&p->panels, q), width = mhla_panels_width(&one);
@@ -137,7 +148,7 @@ static void weight_task(void *arg, int64_t task, int worker) {
     p.sums = (float *)(scratch + v->tile_bytes + v->dy_bytes);
     const int64_t first = s * v->units / v->segments, last = (s + 1) * v->units / v->segments;
     for (int64_t unit = first; unit < last; unit++) add_unit(v, &p, unit, unit > first);
-    put_block(v, &p, s == 0 ? v->dw : v->partial + (s - 1) * v->O * g->C * g->kh * g->kw, s == 0 && v->add);
+    put_block(v, &p, s == 0 ? v->dw : v->partial + (s - 1) * v->O * g->C * g->depth * g->kh * g->kw, s == 0 && v->add);
 }
 
 void mhla_conv_weight_grad(mhla_tape *t, const mhla_conv_grid *g, int64_t B, const mhla_param *w, const float *dy,

@@ -98,10 +98,19 @@ typedef struct mhla_param {
     int packed_order;    /* see mhla_param_place, op.h */
     mhla_dtype packs_as; /* of `packed`; `dtype` where that is not MHLA_F32 */
     uint64_t packed_version;
-    struct mhla_slab **slab; /* the list's, where packed copies are */
+    struct mhla_slab **slab;          /* the list's, where packed copies are */
+    const struct mhla_lender *lender; /* of a lent one, and what is handed to it */
+    const void *of;
 } mhla_param;
 
 typedef struct mhla_params mhla_params;
+
+/* Whoever has the numbers of a lent parameter: rows first .. first+count-1 of `cols` numbers each as float32; and that those that have
+ * been read are not needed soon. Both may be called by several threads. */
+typedef struct mhla_lender {
+    void (*read)(const void *of, float *rows, int64_t first, int64_t count, int64_t cols);
+    void (*done)(const void *of);
+} mhla_lender;
 
 mhla_status mhla_params_create(mhla_params **params);
 void mhla_params_free(mhla_params *params); /* and all handles; NULL is legal */
@@ -136,6 +145,13 @@ void mhla_params_set_storage(mhla_params *params, mhla_dtype dtype);
 mhla_status mhla_param_store(mhla_param *param, mhla_dtype dtype);
 /* The same of every MATRIX that it fits, and the precision with it. */
 mhla_status mhla_params_store(mhla_params *params, mhla_dtype dtype);
+/* A MATRIX whose numbers stay where they are, in a mapped file: it has neither `data` nor a packed copy, but while layers use it. Until
+ * mhla_param_return gives that copy back, which a model calls behind the last product of a matrix. `dtype`: what the numbers are
+ * there. After _set_lending, matrices are added without any memory, to be lent before they are used. */
+void mhla_params_set_lending(mhla_params *params, int lending);
+void mhla_param_lend(mhla_param *param, mhla_dtype dtype, const mhla_lender *lender, const void *of);
+void mhla_param_return(mhla_param *param);       /* nothing of one that is not lent */
+int mhla_params_lent(const mhla_params *params); /* is any? */
 /* Precision of products: MHLA_BF16 packs every weight as bfloat16 for the linear layer; `data`, gradients and all tensors stay
  * float32, so that this is also for training. Storage as bfloat16 implies it. Elsewhere than on a CPU that multiplies bfloat16
  * the products are float32, of the rounded weights. */
@@ -221,6 +237,11 @@ typedef struct mhla_mark {
 mhla_mark mhla_tape_mark(const mhla_tape *tape);
 mhla_tensor *mhla_tape_release(mhla_tape *tape, mhla_mark mark, mhla_tensor *keep);
 
+/* For networks that go through their input piece by piece and remember some of it: room for a tensor, made before the mark, and a
+ * copy of x in that room, which outlives the release. Where the tape records there is no room, and what is kept is x itself. */
+mhla_tensor *mhla_tape_room(mhla_tape *tape, const int64_t *shape, int dims);
+mhla_tensor *mhla_tape_keep(mhla_tape *tape, mhla_tensor *room, mhla_tensor *x);
+
 /* Recomputation: y = block(t, arg, x) without keeping what is inside; backward runs the block again, recorded. arg must
  * live until then. Same numbers, bit by bit. Where the tape does not record, the block's scratch is given back. */
 typedef mhla_tensor *(*mhla_block_fn)(mhla_tape *tape, const void *arg, mhla_tensor *x);
@@ -265,7 +286,10 @@ mhla_tensor *mhla_nn_layer_norm(mhla_tape *t, mhla_param *w, mhla_param *b, floa
 /* x / sqrt(mean x^2 + eps) * w over groups of `group` of the last axis (0 = all of it; K = each head); w [group],
  * shared by the groups, or NULL. */
 mhla_tensor *mhla_nn_rms_norm(mhla_tape *t, mhla_param *w, float eps, int64_t group, mhla_tensor *x);
-/* The same times 1 + w instead of w. */
+/* activation of the same; where the tape does not record, in place. */
+mhla_tensor *mhla_nn_rms_norm_act(mhla_tape *t, mhla_param *w, float eps, int64_t group, mhla_activation activation,
+                                  mhla_tensor *x);
+/* mhla_nn_rms_norm times 1 + w instead of w. */
 mhla_tensor *mhla_nn_rms_norm_plus_one(mhla_tape *t, mhla_param *w, float eps, int64_t group, mhla_tensor *x);
 /* mhla_nn_rms_norm over the whole last axis plus b [cols]. */
 mhla_tensor *mhla_nn_rms_norm_bias(mhla_tape *t, mhla_param *w, mhla_param *b, float eps, mhla_tensor *x);
@@ -296,6 +320,12 @@ mhla_tensor *mhla_nn_pad_image(mhla_tape *t, int top, int bottom, int left, int 
 mhla_tensor *mhla_nn_patches(mhla_tape *t, int p, mhla_tensor *x);
 /* Images x [B,C,H,W] -> tokens [B, H/p*W/p, D]: the convolution with w [D,C,p,p], b [D] or NULL, stride p. Clips: w [D,C,1,p,p]. */
 mhla_tensor *mhla_nn_patch_embed(mhla_tape *t, mhla_param *w, mhla_param *b, mhla_tensor *x);
+/* Frame f of clips [B,C,F,H,W] as tokens [B,H*W,C]; and clips of frames of tokens, put in one after the other. */
+mhla_tensor *mhla_nn_frame(mhla_tape *t, int64_t f, mhla_tensor *clip);
+typedef struct mhla_clip mhla_clip;
+mhla_clip *mhla_nn_clip_begin(mhla_tape *t, int64_t B, int64_t C, int64_t F, int64_t H, int64_t W);
+void mhla_nn_clip_put(mhla_tape *t, mhla_clip *clip, mhla_tensor *x);
+mhla_tensor *mhla_nn_clip_end(mhla_tape *t, mhla_clip *clip);
 /* Tokens x [B, H*W, p*p*C], a patch's numbers by row, column, channel -> images [B,C,H*p,W*p]. */
 mhla_tensor *mhla_nn_unpatch(mhla_tape *t, int p, int64_t H, int64_t W, mhla_tensor *x);
 /* The same of clips: tokens [B, F*H*W, p*p*C] -> [B,C,F,H*p,W*p]; grid is F, H, W. */
@@ -323,6 +353,10 @@ mhla_tensor *mhla_nn_conv(mhla_tape *t, mhla_param *w, mhla_param *b, mhla_conv 
 /* The same without groups, plus residual like the result or NULL. */
 mhla_tensor *mhla_nn_conv2d(mhla_tape *t, mhla_param *w, mhla_param *b, mhla_conv c, mhla_tensor *residual,
                             mhla_tensor *x);
+/* The same over frames: w [O,C,depth,kh,kw], x[depth] the frames that the result reads, the newest last, all of one shape; NULL: a
+ * frame of zeros. The convolution of a clip that is causal in time reads each frame and the depth - 1 before it. */
+mhla_tensor *mhla_nn_conv3d(mhla_tape *t, mhla_param *w, mhla_param *b, mhla_conv c, mhla_tensor *residual,
+                            mhla_tensor *const *x);
 /* Every pixel of a token grid x [B,H*W,C] twice along rows and columns: [B,2H*2W,C]. */
 mhla_tensor *mhla_nn_upsample(mhla_tape *t, int64_t H, int64_t W, mhla_tensor *x);
 /* A token grid x [B,H*W,n] to one of f times the sides, [B,fH*fW,channels]: channel c of pixel (f i + a, f j + b) is channel
@@ -396,6 +430,8 @@ mhla_tensor *mhla_nn_add_position(mhla_tape *t, mhla_param *p, mhla_tensor *x);
 /* [B,n+T,D]: p [1,n,D] (class token), then x. */
 mhla_tensor *mhla_nn_prepend(mhla_tape *t, mhla_param *p, mhla_tensor *x);
 mhla_tensor *mhla_nn_concat_tokens(mhla_tape *t, mhla_tensor *a, mhla_tensor *b);
+/* [B,T,D] of x[B], each [1,n,D] with n up to T; zeros behind it. NULL: a sample of zeros. */
+mhla_tensor *mhla_nn_stack(mhla_tape *t, mhla_tensor *const *x, int64_t B, int64_t T, int64_t D);
 mhla_tensor *mhla_nn_slice_tokens(mhla_tape *t, mhla_tensor *x, int64_t first, int64_t count); /* a copy */
 /* [n,D]: rows `rows` of x [...,D], any order, repeated or not; they live until backward. */
 mhla_tensor *mhla_nn_take_rows(mhla_tape *t, const int32_t *rows, int64_t n, mhla_tensor *x);
@@ -439,6 +475,12 @@ mhla_tensor *mhla_nn_cross_attention(mhla_tape *t, const mhla_plan *plan, const 
 /* Each head of x [...,H*K] with a dim more, [...,H*(K+1)]: numbers[row], or 1 where NULL. With 1 behind queries and log(n) / scale
  * behind a key, softmax counts this key n times. */
 mhla_tensor *mhla_nn_append_dim(mhla_tape *t, int64_t K, const float *numbers, mhla_tensor *x);
+/* Softmax attention as T5 has it: o_i = softmax_j(q_i k_j + w[bucket(j - i), head]) v_j, not scaled; q, k, v [B,T,H*K], w [buckets,H].
+ * Buckets: half of them for each direction; of these the first half have one distance each, the others distances in equal
+ * ratios up to `distance`. For inference: it has no backward. */
+mhla_tensor *mhla_nn_position_attention(mhla_tape *t, mhla_param *w, int distance, mhla_tensor *q, mhla_tensor *k,
+                                        mhla_tensor *v);
+int mhla_position_bucket(int64_t relative, int buckets, int distance);
 
 /* Recurrences with decay (MHLA_KIND_GLA, SIMPLE_GLA, GATED_DELTA): the same with log-decays [B,T,H*K] or [B,T,H], which have gradients.
  * NULL: those of `call`, which are constants and live until backward. beta [B,T,H] of GATED_DELTA, else NULL. */

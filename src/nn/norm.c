@@ -8,9 +8,10 @@ typedef struct norm {
     const mhla_kernels *kernels;
     mhla_tensor *x, *gate, *y;
     mhla_param *w, *b;
-    mhla_norm n;    /* all rows */
-    int64_t parts;  /* of the rows, by their number alone */
-    float *partial; /* [parts][2][group]: dw, db of each part */
+    mhla_norm n;                /* all rows */
+    int64_t parts;              /* of the rows, by their number alone */
+    float *partial;             /* [parts][2][group]: dw, db of each part */
+    mhla_activation activation; /* of y in place; not where the tape records */
 } norm;
 
 enum { LEAST_ROWS = 16 };
@@ -34,6 +35,9 @@ static void forward_task(void *arg, int64_t part, int worker) {
     mhla_norm n = rows_of_part(op, part, &first);
     n.y += first * n.ldy;
     op->kernels->norm_forward(&n);
+    if (op->activation == MHLA_ACT_NONE) return;
+    op->kernels->epilogue(&(mhla_epilogue){
+        .src = n.y, .ld = n.ldy, .m = (int)n.rows, .n = n.cols, .activation = op->activation, .y = n.y, .ldy = n.ldy});
 }
 
 static void backward_task(void *arg, int64_t part, int worker) {
@@ -73,8 +77,8 @@ static void norm_backward(mhla_tape *t, void *p) {
 
 enum { CENTRED = 1, PLUS_ONE = 2 };
 
-static mhla_tensor *make(mhla_tape *t, mhla_param *w, mhla_param *b, float eps, int kind, int64_t group, mhla_tensor *x,
-                         mhla_tensor *gate) {
+static mhla_tensor *make(mhla_tape *t, mhla_param *w, mhla_param *b, float eps, int kind, int64_t group,
+                         mhla_activation activation, mhla_tensor *x, mhla_tensor *gate) {
     const int centred = (kind & CENTRED) != 0;
     if (group == 0) group = x->cols;
     MHLA_NEED(t, group > 0 && x->cols % group == 0 && x->cols <= INT32_MAX, "groups of %lld in rows of %lld",
@@ -88,7 +92,7 @@ static mhla_tensor *make(mhla_tape *t, mhla_param *w, mhla_param *b, float eps, 
     norm *op = mhla_tape_op(t, sizeof *op);
     mhla_tensor *y = op ? mhla_tape_tensor(t, x->shape, x->dims) : NULL;
     if (y == NULL) return NULL;
-    *op = (norm){.kernels = t->kernels, .x = x, .gate = gate, .y = y, .w = w, .b = b};
+    *op = (norm){.kernels = t->kernels, .x = x, .gate = gate, .y = y, .w = w, .b = b, .activation = activation};
     op->n = (mhla_norm){.rows = x->rows,
                         .cols = (int)x->cols,
                         .group = (int)group,
@@ -117,29 +121,36 @@ static mhla_tensor *make(mhla_tape *t, mhla_param *w, mhla_param *b, float eps, 
 
 mhla_tensor *mhla_nn_layer_norm(mhla_tape *t, mhla_param *w, mhla_param *b, float eps, mhla_tensor *x) {
     MHLA_GIVEN(t, x);
-    return make(t, w, b, eps, CENTRED, 0, x, NULL);
+    return make(t, w, b, eps, CENTRED, 0, MHLA_ACT_NONE, x, NULL);
 }
 
 mhla_tensor *mhla_nn_rms_norm(mhla_tape *t, mhla_param *w, float eps, int64_t group, mhla_tensor *x) {
     MHLA_GIVEN(t, x);
-    return make(t, w, NULL, eps, 0, group, x, NULL);
+    return make(t, w, NULL, eps, 0, group, MHLA_ACT_NONE, x, NULL);
+}
+
+mhla_tensor *mhla_nn_rms_norm_act(mhla_tape *t, mhla_param *w, float eps, int64_t group, mhla_activation activation,
+                                  mhla_tensor *x) {
+    MHLA_GIVEN(t, x);
+    if (t->recording) return mhla_nn_activation(t, activation, mhla_nn_rms_norm(t, w, eps, group, x));
+    return make(t, w, NULL, eps, 0, group, activation, x, NULL);
 }
 
 mhla_tensor *mhla_nn_rms_norm_plus_one(mhla_tape *t, mhla_param *w, float eps, int64_t group, mhla_tensor *x) {
     MHLA_GIVEN(t, x);
-    return make(t, w, NULL, eps, PLUS_ONE, group, x, NULL);
+    return make(t, w, NULL, eps, PLUS_ONE, group, MHLA_ACT_NONE, x, NULL);
 }
 
 mhla_tensor *mhla_nn_rms_norm_bias(mhla_tape *t, mhla_param *w, mhla_param *b, float eps, mhla_tensor *x) {
     MHLA_GIVEN(t, x);
-    return make(t, w, b, eps, 0, 0, x, NULL);
+    return make(t, w, b, eps, 0, 0, MHLA_ACT_NONE, x, NULL);
 }
 
 mhla_tensor *mhla_nn_rms_norm_gated(mhla_tape *t, mhla_param *w, float eps, int64_t group, mhla_tensor *x,
                                     mhla_tensor *gate) {
     MHLA_GIVEN(t, x);
     MHLA_GIVEN(t, gate);
-    return make(t, w, NULL, eps, 0, group, x, gate);
+    return make(t, w, NULL, eps, 0, group, MHLA_ACT_NONE, x, gate);
 }
 
 /* ---- adaLN: y = (x - mean) rstd (1 + scale) + shift, weight and bias of each sample's own ---- */

@@ -15,6 +15,7 @@ struct mhla_params {
     int *table; /* [slots] of 1 + index by name, open addressing; slots a power of two, 0 = empty */
     int slots;
     mhla_dtype storage;   /* of matrices that are added */
+    int lending;          /* they have no memory */
     mhla_dtype precision; /* of products */
     mhla_slab *slab;      /* packed copies */
     mhla_status status;
@@ -86,6 +87,11 @@ static mhla_param *add_failed(mhla_params *params, mhla_status status) {
 /* Can a matrix with rows of so many numbers be kept so? */
 static int fits(mhla_dtype dtype, int64_t cols) { return dtype != MHLA_Q8_0 || cols % 32 == 0; }
 
+/* Its numbers are elsewhere, or will be. */
+static int is_lent(const mhla_param *p) { return p->data == NULL && (p->lender || p->packed == NULL); }
+
+void mhla_params_set_lending(mhla_params *params, int lending) { params->lending = lending; }
+
 void mhla_params_set_storage(mhla_params *params, mhla_dtype dtype) {
     params->storage = dtype;
     if (dtype == MHLA_BF16) mhla_params_set_precision(params, MHLA_BF16);
@@ -95,7 +101,7 @@ void mhla_params_set_precision(mhla_params *params, mhla_dtype precision) {
     params->precision = precision;
     for (int i = 0; i < params->count; i++) {
         mhla_param *p = params->list[i];
-        if (p->data == NULL || p->packs_as == precision) continue;
+        if ((p->data == NULL && !is_lent(p)) || p->packs_as == precision) continue;
         mhla_weight_free(p->packed);
         p->packed = NULL;
         p->packs_as = precision;
@@ -121,11 +127,14 @@ mhla_param *mhla_params_add(mhla_params *params, const char *name, const int64_t
     if (p && (flags & MHLA_PARAM_MATRIX) && fits(params->storage, count / shape[0])) p->dtype = params->storage;
     if (p) p->packs_as = p->dtype == MHLA_F32 ? params->precision : p->dtype;
     if (p) p->slab = &params->slab;
-    if (p && p->dtype != MHLA_F32)
+    const int lent = params->lending && (flags & MHLA_PARAM_MATRIX);
+    if (p && lent) p->dtype = MHLA_F32;
+    if (p && lent) p->packs_as = params->precision;
+    if (p && !lent && p->dtype != MHLA_F32)
         (void)mhla_weight_create_in(&p->packed, p->slab, p->dtype, shape[0], count / shape[0]);
-    else if (p)
+    else if (p && !lent)
         p->data = mhla_alloc_zero((size_t)count * sizeof(float));
-    if (p == NULL || (p->data == NULL && p->packed == NULL)) {
+    if (p == NULL || (p->data == NULL && p->packed == NULL && !lent)) {
         param_free(p);
         return add_failed(params, mhla_fail(MHLA_ENOMEM, "no memory for parameter %s", name));
     }
@@ -188,16 +197,100 @@ size_t mhla_params_bytes(const mhla_params *params, int training) {
         const mhla_param *p = params->list[i];
         const int packs = p->dims > 1 && p->shape[0] > 1 && p->count / p->shape[0] > 32;
         const size_t values = (size_t)p->count * sizeof(float);
+        if (is_lent(p)) continue; /* for a short time only */
         n += p->data ? values * (size_t)(1 + (training && mhla_param_trains(p))) : mhla_weight_bytes(p->packed);
         if (p->data && packs) n += p->packs_as == MHLA_BF16 ? values / 2 : values;
     }
     return n;
 }
 
+/* ---- Lent numbers ---- */
+
+void mhla_param_lend(mhla_param *p, mhla_dtype dtype, const mhla_lender *lender, const void *of) {
+    mhla_free(p->data);
+    mhla_weight_free(p->packed);
+    p->data = NULL;
+    p->packed = NULL;
+    p->dtype = dtype;
+    p->lender = lender;
+    p->of = of;
+    mhla_param_touch(p);
+}
+
+int mhla_params_lent(const mhla_params *params) {
+    int any = 0;
+    for (int i = 0; i < params->count; i++) any |= params->list[i]->lender != NULL;
+    return any;
+}
+
+static mhla_status read_lent(float *rows, const mhla_param *p, int64_t first, int64_t count) {
+    if (p->lender == NULL) return mhla_fail(MHLA_EINVAL, "%s has no numbers yet", p->name);
+    p->lender->read(p->of, rows, first, count, p->count / p->shape[0]);
+    return MHLA_OK;
+}
+
+typedef struct borrowing {
+    const mhla_param *p;
+    mhla_weight *w;
+    float *rows;           /* per worker: those of a panel */
+    mhla_status *statuses; /* per panel */
+} borrowing;
+
+/* A panel, which is packed as if it were a weight. */
+static void borrow_task(void *arg, int64_t i, int worker) {
+    const borrowing *b = arg;
+    const mhla_weight *w = b->w;
+    const int begin = mhla_panel_begin(&w->panels, (int)i);
+    mhla_weight panel = *w;
+    panel.panels = mhla_one_panel(&w->panels, (int)i);
+    panel.N = panel.panels.n;
+    panel.data = (char *)w->data + mhla_storage_bytes(w->dtype, w->K, begin);
+    float *rows = b->rows + worker * MHLA_WIDEST * w->K;
+    b->p->lender->read(b->p->of, rows, begin, panel.N, w->K);
+    b->statuses[i] = mhla_weight_update(&panel, rows, MHLA_F32, w->K);
+}
+
+/* The packed copy of a lent parameter, until it is returned. */
+static mhla_weight *borrow(mhla_tape *t, mhla_param *p) {
+    const int64_t N = p->shape[0], K = p->count / N;
+    if (p->packed) return p->packed;
+    if (p->lender == NULL) {
+        mhla_tape_fail(t, MHLA_EINVAL, "%s has no numbers yet", p->name);
+        return NULL;
+    }
+    const int threads = mhla_context_threads(t->context);
+    borrowing b = {.p = p, .rows = mhla_alloc(sizeof(float) * (size_t)(threads * MHLA_WIDEST * K))};
+    mhla_status status = mhla_weight_create_in(&b.w, NULL, p->packs_as, N, K);
+    if (status == MHLA_OK) b.statuses = mhla_alloc_zero((size_t)b.w->panels.count * sizeof *b.statuses);
+    if (b.rows == NULL || b.statuses == NULL)
+        status = mhla_fail(MHLA_ENOMEM, "no memory to read it from its file");
+    else
+        mhla_parallel(t->context, b.w->panels.count, borrow_task, &b);
+    for (int i = 0; status == MHLA_OK && i < b.w->panels.count; i++) status = b.statuses[i];
+    mhla_free(b.rows);
+    mhla_free(b.statuses);
+    if (status != MHLA_OK) {
+        mhla_weight_free(b.w);
+        mhla_tape_fail(t, status, "%s: %s", p->name, status == MHLA_ENOMEM ? "no memory for it" : mhla_message());
+        return NULL;
+    }
+    p->packed_order = 0;
+    return p->packed = b.w;
+}
+
+void mhla_param_return(mhla_param *p) {
+    if (p->lender == NULL) return;
+    mhla_weight_free(p->packed);
+    p->packed = NULL;
+    if (p->lender->done) p->lender->done(p->of);
+}
+
+/* ---- Packed copies ---- */
+
 mhla_weight *mhla_param_place(mhla_tape *t, mhla_param *p, int64_t N, int64_t K, int order, int *old) {
     *old = 0;
     if (t->status != MHLA_OK || mhla_tape_dry(t)) return NULL;
-    if (p->data == NULL) return p->packed;
+    if (p->data == NULL) return is_lent(p) ? borrow(t, p) : p->packed;
     if (p->packed && p->packed_order != order) {
         mhla_weight_free(p->packed);
         p->packed = NULL;
@@ -257,6 +350,7 @@ mhla_status mhla_param_set_rows(mhla_param *p, int64_t first, int64_t count, con
         return mhla_fail(MHLA_EINVAL, "%s: its rows of %lld cannot come as type %d", p->name, (long long)cols_of(p),
                          (int)dtype);
     mhla_param_touch(p);
+    if (is_lent(p)) return mhla_fail(MHLA_EINVAL, "%s is read from its file: its rows cannot be set", p->name);
     if (p->data) {
         widen(p->data + first * cols_of(p), rows, dtype, count * cols_of(p));
         return MHLA_OK;
@@ -267,6 +361,7 @@ mhla_status mhla_param_set_rows(mhla_param *p, int64_t first, int64_t count, con
 
 mhla_status mhla_param_get_rows(float *rows, const mhla_param *p, int64_t first, int64_t count) {
     MHLA_TRY(check_rows(p, first, count));
+    if (is_lent(p)) return read_lent(rows, p, first, count);
     if (p->data == NULL) return mhla_weight_get_rows(p->packed, first, count, rows, 0);
     memcpy(rows, p->data + first * cols_of(p), (size_t)(count * cols_of(p)) * sizeof(float));
     return MHLA_OK;
@@ -275,12 +370,16 @@ mhla_status mhla_param_get_rows(float *rows, const mhla_param *p, int64_t first,
 mhla_status mhla_params_need_data(const mhla_params *params, const char *what) {
     for (int i = 0; i < params->count; i++)
         if (params->list[i]->data == NULL)
-            return mhla_fail(MHLA_EINVAL, "%s is stored as %s: it cannot be %s", params->list[i]->name,
-                             params->list[i]->dtype == MHLA_Q8_0 ? "q8_0" : "bfloat16", what);
+            return mhla_fail(MHLA_EINVAL, "%s is %s: it cannot be %s", params->list[i]->name,
+                             is_lent(params->list[i])              ? "read from its file whenever it is needed"
+                             : params->list[i]->dtype == MHLA_Q8_0 ? "stored as q8_0"
+                                                                   : "stored as bfloat16",
+                             what);
     return MHLA_OK;
 }
 
 mhla_status mhla_param_store(mhla_param *p, mhla_dtype dtype) {
+    if (is_lent(p)) return mhla_fail(MHLA_EINVAL, "%s is read from its file and has no storage", p->name);
     if (dtype == p->dtype) return MHLA_OK;
     if (!(p->flags & MHLA_PARAM_MATRIX) || (unsigned)dtype > MHLA_Q8_0 || !fits(dtype, cols_of(p)))
         return mhla_fail(MHLA_EINVAL, "%s cannot be stored as type %d: %s", p->name, (int)dtype,
@@ -318,6 +417,7 @@ mhla_status mhla_param_store(mhla_param *p, mhla_dtype dtype) {
 mhla_status mhla_params_store(mhla_params *params, mhla_dtype dtype) {
     for (int i = 0; i < params->count; i++) {
         mhla_param *p = params->list[i];
+        if (is_lent(p)) continue; /* stays in its file */
         if ((p->flags & MHLA_PARAM_MATRIX) && fits(dtype, cols_of(p))) MHLA_TRY(mhla_param_store(p, dtype));
     }
     mhla_params_set_precision(params, dtype == MHLA_BF16 ? MHLA_BF16 : MHLA_F32);

@@ -294,6 +294,51 @@ mhla_tensor *mhla_nn_concat_tokens(mhla_tape *t, mhla_tensor *a, mhla_tensor *b)
     return mhla_tape_record(t, &op->r, concat_backward, op->y, a->needs_grad || b->needs_grad);
 }
 
+/* ---- y[b] = x[b], and zeros behind ---- */
+
+typedef struct stacked {
+    mhla_record r;
+    mhla_tensor *y, **x;
+} stacked;
+
+static void stack_backward(mhla_tape *t, void *arg) {
+    const stacked *op = arg;
+    for (int64_t b = 0; b < op->y->shape[0]; b++) {
+        const mhla_slot dx = mhla_tape_grad(t, op->x[b]);
+        const float *dy = mhla_tape_arrived(op->y) + b * op->y->shape[1] * op->y->ld;
+        if (dx.wanted)
+            mhla_tape_blend(t, &(mhla_blend){.n = op->x[b]->rows,
+                                             .cols = op->y->cols,
+                                             .y = dx.data,
+                                             .ldy = dx.ld,
+                                             .x = dy,
+                                             .ldx = op->y->ld,
+                                             .alpha = 1.0f,
+                                             .add = dx.add});
+    }
+}
+
+mhla_tensor *mhla_nn_stack(mhla_tape *t, mhla_tensor *const *x, int64_t B, int64_t T, int64_t D) {
+    stacked *op = mhla_tape_op(t, sizeof *op);
+    mhla_tensor **list = op ? mhla_tape_op(t, (size_t)B * sizeof *list) : NULL;
+    mhla_tensor *y = list ? mhla_tape_tensor(t, MHLA_SHAPE(B, T, D)) : NULL;
+    if (y == NULL) return NULL;
+    *op = (stacked){.y = y, .x = list};
+    int needs = 0;
+    for (int64_t b = 0; b < B; b++) {
+        list[b] = x[b];
+        const int64_t n = x[b] ? x[b]->rows : 0;
+        MHLA_NEED(t, x[b] == NULL || (n <= T && x[b]->cols == D), "sample %lld has %lld rows: there is room for %lld",
+                  (long long)b, (long long)n, (long long)T);
+        needs |= x[b] && x[b]->needs_grad;
+        if (mhla_tape_dry(t)) continue;
+        float *to = y->data + b * T * D;
+        for (int64_t i = 0; i < n; i++) memcpy(to + i * D, x[b]->data + i * x[b]->ld, sizeof(float) * (size_t)D);
+        memset(to + n * D, 0, sizeof(float) * (size_t)((T - n) * D));
+    }
+    return mhla_tape_record(t, &op->r, stack_backward, y, needs);
+}
+
 /* ---- y = tokens first .. first+count-1 of x ---- */
 
 static void slice_backward(mhla_tape *t, void *arg) {

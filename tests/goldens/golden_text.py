@@ -402,3 +402,26 @@ def twins(folder):
                 case.path = own
                 yield case, lambda case: compare_model(case, run_folder(case, case.path), "grad.")
                 break
+
+
+# ---- Text encoders ----
+
+
+@known(case="umt5_.*")
+def text_encoder(case):
+    """Rows of padding are of no meaning here: only those of tokens are compared."""
+    config = {"model_type": "umt5"} | {k: v for k, v in case.config.items() if k not in ("case", "note")}
+    mask = case.tensors["in.attention_mask"]
+    inputs = {"in.input_ids": case.tensors["in.input_ids"], "in.attention_mask": mask}
+    if "out.bucket_rel" in case.tensors:
+        inputs["in.bucket_rel"] = case.tensors["out.bucket_rel"]
+    got = run_model("encoder", config, case.group("param."), inputs)
+    for name, golden in case.group("out.").items():
+        if name == "bucket_rel":
+            continue
+        if f"out.{name}" not in got:
+            case.same(f"out.{name}, which nothing has", False)
+        elif name == "bucket":
+            case.same("out.bucket", torch.equal(got["out.bucket"].long(), golden))
+        else:
+            case.compare(f"out.{name}", got[f"out.{name}"][mask != 0], golden[mask != 0], OUT)

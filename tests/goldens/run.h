@@ -33,6 +33,10 @@ mhla_status run_clip(mhla_model *m, const mhla_safetensors *in, char **arg);
 mhla_status run_wan(char **arg);
 /* run_autoencoder.c: */
 mhla_status run_autoencoder(mhla_model *m, const mhla_safetensors *in, char **arg);
+/* run_clips.c: */
+mhla_status run_clips(mhla_model *m, const mhla_safetensors *in, char **arg);
+/* run_encoder.c: */
+mhla_status run_encoder(mhla_model *m, const mhla_safetensors *in, char **arg);
 /* run_layers.c: */
 mhla_status run_layer(char **arg);
 mhla_status run_resize(char **arg);

@@ -15,6 +15,10 @@
  *                                         in.context), param.* by their names in it, dout.y or not -> out.y, grad.*
  *   run_model autoencoder MODEL IN OUT    in.image -> out.moments, out.latent_mode; in.latent -> out.sample and what is between; with
  *                                         in.gy the gradients of sum(y * in.gy) as well
+ *   run_model clips MODEL IN OUT          in.video, in.noise -> out.moments, out.latent_mode, out.latent_sampled; in.latent -> out.sample;
+ *                                         and what is between
+ *   run_model encoder MODEL IN OUT        in.input_ids, in.attention_mask (texts, then padding) -> out.last_hidden_state, out.block.N;
+ *                                         in.bucket_rel -> out.bucket
  *   run_model steps MODEL IN OUT RATE DECAY EMA BETA1 BETA2 EPS   in.x.0, in.target.0, ... -> out.loss.N, out.stepN.*,
  *                                         out.emaN.*
  *   run_model schedule KIND OUT BASE FLOOR FROM WARMUP TOTAL COUNT   -> out.rates
@@ -348,6 +352,8 @@ static mhla_status run_training(char **arg) { return with_model(arg, training); 
 static mhla_status run_attention(char **arg) { return with_model(arg, attention); }
 static mhla_status run_clips(char **arg) { return with_model(arg, run_clip); }
 static mhla_status run_codec(char **arg) { return with_model(arg, run_autoencoder); }
+static mhla_status run_codec_clips(char **arg) { return with_model(arg, run_clips); }
+static mhla_status run_text_encoder(char **arg) { return with_model(arg, run_encoder); }
 static mhla_status run_steps(char **arg) { return with_model(arg, steps); }
 
 /* Arguments after the verb, and which of them is OUT; -1: the verb writes it itself. */
@@ -364,6 +370,8 @@ static const struct verb {
     {"clip", 3, 2, run_clips},
     {"wan", 4, 3, run_wan},
     {"autoencoder", 3, 2, run_codec},
+    {"clips", 3, 2, run_codec_clips},
+    {"encoder", 3, 2, run_text_encoder},
     {"steps", 9, 2, run_steps},
     {"schedule", 8, 1, schedule},
     {"levels", 4, 1, run_levels},

@@ -237,6 +237,61 @@ static void convolutions(void **state) {
     }
 }
 
+/* Frames: of three, `there` says which are (bit 0: the oldest), kernels k x k over all of them. */
+typedef struct frames_arg {
+    int64_t H, W;
+    int k, stride, pad, there, residual;
+} frames_arg;
+
+static mhla_tensor *frames_build(mhla_tape *t, const layer_case *c) {
+    const frames_arg *a = c->arg;
+    mhla_tensor *x[3] = {NULL};
+    int at = 2;
+    for (int d = 0; d < 3; d++)
+        if (a->there >> d & 1) x[d] = X(at++);
+    return mhla_nn_conv3d(t, P(0), P(1), (mhla_conv){a->H, a->W, a->stride, a->pad, 0, 0}, a->residual ? X(at) : NULL,
+                          x);
+}
+static void frames_reference(double *y, const layer_case *c) {
+    const frames_arg *a = c->arg;
+    const int64_t O = S(0, 0), C = S(0, 1), k = a->k, B = S(2, 0);
+    const int64_t Ho = (a->H + 2 * a->pad - k) / a->stride + 1, Wo = (a->W + 2 * a->pad - k) / a->stride + 1;
+    for (int64_t e = 0; e < B * Ho * Wo * O; e++) {
+        const int64_t o = e % O, p = e / O, i = p / Wo % Ho, j = p % Wo, b = p / Wo / Ho;
+        int at = 2;
+        y[e] = D(1)[o];
+        for (int64_t d = 0; d < 3; d++) {
+            if (!(a->there >> d & 1)) continue;
+            for (int64_t tap = 0; tap < k * k; tap++) {
+                const int64_t h = i * a->stride + tap / k - a->pad, w = j * a->stride + tap % k - a->pad;
+                for (int64_t n = 0; n < C && h >= 0 && h < a->H && w >= 0 && w < a->W; n++)
+                    y[e] += D(0)[((o * C + n) * 3 + d) * k * k + tap] * D(at)[((b * a->H + h) * a->W + w) * C + n];
+            }
+            at++;
+        }
+        if (a->residual) y[e] += D(at)[e];
+    }
+}
+static void convolutions_of_frames(void **state) {
+    (void)state;
+    rng r = {31};
+    static const struct {
+        frames_arg a;
+        int64_t C, O;
+    } cases[] = {{{4, 5, 3, 1, 1, 7, 1}, 3, 4}, {{4, 5, 3, 1, 1, 6, 0}, 4, 3}, {{3, 3, 3, 1, 1, 4, 1}, 5, 17},
+                 {{5, 4, 1, 1, 0, 7, 0}, 6, 5}, {{2, 3, 1, 1, 0, 4, 0}, 3, 2}, {{5, 6, 3, 2, 1, 5, 0}, 3, 2}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const frames_arg *a = &cases[i].a;
+        layer_case c = {.name = "conv3d", .build = frames_build, .reference = frames_reference, .arg = a};
+        PARAMETER(&c, &r, cases[i].O, cases[i].C, 3, a->k, a->k);
+        PARAMETER(&c, &r, cases[i].O);
+        for (int d = 0; d < 3; d++)
+            if (a->there >> d & 1) VARIABLE(&c, &r, 2, a->H * a->W, cases[i].C);
+        if (a->residual) VARIABLE(&c, &r, 2, a->H * a->W, cases[i].O);
+        check_case(&c);
+    }
+}
+
 /* A convolution too large for differences: more than one block of outputs, chunk of the sum, panel, block and segment of dw. Each
  * gradient against its definition, in both precisions, and for two numbers of threads, which must agree to the last bit. */
 typedef struct large_conv {
@@ -959,16 +1014,27 @@ static void attention(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(linear),       cmocka_unit_test(norms),
-        cmocka_unit_test(convolutions), cmocka_unit_test(large_convolutions),
-        cmocka_unit_test(group_norms),  cmocka_unit_test(group_norm_far),
-        cmocka_unit_test(upsampling),   cmocka_unit_test(filters),
-        cmocka_unit_test(shuffles),     cmocka_unit_test(grouped),
-        cmocka_unit_test(patches),      cmocka_unit_test(unpatch),
-        cmocka_unit_test(modulated),    cmocka_unit_test(pointwise),
-        cmocka_unit_test(tokens),       cmocka_unit_test(drops),
-        cmocka_unit_test(rotary),       cmocka_unit_test(embedding),
-        cmocka_unit_test(losses),       cmocka_unit_test(attention),
+        cmocka_unit_test(linear),
+        cmocka_unit_test(norms),
+        cmocka_unit_test(convolutions),
+        cmocka_unit_test(convolutions_of_frames),
+        cmocka_unit_test(large_convolutions),
+        cmocka_unit_test(group_norms),
+        cmocka_unit_test(group_norm_far),
+        cmocka_unit_test(upsampling),
+        cmocka_unit_test(filters),
+        cmocka_unit_test(shuffles),
+        cmocka_unit_test(grouped),
+        cmocka_unit_test(patches),
+        cmocka_unit_test(unpatch),
+        cmocka_unit_test(modulated),
+        cmocka_unit_test(pointwise),
+        cmocka_unit_test(tokens),
+        cmocka_unit_test(drops),
+        cmocka_unit_test(rotary),
+        cmocka_unit_test(embedding),
+        cmocka_unit_test(losses),
+        cmocka_unit_test(attention),
         cmocka_unit_test(views),
     };
     return cmocka_run_group_tests(tests, poison, NULL);

@@ -74,8 +74,8 @@ static void describe(const void *net, mhla_autoencoder_info *info) {
                                     .decodes = c->decoder};
 }
 
-static int64_t cost(const void *net, int64_t height, int64_t width, int decode) {
-    return mhla_sd_multiply_adds(mhla_sd_config_of(net), height, width, decode);
+static int64_t cost(const void *net, mhla_extent extent, int decode) {
+    return mhla_sd_multiply_adds(mhla_sd_config_of(net), extent.height, extent.width, decode);
 }
 
 static mhla_tensor *encode(mhla_tape *t, void *net, mhla_tensor *pixels) { return mhla_sd_encode(t, net, pixels); }

@@ -189,36 +189,28 @@ mhla_status mhla_sd_config_complete(mhla_sd_config *c, const mhla_safetensors *f
     return mhla_blame(mhla_sd_config_check(c), path);
 }
 
-/* What a checkpoint of training has beside the autoencoder. */
-static int is_ours(const char *name, const char *prefix) {
-    return strncmp(name, prefix, strlen(prefix)) == 0 && strncmp(name + strlen(prefix), "loss.", 5) != 0 &&
-           strncmp(name, "model_ema.", 10) != 0;
+/* The names of a file. */
+typedef struct naming {
+    mhla_sd_layout layout;
+    const char *prefix;
+    int levels;
+} naming;
+
+static void name_of(char name[256], const void *of, const char *parameter) {
+    const naming *n = of;
+    mhla_sd_name(name, n->layout, n->prefix, n->levels, parameter);
 }
 
-static int by_name(const void *a, const void *b) { return strcmp(a, b); }
+/* What a checkpoint of training has beside the autoencoder. */
+static int is_other(const void *of, const char *name) {
+    const char *prefix = ((const naming *)of)->prefix;
+    return strncmp(name, prefix, strlen(prefix)) != 0 || strncmp(name + strlen(prefix), "loss.", 5) == 0 ||
+           strncmp(name, "model_ema.", 10) == 0;
+}
 
 mhla_status mhla_sd_load(mhla_params *params, const mhla_sd_config *c, const mhla_safetensors *file) {
-    mhla_sd_layout layout = MHLA_SD_CURRENT;
-    const char *prefix = "";
-    (void)mhla_sd_layout_of(&layout, &prefix, file); /* asked for when the config was made */
-    const int count = mhla_params_count(params);
-    char(*names)[256] = malloc((size_t)count * sizeof *names);
-    mhla_status status = names ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory for the names of %d tensors", count);
-    for (int i = 0; i < count && status == MHLA_OK; i++) {
-        mhla_param *p = mhla_params_at(params, i);
-        const mhla_stored *s;
-        mhla_sd_name(names[i], layout, prefix, mhla_sd_levels(c), p->name);
-        status = mhla_safetensors_need(&s, file, names[i]);
-        if (status == MHLA_OK && !mhla_stored_alike(s, p->dims, p->shape))
-            status = mhla_stored_check(s, p->dims, p->shape);
-        if (status == MHLA_OK) status = mhla_param_read(p, s);
-    }
-    if (status == MHLA_OK) qsort(names, (size_t)count, sizeof *names, by_name);
-    for (int64_t i = 0; i < mhla_safetensors_count(file) && status == MHLA_OK; i++) {
-        const mhla_stored *s = mhla_safetensors_at(file, i);
-        if (is_ours(s->name, prefix) && bsearch(s->name, names, (size_t)count, sizeof *names, by_name) == NULL)
-            status = mhla_fail(MHLA_EDATA, "%s: tensor \"%.150s\" is not part of the autoencoder", s->path, s->name);
-    }
-    free(names);
-    return status;
+    naming n = {MHLA_SD_CURRENT, "", mhla_sd_levels(c)};
+    (void)mhla_sd_layout_of(&n.layout, &n.prefix, file); /* asked for when the config was made */
+    return mhla_params_load_named(
+        params, file, &(mhla_naming){.name = name_of, .others = is_other, .of = &n, .what = "the autoencoder"});
 }
