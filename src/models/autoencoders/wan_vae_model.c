@@ -87,7 +87,7 @@ static mhla_tensor *decode(mhla_tape *t, void *net, mhla_tensor *latents) {
     return mhla_wan_vae_decode(t, net, NULL, latents);
 }
 
-static const mhla_autoencoder autoencoder = {describe, cost, encode, decode};
+static const mhla_autoencoder autoencoder = {.describe = describe, .cost = cost, .encode = encode, .decode = decode};
 
 const mhla_architecture mhla_architecture_wan_vae = {
     .name = "wan_vae",
