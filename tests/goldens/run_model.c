@@ -350,7 +350,7 @@ static mhla_status with_model(char **arg, mhla_status (*run)(mhla_model *, const
 static mhla_status run_forward(char **arg) { return with_model(arg, forward); }
 static mhla_status run_training(char **arg) { return with_model(arg, training); }
 static mhla_status run_attention(char **arg) { return with_model(arg, attention); }
-static mhla_status run_clips(char **arg) { return with_model(arg, run_clip); }
+static mhla_status run_denoiser(char **arg) { return with_model(arg, run_clip); }
 static mhla_status run_codec(char **arg) { return with_model(arg, run_autoencoder); }
 static mhla_status run_codec_clips(char **arg) { return with_model(arg, run_clips); }
 static mhla_status run_text_encoder(char **arg) { return with_model(arg, run_encoder); }
@@ -367,7 +367,7 @@ static const struct verb {
     {"attention", 3, 2, run_attention},
     {"frame", 4, 3, run_frame},
     {"sana", 3, 2, run_sana},
-    {"clip", 3, 2, run_clips},
+    {"clip", 3, 2, run_denoiser},
     {"wan", 4, 3, run_wan},
     {"autoencoder", 3, 2, run_codec},
     {"clips", 3, 2, run_codec_clips},
