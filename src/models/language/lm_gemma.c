@@ -98,7 +98,7 @@ static mhla_status gemma_read(mhla_lm_config *c, const json_t *tree, const char 
     MHLA_TRY(mhla_settings_read_bool(&s.qkv_bias, tree, "attention_bias", path));
     MHLA_TRY(read_cap(&s.softcap, tree, "attn_logit_softcapping", path));
     s.out_bias = s.qkv_bias;
-    s.qk_norm_eps = c->norm_eps;
+    s.qk_norm_eps = third ? c->norm_eps : 1e-5; /* as elsewhere where there is no such norm */
     s.window_size = 0;
     *settings_of(c, 0) = s;
     if (mhla_lm_add_group(c, &mhla_mixer_softmax, NULL) == NULL) return mhla_blame(MHLA_EINVAL, path);

@@ -75,7 +75,7 @@ mhla_status mhla_lm_gguf_gemma_read(mhla_lm_config *c, const mhla_gguf *f, const
     if (!third) MHLA_TRY(get_real(&a.softcap, f, architecture, "attn_logit_softcapping", 0.0));
     a.query_scalar = query_scalar(c, &a, third);
     a.qk_norm = third;
-    a.qk_norm_eps = c->norm_eps;
+    if (third) a.qk_norm_eps = c->norm_eps;
     mhla_softmax_settings local = a;
     local.window_size = (int)window;
     if (third) local.rope_theta = 1e4;
