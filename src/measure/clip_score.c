@@ -48,8 +48,10 @@ static mhla_status read_prompt(job *j, int64_t i, int64_t *cut) {
     size_t bytes = 0;
     mhla_ids ids = {0};
     const char *line = line_at(j, i, &bytes);
-    mhla_status status = mhla_tokenizer_encode(j->tokenizer, &ids, line, bytes, MHLA_ENCODE_SPECIAL | MHLA_ENCODE_PLAIN);
-    if (status != MHLA_OK) status = mhla_fail(status, "%s: line %lld: %s", j->d.prompts, (long long)i + 1, mhla_message());
+    mhla_status status =
+        mhla_tokenizer_encode(j->tokenizer, &ids, line, bytes, MHLA_ENCODE_SPECIAL | MHLA_ENCODE_PLAIN);
+    if (status != MHLA_OK)
+        status = mhla_fail(status, "%s: line %lld: %s", j->d.prompts, (long long)i + 1, mhla_message());
     const int64_t most = j->info.tokens, n = ids.count < most ? ids.count : most;
     memset(j->ids, 0, (size_t)most * sizeof *j->ids);
     if (status == MHLA_OK && n == 0)
@@ -67,12 +69,19 @@ static mhla_status read_prompt(job *j, int64_t i, int64_t *cut) {
 
 /* ---- Images ---- */
 
-/* The shorter side becomes the model's, then the centre of it. */
+/* The shorter side becomes the model's, then the centre of it. Rows before columns, as all versions of Pillow did when these models were
+ * made. */
 static mhla_status prepare(float *pixels, const mhla_image *image, const mhla_comparer_info *info) {
     const int side = info->side, W = image->width, H = image->height, least = W < H ? W : H;
     const int width = (int)((int64_t)W * side / least), height = (int)((int64_t)H * side / least);
-    mhla_image small = {0};
-    MHLA_TRY(mhla_image_resize(&small, image, width, height, MHLA_FILTER_BICUBIC, NULL));
+    mhla_image narrow = {0}, small = {0};
+    mhla_status status = mhla_image_resize(&narrow, image, width, H, MHLA_FILTER_BICUBIC, NULL);
+    if (status == MHLA_OK) status = mhla_image_resize(&small, &narrow, width, height, MHLA_FILTER_BICUBIC, NULL);
+    mhla_image_free(&narrow);
+    if (status != MHLA_OK) {
+        mhla_image_free(&small);
+        return status;
+    }
     const int left = (int)lrint((width - side) / 2.0), top = (int)lrint((height - side) / 2.0); /* half to even */
     for (int c = 0; c < 3; c++)
         for (int y = 0; y < side; y++)
@@ -133,8 +142,8 @@ static mhla_status open_all(job *j) {
     const char *data = (const char *)j->prompts.data;
     for (size_t i = 0; i < j->prompts.size; i++) j->lines += data[i] == '\n' || i + 1 == j->prompts.size;
     if (j->lines != mhla_gallery_all(j->images))
-        return mhla_fail(MHLA_EINVAL, "%s has %lld lines, %s %lld images: expected one line for each",
-                         j->d.prompts, (long long)j->lines, j->d.images, (long long)mhla_gallery_all(j->images));
+        return mhla_fail(MHLA_EINVAL, "%s has %lld lines, %s %lld images: expected one line for each", j->d.prompts,
+                         (long long)j->lines, j->d.images, (long long)mhla_gallery_all(j->images));
     j->pixels = mhla_alloc(sizeof(float) * 3 * (size_t)j->info.side * (size_t)j->info.side);
     j->ids = mhla_alloc(sizeof *j->ids * (size_t)j->info.tokens);
     j->text = mhla_alloc(sizeof *j->text * (size_t)j->info.dims);

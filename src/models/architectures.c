@@ -51,8 +51,9 @@ int mhla_architecture_has(const mhla_architecture *a, mhla_role role) {
 }
 
 const char *mhla_role_name(mhla_role role) {
-    static const char *const names[] = {"an image classifier", "a diffusion model", "a language model",
-                                        "a text encoder", "an autoencoder", "a model that matches images and texts"};
+    static const char *const names[] = {"an image classifier", "a diffusion model",
+                                        "a language model",    "a text encoder",
+                                        "an autoencoder",      "a model that matches images and texts"};
     return names[role];
 }
 

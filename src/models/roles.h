@@ -195,10 +195,10 @@ mhla_tensor *mhla_autoencoder_decode(mhla_tape *t, const mhla_model *model, mhla
 
 typedef struct mhla_comparer_info {
     int vocabulary;
-    int64_t tokens;              /* of every text, padded with zeros behind the token that ends it */
-    int channels, side;          /* of an image */
+    int64_t tokens;               /* of every text, padded with zeros behind the token that ends it */
+    int channels, side;           /* of an image */
     double mean[3], deviation[3]; /* value / 255, minus mean, over deviation */
-    int dims;                    /* of a vector */
+    int dims;                     /* of a vector */
 } mhla_comparer_info;
 
 typedef struct mhla_comparer {

@@ -21,7 +21,8 @@ static float *keep_vectors(const mhla_tensor *x, const char *what) {
     run_keep(x->data, x->dims, x->shape, "out.%s_features", what);
     for (int64_t r = 0; units && r < x->rows; r++) {
         double squares = 0.0;
-        for (int64_t i = 0; i < x->cols; i++) squares += (double)x->data[r * x->ld + i] * (double)x->data[r * x->ld + i];
+        for (int64_t i = 0; i < x->cols; i++)
+            squares += (double)x->data[r * x->ld + i] * (double)x->data[r * x->ld + i];
         for (int64_t i = 0; i < x->cols; i++)
             units[r * x->cols + i] = (float)((double)x->data[r * x->ld + i] / sqrt(squares));
     }
@@ -67,7 +68,8 @@ mhla_status run_clip(char **arg) { /* MODEL IN OUT */
             double cosine = 0.0;
             for (int64_t d = 0; d < D; d++) cosine += (double)image[b * D + d] * (double)text[k * D + d];
             logits[k] = (float)(scale * cosine);
-            if (k == b) run_keep(&(float){(float)(100.0 * cosine)}, 1, (const int64_t[]){1}, "out.clip_score.%d", (int)b);
+            if (k == b)
+                run_keep(&(float){(float)(100.0 * cosine)}, 1, (const int64_t[]){1}, "out.clip_score.%d", (int)b);
         }
         run_keep(logits, 1, (const int64_t[]){B < 64 ? B : 64}, "out.logits_per_image.%d", (int)b);
     }

@@ -216,7 +216,8 @@ static mhla_status mhla_clip_score__mhla_clip_scores(void *given) {
 
 static void clip_scores(void **state) {
     (void)state;
-    static const char json[] = "{\"added_tokens\":[],\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1},\"merges\":[]}}";
+    static const char json[] =
+        "{\"added_tokens\":[],\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1},\"merges\":[]}}";
     mhla_model *m;
     snprintf(clip, sizeof clip, "%s", in_folder("clip"));
     snprintf(npy, sizeof npy, "%s", in_folder("images.npy"));

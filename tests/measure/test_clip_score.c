@@ -25,13 +25,14 @@ static int begin(void **state) {
     }
     ASSERT_OK(mhla_model_save(m, in_folder("clip")));
     mhla_model_free(m);
-    write_text("clip/tokenizer.json",
-               "{\"added_tokens\":[{\"id\":2,\"content\":\"<s>\",\"special\":true},{\"id\":3,\"content\":\"</s>\","
-               "\"special\":true}],\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"<s>\":2,\"</s>\":3},"
-               "\"merges\":[]},\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{"
-               "\"id\":\"<s>\",\"type_id\":0}},{\"Sequence\":{\"id\":\"A\",\"type_id\":0}},{\"SpecialToken\":{\"id\":"
-               "\"</s>\",\"type_id\":0}}],\"pair\":[],\"special_tokens\":{\"<s>\":{\"id\":\"<s>\",\"ids\":[2],\"tokens\":["
-               "\"<s>\"]},\"</s>\":{\"id\":\"</s>\",\"ids\":[3],\"tokens\":[\"</s>\"]}}}}");
+    write_text(
+        "clip/tokenizer.json",
+        "{\"added_tokens\":[{\"id\":2,\"content\":\"<s>\",\"special\":true},{\"id\":3,\"content\":\"</s>\","
+        "\"special\":true}],\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"<s>\":2,\"</s>\":3},"
+        "\"merges\":[]},\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{"
+        "\"id\":\"<s>\",\"type_id\":0}},{\"Sequence\":{\"id\":\"A\",\"type_id\":0}},{\"SpecialToken\":{\"id\":"
+        "\"</s>\",\"type_id\":0}}],\"pair\":[],\"special_tokens\":{\"<s>\":{\"id\":\"<s>\",\"ids\":[2],\"tokens\":["
+        "\"<s>\"]},\"</s>\":{\"id\":\"</s>\",\"ids\":[3],\"tokens\":[\"</s>\"]}}}}");
     for (size_t i = 0; i < sizeof pixels; i++) ((uint8_t *)pixels)[i] = (uint8_t)rng_below(&r, 256);
     ASSERT_OK(mhla_npy_write(in_folder("images.npy"), MHLA_IO_U8, 4, (const int64_t[]){N, SIDE, SIDE, 3}, pixels));
     FILE *f = fopen(in_folder("prompts.txt"), "w");
@@ -44,11 +45,8 @@ static mhla_clip_desc usual(float *scores) {
     static char paths[3][256];
     static const char *const names[] = {"clip", "images.npy", "prompts.txt"};
     for (int i = 0; i < 3; i++) snprintf(paths[i], sizeof paths[i], "%s", in_folder(names[i]));
-    return (mhla_clip_desc){.size = sizeof(mhla_clip_desc),
-                            .model = paths[0],
-                            .images = paths[1],
-                            .prompts = paths[2],
-                            .scores = scores};
+    return (mhla_clip_desc){
+        .size = sizeof(mhla_clip_desc), .model = paths[0], .images = paths[1], .prompts = paths[2], .scores = scores};
 }
 
 static double cosine(const float *x, const float *y) {

@@ -113,8 +113,8 @@ static void gguf_gemma(void **state) {
     static const char *const settings[][16] = {
         {"gemma2.block_count", "final_logit_softcapping=3", "attn_logit_softcapping=2", "attn_layers=0,2",
          "attn_window_size=4", "attn_attn_logit_softcapping=2"},
-        {"gemma3.block_count", "qk_norm=true", "norm_eps=1e-5", "rope_theta=1e6", "attn_layers=0,1", "attn_window_size=5",
-         "attn_qk_norm=true"},
+        {"gemma3.block_count", "qk_norm=true", "norm_eps=1e-5", "rope_theta=1e6", "attn_layers=0,1",
+         "attn_window_size=5", "attn_qk_norm=true"},
         {"gemma3.rope.freq_base_swa", "qk_norm=true", "norm_eps=1e-5", "attn_layers=0,2", "attn_window_size=3",
          "attn_qk_norm=true", "attn_rope_theta=100"},
         {"mhla.config", "query_pre_attn_scalar=7"},

@@ -676,10 +676,19 @@ static void storage(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(start_values), cmocka_unit_test(gradients),         cmocka_unit_test(packed),
-        cmocka_unit_test(refused),      cmocka_unit_test(heads_of_a_hybrid), cmocka_unit_test(config_round_trip),
-        cmocka_unit_test(mixed),        cmocka_unit_test(config_files),      cmocka_unit_test(windows), cmocka_unit_test(gemma_files),
-        cmocka_unit_test(misuse),       cmocka_unit_test(rotary_tables),     cmocka_unit_test(files),
+        cmocka_unit_test(start_values),
+        cmocka_unit_test(gradients),
+        cmocka_unit_test(packed),
+        cmocka_unit_test(refused),
+        cmocka_unit_test(heads_of_a_hybrid),
+        cmocka_unit_test(config_round_trip),
+        cmocka_unit_test(mixed),
+        cmocka_unit_test(config_files),
+        cmocka_unit_test(windows),
+        cmocka_unit_test(gemma_files),
+        cmocka_unit_test(misuse),
+        cmocka_unit_test(rotary_tables),
+        cmocka_unit_test(files),
         cmocka_unit_test(storage),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

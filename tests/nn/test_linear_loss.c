@@ -218,7 +218,8 @@ static void check_published(const char *path, const mhla_safetensors *f, const j
                   ignored = json_integer_value(json_object_get(said, "ignore_index"));
     float *logits = golden(f, "in.", "logits"), *loss = golden(f, "out.", "loss"), *dout = golden(f, "dout.", "loss"),
           *grad = golden(f, "grad.", "logits");
-    problem p = {rows, n, n, logits, calloc((size_t)(n * n), sizeof(float)), new_bytes((size_t)rows * sizeof(int32_t)), 0.0f};
+    problem p = {rows, n, n, logits, calloc((size_t)(n * n), sizeof(float)), new_bytes((size_t)rows * sizeof(int32_t)),
+                 0.0f};
     for (int64_t i = 0; i < n; i++) p.w[i * n + i] = 1.0f;
     for (int64_t i = 0; i < rows; i++) {
         int64_t label;

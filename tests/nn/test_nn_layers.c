@@ -938,16 +938,27 @@ static void attention(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(linear),       cmocka_unit_test(norms), cmocka_unit_test(softcap),
-        cmocka_unit_test(convolutions), cmocka_unit_test(large_convolutions),
-        cmocka_unit_test(group_norms),  cmocka_unit_test(group_norm_far),
-        cmocka_unit_test(upsampling),   cmocka_unit_test(filters),
-        cmocka_unit_test(grouped),      cmocka_unit_test(patches),
-        cmocka_unit_test(unpatch),      cmocka_unit_test(modulated),
-        cmocka_unit_test(pointwise),    cmocka_unit_test(tokens),
-        cmocka_unit_test(drops),        cmocka_unit_test(rotary),
-        cmocka_unit_test(embedding),    cmocka_unit_test(losses),
-        cmocka_unit_test(attention),    cmocka_unit_test(views),
+        cmocka_unit_test(linear),
+        cmocka_unit_test(norms),
+        cmocka_unit_test(softcap),
+        cmocka_unit_test(convolutions),
+        cmocka_unit_test(large_convolutions),
+        cmocka_unit_test(group_norms),
+        cmocka_unit_test(group_norm_far),
+        cmocka_unit_test(upsampling),
+        cmocka_unit_test(filters),
+        cmocka_unit_test(grouped),
+        cmocka_unit_test(patches),
+        cmocka_unit_test(unpatch),
+        cmocka_unit_test(modulated),
+        cmocka_unit_test(pointwise),
+        cmocka_unit_test(tokens),
+        cmocka_unit_test(drops),
+        cmocka_unit_test(rotary),
+        cmocka_unit_test(embedding),
+        cmocka_unit_test(losses),
+        cmocka_unit_test(attention),
+        cmocka_unit_test(views),
     };
     return cmocka_run_group_tests(tests, poison, NULL);
 }

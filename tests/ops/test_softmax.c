@@ -189,12 +189,12 @@ static double difference(const problem *p, int i, const void *expected) {
 }
 
 static void describe(char *text, size_t size, const problem *p, const char *isa) {
-    snprintf(
-        text, size,
-        "%s: B %d Tq %d Tk %d H %d G %d K %d V %d causal %d window %d cap %g rope %d/%d dtype %d layout %d acc %d packed %d",
-        isa, (int)p->c.batch, (int)p->c.tokens, (int)p->x[KEY].T, p->d.heads, p->d.kv_heads, p->d.key_dim,
-        p->d.value_dim, p->d.causal, (int)p->d.window, p->d.softcap, (int)p->d.rope, p->d.rope_dim, (int)p->d.dtype, p->layout,
-        p->accumulate, (int)p->c.sequences);
+    snprintf(text, size,
+             "%s: B %d Tq %d Tk %d H %d G %d K %d V %d causal %d window %d cap %g rope %d/%d dtype %d layout %d acc %d "
+             "packed %d",
+             isa, (int)p->c.batch, (int)p->c.tokens, (int)p->x[KEY].T, p->d.heads, p->d.kv_heads, p->d.key_dim,
+             p->d.value_dim, p->d.causal, (int)p->d.window, p->d.softcap, (int)p->d.rope, p->d.rope_dim,
+             (int)p->d.dtype, p->layout, p->accumulate, (int)p->c.sequences);
 }
 
 static int isas(const char *names[]) {

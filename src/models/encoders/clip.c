@@ -77,7 +77,8 @@ static mhla_status add_parameters(mhla_clip *m) {
     mhla_params *ps = m->params;
     m->scale = mhla_params_add(ps, "logit_scale", MHLA_SHAPE(1), 0,
                                ((mhla_initial){.kind = MHLA_INITIAL_CONSTANT, .number = 2.6592}));
-    m->tokens = mhla_params_add(ps, "text_model.embeddings.token_embedding.weight", MHLA_SHAPE(c->vocabulary, T), 0, usual);
+    m->tokens =
+        mhla_params_add(ps, "text_model.embeddings.token_embedding.weight", MHLA_SHAPE(c->vocabulary, T), 0, usual);
     m->text.positions =
         mhla_params_add(ps, "text_model.embeddings.position_embedding.weight", MHLA_SHAPE(c->positions, T), 0, usual);
     MHLA_TRY(add_tower(m, &m->text, &c->text, "text_model", 1));

@@ -76,7 +76,8 @@ static mhla_status preset(mhla_clip_config *c, const char *model) {
         snprintf(c->model, sizeof c->model, "%s", model);
         return MHLA_OK;
     }
-    return mhla_fail(MHLA_EINVAL, "%s is no CLIP: there are clip_vit_b32, clip_vit_b16, clip_vit_l14, clip_nano", model);
+    return mhla_fail(MHLA_EINVAL, "%s is no CLIP: there are clip_vit_b32, clip_vit_b16, clip_vit_l14, clip_nano",
+                     model);
 }
 
 mhla_status mhla_clip_from_recipe(mhla_clip_config *c, const mhla_recipe *given, const char *prefix) {

@@ -31,7 +31,8 @@ static mhla_status read_open_config(mhla_clip_config *c, const char *weights) {
     char path[4096];
     const char *slash = strrchr(weights, '/');
     json_t *about = NULL;
-    const int n = snprintf(path, sizeof path, "%.*sopen_clip_config.json", slash ? (int)(slash - weights) + 1 : 0, weights);
+    const int n =
+        snprintf(path, sizeof path, "%.*sopen_clip_config.json", slash ? (int)(slash - weights) + 1 : 0, weights);
     if (n >= (int)sizeof path || access(path, F_OK) != 0) return MHLA_OK;
     MHLA_TRY(mhla_json_load(&about, path));
     const mhla_status status = mhla_clip_open_config_read(c, about, path);

@@ -13,7 +13,9 @@ static const char *text_prefix(const mhla_safetensors *file) {
     return mhla_safetensors_find(file, "text.token_embedding.weight") ? "text." : "";
 }
 
-static int is_openai(const mhla_safetensors *file) { return mhla_safetensors_find(file, "visual.conv1.weight") != NULL; }
+static int is_openai(const mhla_safetensors *file) {
+    return mhla_safetensors_find(file, "visual.conv1.weight") != NULL;
+}
 
 int mhla_clip_fits(const mhla_safetensors *file) {
     char name[64];
@@ -46,8 +48,10 @@ static const char *const whole[][2] = {
     {"vision_model.post_layernorm.bias", "visual.ln_post.bias"},
     {"visual_projection.weight", "visual.proj"},
     {"logit_scale", "logit_scale"}};
-static const char *const parts[][2] = {{"self_attn.out_proj.", "attn.out_proj."}, {"layer_norm1.", "ln_1."},
-                                       {"layer_norm2.", "ln_2."},                 {"mlp.fc1.", "mlp.c_fc."},
+static const char *const parts[][2] = {{"self_attn.out_proj.", "attn.out_proj."},
+                                       {"layer_norm1.", "ln_1."},
+                                       {"layer_norm2.", "ln_2."},
+                                       {"mlp.fc1.", "mlp.c_fc."},
                                        {"mlp.fc2.", "mlp.c_proj."}};
 
 /* Where a parameter of ours is in a file of OpenAI's kind. */
@@ -188,7 +192,8 @@ static mhla_status guess_tower(mhla_clip_tower *c, const mhla_safetensors *file,
 }
 
 mhla_status mhla_clip_config_guess(mhla_clip_config *c, const mhla_safetensors *file) {
-    static const double mean[] = {0.48145466, 0.4578275, 0.40821073}, deviation[] = {0.26862954, 0.26130258, 0.27577711};
+    static const double mean[] = {0.48145466, 0.4578275, 0.40821073},
+                        deviation[] = {0.26862954, 0.26130258, 0.27577711};
     int tokens = 0, side = 0;
     *c = (mhla_clip_config){.channels = 3};
     memcpy(c->mean, mean, sizeof mean);

@@ -51,8 +51,9 @@ static mhla_status read_scaling(mhla_scaling *s, const mhla_gguf *f, const char 
     MHLA_TRY(mhla_gguf_get_text(&type, f, key));
     const int linear = type && strcmp(type, "linear") == 0, none = type == NULL || strcmp(type, "none") == 0;
     const mhla_status status =
-        linear || none ? MHLA_OK
-                       : mhla_fail(MHLA_ENOTSUP, "%s: %s is \"%.40s\": known are none and linear", mhla_gguf_path(f), key, type);
+        linear || none
+            ? MHLA_OK
+            : mhla_fail(MHLA_ENOTSUP, "%s: %s is \"%.40s\": known are none and linear", mhla_gguf_path(f), key, type);
     free(type);
     MHLA_TRY(status);
     if (linear) MHLA_TRY(get_real(&factor, f, architecture, "rope.scaling.factor", 1e-6));
