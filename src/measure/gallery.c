@@ -157,6 +157,10 @@ void mhla_gallery_free(mhla_gallery *p) {
 }
 
 int64_t mhla_gallery_count(const mhla_gallery *p) { return p->count; }
+int64_t mhla_gallery_all(const mhla_gallery *p) { return p->all; }
+int64_t mhla_gallery_index(const mhla_gallery *p, int64_t i) {
+    return p->count == p->all ? i : (int64_t)((double)i * (double)p->all / (double)p->count);
+}
 const char *mhla_gallery_left_out(mhla_gallery *p) {
     int64_t count;
     const char *sentence = NULL;
@@ -206,8 +210,7 @@ static mhla_status read_one(mhla_gallery *p, int64_t index, mhla_image *image, i
 }
 
 mhla_status mhla_gallery_get(mhla_gallery *p, int64_t i, mhla_image *image, int *label) {
-    const int64_t index = p->count == p->all ? i : (int64_t)((double)i * (double)p->all / (double)p->count);
-    MHLA_TRY(read_one(p, index, image, label));
+    MHLA_TRY(read_one(p, mhla_gallery_index(p, i), image, label));
     if (p->height == 0 || (p->height == image->height && p->width == image->width)) return MHLA_OK;
     return frame(image, p->height, p->width);
 }

@@ -41,6 +41,9 @@ mhla_status mhla_gallery_decode(mhla_gallery **pictures, const char *source, con
 void mhla_gallery_frame(mhla_gallery *pictures, int height, int width);
 void mhla_gallery_free(mhla_gallery *pictures);
 int64_t mhla_gallery_count(const mhla_gallery *pictures);
+/* How many there are without the limit, and which of them picture i is. */
+int64_t mhla_gallery_all(const mhla_gallery *pictures);
+int64_t mhla_gallery_index(const mhla_gallery *pictures, int64_t i);
 /* The sentence about a file that is not among them because it cannot be read, or NULL. */
 const char *mhla_gallery_left_out(mhla_gallery *pictures);
 /* Picture i; *label its class, -1: it has none. May be called by several threads at once. */

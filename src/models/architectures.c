@@ -19,7 +19,8 @@
     X(lm)                                                                                                              \
     X(sd_vae)                                                                                                          \
     X(wan_vae)                                                                                                         \
-    X(umt5)
+    X(umt5)                                                                                                            \
+    X(clip)
 
 #define DECLARE(name) extern const mhla_architecture mhla_architecture_##name;
 ARCHITECTURES(DECLARE)
@@ -49,13 +50,14 @@ const mhla_architecture *mhla_architecture_of_preset(const char *preset) {
 }
 
 int mhla_architecture_has(const mhla_architecture *a, mhla_role role) {
-    const void *const roles[] = {a->classifier, a->denoiser, a->decoder, a->encoder, a->autoencoder};
+    const void *const roles[] = {a->classifier, a->denoiser, a->decoder, a->encoder, a->autoencoder, a->comparer};
     return roles[role] != NULL;
 }
 
 const char *mhla_role_name(mhla_role role) {
-    static const char *const names[] = {"an image classifier", "a diffusion model", "a language model",
-                                        "a text encoder", "an autoencoder"};
+    static const char *const names[] = {"an image classifier", "a diffusion model",
+                                        "a language model",    "a text encoder",
+                                        "an autoencoder",      "a model that matches images and texts"};
     return names[role];
 }
 

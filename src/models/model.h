@@ -53,6 +53,7 @@ typedef struct mhla_architecture {
     const mhla_text_decoder *decoder;
     const mhla_encoder *encoder;
     const mhla_autoencoder *autoencoder;
+    const mhla_comparer *comparer;
 } mhla_architecture;
 
 struct mhla_model {

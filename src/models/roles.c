@@ -17,7 +17,7 @@ mhla_status mhla_model_need(const mhla_model *m, mhla_role role) {
 }
 
 int mhla_model_has(const mhla_model *m, mhla_role role) {
-    return m && (unsigned)role <= MHLA_ROLE_AUTOENCODER && mhla_architecture_has(m->architecture, role);
+    return m && (unsigned)role <= MHLA_ROLE_COMPARER && mhla_architecture_has(m->architecture, role);
 }
 
 /* Samples of so many tokens that go through a network at once. */
@@ -313,4 +313,22 @@ mhla_status mhla_autoencoder_rescale(mhla_model *m, double scale) {
         return mhla_fail(MHLA_ENOTSUP, "autoencoders of the kind %s cannot be trained", m->architecture->name);
     m->architecture->autoencoder->rescale(m->net, scale);
     return mhla_model_name_classes(m, NULL, 0); /* writes the text of config.json anew */
+}
+
+/* ---- Comparer ------------------------------------------------------------------------------------------------------- */
+
+mhla_status mhla_comparer_query(const mhla_model *m, mhla_comparer_info *info) {
+    MHLA_TRY(mhla_model_need(m, MHLA_ROLE_COMPARER));
+    m->architecture->comparer->describe(m->net, info);
+    return MHLA_OK;
+}
+
+mhla_tensor *mhla_comparer_texts(mhla_tape *t, const mhla_model *m, const int32_t *ids, int64_t B) {
+    mhla_tape_set_precision(t, mhla_params_precision(m->params));
+    return m->architecture->comparer->texts(t, m->net, ids, B);
+}
+
+mhla_tensor *mhla_comparer_images(mhla_tape *t, const mhla_model *m, mhla_tensor *pixels) {
+    mhla_tape_set_precision(t, mhla_params_precision(m->params));
+    return m->architecture->comparer->images(t, m->net, pixels);
 }

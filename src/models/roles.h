@@ -6,7 +6,8 @@
  *   denoiser      a noisy array, times and a condition to a prediction
  *   decoder       token ids to hidden states, with memory (language/sequence.h)
  *   encoder       token ids to rows that a denoiser is conditioned on
- *   autoencoder   pixels to latents and back */
+ *   autoencoder   pixels to latents and back
+ *   comparer      images and texts to vectors that can be compared */
 #ifndef MHLA_MODELS_ROLES_H
 #define MHLA_MODELS_ROLES_H
 
@@ -197,5 +198,27 @@ mhla_tensor *mhla_autoencoder_encode(mhla_tape *t, const mhla_model *model, mhla
 mhla_tensor *mhla_autoencoder_decode(mhla_tape *t, const mhla_model *model, mhla_tensor *latents);
 /* From now on, and in config.json. MHLA_ENOTSUP where training cannot measure it. */
 mhla_status mhla_autoencoder_rescale(mhla_model *model, double scale);
+
+/* ---- Comparer ---- */
+
+typedef struct mhla_comparer_info {
+    int vocabulary;
+    int64_t tokens;               /* of every text, padded with zeros behind the token that ends it */
+    int channels, side;           /* of an image */
+    double mean[3], deviation[3]; /* value / 255, minus mean, over deviation */
+    int dims;                     /* of a vector */
+} mhla_comparer_info;
+
+typedef struct mhla_comparer {
+    void (*describe)(const void *net, mhla_comparer_info *info);
+    /* Vectors [B,dims], of any length, of ids [B,tokens], which live until the tape begins anew, and of pixels
+     * [B,channels,side,side]. */
+    mhla_tensor *(*texts)(mhla_tape *t, void *net, const int32_t *ids, int64_t B);
+    mhla_tensor *(*images)(mhla_tape *t, void *net, mhla_tensor *pixels);
+} mhla_comparer;
+
+mhla_status mhla_comparer_query(const mhla_model *model, mhla_comparer_info *info);
+mhla_tensor *mhla_comparer_texts(mhla_tape *t, const mhla_model *model, const int32_t *ids, int64_t B);
+mhla_tensor *mhla_comparer_images(mhla_tape *t, const mhla_model *model, mhla_tensor *pixels);
 
 #endif

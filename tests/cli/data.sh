@@ -5,6 +5,9 @@ mhla data --help
 mhla data cifar100; echo "-> $?"
 mhla data cifar10-test here and there; echo "-> $?"
 mhla data --from x; echo "-> $?"
+mhla data gemma3-270m a/g; echo "-> $?"
+mhla data gemma3-270m a/g --from nowhere --accept-licence 2>&1 | sed 's/by hand.*/by hand/'
+mhla data smollm2 --accept-licence; echo "-> $?"
 
 echo "# by hand"
 mkdir wrong half

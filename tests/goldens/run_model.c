@@ -383,6 +383,7 @@ static const struct verb {
     {"mixer", 3, 2, run_mixer},
     {"resize", 4, 1, run_resize},
     {"dequantize", 4, 1, run_dequantize},
+    {"clip", 3, 2, run_clip},
     {"lm", 4, 2, run_lm},
     {"tokens", 3, -1, run_tokens},
     {"candidates", 2, -1, run_candidates},

@@ -203,6 +203,42 @@ static mhla_status mhla_measure__mhla_measures(void *given) {
     return mhla_measure(given, &desc);
 }
 
+static char clip[256], prompts[256], tokenizer[256];
+static mhla_status mhla_clip_score__mhla_clip_desc(void *given) {
+    mhla_clip_scores result = {.size = sizeof result};
+    return mhla_clip_score(&result, given);
+}
+static mhla_status mhla_clip_score__mhla_clip_scores(void *given) {
+    const mhla_clip_desc desc = {
+        .size = sizeof desc, .model = clip, .images = npy, .prompts = prompts, .tokenizer = tokenizer};
+    return mhla_clip_score(given, &desc);
+}
+
+static void clip_scores(void **state) {
+    (void)state;
+    static const char json[] =
+        "{\"added_tokens\":[],\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1},\"merges\":[]}}";
+    mhla_model *m;
+    snprintf(clip, sizeof clip, "%s", in_folder("clip"));
+    snprintf(npy, sizeof npy, "%s", in_folder("images.npy"));
+    snprintf(prompts, sizeof prompts, "%s", in_folder("prompts.txt"));
+    snprintf(tokenizer, sizeof tokenizer, "%s", in_folder("clip/tokenizer.json"));
+    ASSERT_OK(mhla_model_create(&m, "clip_nano", NULL, 0, 1));
+    ASSERT_OK(mhla_model_save(m, clip));
+    mhla_model_free(m);
+    write_file(tokenizer, json, strlen(json));
+    FILE *f = fopen(prompts, "w");
+    for (int i = 0; i < PICTURES; i++) fprintf(f, "ab\n");
+    fclose(f);
+    const mhla_clip_desc desc = {
+        .size = sizeof desc, .model = clip, .images = npy, .prompts = prompts, .tokenizer = tokenizer};
+    const struct_case rows[] = {
+        TAKES(mhla_clip_score, mhla_clip_desc, .value = &desc),
+        FILLS(mhla_clip_score, mhla_clip_scores),
+    };
+    STRUCTS_TRY(rows);
+}
+
 static void measures(void **state) {
     (void)state;
     snprintf(npy, sizeof npy, "%s", in_folder("images.npy"));
@@ -246,6 +282,7 @@ static int end(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(sampling), cmocka_unit_test(pictures),
-                                       cmocka_unit_test(measures), cmocka_unit_test(coding)};
+                                       cmocka_unit_test(measures), cmocka_unit_test(clip_scores),
+                                       cmocka_unit_test(coding)};
     return cmocka_run_group_tests(tests, begin, end);
 }

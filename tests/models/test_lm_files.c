@@ -106,6 +106,65 @@ static void gguf_names(void **state) {
     mhla_model_free(back);
 }
 
+/* Gemma as llama.cpp has it: its keys, its norms with the 1 added; from a folder and back, with the same numbers. What it has no key for
+ * goes under our own name. */
+static void gguf_gemma(void **state) {
+    (void)state;
+    static const char *const settings[][16] = {
+        {"gemma2.block_count", "final_logit_softcapping=3", "attn_logit_softcapping=2", "attn_layers=0,2",
+         "attn_window_size=4", "attn_attn_logit_softcapping=2"},
+        {"gemma3.block_count", "qk_norm=true", "norm_eps=1e-5", "rope_theta=1e6", "attn_layers=0,1",
+         "attn_window_size=5", "attn_qk_norm=true"},
+        {"gemma3.rope.freq_base_swa", "qk_norm=true", "norm_eps=1e-5", "attn_layers=0,2", "attn_window_size=3",
+         "attn_qk_norm=true", "attn_rope_theta=100"},
+        {"mhla.config", "query_pre_attn_scalar=7"},
+        {"mhla.config", "attn_logit_softcapping=2"}};
+    enum { T = 9 };
+    static const int32_t ids[T] = {1, 5, 3, 8, 2, 23, 0, 4, 11};
+    for (size_t k = 0; k < sizeof settings / sizeof *settings; k++) {
+        const char *all[24] = {"vocab_size=24",       "hidden_size=32",        "attention=softmax",
+                               "num_hidden_layers=3", "parameter_names=gemma", "num_heads=2"};
+        const char *const paths[] = {in_folder("gemma"), in_folder("gemma.gguf")};
+        int n = 6;
+        for (int i = 1; i < 16 && settings[k][i]; i++) all[n++] = settings[k][i];
+        mhla_model *m, *back;
+        mhla_tape *t;
+        rng r = {k + 1};
+        ASSERT_OK(mhla_model_create(&m, "lm_micro", all, n, 3));
+        for (int i = 0; i < mhla_params_count(m->params); i++) {
+            mhla_param *p = mhla_params_at(m->params, i);
+            for (int64_t j = 0; j < p->count; j++) p->data[j] += 0.1f * rng_signed(&r);
+            mhla_param_touch(p);
+        }
+        ASSERT_OK(mhla_tape_create(&t, NULL));
+        mhla_tape_begin(t, MHLA_TAPE_INFER);
+        mhla_tensor *y = mhla_lm_logits(t, m->net, mhla_lm_forward(t, m->net, &(mhla_lm_run){0}, ids, 1, T));
+        ASSERT_OK(mhla_tape_status(t));
+        float *want = new_bytes(sizeof *want * T * 24);
+        memcpy(want, y->data, sizeof *want * T * 24);
+        ASSERT_OK(mhla_model_save(m, paths[0]));
+        ASSERT_OK(mhla_lm_convert(paths[1], paths[0], NULL, NULL));
+        size_t size;
+        char *bytes = read_file(paths[1], &size);
+        assert_non_null(memmem(bytes, size, settings[k][0], strlen(settings[k][0])));
+        free(bytes);
+        for (int i = 0; i < 2; i++) {
+            ASSERT_OK(mhla_model_open(&back, paths[i]));
+            mhla_tape_begin(t, MHLA_TAPE_INFER);
+            y = mhla_lm_logits(t, back->net, mhla_lm_forward(t, back->net, &(mhla_lm_run){0}, ids, 1, T));
+            ASSERT_OK(mhla_tape_status(t));
+            ASSERT_CLOSE(y->data, want, T * 24, 2e-6, "kind %d, opened again %d", (int)k, i);
+            const mhla_param *norm = mhla_params_find(back->params, "model.norm.weight"),
+                             *own = mhla_params_find(m->params, "model.norm.weight");
+            for (int j = 0; j < 32; j++) assert_true(fabsf(norm->data[j] - own->data[j]) <= (i ? 1.2e-7f : 0.0f));
+            mhla_model_free(back);
+        }
+        free(want);
+        mhla_tape_free(t);
+        mhla_model_free(m);
+    }
+}
+
 /* Mamba and Mamba2 as llama.cpp has them: its names, its axes, and rates in place of their logarithms. What it cannot hold goes under our
  * own name. */
 static void gguf_mamba(void **state) {
@@ -655,6 +714,7 @@ int main(void) {
         cmocka_unit_test(gguf_ends),
         cmocka_unit_test(gguf_names),
         cmocka_unit_test(gguf_mamba),
+        cmocka_unit_test(gguf_gemma),
         cmocka_unit_test(wrong_ends),
         cmocka_unit_test(scalings),
         cmocka_unit_test(gguf_scalings),

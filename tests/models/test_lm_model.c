@@ -32,6 +32,11 @@ static const char *const kinds[][16] = {
     /* two settings of one kind */
     {"num_blocks=4", "chunk_size=4", "mhla_layers=1", "mhla_num_blocks=4", "mhla_chunk_size=3", "mhla_feature_map=elu"},
     {"attention=softmax", "window_size=4", "attn_layers=0", "attn_window_size=2", "attn_qk_norm=true"},
+    /* Gemma's decoder */
+    {"attention=softmax", "parameter_names=gemma", "final_logit_softcapping=3", "attn_logit_softcapping=2",
+     "query_pre_attn_scalar=7", "attn_layers=1", "attn_window_size=4", "attn_attn_logit_softcapping=2",
+     "attn_query_pre_attn_scalar=7"},
+    {"num_blocks=4", "chunk_size=4", "parameter_names=gemma", "attn_layers=1", "attn_qk_norm=true"},
     {"num_blocks=4", "chunk_size=4", "num_hidden_layers=4", "attn_layers=0,3", "attn_num_heads=2", "linear_layers=[2]",
      "linear_num_heads=4", "linear_num_kv_heads=2", "linear_expand_k=0.5", "linear_use_short_conv=true",
      "linear_conv_size=3", "linear_norm_q=true", "linear_feature_map=elu", "linear_norm_feature_map=true"},
@@ -62,20 +67,23 @@ static void some_ids(int32_t *ids, int n, uint64_t seed) {
 /* ---- Before training ---- */
 
 /* What every parameter starts from, and whether the optimiser lets it decay: matrices normal and decaying, norms 1, biases 0,
- * hedgehog the identity, mixing rows 1/(i+1). */
+ * hedgehog the identity, mixing rows 1/(i+1). Norms by 1 + w begin with 0. */
 static void start_values(void **state) {
     (void)state;
     for (int kind = 0; kind < KINDS; kind++) {
         const char *settings[24] = {"vocab_size=24", "hidden_size=16", "intermediate_size=20"};
-        int n = 3, hedgehog = 0;
+        int n = 3, hedgehog = 0, gemma = 0;
         for (int i = 0; i < 16 && kinds[kind][i]; i++) {
+            gemma |= strcmp(kinds[kind][i], "parameter_names=gemma") == 0;
             hedgehog |= strcmp(kinds[kind][i], "feature_map=hedgehog") == 0;
             settings[n++] = kinds[kind][i];
         }
         mhla_model *m = create(settings, n);
         for (int i = 0; i < mhla_params_count(m->params); i++) {
             const mhla_param *p = mhla_params_at(m->params, i);
-            const int bias = strstr(p->name, ".bias") != NULL, map = strstr(p->name, "feature_map") != NULL;
+            const int plus_one = gemma && (strstr(p->name, "layernorm") || strstr(p->name, "model.norm.") ||
+                                           strstr(p->name, "q_norm") || strstr(p->name, "k_norm"));
+            const int bias = plus_one || strstr(p->name, ".bias") != NULL, map = strstr(p->name, "feature_map") != NULL;
             const int64_t N = p->shape[0];
             assert_int_equal((p->flags & MHLA_PARAM_DECAY) != 0, p->dims > 1);
             double squares = 0.0;
@@ -348,6 +356,14 @@ static void config_files(void **state) {
          "layer 2 is listed both"},
         {"{\"model_type\":\"mhla\",\"tie_word_embeddings\":1}", MHLA_EDATA, "tie_word_embeddings"},
         {"{\"model_type\":\"mhla\",\"feature_map\":\"cosine\"}", MHLA_ENOTSUP, "cosine"},
+        {"{\"model_type\":\"gemma2\",\"hidden_activation\":\"gelu\"}", MHLA_ENOTSUP, "hidden_activation"},
+        {"{\"model_type\":\"gemma2\",\"layer_types\":[\"full_attention\"]}", MHLA_EDATA, "layer_types"},
+        {"{\"model_type\":\"gemma3_text\",\"use_bidirectional_attention\":true}", MHLA_ENOTSUP, "use_bidirectional"},
+        {"{\"model_type\":\"gemma3_text\",\"rope_parameters\":{\"full_attention\":{},\"sliding_attention\":{"
+         "\"rope_type\":\"linear\",\"factor\":2}}}",
+         MHLA_ENOTSUP, "sliding_attention"},
+        {"{\"model_type\":\"gemma3\",\"text_config\":{\"model_type\":\"gemma3_text\",\"head_dim\":3}}", MHLA_EDATA,
+         "even number of dims"},
         {"{\"model_type\":[]}", MHLA_EDATA, "model_type"},
     };
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
@@ -414,6 +430,50 @@ static void windows(void **state) {
             free(c);
             free(again);
         }
+}
+
+/* Gemma's files leave out what is usual: which layers see a window, bases and scalings, older keys and newer ones. */
+static void gemma_files(void **state) {
+    (void)state;
+    static const struct {
+        const char *text;
+        int layer, window;
+        double theta, cap, final;
+        int scaling, unscaled;
+    } files[] = {
+        {"{\"model_type\":\"gemma2\"}", 0, 4096, 1e4, 50, 30, 0, 0},
+        {"{\"model_type\":\"gemma2\",\"rope_theta\":5e4,\"attn_logit_softcapping\":null}", 1, 0, 5e4, 0, 30, 0, 0},
+        {"{\"model_type\":\"gemma3_text\",\"sliding_window\":512}", 4, 512, 1e4, 0, 0, 0, 0},
+        {"{\"model_type\":\"gemma3_text\",\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":8},"
+         "\"rope_local_base_freq\":2e4}",
+         6, 4096, 2e4, 0, 0, MHLA_SCALING_LINEAR, 1},
+        {"{\"model_type\":\"gemma3\",\"text_config\":{\"model_type\":\"gemma3_text\",\"rope_parameters\":{"
+         "\"full_attention\":{\"rope_type\":\"linear\",\"factor\":8,\"rope_theta\":3e6},\"sliding_attention\":{"
+         "\"rope_theta\":3e4}},\"sliding_window_pattern\":3}}",
+         2, 0, 3e6, 0, 0, MHLA_SCALING_LINEAR, 0},
+    };
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        json_t *tree;
+        mhla_lm_config *c = new_bytes(sizeof *c), *again = new_bytes(sizeof *again);
+        ASSERT_OK(mhla_json_parse(&tree, files[i].text, strlen(files[i].text), "c"));
+        ASSERT_OK(mhla_lm_config_read(c, tree, NULL, "c.json"));
+        json_decref(tree);
+        assert_non_null(tree = mhla_lm_config_tree(c));
+        ASSERT_OK(mhla_lm_config_read(again, tree, NULL, "again.json"));
+        json_decref(tree);
+        for (int written = 0; written < 2; written++) {
+            const mhla_lm_config *x = written ? again : c;
+            assert_int_equal(int_of(x, files[i].layer, "window_size"), files[i].window);
+            assert_true(real_of(x, files[i].layer, "rope_theta") == files[i].theta);
+            assert_true(real_of(x, files[i].layer, "attn_logit_softcapping") == files[i].cap);
+            assert_true(x->softcap == files[i].final);
+            assert_int_equal(x->scaling.kind, files[i].scaling);
+            assert_int_equal(int_of(x, files[i].layer, "rope_unscaled"), files[i].unscaled);
+            assert_int_equal(int_of(x, 0, "qk_norm"), i > 1);
+        }
+        free(c);
+        free(again);
+    }
 }
 
 /* ---- Use and misuse ---- */
@@ -616,10 +676,19 @@ static void storage(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(start_values), cmocka_unit_test(gradients),         cmocka_unit_test(packed),
-        cmocka_unit_test(refused),      cmocka_unit_test(heads_of_a_hybrid), cmocka_unit_test(config_round_trip),
-        cmocka_unit_test(mixed),        cmocka_unit_test(config_files),      cmocka_unit_test(windows),
-        cmocka_unit_test(misuse),       cmocka_unit_test(rotary_tables),     cmocka_unit_test(files),
+        cmocka_unit_test(start_values),
+        cmocka_unit_test(gradients),
+        cmocka_unit_test(packed),
+        cmocka_unit_test(refused),
+        cmocka_unit_test(heads_of_a_hybrid),
+        cmocka_unit_test(config_round_trip),
+        cmocka_unit_test(mixed),
+        cmocka_unit_test(config_files),
+        cmocka_unit_test(windows),
+        cmocka_unit_test(gemma_files),
+        cmocka_unit_test(misuse),
+        cmocka_unit_test(rotary_tables),
+        cmocka_unit_test(files),
         cmocka_unit_test(storage),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

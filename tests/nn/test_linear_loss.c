@@ -7,11 +7,12 @@ typedef struct problem {
     int64_t rows, D, N;
     float *x, *w;
     int32_t *labels;
+    float cap;
 } problem;
 
 static problem make(uint64_t seed, int64_t rows, int64_t D, int64_t N, int ignored) {
     rng r = {seed};
-    problem p = {rows, D, N, new_random(&r, rows * D), new_random(&r, N * D), NULL};
+    problem p = {rows, D, N, new_random(&r, rows * D), new_random(&r, N * D), NULL, 0.0f};
     p.labels = new_bytes((size_t)rows * sizeof *p.labels);
     for (int64_t i = 0; i < rows; i++) p.labels[i] = ignored && rng_below(&r, 4) == 0 ? -100 : rng_below(&r, (int)N);
     return p;
@@ -41,7 +42,7 @@ static result run(const problem *p, int threads, float scale) {
     result r = {.losses = new_poisoned(p->rows), .dx = new_poisoned(p->rows * p->D), .dw = new_poisoned(p->N * p->D)};
     mhla_tape_begin(t, MHLA_TAPE_RECORD);
     mhla_tensor *x = mhla_nn_variable(t, p->x, MHLA_SHAPE(1, p->rows, p->D));
-    mhla_tensor *loss = mhla_nn_linear_cross_entropy(t, w, x, p->labels, scale, r.losses);
+    mhla_tensor *loss = mhla_nn_capped_cross_entropy(t, w, p->cap, x, p->labels, scale, r.losses);
     ASSERT_OK(mhla_tape_status(t));
     r.loss = loss->data[0];
     ASSERT_OK(mhla_tape_backward(t, loss, scale));
@@ -51,7 +52,7 @@ static result run(const problem *p, int threads, float scale) {
     /* inference gives the same loss and wants no gradients */
     mhla_tape_begin(t, MHLA_TAPE_INFER);
     x = mhla_nn_input(t, p->x, MHLA_SHAPE(p->rows, p->D));
-    loss = mhla_nn_linear_cross_entropy(t, w, x, p->labels, 1.0f, NULL);
+    loss = mhla_nn_capped_cross_entropy(t, w, p->cap, x, p->labels, 1.0f, NULL);
     assert_true(loss->data[0] == r.loss);
     mhla_tape_free(t);
     mhla_params_free(ps);
@@ -68,7 +69,7 @@ static void drop(result *r) {
 /* loss = mean over rows that count of log sum exp(x W^T) - (x W^T)_label, and its gradients, as they are written. */
 static result define(const problem *p, double scale) {
     double *dx = calloc((size_t)(p->rows * p->D), sizeof *dx), *dw = calloc((size_t)(p->N * p->D), sizeof *dw);
-    double *y = new_bytes((size_t)p->N * sizeof *y), sum = 0.0;
+    double *y = new_bytes((size_t)p->N * sizeof *y), *slope = new_bytes((size_t)p->N * sizeof *slope), sum = 0.0;
     int64_t counted = 0;
     result r = {.losses = new_poisoned(p->rows), .dx = new_poisoned(p->rows * p->D), .dw = new_poisoned(p->N * p->D)};
     for (int64_t i = 0; i < p->rows; i++) counted += p->labels[i] >= 0;
@@ -79,13 +80,19 @@ static result define(const problem *p, double scale) {
         for (int64_t j = 0; j < p->N; j++) {
             y[j] = 0.0;
             for (int64_t d = 0; d < p->D; d++) y[j] += (double)p->x[i * p->D + d] * (double)p->w[j * p->D + d];
+            slope[j] = 1.0;
+            if (p->cap > 0.0f) {
+                const double t = tanh(y[j] / (double)p->cap);
+                y[j] = (double)p->cap * t;
+                slope[j] = 1.0 - t * t;
+            }
             total += exp(y[j]);
         }
         const double loss = log(total) - y[p->labels[i]];
         r.losses[i] = (float)loss;
         sum += loss;
         for (int64_t j = 0; j < p->N; j++) {
-            const double g = scale * (exp(y[j]) / total - (j == p->labels[i])) / (double)counted;
+            const double g = slope[j] * scale * (exp(y[j]) / total - (j == p->labels[i])) / (double)counted;
             for (int64_t d = 0; d < p->D; d++) {
                 dx[i * p->D + d] += g * (double)p->w[j * p->D + d];
                 dw[j * p->D + d] += g * (double)p->x[i * p->D + d];
@@ -98,14 +105,16 @@ static result define(const problem *p, double scale) {
     free(dx);
     free(dw);
     free(y);
+    free(slope);
     return r;
 }
 
 static void against_definition(void **state) {
     (void)state;
     static const int64_t sizes[][3] = {{1, 1, 2}, {7, 5, 3}, {64, 33, 50}, {130, 16, 257}, {200, 4, 150001}};
-    for (int i = 0; i < 5; i++) {
-        problem p = make((uint64_t)i, sizes[i][0], sizes[i][1], sizes[i][2], i > 0);
+    for (int i = 0; i < 8; i++) {
+        problem p = make((uint64_t)i, sizes[i % 5][0], sizes[i % 5][1], sizes[i % 5][2], i > 0);
+        p.cap = i < 5 ? 0.0f : 0.7f;
         result want = define(&p, 0.7), got = run(&p, 2, 0.7f);
         assert_true(fabs((double)got.loss - (double)want.loss) < 1e-5 * (1.0 + fabs((double)want.loss)));
         assert_true(relative_error(got.losses, want.losses, p.rows) < 1e-5);
@@ -209,7 +218,8 @@ static void check_published(const char *path, const mhla_safetensors *f, const j
                   ignored = json_integer_value(json_object_get(said, "ignore_index"));
     float *logits = golden(f, "in.", "logits"), *loss = golden(f, "out.", "loss"), *dout = golden(f, "dout.", "loss"),
           *grad = golden(f, "grad.", "logits");
-    problem p = {rows, n, n, logits, calloc((size_t)(n * n), sizeof(float)), new_bytes((size_t)rows * sizeof(int32_t))};
+    problem p = {rows, n, n, logits, calloc((size_t)(n * n), sizeof(float)), new_bytes((size_t)rows * sizeof(int32_t)),
+                 0.0f};
     for (int64_t i = 0; i < n; i++) p.w[i * n + i] = 1.0f;
     for (int64_t i = 0; i < rows; i++) {
         int64_t label;

@@ -49,6 +49,7 @@ static void linear(void **state) {
 typedef struct norm_arg {
     int centred, w, b, gate;
     int64_t group;
+    int plus_one;
 } norm_arg;
 
 static mhla_tensor *norm_build(mhla_tape *t, const layer_case *c) {
@@ -57,6 +58,7 @@ static mhla_tensor *norm_build(mhla_tape *t, const layer_case *c) {
     if (a->centred) return mhla_nn_layer_norm(t, w, b, 1e-5f, X(0));
     if (a->b) return mhla_nn_rms_norm_bias(t, w, b, 1e-5f, X(0));
     if (a->gate) return mhla_nn_rms_norm_gated(t, w, 1e-5f, a->group, X(0), X(1 + a->w));
+    if (a->plus_one) return mhla_nn_rms_norm_plus_one(t, w, 1e-5f, a->group, X(0));
     return mhla_nn_rms_norm(t, w, 1e-5f, a->group, X(0));
 }
 static void norm_reference(double *y, const layer_case *c) {
@@ -69,7 +71,7 @@ static void norm_reference(double *y, const layer_case *c) {
         for (int64_t j = 0; j < G; j++) square += (x[j] - mean) * (x[j] - mean) / (double)G;
         for (int64_t j = 0; j < G; j++) {
             double v = (x[j] - mean) / sqrt(square + (double)1e-5f);
-            if (a->w) v *= D(1)[j];
+            if (a->w) v *= D(1)[j] + a->plus_one;
             if (a->b) v += D(2)[j];
             if (a->gate) v *= mhla_activation_value(MHLA_ACT_SILU, D(1 + a->w)[at + j]);
             y[at + j] = v;
@@ -79,8 +81,9 @@ static void norm_reference(double *y, const layer_case *c) {
 static void norms(void **state) {
     (void)state;
     rng r = {2};
-    const norm_arg cases[] = {{1, 1, 1, 0, 0}, {1, 0, 0, 0, 0}, {1, 1, 0, 0, 0}, {0, 1, 0, 0, 0}, {0, 0, 0, 0, 0},
-                              {0, 1, 0, 0, 5}, {0, 1, 0, 1, 0}, {0, 0, 0, 1, 7}, {0, 1, 1, 0, 0}};
+    const norm_arg cases[] = {{1, 1, 1, 0, 0, 0}, {1, 0, 0, 0, 0, 0}, {1, 1, 0, 0, 0, 0}, {0, 1, 0, 0, 0, 0},
+                              {0, 0, 0, 0, 0, 0}, {0, 1, 0, 0, 5, 0}, {0, 1, 0, 1, 0, 0}, {0, 0, 0, 1, 7, 0},
+                              {0, 1, 0, 0, 0, 1}, {0, 1, 0, 0, 5, 1}, {0, 1, 1, 0, 0, 0}};
     const int64_t widths[] = {35, 70, 140};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (int w = 0; w < 3; w++) {
@@ -93,6 +96,24 @@ static void norms(void **state) {
             if (a->gate) VARIABLE(&c, &r, 3, widths[w]);
             check_case(&c);
         }
+}
+
+static mhla_tensor *softcap_build(mhla_tape *t, const layer_case *c) {
+    return mhla_nn_softcap(t, *(const float *)c->arg, X(0));
+}
+static void softcap_reference(double *y, const layer_case *c) {
+    const double cap = (double)*(const float *)c->arg;
+    for (int64_t i = 0; i < c->in[0].count; i++) y[i] = cap > 0.0 ? cap * tanh(D(0)[i] / cap) : D(0)[i];
+}
+static void softcap(void **state) {
+    (void)state;
+    rng r = {3};
+    static const float caps[] = {0.3f, 1.0f, 50.0f};
+    for (int i = 0; i < 3; i++) {
+        layer_case c = {.name = "softcap", .build = softcap_build, .reference = softcap_reference, .arg = &caps[i]};
+        VARIABLE(&c, &r, 3, 37);
+        check_case(&c);
+    }
 }
 
 typedef struct group_arg {
@@ -1016,6 +1037,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(linear),
         cmocka_unit_test(norms),
+        cmocka_unit_test(softcap),
         cmocka_unit_test(convolutions),
         cmocka_unit_test(convolutions_of_frames),
         cmocka_unit_test(large_convolutions),

@@ -189,12 +189,12 @@ static double difference(const problem *p, int i, const void *expected) {
 }
 
 static void describe(char *text, size_t size, const problem *p, const char *isa) {
-    snprintf(
-        text, size,
-        "%s: B %d Tq %d Tk %d H %d G %d K %d V %d causal %d window %d rope %d/%d dtype %d layout %d acc %d packed %d",
-        isa, (int)p->c.batch, (int)p->c.tokens, (int)p->x[KEY].T, p->d.heads, p->d.kv_heads, p->d.key_dim,
-        p->d.value_dim, p->d.causal, (int)p->d.window, (int)p->d.rope, p->d.rope_dim, (int)p->d.dtype, p->layout,
-        p->accumulate, (int)p->c.sequences);
+    snprintf(text, size,
+             "%s: B %d Tq %d Tk %d H %d G %d K %d V %d causal %d window %d cap %g rope %d/%d dtype %d layout %d acc %d "
+             "packed %d",
+             isa, (int)p->c.batch, (int)p->c.tokens, (int)p->x[KEY].T, p->d.heads, p->d.kv_heads, p->d.key_dim,
+             p->d.value_dim, p->d.causal, (int)p->d.window, p->d.softcap, (int)p->d.rope, p->d.rope_dim,
+             (int)p->d.dtype, p->layout, p->accumulate, (int)p->c.sequences);
 }
 
 static int isas(const char *names[]) {
@@ -254,6 +254,7 @@ static void test_reference(void **state) {
             p.d.rope_dim = random_bits() % 2 ? p.d.key_dim / 2 * 2 : (p.d.key_dim + 3) / 4 * 2;
         }
         if (i % 7 == 3) p.d.scale = -0.2f;
+        if (i % 4 == 2) p.d.softcap = 0.5 + i % 3;
         p.layout = (int)(random_bits() % 3);
         p.accumulate = i % 4 == 1;
         setup(&p);
@@ -271,6 +272,7 @@ static void test_packed(void **state) {
         p.c = (mhla_call){.batch = 1, .tokens = 331, .cu_seqlens = cu, .sequences = 5};
         p.d.window = i == 3 ? 33 : 0;
         p.d.rope = i == 4 ? MHLA_ROPE_HALF : MHLA_ROPE_NONE;
+        p.d.softcap = i == 3 ? 2.0 : 0.0;
         p.d.dtype = i == 5 ? MHLA_BF16 : MHLA_F32;
         p.layout = i % 3;
         setup(&p);
@@ -298,6 +300,7 @@ static void test_large(void **state) {
         p.d.causal = cases[i].causal, p.d.window = cases[i].window;
         p.d.dtype = cases[i].more & 1 ? MHLA_BF16 : MHLA_F32;
         p.d.kv_bfloat16 = i % 2;
+        p.d.softcap = i % 3 == 1 ? 1.0 : 0.0;
         p.d.rope = cases[i].more & 2 ? MHLA_ROPE_HALF : MHLA_ROPE_NONE;
         p.c = (mhla_call){.batch = 1 + i % 2, .tokens = cases[i].T, .kv_tokens = cases[i].Tk};
         p.layout = (int)(i % 3);
@@ -324,12 +327,13 @@ static double loss(problem *p) {
 
 static void test_finite_differences(void **state) {
     (void)state;
-    for (int variant = 0; variant < 4; variant++) {
+    for (int variant = 0; variant < 5; variant++) {
         seed = 300 + (uint64_t)variant;
         problem p = {.d = {.heads = 2, .kv_heads = 1, .key_dim = 6, .value_dim = 3, .causal = variant > 0}};
         p.d.window = variant == 2 ? 3 : 0;
         p.d.rope = variant == 3 ? MHLA_ROPE_HALF : MHLA_ROPE_NONE;
         p.d.rope_dim = variant == 3 ? 4 : 0;
+        p.d.softcap = variant == 4 ? 1.5 : 0.0;
         p.c = (mhla_call){.batch = 1, .tokens = 5, .kv_tokens = variant == 1 ? 4 : 7};
         setup(&p);
         run(&p, 1);
@@ -625,6 +629,8 @@ static void test_bad_plans(void **state) {
     REFUSED(causal, -1);
     REFUSED(window, -1);
     REFUSED(window, 5); /* without causal */
+    REFUSED(softcap, -1.0);
+    REFUSED(softcap, INFINITY);
     REFUSED(value_dim, 1025);
     REFUSED(kv_heads, 3);
 #undef REFUSED

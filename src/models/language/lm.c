@@ -32,31 +32,26 @@ const mhla_lm_names mhla_lm_names_of[] = {
      .mixer = "attn",
      .mlp_norm = "mlp_norm.weight",
      .norm = "model.norm.weight"},
-    {NAMES, .mixer_norm = "input_layernorm.weight", .mixer = "self_attn", .mlp_norm = "post_attention_layernorm.weight"},
+    {NAMES, .mixer_norm = "input_layernorm.weight", .mixer = "self_attn",
+     .mlp_norm = "post_attention_layernorm.weight"},
     {.embeddings = "backbone.embeddings.weight",
      .layers = "backbone.layers",
      .mixer_norm = "norm.weight",
      .mixer = "mixer",
      .norm = "backbone.norm_f.weight"},
-    {NAMES,
-     .mixer_norm = "input_layernorm.weight",
-     .mixer = "self_attn",
-     .mixed_norm = "post_attention_layernorm.weight",
-     .mlp_norm = "pre_feedforward_layernorm.weight",
-     .fed_norm = "post_feedforward_layernorm.weight",
-     .plus_one = 1,
-     .gelu = 1,
-     .scaled = 1},
+    {NAMES, .mixer_norm = "input_layernorm.weight", .mixer = "self_attn",
+     .mixed_norm = "post_attention_layernorm.weight", .mlp_norm = "pre_feedforward_layernorm.weight",
+     .fed_norm = "post_feedforward_layernorm.weight", .plus_one = 1, .gelu = 1, .scaled = 1},
 };
 #undef NAMES
 
 typedef struct block {
     mhla_lm *lm;
     const mhla_mixer *mixer;
-    void *mixing;                       /* the mixer's layer */
-    mhla_param *attn_norm, *mlp_norm;   /* [D]; no mlp_norm: no MLP */
-    mhla_param *mixed_norm, *fed_norm;  /* [D], or none */
-    mhla_layer gate, up, down;          /* [hidden,D] twice, [D,hidden] */
+    void *mixing;                      /* the mixer's layer */
+    mhla_param *attn_norm, *mlp_norm;  /* [D]; no mlp_norm: no MLP */
+    mhla_param *mixed_norm, *fed_norm; /* [D], or none */
+    mhla_layer gate, up, down;         /* [hidden,D] twice, [D,hidden] */
 } block;
 
 struct mhla_lm {
@@ -245,7 +240,8 @@ mhla_tensor *mhla_lm_mix(mhla_tape *t, mhla_lm *m, const mhla_lm_run *run, int i
 }
 
 mhla_tensor *mhla_lm_logits(mhla_tape *t, mhla_lm *m, mhla_tensor *hidden) {
-    return mhla_nn_softcap(t, (float)m->config.softcap, mhla_nn_linear(t, m->output, NULL, MHLA_ACT_NONE, NULL, hidden));
+    return mhla_nn_softcap(t, (float)m->config.softcap,
+                           mhla_nn_linear(t, m->output, NULL, MHLA_ACT_NONE, NULL, hidden));
 }
 
 /* ---- What a token costs ------------------------------------------------------------------------------------------------ */

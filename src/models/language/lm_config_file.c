@@ -295,7 +295,7 @@ json_t *mhla_lm_config_tree(const mhla_lm_config *c) {
     if (c->hidden == 0) json_object_del(tree, "intermediate_size"); /* there is no MLP */
     if (c->naming == usual_names(rule->mixer)) json_object_del(tree, "parameter_names");
     put(tree, "hidden_act",
-        json_string(mhla_lm_names_of[c->naming].gelu         ? "gelu_pytorch_tanh"
+        json_string(mhla_lm_names_of[c->naming].gelu ? "gelu_pytorch_tanh"
                     : c->naming == MHLA_LM_NAMES_FLA ? "swish"
                                                      : "silu"));
     if (c->bos < 0) put(tree, "bos_token_id", json_null());

@@ -49,7 +49,8 @@ static mhla_status read_angles(mhla_lm_config *c, int third, const json_t *tree,
         local->unscaled = third && c->scaling.kind != MHLA_SCALING_NONE;
         return MHLA_OK;
     }
-    json_t *one = json_pack("{s:O?}", "rope_parameters", full), *other = json_pack("{s:O?}", "rope_parameters", sliding);
+    json_t *one = json_pack("{s:O?}", "rope_parameters", full),
+           *other = json_pack("{s:O?}", "rope_parameters", sliding);
     mhla_scaling scaling = {.kind = MHLA_SCALING_NONE};
     mhla_status status = one && other ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory");
     if (status == MHLA_OK) status = mhla_rope_read(&c->scaling, &global->rope_theta, c->positions, one, path);
@@ -57,7 +58,8 @@ static mhla_status read_angles(mhla_lm_config *c, int third, const json_t *tree,
     json_decref(one);
     json_decref(other);
     if (status == MHLA_OK && scaling.kind != MHLA_SCALING_NONE)
-        status = mhla_fail(MHLA_ENOTSUP, "%s: \"rope_parameters\": a scaling of sliding_attention is not known here", path);
+        status =
+            mhla_fail(MHLA_ENOTSUP, "%s: \"rope_parameters\": a scaling of sliding_attention is not known here", path);
     local->unscaled = c->scaling.kind != MHLA_SCALING_NONE;
     return status;
 }
@@ -79,7 +81,8 @@ static mhla_status gemma_read(mhla_lm_config *c, const json_t *tree, const char 
     MHLA_TRY(read_cap(&c->softcap, tree, "final_logit_softcapping", path));
     MHLA_TRY(mhla_settings_read_bool(&both, tree, "use_bidirectional_attention", path));
     if (both)
-        return mhla_fail(MHLA_ENOTSUP, "%s: \"use_bidirectional_attention\": tokens that see those behind them are not known here",
+        return mhla_fail(MHLA_ENOTSUP,
+                         "%s: \"use_bidirectional_attention\": tokens that see those behind them are not known here",
                          path);
     if (mhla_lm_add_group(c, &mhla_mixer_softmax, NULL) == NULL) return mhla_blame(MHLA_EINVAL, path);
     mhla_softmax_settings s = {.num_heads = 8,
@@ -98,7 +101,7 @@ static mhla_status gemma_read(mhla_lm_config *c, const json_t *tree, const char 
     MHLA_TRY(mhla_settings_read_bool(&s.qkv_bias, tree, "attention_bias", path));
     MHLA_TRY(read_cap(&s.softcap, tree, "attn_logit_softcapping", path));
     s.out_bias = s.qkv_bias;
-    s.qk_norm_eps = c->norm_eps;
+    s.qk_norm_eps = third ? c->norm_eps : 1e-5; /* as elsewhere where there is no such norm */
     s.window_size = 0;
     *settings_of(c, 0) = s;
     if (mhla_lm_add_group(c, &mhla_mixer_softmax, NULL) == NULL) return mhla_blame(MHLA_EINVAL, path);
@@ -122,9 +125,8 @@ int mhla_lm_gemma_kinds(mhla_softmax_settings kinds[2], const mhla_lm_config *c)
         if (g->mixer != &mhla_mixer_softmax) return 0;
         memcpy(&s, &g->settings, sizeof s);
         const int kind = s.window_size ? LOCAL : 0;
-        if (seen[kind]++ &&
-            (kinds[kind].window_size != s.window_size ||
-             mhla_mixer_softmax.print(0, &kinds[kind], c) != mhla_mixer_softmax.print(0, &s, c)))
+        if (seen[kind]++ && (kinds[kind].window_size != s.window_size ||
+                             mhla_mixer_softmax.print(0, &kinds[kind], c) != mhla_mixer_softmax.print(0, &s, c)))
             return 0;
         kinds[kind] = s;
     }

@@ -277,7 +277,8 @@ static mhla_dtype natural_storage(const mhla_gguf_tensor *s) {
 
 /* `dims` 0: row i is row i. Else heads of so many rows lie as pairs: 0, dims/2, 1, dims/2 + 1, ... */
 static mhla_status fill(mhla_param *p, const mhla_gguf_tensor *s, int dims) {
-    const int same = p->dtype == MHLA_Q8_0 ? s->type == MHLA_GGUF_Q8_0 : p->dtype == MHLA_BF16 && s->type == MHLA_GGUF_BF16;
+    const int same =
+        p->dtype == MHLA_Q8_0 ? s->type == MHLA_GGUF_Q8_0 : p->dtype == MHLA_BF16 && s->type == MHLA_GGUF_BF16;
     const size_t row_bytes = mhla_gguf_row_bytes(s->type, s->cols);
     const int64_t N = p->shape[0], cols = p->count / N, most = dims ? 1 : cols < PIECE ? PIECE / cols : 1;
     float *rows = malloc((size_t)(most * cols) * sizeof *rows);

@@ -51,8 +51,9 @@ static mhla_status read_scaling(mhla_scaling *s, const mhla_gguf *f, const char 
     MHLA_TRY(mhla_gguf_get_text(&type, f, key));
     const int linear = type && strcmp(type, "linear") == 0, none = type == NULL || strcmp(type, "none") == 0;
     const mhla_status status =
-        linear || none ? MHLA_OK
-                       : mhla_fail(MHLA_ENOTSUP, "%s: %s is \"%.40s\": known are none and linear", mhla_gguf_path(f), key, type);
+        linear || none
+            ? MHLA_OK
+            : mhla_fail(MHLA_ENOTSUP, "%s: %s is \"%.40s\": known are none and linear", mhla_gguf_path(f), key, type);
     free(type);
     MHLA_TRY(status);
     if (linear) MHLA_TRY(get_real(&factor, f, architecture, "rope.scaling.factor", 1e-6));
@@ -75,7 +76,7 @@ mhla_status mhla_lm_gguf_gemma_read(mhla_lm_config *c, const mhla_gguf *f, const
     if (!third) MHLA_TRY(get_real(&a.softcap, f, architecture, "attn_logit_softcapping", 0.0));
     a.query_scalar = query_scalar(c, &a, third);
     a.qk_norm = third;
-    a.qk_norm_eps = c->norm_eps;
+    if (third) a.qk_norm_eps = c->norm_eps;
     mhla_softmax_settings local = a;
     local.window_size = (int)window;
     if (third) local.rope_theta = 1e4;

@@ -57,7 +57,8 @@ static int has_divisors(const mhla_scaling *s) {
 static const mhla_softmax_settings *as_llama(const mhla_lm_config *c) {
     const mhla_softmax_settings *a = mhla_softmax_alone(c);
     const mhla_scaling *s = &c->scaling;
-    if (a == NULL || c->naming == MHLA_LM_NAMES_GEMMA || a->softcap != 0.0 || a->query_scalar != 0.0 || c->softcap != 0.0)
+    if (a == NULL || c->naming == MHLA_LM_NAMES_GEMMA || a->softcap != 0.0 || a->query_scalar != 0.0 ||
+        c->softcap != 0.0)
         return NULL;
     if (a->unscaled || s->exact || (s->kind == MHLA_SCALING_YARN && s->factor < 1.0)) return NULL;
     return a->qkv_bias || a->out_bias || a->qk_norm || a->window_size || c->mlp_bias ? NULL : a;

@@ -142,7 +142,8 @@ static mhla_status load(mhla_model *m, const mhla_evidence *e, const mhla_open_d
     for (int64_t i = 0; i < mhla_safetensors_count(file); i++) {
         const mhla_stored *s = mhla_safetensors_at(file, i);
         char name[256];
-        if (mhla_params_find(ps, renamed(name, s->name, prefix, "model.")) || of_images(e, s->name) || ends_with(s->name, ".inv_freq") ||
+        if (mhla_params_find(ps, renamed(name, s->name, prefix, "model.")) || of_images(e, s->name) ||
+            ends_with(s->name, ".inv_freq") ||
             ends_with(s->name, ".g_norm.weight")) /* rotary frequencies, which follow from the config */
             continue;
         if (strcmp(s->name, "lm_head.weight") == 0 || strcmp(s->name, "language_model.lm_head.weight") == 0)
@@ -275,7 +276,8 @@ const mhla_architecture mhla_architecture_lm = {
     .name = "lm",
     .kind = "language",
     .what = "a language model",
-    .known = "GGUF with the general.architecture llama, gemma2, gemma3, mamba, mamba2 or mhla, or config.json with the model_type ",
+    .known = "GGUF with the general.architecture llama, gemma2, gemma3, mamba, mamba2 or mhla, or config.json with the "
+             "model_type ",
     .types = mhla_lm_types,
     .presets = "lm_micro|lm_nano|lm_340m|lm_480m",
     .rows = mhla_lm_rows,

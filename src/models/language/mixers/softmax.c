@@ -211,8 +211,7 @@ static mhla_tensor *attend_memory(mhla_tape *t, const layer *l, const mhla_pass 
 /* Each head of q or k. */
 static mhla_tensor *head_norm(mhla_tape *t, const shared *x, mhla_param *w, mhla_tensor *q) {
     const float eps = (float)x->s->qk_norm_eps;
-    return x->plus_one ? mhla_nn_rms_norm_plus_one(t, w, eps, x->s->dim, q)
-                       : mhla_nn_rms_norm(t, w, eps, x->s->dim, q);
+    return x->plus_one ? mhla_nn_rms_norm_plus_one(t, w, eps, x->s->dim, q) : mhla_nn_rms_norm(t, w, eps, x->s->dim, q);
 }
 
 static mhla_tensor *forward(mhla_tape *t, void *of, const mhla_mixer_run *run, mhla_tensor *residual, mhla_tensor *h) {
