@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 class Autoencoder(Model):
     """An autoencoder of :func:`mhla.load` or :func:`mhla.create`: Stable Diffusion's AutoencoderKL, from any of its three published
-    layouts, or Wan's AutoencoderKLWan of clips, from either of its two. ``Autoencoder.load(path)`` is :func:`mhla.load` that refuses other kinds of models.
+    layouts, or Wan's AutoencoderKLWan of clips, from either of its two. ``Autoencoder.load(path)`` is :func:`mhla.load` that refuses
+    other kinds of models.
 
     Latents are as a diffusion model sees them: (z - shift) * scale of what the network makes, or (z - mean) / deviation channel by
     channel. An autoencoder of clips makes 1 + n frames of latents of 1 + n * frames frames; an image is a clip of one frame.
