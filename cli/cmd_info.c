@@ -46,6 +46,15 @@ static void print_tensors(const mhla_model *model) {
         printf("%s %s\n", t.name, shape_text(shape, sizeof shape, &t));
 }
 
+static void put_tensors(const mhla_model *model) {
+    char shape[64];
+    if (tensors) json_put_open("names", '{');
+    mhla_tensor_info t = {.size = sizeof t};
+    for (int i = 0; tensors && mhla_model_tensor(model, i, &t) == MHLA_OK; i++)
+        json_put_text(t.name, shape_text(shape, sizeof shape, &t));
+    if (tensors) json_put_close('}');
+}
+
 static void print_lm(const mhla_model *model, const mhla_model_info *info, const mhla_lm_info *lm) {
     char count[32], bytes[32];
     printf("model       %s\n", info->name);
@@ -122,6 +131,7 @@ static mhla_status print_codec(mhla_model *model, const mhla_model_info *info) {
         json_put_int("width", info->width);
         json_put_int("latents", c.latents);
         json_put_int("factor", c.factor);
+        if (c.frames) json_put_int("frames", c.frames);
         json_put_real("scale", c.scale);
         json_put_real("shift", c.shift);
         json_put_int("parameters", info->parameters);
@@ -129,8 +139,11 @@ static mhla_status print_codec(mhla_model *model, const mhla_model_info *info) {
     } else {
         printf("model       %s\n", info->name);
         printf("images      %d x %d x %d\n", c.channels, info->height, info->width);
-        printf("latents     %d x %d x %d, times %g\n", c.latents, info->height / c.factor, info->width / c.factor,
-               c.scale);
+        printf("latents     %d x %d x %d", c.latents, info->height / c.factor, info->width / c.factor);
+        if (c.frames)
+            printf(", of clips 1 + n for 1 + %dn frames, each channel by its own mean and deviation\n", c.frames);
+        else
+            printf(", times %g\n", c.scale);
         printf("parameters  %s in %d tensors\n", text_count(count, sizeof count, info->parameters), info->tensors);
         printf("multiply-adds of an image, and memory\n");
     }
@@ -152,6 +165,36 @@ static mhla_status print_codec(mhla_model *model, const mhla_model_info *info) {
     return MHLA_OK;
 }
 
+static mhla_status print_encoder(const mhla_model *model, const mhla_model_info *info) {
+    char count[32];
+    mhla_text_encoder_info e = {.size = sizeof e};
+    const mhla_status status = mhla_text_encoder_query(model, &e);
+    if (status != MHLA_OK) return status;
+    if (json) {
+        json_put_open(NULL, '{');
+        json_put_text("model", info->name);
+        json_put_text("kind", info->kind);
+        json_put_int("vocabulary", e.vocabulary);
+        json_put_int("width", e.width);
+        json_put_int("parameters", info->parameters);
+        json_put_int("tensors", info->tensors);
+        json_put_int("tokens", info->tokens);
+        json_put_int("multiply_adds", info->multiply_adds);
+        put_tensors(model);
+        json_put_close('}');
+        return MHLA_OK;
+    }
+    printf("model       %s\n", info->name);
+    printf("vocabulary  %s tokens\n", text_count(count, sizeof count, e.vocabulary));
+    printf("rows        of %d numbers, one per token\n", e.width);
+    printf("parameters  %s in %d tensors\n", text_count(count, sizeof count, info->parameters), info->tensors);
+    printf("multiply-adds of a text of %lld tokens\n", (long long)info->tokens);
+    const int giga = info->multiply_adds >= 100000000;
+    printf("  %8.3f %c  every product\n", (double)info->multiply_adds / (giga ? 1e9 : 1e6), giga ? 'G' : 'M');
+    print_tensors(model);
+    return MHLA_OK;
+}
+
 static void print_images_json(const mhla_model_info *info) {
     json_put_text("model", info->name);
     json_put_text("kind", info->kind);
@@ -168,15 +211,6 @@ static void print_images_json(const mhla_model_info *info) {
     json_put_int("multiply_adds", info->multiply_adds);
     json_put_int("multiply_adds_paper", info->multiply_adds_paper);
     if (info->note) json_put_text("note", info->note);
-}
-
-static void put_tensors(const mhla_model *model) {
-    char shape[64];
-    if (tensors) json_put_open("names", '{');
-    mhla_tensor_info t = {.size = sizeof t};
-    for (int i = 0; tensors && mhla_model_tensor(model, i, &t) == MHLA_OK; i++)
-        json_put_text(t.name, shape_text(shape, sizeof shape, &t));
-    if (tensors) json_put_close('}');
 }
 
 static void print_model_json(const mhla_model *model, const mhla_model_info *info, const mhla_lm_info *lm) {
@@ -210,7 +244,9 @@ static int info_model(char **argv, int given) {
     if (status == MHLA_OK && text) status = mhla_lm_query(model, &lm);
     const int codec = mhla_model_has(model, MHLA_ROLE_AUTOENCODER);
     if (status == MHLA_OK && codec) status = (json ? print_codec_json : print_codec)(model, &info);
-    if (status == MHLA_OK && !codec) (json ? print_model_json : print_model)(model, &info, text ? &lm : NULL);
+    const int rows = !text && mhla_model_has(model, MHLA_ROLE_ENCODER);
+    if (status == MHLA_OK && rows) status = print_encoder(model, &info);
+    if (status == MHLA_OK && !codec && !rows) (json ? print_model_json : print_model)(model, &info, text ? &lm : NULL);
     mhla_model_free(model);
     return status == MHLA_OK ? CLI_OK : cli_failed(usage.verb, status);
 }

@@ -146,12 +146,12 @@ static PyObject *model_denoise(PyObject *self, PyObject *args) { /* (output, x, 
 }
 
 static PyObject *model_encode(PyObject *self,
-                              PyObject *args) { /* (mean, deviation, images, n, height, width, memory) */
+                              PyObject *args) { /* (mean, deviation, images, n, frames, height, width, memory) */
     model_object *m = (model_object *)self;
     unsigned long long mean, deviation, images, memory;
     mhla_coding c = {.size = sizeof c};
     long long n;
-    if (!PyArg_ParseTuple(args, "KKKLiiK", &mean, &deviation, &images, &n, &c.height, &c.width, &memory) ||
+    if (!PyArg_ParseTuple(args, "KKKLiiiK", &mean, &deviation, &images, &n, &c.frames, &c.height, &c.width, &memory) ||
         enter(m) < 0)
         return NULL;
     c.memory = (size_t)memory;
@@ -161,12 +161,14 @@ static PyObject *model_encode(PyObject *self,
     Py_END_ALLOW_THREADS return leave(m, status);
 }
 
-static PyObject *model_decode(PyObject *self, PyObject *args) { /* (images, latents, n, height, width, memory) */
+static PyObject *model_decode(PyObject *self,
+                              PyObject *args) { /* (images, latents, n, frames, height, width, memory) */
     model_object *m = (model_object *)self;
     unsigned long long images, latents, memory;
     mhla_coding c = {.size = sizeof c};
     long long n;
-    if (!PyArg_ParseTuple(args, "KKLiiK", &images, &latents, &n, &c.height, &c.width, &memory) || enter(m) < 0)
+    if (!PyArg_ParseTuple(args, "KKLiiiK", &images, &latents, &n, &c.frames, &c.height, &c.width, &memory) ||
+        enter(m) < 0)
         return NULL;
     c.memory = (size_t)memory;
     mhla_status status;
@@ -179,9 +181,17 @@ static PyObject *model_codec_info(PyObject *self, PyObject *unused) {
     mhla_codec_info i = {.size = sizeof i};
     const mhla_status status = mhla_codec_query(((model_object *)self)->model, &i);
     if (status != MHLA_OK) return binding_raise(status);
-    return Py_BuildValue("{s:i,s:i,s:i,s:d,s:d,s:O,s:O}", "outputs", i.outputs, "latents", i.latents, "factor",
-                         i.factor, "scale", i.scale, "shift", i.shift, "encodes", i.encodes ? Py_True : Py_False,
-                         "decodes", i.decodes ? Py_True : Py_False);
+    PyObject *tables[2] = {NULL};
+    for (int k = 0; k < 2; k++) {
+        const float *table = k ? i.deviation : i.mean;
+        tables[k] = PyTuple_New(table ? i.latents : 0);
+        for (int c = 0; tables[k] && table && c < i.latents; c++)
+            PyTuple_SET_ITEM(tables[k], c, PyFloat_FromDouble((double)table[c]));
+    }
+    return Py_BuildValue("{s:i,s:i,s:i,s:d,s:d,s:O,s:O,s:i,s:N,s:N}", "outputs", i.outputs, "latents", i.latents,
+                         "factor", i.factor, "scale", i.scale, "shift", i.shift, "encodes",
+                         i.encodes ? Py_True : Py_False, "decodes", i.decodes ? Py_True : Py_False, "frames", i.frames,
+                         "mean", tables[0], "deviation", tables[1]);
 }
 
 static PyObject *model_classify(PyObject *self, PyObject *args) { /* (probabilities, path) */
@@ -271,8 +281,9 @@ static PyMethodDef methods[] = {
     {"create", model_create, METH_VARARGS | METH_STATIC, "mhla_model_create(preset, settings, seed)"},
     {"forward", model_forward, METH_VARARGS, "mhla_model_forward(logits, images, n)"},
     {"denoise", model_denoise, METH_VARARGS, "mhla_model_denoise(output, x, times, labels, n, height, width)"},
-    {"encode", model_encode, METH_VARARGS, "mhla_model_encode(mean, deviation, images, n, height, width, memory)"},
-    {"decode", model_decode, METH_VARARGS, "mhla_model_decode(images, latents, n, height, width, memory)"},
+    {"encode", model_encode, METH_VARARGS,
+     "mhla_model_encode(mean, deviation, images, n, frames, height, width, memory)"},
+    {"decode", model_decode, METH_VARARGS, "mhla_model_decode(images, latents, n, frames, height, width, memory)"},
     {"codec_info", model_codec_info, METH_NOARGS, "mhla_codec_query"},
     {"classify", model_classify, METH_VARARGS, "mhla_model_classify(probabilities, path)"},
     {"classify_bytes", model_classify_bytes, METH_VARARGS, "mhla_model_classify_bytes(probabilities, bytes, name)"},

@@ -42,3 +42,20 @@ def test_refusals(vae):
         vae(np.zeros((1, 3, 8, 8), np.float32))
     with pytest.raises(MemoryError):
         vae.decode(np.zeros((1, 4, 8, 8), np.float32), memory=1000)
+
+
+def test_clips():
+    clips = mhla.create("wan_vae_nano", seed=1)
+    x = np.random.default_rng(2).uniform(-1, 1, (2, 3, 9, 16, 24)).astype(np.float32)
+    mean, deviation = clips.encode(x)
+    assert mean.shape == deviation.shape == (2, 16, 3, 2, 3) and (deviation > 0).all()
+    y = clips.decode(mean)
+    assert y.shape == x.shape
+    assert np.array_equal(clips.decode(mean[:, :, :2].copy()), y[:, :, :5])
+    image, _ = clips.encode(x[:, :, 0].copy())
+    assert np.array_equal(image, mean[:, :, 0])
+    assert clips.info["frames"] == 4 and len(clips.info["mean"]) == 16
+    with pytest.raises(mhla.Error, match="8 frames: expected 1 and a multiple of 4 more"):
+        clips.encode(x[:, :, :8].copy())
+    with pytest.raises(mhla.Error, match=r"expected float32 \[n, 3, frames, H, W\] or"):
+        clips.encode(np.zeros((3, 9, 16), np.float32))

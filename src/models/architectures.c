@@ -110,19 +110,21 @@ static void describe(FILE *out, const mhla_evidence *e) {
         fprintf(out, "no config.json here, nor in best/ or last/, no model_index.json, no weights");
 }
 
-mhla_status mhla_architecture_detect(const mhla_architecture **found, const mhla_evidence *e) {
+const mhla_architecture *mhla_architecture_only(const mhla_evidence *e) {
     const mhla_architecture *match = NULL;
-    int matches = 0;
-    *found = NULL;
-    for (int i = 0; i < COUNT; i++)
-        if (list[i]->fits(e)) {
-            matches++;
-            match = list[i];
-        }
-    if (matches == 1) {
-        *found = match;
-        return MHLA_OK;
+    for (int i = 0; i < COUNT; i++) {
+        if (!list[i]->fits(e)) continue;
+        if (match) return NULL;
+        match = list[i];
     }
+    return match;
+}
+
+mhla_status mhla_architecture_detect(const mhla_architecture **found, const mhla_evidence *e) {
+    int matches = 0;
+    *found = mhla_architecture_only(e);
+    if (*found) return MHLA_OK;
+    for (int i = 0; i < COUNT; i++) matches += list[i]->fits(e) != 0;
     char *text = NULL;
     size_t size = 0;
     FILE *out = open_memstream(&text, &size); /* as long as it has to be, however many architectures there are */

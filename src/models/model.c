@@ -423,6 +423,26 @@ static mhla_status load_object(json_t **tree, const char *path) {
     return json_is_object(*tree) ? MHLA_OK : mhla_fail(MHLA_EDATA, "%s: no JSON object", path);
 }
 
+/* Weights named by themselves, in a folder whose config.json is of another model: models that are published together share one. */
+static mhla_status look_at_weights(sources *s, const char *path, int *done) {
+    struct stat info;
+    *done = 0;
+    if (!mhla_evidence_named(&s->e) || stat(path, &info) != 0 || S_ISDIR(info.st_mode)) return MHLA_OK;
+    MHLA_TRY(mhla_safetensors_open(&s->file, path));
+    const mhla_evidence alone = {.path = path, .file = s->file};
+    const mhla_architecture *of = mhla_architecture_only(&alone);
+    *done = of && of != mhla_architecture_only(&s->e);
+    if (*done) {
+        s->e = alone;
+        json_decref(s->tree);
+        s->tree = NULL;
+    } else {
+        mhla_safetensors_close(s->file);
+        s->file = NULL;
+    }
+    return MHLA_OK;
+}
+
 /* A folder that is neither a model nor a run: a pipeline, which has an index, or nothing that is known. */
 static mhla_status look_into_folder(sources *s, const char *path, int *done) {
     struct stat info;
@@ -462,6 +482,8 @@ static mhla_status look_at(sources *s, const char *path, const char *which) {
     snprintf(s->config, sizeof s->config, "%s/config.json", s->folder);
     MHLA_TRY(load_object(&s->tree, s->config));
     s->e = (mhla_evidence){.path = path, .config = s->tree, .config_path = s->config};
+    if (which == NULL) MHLA_TRY(look_at_weights(s, path, &done));
+    if (done) return MHLA_OK;
     /* what another program's model is comes before how its weights are called */
     const mhla_architecture *a;
     if (mhla_evidence_named(&s->e)) MHLA_TRY(mhla_architecture_detect(&a, &s->e));

@@ -86,6 +86,8 @@ const mhla_architecture *mhla_architecture_of_preset(const char *preset);
 int mhla_evidence_named(const mhla_evidence *e);
 /* The one whose files these are. MHLA_ENOTSUP (none) or MHLA_EDATA (several, or no files) lists what was found and what is supported. */
 mhla_status mhla_architecture_detect(const mhla_architecture **found, const mhla_evidence *e);
+/* The same without a message: NULL unless it is exactly one. */
+const mhla_architecture *mhla_architecture_only(const mhla_evidence *e);
 int mhla_architecture_has(const mhla_architecture *a, mhla_role role);
 const char *mhla_role_name(mhla_role role); /* "an image classifier" */
 

@@ -1,13 +1,10 @@
 /* The autoencoder of Stable Diffusion: the names of the published files, their halves, what is refused; the network with and without a
  * tape, in tiles, in bfloat16, for any number of threads. Its numbers are compared with diffusers' by the goldens. */
-#include <inttypes.h>
 #include <math.h>
 #include <mhla/diffusion.h>
 
-#include "folders.h"
-#include "goldens.h"
 #include "models/autoencoders/sd.h"
-#include "models/model.h"
+#include "names_case.h"
 
 enum { SIDE = 24, LATENTS = 4, F = 4 };
 static char folder[40];
@@ -27,34 +24,16 @@ static int tear_down(void **state) {
 
 /* ---- Names ---- */
 
-/* Every parameter is in the list under its name of that layout, with its numbers, and nothing else is. */
-static void check_names(const mhla_params *params, const char *list, mhla_sd_layout layout) {
-    char path[512], line[512], name[256], found[256];
-    FILE *f = fopen(golden_path(path, list), "r");
-    assert_non_null(f);
-    int count = 0;
-    while (fgets(line, sizeof line, f)) {
-        int64_t shape[4], n = 1;
-        if (*line == '#') continue;
-        const int axes = sscanf(line, "%255s [%" SCNd64 ", %" SCNd64 ", %" SCNd64 ", %" SCNd64, found, &shape[0],
-                                &shape[1], &shape[2], &shape[3]) -
-                         1;
-        assert_true(axes >= 1);
-        for (int a = 0; a < axes; a++) n *= shape[a];
-        int hits = 0;
-        for (int i = 0; i < mhla_params_count(params); i++) {
-            const mhla_param *p = mhla_params_at(params, i);
-            mhla_sd_name(name, layout, "", 4, p->name);
-            if (strcmp(name, found) != 0) continue;
-            hits++;
-            assert_int_equal(p->count, n);
-        }
-        if (hits != 1) print_error("%s: %d parameters\n", found, hits);
-        assert_int_equal(hits, 1);
-        count++;
-    }
-    fclose(f);
-    assert_int_equal(count, mhla_params_count(params));
+/* The layout, and what stands in front of each name. */
+typedef struct naming {
+    mhla_sd_layout layout;
+    const char *prefix;
+    int levels;
+} naming;
+
+static void name_of(char name[256], const void *of, const char *parameter) {
+    const naming *n = of;
+    mhla_sd_name(name, n->layout, n->prefix, n->levels, parameter);
 }
 
 static void names(void **state) {
@@ -62,9 +41,9 @@ static void names(void **state) {
     mhla_model *full;
     ASSERT_OK(mhla_model_outline(&full, "sd_vae", NULL, 0));
     assert_int_equal(mhla_params_elements(full->params), 83653863);
-    check_names(full->params, "names/sdvae_diffusers.txt", MHLA_SD_CURRENT);
-    check_names(full->params, "names/sdvae_diffusers_published.txt", MHLA_SD_PUBLISHED);
-    check_names(full->params, "names/sdvae_original.txt", MHLA_SD_ORIGINAL);
+    check_names(full->params, "names/sdvae_diffusers.txt", name_of, &(naming){MHLA_SD_CURRENT, "", 4});
+    check_names(full->params, "names/sdvae_diffusers_published.txt", name_of, &(naming){MHLA_SD_PUBLISHED, "", 4});
+    check_names(full->params, "names/sdvae_original.txt", name_of, &(naming){MHLA_SD_ORIGINAL, "", 4});
     mhla_model_free(full);
 }
 
@@ -93,21 +72,8 @@ static void some_names(void **state) {
 
 /* The model's tensors under other names, and perhaps one more; `part`: those that begin so. */
 static void write_as(const char *path, mhla_sd_layout layout, const char *prefix, const char *part, const char *more) {
-    static char text[512][256];
-    mhla_storable list[512];
-    int n = 0;
-    for (int i = 0; i < mhla_params_count(model->params); i++) {
-        const mhla_param *p = mhla_params_at(model->params, i);
-        if (strncmp(p->name, part, strlen(part)) != 0) continue;
-        mhla_sd_name(text[n], layout, prefix, mhla_sd_levels(mhla_sd_config_of(model->net)), p->name);
-        list[n] = (mhla_storable){text[n], p->dims, p->shape, p->data, MHLA_IO_F32, MHLA_IO_F32};
-        n++;
-    }
-    if (more) {
-        list[n] = list[0];
-        list[n++].name = more;
-    }
-    ASSERT_OK(mhla_safetensors_write(path, list, n, NULL, 0));
+    const naming n = {layout, prefix, mhla_sd_levels(mhla_sd_config_of(model->net))};
+    write_named(path, model->params, name_of, &n, MHLA_IO_F32, part, more);
 }
 
 static void write_config(const char *name, const char *text) { write_file(folder, name, text, strlen(text)); }

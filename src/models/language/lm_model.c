@@ -206,10 +206,12 @@ mhla_status mhla_lm_query(const mhla_model *m, mhla_lm_info *info) {
     return mhla_struct_out(info, &full, sizeof full, "mhla_lm_info");
 }
 
-/* Beside the weights; of a checkpoint, in its run's folder; of a pipeline's text encoder, in the pipeline's folder `tokenizer`. */
+/* Beside the weights; of a checkpoint, in its run's folder; of a pipeline's text encoder, in the pipeline's folder `tokenizer`, or where
+ * Wan's files have it. */
 const mhla_tokenizer *mhla_lm_tokenizer(const mhla_model *model) {
     mhla_model *m = (mhla_model *)(uintptr_t)model; /* opened once, when first asked for */
-    static const char *const places[] = {"/../tokenizer", "/..", "/../.."};
+    static const char *const places[] = {"/../tokenizer", "/google/umt5-xxl", "/..", "/../.."};
+    enum { PLACES = sizeof places / sizeof *places };
     char path[4096];
     if (mhla_model_has(m, MHLA_ROLE_ENCODER) ? m->tokenizer != NULL : mhla_model_need(m, MHLA_ROLE_DECODER) != MHLA_OK)
         return m ? m->tokenizer : NULL;
@@ -221,7 +223,7 @@ const mhla_tokenizer *mhla_lm_tokenizer(const mhla_model *model) {
     if (status != MHLA_EIO) return m->tokenizer; /* there is one: if it is not readable, no other one is right */
     char first[1024];
     snprintf(first, sizeof first, "%s", mhla_message());
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < PLACES; i++) {
         snprintf(path, sizeof path, "%.3000s%s", m->origin, places[i]);
         if (mhla_tokenizer_open(&m->tokenizer, path) == MHLA_OK) return m->tokenizer;
     }
