@@ -129,7 +129,7 @@ static void draw_noise(const mhla_trainer *t, int64_t first, int64_t rows, int t
                .seed = (uint64_t)mhla_recipe_int(t->recipe, "seed"),
                .step = test ? 0 : (uint64_t)t->step,
                .first = first,
-               .place = test ? MHLA_PLACE_TEST_POSTERIOR : MHLA_PLACE_POSTERIOR};
+               .place = MHLA_PLACE_ENCODED + (test ? 1 : 0)};
     mhla_parallel(t->context, rows, noise_task, &d);
 }
 
