@@ -47,16 +47,38 @@ def module(name, check):
     run(sys.executable, "-c", f"import sys; sys.path.insert(0, 'scripts'); import {name}; {check}")
 
 
-def tutorial_figures(tmp):
-    """Models as large as the tutorial's, fresh ones: 64 tokens, 4 layers; a picture; then figures elsewhere than docs/."""
+def grey_png():
     rows = b"".join(b"\0" + bytes((x * y) % 256 for x in range(28)) for y in range(28))
 
     def chunk(kind, data):
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-    png = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", 28, 28, 8, 0, 0, 0, 0)) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", 28, 28, 8, 0, 0, 0, 0)) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+
+
+def latents_page(tmp):
+    """Runs of one update on a set of two images of a class."""
+    for split in ("train", "test"):
+        (tmp / "data" / split / "some").mkdir(parents=True)
+        for i in range(2):
+            (tmp / "data" / split / "some" / f"{i}.png").write_bytes(grey_png())
+    few = ("--batch", 1, "--steps", 1, "--warmup_steps", 0, "--sample.columns", 1, "--quiet", "--out")
+    run(PROGRAM, "train", ROOT / "recipes" / "vae-emoji.toml", "--source", tmp / "data", "--sample_size", 8, "--block_out_channels", "8,8,8", *few, tmp / "vae")
+    run(PROGRAM, "latents", tmp / "data", "--vae", tmp / "vae", "--out", tmp / "latents", "--quiet")
+    run(PROGRAM, "train", ROOT / "recipes" / "dit-emoji-latents.toml", "--source", tmp / "latents", "--vae", tmp / "vae", "--dim", 16, "--depth", 1, "--heads", 1,
+        "--sample.steps", 1, *few, tmp / "dit")
+    (tmp / "docs").mkdir()
+    python("latents_page.py", PROGRAM, tmp / "vae", tmp / "latents", tmp / "dit", "--folder", tmp / "docs", "--remark", "A remark.", said="latents.md")
+    page = (tmp / "docs" / "latents.md").read_text()
+    assert "A remark." in page and "| 2 test images" in page and "latents | 4 x 2 x 2 of images of 8 x 8" in page, page
+    assert len(list((tmp / "docs").glob("latents-*.png"))) == 2
+    python("latents_page.py", code=2, said="usage")
+
+
+def tutorial_figures(tmp):
+    """Models as large as the tutorial's, fresh ones: 64 tokens, 4 layers; a picture; then figures elsewhere than docs/."""
     (tmp / "data" / "some").mkdir(parents=True)
-    (tmp / "picture.png").write_bytes(png)
-    (tmp / "data" / "some" / "picture.png").write_bytes(png)
+    (tmp / "picture.png").write_bytes(grey_png())
+    (tmp / "data" / "some" / "picture.png").write_bytes(grey_png())
     models = []
     for name in ("softmax", "linear", "mhla"):
         run(PROGRAM, "train", "--source", tmp / "data", "--attention", name, "--channels", 1, "--classes", 4, "--steps", 1, "--warmup_steps", 0, "--batch", 1,
@@ -116,6 +138,7 @@ SCRIPTS = {
     "check_slow.sh": lambda tmp: run("sh", "scripts/check_slow.sh", "no-such-stage", code=2, said="no-such-stage"),
     "docs.sh": docs_sh,
     "fuzz.sh": lambda tmp: run("sh", "scripts/fuzz.sh", code=2, said="usage"),
+    "latents_page.py": latents_page,
     "lint.sh": lint_sh,
     "make_docs.py": "the test `docs_pages` runs it",
     "models_table.py": models_table,

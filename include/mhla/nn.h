@@ -234,10 +234,10 @@ typedef struct mhla_train_event {
     double test_loss, test_accuracy, ema_accuracy; /* accuracies 0..1; ema NaN without EMA */
     int best;                                      /* the best so far */
     const char *text;
-    const char *task; /* "images", "text", "diffusion"; fields of the other tasks are NaN */
+    const char *task; /* "images", "text", "diffusion", "autoencoder"; fields of the other tasks are NaN */
     double tokens_per_second;
     double test_bits_per_byte, ema_bits_per_byte; /* text: test_loss is per token, in nats */
-    double ema_loss;                              /* diffusion: test_loss of the average */
+    double ema_loss;                              /* diffusion, autoencoder: test_loss of the average */
 } mhla_train_event;
 
 typedef void (*mhla_train_fn)(void *user, const mhla_train_event *event);

@@ -20,15 +20,14 @@
     X(DROP, 0x0da70102, 1)                                                                                             \
     X(TEST_TIME, 0x0da70103, 1) /* and of its test loss */                                                             \
     X(TEST_NOISE, 0x0da70104, 1)                                                                                       \
-    X(LATENT, 0x0da70105, 1)         /* the noise of an image's latent in an epoch */                                  \
-    X(POSTERIOR, 0x0da70106, 1)      /* autoencoders: latents drawn in training */                                     \
-    X(TEST_POSTERIOR, 0x0da70107, 1) /* and of their test loss */                                                      \
-    X(ANALYSIS, 0x0da80000, 1)       /* noise of pictures that a diffusion model is looked into with */                \
-    X(RECALL, 0x6d716172, 1)         /* MQAR's sequences */                                                            \
-    X(NEEDLE, 0x6e65646c, 1)         /* needles and their haystacks */                                                 \
-    X(IMAGES, 0x6e6f6973, 1)         /* noise that images are made of */                                               \
-    X(TOKENS, 0x73616d70, 1)         /* tokens that are drawn */                                                       \
-    X(LABELS, 0x73686666, 1)         /* labels that are shuffled for a control */
+    X(LATENT, 0x0da70105, 1)   /* the noise of an image's latent in an epoch */                                        \
+    X(ENCODED, 0x0da70106, 2)  /* autoencoders: noise of latents in training, and of their test loss */                \
+    X(ANALYSIS, 0x0da80000, 1) /* noise of pictures that a diffusion model is looked into with */                      \
+    X(RECALL, 0x6d716172, 1)   /* MQAR's sequences */                                                                  \
+    X(NEEDLE, 0x6e65646c, 1)   /* needles and their haystacks */                                                       \
+    X(IMAGES, 0x6e6f6973, 1)   /* noise that images are made of */                                                     \
+    X(TOKENS, 0x73616d70, 1)   /* tokens that are drawn */                                                             \
+    X(LABELS, 0x73686666, 1)   /* labels that are shuffled for a control */
 
 enum {
 #define X(NAME, first, count) MHLA_PLACE_##NAME = (first),

@@ -14,8 +14,8 @@ struct mhla_gallery {
     mhla_dataset *data; /* one of these three */
     char **files;
     mhla_npy array;
-    uint8_t *decoded; /* [all,sides[0],sides[1],3] of an array of latents, or NULL */
-    int sides[2];
+    uint8_t *decoded; /* [all,sides[0],sides[1],channels] of an array of latents, or NULL */
+    int sides[2], channels;
     int64_t all, count; /* there, and used */
     int height, width;  /* of the centre; 0: all of it */
 };
@@ -59,7 +59,7 @@ static mhla_status decode(mhla_gallery *p, const char *path, mhla_model *vae, si
     mhla_codec_info c = {.size = sizeof c};
     MHLA_TRY(mhla_codec_query(vae, &c));
     const int64_t n = a->shape[0], each = a->count / n, most = 8192 / c.factor;
-    if (a->shape[1] != c.latents || c.outputs != 3 || a->shape[2] > most || a->shape[3] > most)
+    if (a->shape[1] != c.latents || (c.outputs != 1 && c.outputs != 3) || a->shape[2] > most || a->shape[3] > most)
         return mhla_fail(MHLA_EDATA, "%s: latents [N,%lld,%lld,%lld]: the autoencoder makes %d channels of [N,%d,H,W]",
                          path, (long long)a->shape[1], (long long)a->shape[2], (long long)a->shape[3], c.outputs,
                          c.latents);
@@ -69,17 +69,18 @@ static mhla_status decode(mhla_gallery *p, const char *path, mhla_model *vae, si
                                 .memory = memory};
     p->sides[0] = coding.height;
     p->sides[1] = coding.width;
-    const int64_t pixels = (int64_t)coding.height * coding.width;
-    float *latent = malloc((size_t)each * sizeof *latent), *image = malloc((size_t)(3 * pixels) * sizeof *image);
-    p->decoded = malloc((size_t)(n * 3 * pixels));
+    p->channels = c.outputs;
+    const int64_t pixels = (int64_t)c.outputs * coding.height * coding.width;
+    float *latent = malloc((size_t)each * sizeof *latent), *image = malloc((size_t)pixels * sizeof *image);
+    p->decoded = malloc((size_t)(n * pixels));
     mhla_status status =
         latent && image && p->decoded ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "%s: no memory for its pictures", path);
     for (int64_t i = 0; i < n && status == MHLA_OK; i++) {
         memcpy(latent, a->data + (size_t)(i * each) * sizeof *latent, (size_t)each * sizeof *latent);
         status = mhla_model_decode(vae, image, latent, 1, &coding);
         mhla_picture picture = {.size = sizeof picture};
-        if (status == MHLA_OK) status = mhla_picture_tile(&picture, image, 1, 3, coding.height, coding.width, 1);
-        if (status == MHLA_OK) memcpy(p->decoded + i * 3 * pixels, picture.pixels, (size_t)(3 * pixels));
+        if (status == MHLA_OK) status = mhla_picture_tile(&picture, image, 1, c.outputs, coding.height, coding.width, 1);
+        if (status == MHLA_OK) memcpy(p->decoded + i * pixels, picture.pixels, (size_t)pixels);
         mhla_picture_free(&picture);
     }
     free(latent);
@@ -200,7 +201,7 @@ static mhla_status read_one(mhla_gallery *p, int64_t index, mhla_image *image, i
     *label = -1;
     if (p->data) return mhla_dataset_get(p->data, index, image, label);
     if (p->files) return mhla_image_read(image, p->files[index], 0);
-    const int channels = p->array.rank == 4 ? 3 : 1;
+    const int channels = p->decoded ? p->channels : p->array.rank == 4 ? 3 : 1;
     const int64_t height = p->decoded ? p->sides[0] : p->array.shape[1],
                   width = p->decoded ? p->sides[1] : p->array.shape[2];
     MHLA_TRY(mhla_image_reserve(image, (int)width, (int)height, channels));

@@ -57,14 +57,14 @@ static void write_count(FILE *out, int64_t n) {
 
 /* "81.20 %", or "1.9021", bits per byte or a loss */
 static void write_measure(FILE *out, const run *r, double x) {
-    if (r->text || r->diffusion)
+    if (r->text || r->by_loss)
         fprintf(out, "%.4f", x);
     else
         fprintf(out, "%.2f&nbsp;%%", 100.0 * x);
 }
 
 static void write_accuracies(FILE *out, const run *r) {
-    const mhla_series *test = r->text ? &r->test_bits : r->diffusion ? &r->test_loss : &r->test_accuracy;
+    const mhla_series *test = r->text ? &r->test_bits : r->by_loss ? &r->test_loss : &r->test_accuracy;
     if (isfinite(r->best)) {
         fputs("<td><b>", out);
         write_measure(out, r, r->best);
@@ -105,8 +105,8 @@ static void write_row(FILE *out, const run *r) {
 }
 
 static void write_summary(FILE *out, const run *runs, int n) {
-    int average = 0, texts = 0, diffusions = 0;
-    for (int i = 0; i < n; i++) texts += runs[i].text, diffusions += runs[i].diffusion;
+    int average = 0, texts = 0, losses = 0;
+    for (int i = 0; i < n; i++) texts += runs[i].text, losses += runs[i].by_loss;
     const char *unit = texts == n ? "tokens" : texts ? "images or tokens" : "images";
     fputs("<div class=\"wide\" tabindex=\"0\" role=\"region\" aria-label=\"Summary\"><table class=\"summary\">\n"
           "<thead><tr><th scope=\"col\">run</th>",
@@ -114,10 +114,10 @@ static void write_summary(FILE *out, const run *runs, int n) {
     fprintf(out,
             "<th scope=\"col\">best %s</th><th scope=\"col\">last</th><th scope=\"col\">test %s</th>"
             "<th scope=\"col\">epochs</th><th scope=\"col\">steps</th><th scope=\"col\">%s/s</th>",
-            texts == n            ? "bits per byte"
-            : diffusions == n     ? "test loss"
-            : texts || diffusions ? "test"
-                                  : "test accuracy",
+            texts == n        ? "bits per byte"
+            : losses == n     ? "test loss"
+            : texts || losses ? "test"
+                              : "test accuracy",
             unit, unit);
     fputs("<th scope=\"col\">parameters</th><th scope=\"col\">attention</th>"
           "<th scope=\"col\">model</th><th scope=\"col\">data</th></tr></thead>\n<tbody>\n",
@@ -155,6 +155,7 @@ static mhla_status write_curves(FILE *out, const run *runs, int n) {
         {"Test accuracy", offsetof(run, test_accuracy), 1, 0, 0, offsetof(run, ema_accuracy)},
         {"Training loss", offsetof(run, loss), 0, 0, 1, 0},
         {"Test loss", offsetof(run, test_loss), 0, 0, 0, offsetof(run, ema_loss)},
+        {"Reconstructions, PSNR in dB", offsetof(run, psnr), 0, 0, 0, 0},
         {"Training accuracy, of batches", offsetof(run, accuracy), 1, 0, 1, 0},
         {"Learning rate", offsetof(run, rate), 0, 0, 0, 0},
         {"Norm of the gradient", offsetof(run, norm), 0, 1, 1, 0},

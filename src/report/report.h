@@ -13,7 +13,7 @@
  *   checkpoints/step-NNNNNNNN/   the newest one: config.json (model, attention, blocks, mix, class_names) and
  *                            model.safetensors, of which *.piece_attn.conv.weight and *.mixing_matrix are shown
  *   samples.json             what mhla_samples_write leaves
- *   samples/step-NNNNNNNN.png    pictures that a diffusion model made after that step
+ *   samples/step-NNNNNNNN.png    pictures that a diffusion model or an autoencoder made after that step
  *
  * It needs neither the model nor the data: a run that was copied from elsewhere shows as well. */
 #ifndef MHLA_REPORT_REPORT_H

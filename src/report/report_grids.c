@@ -1,4 +1,5 @@
-/* Pictures that a diffusion model made after each evaluation, always from the same noise: RUN/samples/step-NNNNNNNN.png. */
+/* Pictures that a diffusion model made after each evaluation, always from the same noise, or an autoencoder of test images:
+ * RUN/samples/step-NNNNNNNN.png. */
 #include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
@@ -84,16 +85,18 @@ static void write_rows(FILE *out, const mhla_report_run *r, const mhla_report_gr
     fputs("</div>", out);
 }
 
-void mhla_report_write_grids(FILE *out, const mhla_report_run *runs, int count) {
+/* Those of autoencoders, or of diffusions. */
+static void write_section(FILE *out, const mhla_report_run *runs, int count, int codec) {
+    static const char *const heads[] = {
+        "<section id=\"grids\"><h2>Samples</h2>\n<p>Generated after evaluations, from the same noise each time: a "
+        "class in each row.</p>\n",
+        "<section id=\"reconstructions\"><h2>Reconstructions</h2>\n<p>Test images, spread over all of them, and "
+        "below each row what the autoencoder made of it after an evaluation.</p>\n"};
     int any = 0;
     for (int k = 0; k < count; k++) {
         const mhla_report_run *r = &runs[k];
-        if (r->grid_count == 0) continue;
-        if (any++ == 0)
-            fputs("<section id=\"grids\"><h2>Samples</h2>\n<p>Generated after evaluations, from the same noise each "
-                  "time: a "
-                  "class in each row.</p>\n",
-                  out);
+        if (r->grid_count == 0 || r->codec != codec) continue;
+        if (any++ == 0) fputs(heads[codec], out);
         if (count > 1) {
             fputs("<h3>", out);
             mhla_html_text(out, r->name);
@@ -104,7 +107,7 @@ void mhla_report_write_grids(FILE *out, const mhla_report_run *runs, int count) 
             const mhla_report_grid *g = &r->grids[i];
             const int scale = g->width < SMALL && g->height < SMALL ? 2 : 1;
             fputs("<li class=\"card\"><div class=\"grid\">", out);
-            write_rows(out, r, g);
+            if (!codec) write_rows(out, r, g);
             fprintf(out,
                     "\n<img class=\"pixels\" width=\"%d\" height=\"%d\" alt=\"pictures after step %lld\" "
                     "src=\"data:image/png;base64,%s\"></div><p>step %lld</p></li>\n",
@@ -113,4 +116,8 @@ void mhla_report_write_grids(FILE *out, const mhla_report_run *runs, int count) 
         fputs("</ul>\n", out);
     }
     if (any) fputs("</section>\n", out);
+}
+
+void mhla_report_write_grids(FILE *out, const mhla_report_run *runs, int count) {
+    for (int codec = 0; codec < 2; codec++) write_section(out, runs, count, codec);
 }

@@ -15,7 +15,7 @@ typedef struct mhla_report_mix {
     float *mix; /* [M,M] */
 } mhla_report_mix;
 
-/* Pictures that a diffusion model made after a step. */
+/* Pictures that a diffusion model or an autoencoder made after a step. */
 typedef struct mhla_report_grid {
     int64_t step;
     int width, height;
@@ -31,9 +31,10 @@ typedef struct mhla_report_run {
     mhla_series loss, accuracy, rate, norm, speed; /* of the steps */
     mhla_series test_accuracy, test_loss, ema_accuracy;
     mhla_series test_bits, ema_bits; /* per byte, of a language model */
-    mhla_series ema_loss;
+    mhla_series ema_loss, psnr;
     int text;      /* it is one: bits per byte, tokens */
-    int diffusion; /* it makes pictures: measured by the loss */
+    int by_loss;   /* it makes pictures: measured by the loss */
+    int codec;     /* an autoencoder */
     double epochs; /* of the last line; NaN without lines */
     int64_t steps;
     int64_t test_images; /* of the last test, or its tokens; -1: not told */

@@ -96,8 +96,11 @@ static mhla_status read_step(mhla_report_run *r, const json_t *row, double at) {
 
 static mhla_status read_test(mhla_report_run *r, const json_t *row, double at) {
     MHLA_TRY(mhla_series_add(&r->test_loss, at, number(row, "loss")));
-    r->diffusion |= isfinite(number(row, "noise_mse"));
-    if (r->diffusion) MHLA_TRY(mhla_series_add(&r->ema_loss, at, number(row, "ema_loss")));
+    const double psnr = number(row, "psnr");
+    r->codec |= isfinite(psnr);
+    r->by_loss |= r->codec || isfinite(number(row, "noise_mse"));
+    MHLA_TRY(mhla_series_add(&r->psnr, at, psnr));
+    if (r->by_loss) MHLA_TRY(mhla_series_add(&r->ema_loss, at, number(row, "ema_loss")));
     MHLA_TRY(mhla_series_add(&r->test_accuracy, at, number(row, "accuracy")));
     MHLA_TRY(mhla_series_add(&r->ema_accuracy, at, number(row, "ema_accuracy")));
     const double bits = number(row, "bits_per_byte");
@@ -128,13 +131,13 @@ static mhla_status read_row(mhla_report_run *r, const json_t *row) {
 
 /* The best of what is left after lines of a run that went back were replaced. */
 static void find_best(mhla_report_run *r) {
-    const int lower = r->text || r->diffusion;
-    const mhla_series *lists[] = {r->text        ? &r->test_bits
-                                  : r->diffusion ? &r->test_loss
-                                                 : &r->test_accuracy,
-                                  r->text        ? &r->ema_bits
-                                  : r->diffusion ? &r->ema_loss
-                                                 : &r->ema_accuracy};
+    const int lower = r->text || r->by_loss;
+    const mhla_series *lists[] = {r->text      ? &r->test_bits
+                                  : r->by_loss ? &r->test_loss
+                                               : &r->test_accuracy,
+                                  r->text      ? &r->ema_bits
+                                  : r->by_loss ? &r->ema_loss
+                                               : &r->ema_accuracy};
     r->best = NAN;
     for (int k = 0; k < 2; k++)
         for (int64_t i = 0; i < lists[k]->count; i++)
@@ -340,7 +343,7 @@ mhla_status mhla_report_read(mhla_report_run *r, const char *folder) {
 void mhla_report_run_free(mhla_report_run *r) {
     mhla_series *lists[] = {&r->loss,      &r->accuracy,      &r->rate,      &r->norm,
                             &r->speed,     &r->test_accuracy, &r->test_loss, &r->ema_accuracy,
-                            &r->test_bits, &r->ema_bits,      &r->ema_loss};
+                            &r->test_bits, &r->ema_bits,      &r->ema_loss,  &r->psnr};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) mhla_series_free(lists[i]);
     json_decref(r->recipe);
     json_decref(r->config);

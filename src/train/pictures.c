@@ -168,9 +168,40 @@ double mhla_pictures_bytes(const mhla_pictures *p, const mhla_recipe *r, double 
     return bytes;
 }
 
+/* ---- For the rows of tasks ---- */
+
+const mhla_pictures *mhla_pictures_of(const mhla_trainer *t) { return t->job; }
+
+mhla_status mhla_pictures_seek(mhla_trainer *t, int64_t epoch, int64_t batch) {
+    const mhla_pictures *p = t->job;
+    return mhla_loader_seek(p->loader, epoch, batch);
+}
+
+mhla_status mhla_pictures_next(mhla_trainer *t) {
+    mhla_pictures *p = t->job;
+    return mhla_loader_next(p->loader, &p->batch);
+}
+
+double mhla_pictures_count(mhla_trainer *t, mhla_train_event *e) {
+    const mhla_pictures *p = t->job;
+    (void)e;
+    return p->batch->count;
+}
+
+void mhla_pictures_tell_loss(mhla_train_event *e, const mhla_score *plain, const mhla_score *average) {
+    e->test_loss = plain->loss;
+    if (average) e->ema_loss = average->loss;
+}
+
+mhla_status mhla_pictures_adopt(mhla_trainer *t, const char *path, void (*note)(void *user, const char *text),
+                                void *user) {
+    return mhla_model_adopt(t->model, path, note, user);
+}
+
 /* Files of either part of the data that were not told yet: some show only when they are decoded. */
-void mhla_pictures_complain(mhla_pictures *p, mhla_trainer *t, void (*note)(mhla_trainer *t, const char *text)) {
+void mhla_pictures_complain(mhla_trainer *t, void (*note)(mhla_trainer *t, const char *text)) {
     enum { MOST = 5 };
+    mhla_pictures *p = t->job;
     mhla_dataset *const parts[2] = {p->train, p->test};
     for (int i = 0; i < 2 && parts[i]; i++) {
         int64_t count = 0;

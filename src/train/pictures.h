@@ -42,6 +42,16 @@ mhla_status mhla_pictures_names(const mhla_pictures *p, char ***names, int class
 /* Bytes of pictures that are kept: those of a set whose pictures have one size, and batches of `numbers` floats a picture
  * ahead of training and evaluation. */
 double mhla_pictures_bytes(const mhla_pictures *p, const mhla_recipe *recipe, double numbers);
-void mhla_pictures_complain(mhla_pictures *p, mhla_trainer *t, void (*note)(mhla_trainer *t, const char *text));
+
+/* ---- For the rows of tasks: their job begins with its mhla_pictures ---- */
+
+const mhla_pictures *mhla_pictures_of(const mhla_trainer *t);
+mhla_status mhla_pictures_seek(mhla_trainer *t, int64_t epoch, int64_t batch);
+mhla_status mhla_pictures_next(mhla_trainer *t);
+double mhla_pictures_count(mhla_trainer *t, mhla_train_event *e);
+void mhla_pictures_tell_loss(mhla_train_event *e, const mhla_score *plain, const mhla_score *average);
+mhla_status mhla_pictures_adopt(mhla_trainer *t, const char *path, void (*note)(void *user, const char *text),
+                                void *user);
+void mhla_pictures_complain(mhla_trainer *t, void (*note)(mhla_trainer *t, const char *text));
 
 #endif

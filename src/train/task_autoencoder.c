@@ -40,7 +40,7 @@ typedef struct sums {
 } sums;
 
 typedef struct job {
-    mhla_pictures p;
+    mhla_pictures p; /* first */
     mhla_autoencoder_info info;
     int64_t pixels, numbers; /* of an image, of a latent */
     int64_t rows;            /* room for this many */
@@ -98,16 +98,6 @@ static void close_job(mhla_trainer *t) {
     free(j);
 }
 
-static mhla_status seek(mhla_trainer *t, int64_t epoch, int64_t batch) {
-    const job *j = t->job;
-    return mhla_loader_seek(j->p.loader, epoch, batch);
-}
-
-static mhla_status next(mhla_trainer *t) {
-    job *j = t->job;
-    return mhla_loader_next(j->p.loader, &j->p.batch);
-}
-
 /* ---- Through the network ------------------------------------------------------------------------------------------------ */
 
 typedef struct draws {
@@ -129,7 +119,7 @@ static void draw_noise(const mhla_trainer *t, int64_t first, int64_t rows, int t
                .seed = (uint64_t)mhla_recipe_int(t->recipe, "seed"),
                .step = test ? 0 : (uint64_t)t->step,
                .first = first,
-               .place = test ? MHLA_PLACE_TEST_POSTERIOR : MHLA_PLACE_POSTERIOR};
+               .place = MHLA_PLACE_ENCODED + (test ? 1 : 0)};
     mhla_parallel(t->context, rows, noise_task, &d);
 }
 
@@ -168,12 +158,6 @@ static mhla_tensor *loss(mhla_trainer *t, mhla_tape *tape, int64_t part, int64_t
     mhla_tensor *error = mhla_nn_l1(tape, r.images, images);
     mhla_tensor *divergence = mhla_nn_scale(tape, (float)weight_of(t), mhla_nn_divergence(tape, r.moments));
     return mhla_nn_add(tape, error, divergence);
-}
-
-static double count(mhla_trainer *t, mhla_train_event *e) {
-    const job *j = t->job;
-    (void)e;
-    return j->p.batch->count;
 }
 
 static double data_bytes(const mhla_trainer *t) {
@@ -319,25 +303,6 @@ static mhla_status show(mhla_trainer *t) {
     return status;
 }
 
-static void tell(mhla_train_event *e, const mhla_score *plain, const mhla_score *average) {
-    e->test_loss = plain->loss;
-    if (average) e->ema_loss = average->loss;
-}
-
-static mhla_status adopt(mhla_trainer *t, const char *path, void (*note)(void *user, const char *text), void *user) {
-    return mhla_model_adopt(t->model, path, note, user);
-}
-
-static void complain(mhla_trainer *t, void (*note)(mhla_trainer *t, const char *text)) {
-    job *j = t->job;
-    mhla_pictures_complain(&j->p, t, note);
-}
-
-static const mhla_pictures *pictures(const mhla_trainer *t) {
-    const job *j = t->job;
-    return &j->p;
-}
-
 const mhla_task mhla_task_autoencoder = {
     .name = "autoencoder",
     .role = MHLA_ROLE_AUTOENCODER,
@@ -348,17 +313,17 @@ const mhla_task mhla_task_autoencoder = {
     .unit = "images",
     .open = open_job,
     .close = close_job,
-    .seek = seek,
-    .next = next,
+    .seek = mhla_pictures_seek,
+    .next = mhla_pictures_next,
     .loss = loss,
-    .count = count,
+    .count = mhla_pictures_count,
     .data_bytes = data_bytes,
     .evaluate = evaluate,
     .settle = settle,
     .show = show,
-    .tell = tell,
-    .adopt = adopt,
+    .tell = mhla_pictures_tell_loss,
+    .adopt = mhla_pictures_adopt,
     .load = load,
-    .complain = complain,
-    .pictures = pictures,
+    .complain = mhla_pictures_complain,
+    .pictures = mhla_pictures_of,
 };

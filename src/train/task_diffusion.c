@@ -37,7 +37,7 @@ static const mhla_recipe_row keys[] = {
 };
 
 typedef struct job {
-    mhla_pictures p;
+    mhla_pictures p;         /* first */
     mhla_denoiser_info info; /* of the model */
     mhla_noising *noising;
     mhla_model *vae;           /* of latents, for grids; or NULL */
@@ -157,16 +157,6 @@ static void close_job(mhla_trainer *t) {
     free(j);
 }
 
-static mhla_status seek(mhla_trainer *t, int64_t epoch, int64_t batch) {
-    const job *j = t->job;
-    return mhla_loader_seek(j->p.loader, epoch, batch);
-}
-
-static mhla_status next(mhla_trainer *t) {
-    job *j = t->job;
-    return mhla_loader_next(j->p.loader, &j->p.batch);
-}
-
 /* ---- Noise in, judgement out ------------------------------------------------------------------------------------------------ */
 
 /* Pictures that get their times, labels and noise, or whose answers are judged. */
@@ -250,12 +240,6 @@ static mhla_tensor *loss(mhla_trainer *t, mhla_tape *tape, int64_t part, int64_t
         for (int64_t i = 0; i < rows; i++) mean += j->losses[i].loss / (double)rows;
     }
     return y ? mhla_nn_judged(tape, (float)mean, j->gradient, y) : NULL;
-}
-
-static double count(mhla_trainer *t, mhla_train_event *e) {
-    const job *j = t->job;
-    (void)e;
-    return j->p.batch->count;
 }
 
 static double data_bytes(const mhla_trainer *t) {
@@ -403,25 +387,6 @@ static mhla_status show(mhla_trainer *t) {
     return status;
 }
 
-static void tell(mhla_train_event *e, const mhla_score *plain, const mhla_score *average) {
-    e->test_loss = plain->loss;
-    if (average) e->ema_loss = average->loss;
-}
-
-static mhla_status adopt(mhla_trainer *t, const char *path, void (*note)(void *user, const char *text), void *user) {
-    return mhla_model_adopt(t->model, path, note, user);
-}
-
-static void complain(mhla_trainer *t, void (*note)(mhla_trainer *t, const char *text)) {
-    job *j = t->job;
-    mhla_pictures_complain(&j->p, t, note);
-}
-
-static const mhla_pictures *pictures(const mhla_trainer *t) {
-    const job *j = t->job;
-    return &j->p;
-}
-
 const mhla_task mhla_task_diffusion = {
     .name = "diffusion",
     .role = MHLA_ROLE_DENOISER,
@@ -432,15 +397,15 @@ const mhla_task mhla_task_diffusion = {
     .unit = "images",
     .open = open_job,
     .close = close_job,
-    .seek = seek,
-    .next = next,
+    .seek = mhla_pictures_seek,
+    .next = mhla_pictures_next,
     .loss = loss,
-    .count = count,
+    .count = mhla_pictures_count,
     .data_bytes = data_bytes,
     .evaluate = evaluate,
     .show = show,
-    .tell = tell,
-    .adopt = adopt,
-    .complain = complain,
-    .pictures = pictures,
+    .tell = mhla_pictures_tell_loss,
+    .adopt = mhla_pictures_adopt,
+    .complain = mhla_pictures_complain,
+    .pictures = mhla_pictures_of,
 };

@@ -25,8 +25,8 @@ static const mhla_recipe_row keys[] = {
 };
 
 typedef struct job {
-    mhla_pictures p;
-    int64_t right; /* of the pictures of the present update */
+    mhla_pictures p; /* first */
+    int64_t right;   /* of the pictures of the present update */
 } job;
 
 /* ---- Making ---------------------------------------------------------------------------------------------------------- */
@@ -73,11 +73,6 @@ static void close_job(mhla_trainer *t) {
     job *j = t->job;
     if (j) mhla_pictures_close(&j->p);
     free(j);
-}
-
-static mhla_status seek(mhla_trainer *t, int64_t epoch, int64_t batch) {
-    const job *j = t->job;
-    return mhla_loader_seek(j->p.loader, epoch, batch);
 }
 
 /* ---- A step ------------------------------------------------------------------------------------------------------------ */
@@ -169,15 +164,6 @@ static void tell(mhla_train_event *e, const mhla_score *plain, const mhla_score 
     if (average) e->ema_accuracy = average->value;
 }
 
-static mhla_status adopt(mhla_trainer *t, const char *path, void (*note)(void *user, const char *text), void *user) {
-    return mhla_model_adopt(t->model, path, note, user);
-}
-
-static void complain(mhla_trainer *t, void (*note)(mhla_trainer *t, const char *text)) {
-    job *j = t->job;
-    mhla_pictures_complain(&j->p, t, note);
-}
-
 /* Of the weights that counted as best, as they lie on the disk. */
 static mhla_status finish(mhla_trainer *t) {
     const job *j = t->job;
@@ -190,11 +176,6 @@ static mhla_status finish(mhla_trainer *t) {
     return status;
 }
 
-static const mhla_pictures *pictures(const mhla_trainer *t) {
-    const job *j = t->job;
-    return &j->p;
-}
-
 const mhla_task mhla_task_images = {
     .name = "images",
     .role = MHLA_ROLE_CLASSIFIER,
@@ -204,15 +185,15 @@ const mhla_task mhla_task_images = {
     .unit = "images",
     .open = open_job,
     .close = close_job,
-    .seek = seek,
+    .seek = mhla_pictures_seek,
     .next = next,
     .loss = loss,
     .count = count,
     .data_bytes = data_bytes,
     .evaluate = evaluate,
     .tell = tell,
-    .adopt = adopt,
-    .complain = complain,
-    .pictures = pictures,
+    .adopt = mhla_pictures_adopt,
+    .complain = mhla_pictures_complain,
+    .pictures = mhla_pictures_of,
     .finish = finish,
 };

@@ -5,7 +5,10 @@ for recipe in "$CLI"/../../recipes/*.toml; do
 done
 # Every recipe trains: two updates on data made here, with all that it says but its sizes.
 . "$CLI/data.inc"
+. "$CLI/vae.inc"
 small_data pictures
+small_vae vae
+mhla latents pictures --vae vae --size 8 --out latents --quiet >/dev/null
 mkdir texts
 i=0
 while [ $i -lt 40 ]; do
@@ -29,6 +32,8 @@ for recipe in "$CLI"/../../recipes/*.toml; do
     *) set -- $pictures --padding 0 --warmup_epochs 0 ;;
     esac
     case $name in
+    *-latents) set -- --source latents --vae vae --patch 1 --dim 16 --depth 1 --heads 2 --warmup_steps 1 --sample.steps 2 --sample.columns 2 ;;
+    vae-*) set -- --source pictures --sample_size 8 --block_out_channels 8,8,8 --warmup_steps 1 ;;
     vlt-*) set -- --source pictures --image 16 --channels 1 --dims 8,8,12,16 --heads 1,1,1,2 --depths 1 --projection 12 --blocks 2,2,1,1 \
         --mean 0.4 --deviation 0.25 --warmup_epochs 0 ;;
     esac

@@ -1,0 +1,135 @@
+#!/usr/bin/env python3
+"""latents_page.py PROGRAM VAE LATENTS MODEL [--folder DIR] [--remark TEXT]: writes docs/latents.md, a page about an autoencoder, the latents that it made and a
+diffusion model of them, each in its run's folder. Every figure is read from the runs' files; the images are a run's own grid of
+test images, and samples drawn here with the seeds 0, 1, ...: nothing is selected.
+
+--folder DIR writes into DIR instead of docs; --remark TEXT is a sentence about the machine that trained them.
+"""
+import argparse
+import json
+import math
+import pathlib
+import shutil
+import statistics
+import struct
+import subprocess
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+COLUMNS = 8
+
+
+def lines_of(run):
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def best_of(run):
+    """Its step, and the line of its test."""
+    step = json.loads((run / "best" / "state.json").read_text())["step"]
+    return step, next(line for line in lines_of(run) if line["kind"] == "test" and line["step"] == step)
+
+
+def tensors(path):
+    """Numbers of a safetensors file of float32 and int32, by name."""
+    data = path.read_bytes()
+    size = struct.unpack("<Q", data[:8])[0]
+    head = json.loads(data[8:8 + size])
+    head.pop("__metadata__", None)
+    places = {name: (8 + size + t["data_offsets"][0], 8 + size + t["data_offsets"][1], t["dtype"]) for name, t in head.items()}
+    return {name: memoryview(data)[first:end].cast("f" if kind == "F32" else "i") for name, (first, end, kind) in places.items()}
+
+
+def parameters(program, run):
+    told = subprocess.run([program, "info", run, "--json", "--no-measure"], check=True, capture_output=True, text=True).stdout
+    return json.loads(told)["parameters"]
+
+
+def trained(run):
+    """Updates, passes, and minutes at the median pace."""
+    recipe = json.loads((run / "recipe.json").read_text())
+    steps = [line for line in lines_of(run) if line["kind"] == "step"]
+    batch, pace = recipe["train"]["batch"], statistics.median(line["images_per_second"] for line in steps)
+    last = steps[-1]["step"]
+    return (f"{last:,} updates of {batch} images, {steps[-1]['epoch']:.1f} passes, {last * batch / pace / 60:.0f} minutes at "
+            f"{pace:.0f} images per second (the median)")
+
+
+def moments(folder, split):
+    """Mean and deviation of what a diffusion model sees: latents drawn from their Gaussians."""
+    sums = [0.0, 0.0, 0]
+    for path in sorted(folder.glob(f"{split}-*.safetensors")):
+        found = tensors(path)
+        sums[0] += math.fsum(found["mean"])
+        sums[1] += math.fsum(m * m for m in found["mean"]) + math.fsum(d * d for d in found["deviation"])
+        sums[2] += len(found["mean"])
+    mean = sums[0] / sums[2]
+    return mean, math.sqrt(sums[1] / sums[2] - mean * mean)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in ("program", "vae", "latents", "model"):
+        parser.add_argument(name, type=pathlib.Path, metavar=name.upper())
+    parser.add_argument("--folder", type=pathlib.Path, default=ROOT / "docs", metavar="DIR")
+    parser.add_argument("--remark", default="", metavar="TEXT")
+    given = parser.parse_args()
+    about = json.loads((given.latents / "latents.json").read_text())
+    step, test = best_of(given.vae)
+    model_step, model_test = best_of(given.model)
+    config = json.loads((given.model / "best" / "config.json").read_text())
+    sides = [about["height"] // about["factor"], about["width"] // about["factor"]]
+    mean, deviation = moments(given.latents, "train")
+    weights = ["the weights as trained", "their average"][json.loads((given.model / "best" / "state.json").read_text())["weights"] == "ema"]
+    shutil.copy(given.vae / "samples" / f"step-{step:08}.png", given.folder / "latents-reconstructions.png")
+    samples = given.folder / "latents-samples.png"
+    subprocess.run([given.program, "sample", "-m", given.model, "--vae", given.vae, "--classes", "all", "-n", str(COLUMNS), "--steps", "25",
+                    "--guidance", "2", "--seed", "0", "--out", samples, "--quiet"], check=True, stdout=subprocess.DEVNULL)
+    (given.folder / "latents.md").write_text(f"""# Latents of our own
+
+An autoencoder trained here, and a diffusion model on the latents that it makes, at a size that takes minutes. The commands:
+
+    mhla data emoji
+    mhla train vae-emoji --out runs/vae-emoji
+    mhla latents emoji --vae runs/vae-emoji --out latents/emoji
+    mhla train dit-emoji-latents --out runs/dit-emoji-latents
+    mhla sample -m runs/dit-emoji-latents --vae runs/vae-emoji --classes all -n {COLUMNS} --steps 25 --guidance 2 --seed 0 --out emoji.png
+
+`scripts/latents_page.py` wrote this page out of the runs' files. Nothing on it is selected. These are small models of few images, trained
+for a short time: look at them as a test of the path, not as good images. {given.remark}
+
+## The autoencoder
+
+| | |
+| --- | --- |
+| parameters | {parameters(given.program, given.vae):,} |
+| trained | {trained(given.vae)} |
+| latents | {about["channels"]} x {sides[0]} x {sides[1]} of images of {about["width"]} x {about["height"]} |
+| {test["images"]} test images: absolute error, -1 to 1 | {test["l1"]:.4f} |
+| peak signal-to-noise ratio | {test["psnr"]:.2f} dB |
+| divergence, nats of an image | {test["divergence"]:.0f} |
+
+The `scaling_factor` in config.json, {about["scale"]:.4f}, is 1 / deviation of the latents of the test images. The latents of the
+{about["train"]:,} training images then have deviation {deviation:.3f} (mean {mean:.3f}).
+
+Test images, spread evenly over all of them, and below each row its reconstruction:
+
+![test images and their reconstructions](latents-reconstructions.png)
+
+## The diffusion model
+
+| | |
+| --- | --- |
+| parameters | {parameters(given.program, given.model):,} |
+| attention | {config["attention"]}, {sides[0] * sides[1] // config["patch"] ** 2} tokens |
+| trained | {trained(given.model)} |
+| test loss, at the best of its evaluations (update {model_step:,}) | {min(model_test["loss"], model_test.get("ema_loss", math.inf)):.4f} |
+| samples drawn with | {weights} |
+
+{COLUMNS} samples of each class, of the seeds 0 to {COLUMNS - 1} of each, in this order of classes: {", ".join(about["classes"])}.
+
+![samples, a class in each row](latents-samples.png)
+""")
+    print(given.folder / "latents.md")
+
+
+if __name__ == "__main__":
+    main()
