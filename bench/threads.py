@@ -59,7 +59,7 @@ def overhead():
     q, k, v = (torch.randn(1, 16, 1, 8) for _ in range(3))
     mix = torch.from_numpy(mhla.mix_init("paper", (2, 2)))
     do = torch.ones(1, 16, 1, 8)
-    options = ("none relu eq4 raster error", [1e-6, 1e-6, 0.0, 0.0], [0, 0, 0, 0, 4, 4, 2, 2])
+    options = ("none relu eq4 raster error tensors", [1e-6, 1e-6, 0.0, 0.0], [0, 0, 0, 0, 4, 4, 2, 2])
     tensors = (q, k, v, mix) + (None,) * 9
     plan = _torch._prepare("attention", tensors, 0, *options).plan
     o = torch.empty(1, 16, 1, 8)

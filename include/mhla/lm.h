@@ -425,7 +425,8 @@ MHLA_API mhla_status mhla_task_query(const char *task, mhla_task_info *info);
  * first question is evaluated: MHLA_EDATA names file, line and key. */
 MHLA_API mhla_status mhla_lm_task(mhla_model *model, mhla_choices *result, const char *task, const char *const *paths,
                                   int count, int64_t limit, mhla_choice_fn report, void *user);
-/* A task with pages. desc->limit counts pages. Words and bytes are those of the file's text; the model reads it detokenised. */
+/* A task with pages. desc->limit counts pages; a window of 0 is one token more than the model's context, which is then read
+ * whole. Words and bytes are those of the file's text; the model reads it detokenised. */
 MHLA_API mhla_status mhla_lm_task_pages(mhla_model *model, mhla_perplexity *result, const char *task,
                                         const char *const *paths, int count, const mhla_perplexity_desc *desc,
                                         mhla_progress_fn progress, void *user);

@@ -14,7 +14,7 @@ from ._dispatch import Signature, address, check_storage, define, flat, place, r
 from ._plans import Error, Options, Prepared, Shapes, prepare
 from ._torch import _bytes, _check_dtypes, _shape
 
-# meaning: "rope feature denominator order", numbers: feature_eps, den_eps, scale, sizes: axes, *grid, *blocks, *key_grid,
+# meaning: "rope feature denominator order precision", numbers: feature_eps, den_eps, scale, sizes: axes, *grid, *blocks, *key_grid,
 # *key_blocks. Nothing has a default: see _torch.py.
 _ARGUMENTS = (
     "Tensor q, Tensor k, Tensor v, Tensor? mix, Tensor? q2, Tensor? k2, Tensor? rope_cos, Tensor? rope_sin, Tensor? key_cos, "
@@ -27,13 +27,13 @@ _GRADS, _FLOATS, _TENSORS = 6, 10, 14
 
 
 def _options(tensors: tuple, meaning: str, numbers: List[float], sizes: List[int]) -> Options:
-    rope, feature, denominator, order = meaning.split()
+    rope, feature, denominator, order, precision = meaning.split()
     axes, *cuts = sizes
     queries, keys = cuts[: 2 * axes], cuts[2 * axes :]
     raw = [_bytes(x, dtype, name) for x, dtype, name in zip(tensors[_FLOATS:], (np.int64, np.int32) * 2, _NAMES[_FLOATS:])]
     return Options(rope, feature, numbers[0], denominator, numbers[1], numbers[2], tuple(queries[:axes]), tuple(queries[axes:]),
                    order, block_offsets=raw[0], permutation=raw[1], key_grid=tuple(keys[: len(keys) // 2]),
-                   key_blocks=tuple(keys[len(keys) // 2 :]), key_block_offsets=raw[2], key_permutation=raw[3])
+                   key_blocks=tuple(keys[len(keys) // 2 :]), key_block_offsets=raw[2], key_permutation=raw[3], precision=precision)
 
 
 def _prepare(tensors: tuple, options: Options) -> Prepared:

@@ -19,6 +19,7 @@ DENOMINATORS = ("eq4", "released", "none")
 ORDERS = ("raster", "blocks")
 ROPES = ("none", "half", "interleaved")
 BEYONDS = ("error", "clamp", "chunk")
+PRECISIONS = ("float32", "bfloat16")
 
 
 class Options(NamedTuple):
@@ -47,6 +48,7 @@ class Options(NamedTuple):
     key_blocks: tuple = ()
     key_block_offsets: Optional[bytes] = None
     key_permutation: Optional[bytes] = None
+    precision: str = "tensors"  # of products: that of the tensors, or a name of PRECISIONS
 
 
 class Shapes(NamedTuple):
@@ -125,7 +127,8 @@ def make_plan(kind: str, dtype: int, heads: int, kv_heads: int, key_dim: int, va
         chunks=mix[-1] if kind == "causal" and mix is not None else 0, beyond=_index(BEYONDS, o.beyond, "beyond"),
         max_tokens=o.max_tokens, causal=int(o.causal and kind == "softmax"), window=o.window,
         focus_power=o.focus_power, key_heads=o.key_heads, qk_l2norm=o.qk_l2norm, key_grid=o.key_grid,
-        key_blocks=o.key_blocks, key_block_offsets=o.key_block_offsets, key_permutation=o.key_permutation)
+        key_blocks=o.key_blocks, key_block_offsets=o.key_block_offsets, key_permutation=o.key_permutation,
+        precision=-1 if o.precision == "tensors" else _index(PRECISIONS, o.precision, "precision"))
     if kind == "bidirectional" and mix is not None:
         M, Mk = plan.blocks, plan.key_blocks
         _expect((M, Mk) == tuple(mix[-2:]), f"mix has shape {tuple(mix)}: there are {M} blocks" +

@@ -16,7 +16,7 @@ from ._dispatch import Signature, address, check_storage, define, expect, flat, 
 from ._plans import Error, Options, make_plan
 
 _ARGUMENTS = ("Tensor q, Tensor k, Tensor v, Tensor g, Tensor? beta, Tensor? initial_state, Tensor? cu_seqlens, float scale, "
-              "bool qk_l2norm, bool output_final_state")
+              "bool qk_l2norm, str precision, bool output_final_state")
 _NAMES = ("q", "k", "v", "g", "beta", "initial_state", "cu_seqlens")
 _GRADS = 6
 _KINDS = ("simple_gla", "gla", "gated_delta")
@@ -58,14 +58,14 @@ _seen: Dict[tuple, tuple] = {}
 
 def _prepare(name: str, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple:
     """(plan, shape of a state); what was seen before costs a look into a dictionary. rest: the other arguments but the last."""
-    *tensors, scale, qk_l2norm = rest
-    key = (name, q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, scale, qk_l2norm,
+    *tensors, scale, qk_l2norm, precision = rest
+    key = (name, q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, scale, qk_l2norm, precision,
            *[None if x is None else (x.shape, x.dtype) for x in tensors])
     found = _seen.get(key)
     if found is None:
         N, H, K, V = _sizes(name, q, k, v, *tensors)
         G = q.shape[2]
-        options = Options(scale=scale, key_heads=0 if G == H else G, qk_l2norm=qk_l2norm)
+        options = Options(scale=scale, key_heads=0 if G == H else G, qk_l2norm=qk_l2norm, precision=precision)
         plan = make_plan(name, _CODES[q.dtype], H, H, K, V, None, 0, options)
         if len(_seen) >= 4096:
             _seen.clear()
@@ -81,10 +81,10 @@ def _strided(x: Optional[Tensor]) -> Optional[Tensor]:
 
 
 def _make_forward(name: str) -> Any:
-    def forward(q, k, v, g, beta, state, cu, scale, qk_l2norm, output_final_state):
+    def forward(q, k, v, g, beta, state, cu, scale, qk_l2norm, precision, output_final_state):
         if q.numel() == 0:
-            return _plainly(name, (q, k, v, g, beta, state, cu, scale, qk_l2norm, output_final_state))
-        plan, shape = _prepare(name, q, k, v, g, beta, state, cu, scale, qk_l2norm)
+            return _plainly(name, (q, k, v, g, beta, state, cu, scale, qk_l2norm, precision, output_final_state))
+        plan, shape = _prepare(name, q, k, v, g, beta, state, cu, scale, qk_l2norm, precision)
         q, k, v, g, beta, state, cu = rows(q), rows(k), rows(v), _strided(g), _strided(beta), flat(state), flat(cu)
         o = torch.empty((*v.shape[:3], shape[3]), dtype=q.dtype)
         final = torch.empty(shape if output_final_state else 0, dtype=torch.float32)
@@ -96,14 +96,14 @@ def _make_forward(name: str) -> Any:
 
 
 def _make_backward(name: str) -> Any:
-    def backward(do, dfinal, wanted: List[bool], q, k, v, g, beta, state, cu, scale, qk_l2norm, output_final_state):
+    def backward(do, dfinal, wanted: List[bool], q, k, v, g, beta, state, cu, scale, qk_l2norm, precision, output_final_state):
         inputs = (q, k, v, g, beta, state)
         if q.numel() == 0:
             grads = [torch.zeros(x.shape, dtype=torch.float32) for x, want in zip(inputs, wanted) if want]
             if wanted[-1] and dfinal is not None:
                 grads[-1] += dfinal  # no token: the final state is the initial one
             return grads
-        plan, shape = _prepare(name, q, k, v, g, beta, state, cu, scale, qk_l2norm)
+        plan, shape = _prepare(name, q, k, v, g, beta, state, cu, scale, qk_l2norm, precision)
         expect("the gradient of o", do, (*v.shape[:3], shape[3]), q.dtype)
         expect("the gradient of the final state", dfinal, shape, torch.float32)
         do, q, k, v, g, beta = rows(do), rows(q), rows(k), rows(v), _strided(g), _strided(beta)
@@ -117,7 +117,7 @@ def _make_backward(name: str) -> Any:
 
 
 def _make_fake(name: str) -> Any:
-    def fake(q, k, v, g, beta, state, cu, scale, qk_l2norm, output_final_state):
+    def fake(q, k, v, g, beta, state, cu, scale, qk_l2norm, precision, output_final_state):
         if q.dim() != 4 or v.dim() != 4:
             raise Error("q, k and v are [B,T,H,K]: expected 4 axes")
         N = q.shape[0] if cu is None else cu.shape[0] - 1
@@ -143,14 +143,14 @@ def _walk(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Optional[Tensor], S:
 
 
 def _plainly(name: str, args: tuple) -> tuple:
-    q, k, v, g, beta, state, cu, scale, qk_l2norm, output_final_state = args
+    q, k, v, g, beta, state, cu, scale, qk_l2norm, precision, output_final_state = args
     if transformed():
         cu = unwrapped("cu_seqlens", cu)
     check_storage(_NAMES, (q, k, v, g, beta, state))
     if not torch.compiler.is_compiling():
         if not q.is_cpu:
             _plain.note(q.device)
-        _prepare(name, q, k, v, g, beta, state, cu, scale, qk_l2norm)
+        _prepare(name, q, k, v, g, beta, state, cu, scale, qk_l2norm, precision)
     dtype, H = q.dtype, v.shape[2]
     q, k = (x.float().repeat_interleave(H // x.shape[2], 2) for x in (q, k))
     if qk_l2norm:
@@ -169,5 +169,5 @@ def _plainly(name: str, args: tuple) -> tuple:
 
 
 for _name in _KINDS:
-    define(_name, Signature(_NAMES, _GRADS, 3, 1, True, _plainly), _ARGUMENTS, "(Tensor o, Tensor final_state)",
+    define(_name, Signature(_NAMES, _GRADS, 4, 1, True, _plainly), _ARGUMENTS, "(Tensor o, Tensor final_state)",
            "Tensor do, Tensor? dfinal_state", _make_forward(_name), _make_backward(_name), _make_fake(_name))

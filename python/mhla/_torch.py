@@ -22,7 +22,7 @@ from ._plans import Error, Options, Prepared, Shapes, prepare
 from .mixing import rope_table
 
 # Three lists instead of a dozen options, because every argument costs 0.2 us, twice. meaning: "rope feature denominator
-# order beyond", numbers: feature_eps, den_eps, scale, focus_power, sizes: chunk, max_tokens, causal, window, *grid, *blocks. No
+# order beyond precision", numbers: feature_eps, den_eps, scale, focus_power, sizes: chunk, max_tokens, causal, window, *grid, *blocks. No
 # defaults: the dispatcher drops trailing arguments that equal them on the way to a Python kernel.
 _ARGUMENTS = (
     "Tensor q, Tensor k, Tensor v, Tensor? mix, Tensor? q2, Tensor? k2, Tensor? initial_state, Tensor? initial_z, "
@@ -73,13 +73,13 @@ def _check_dtypes(q, k, v, mix, q2, k2, state, z, cos, sin, cu) -> int:
 
 
 def _options(meaning: str, numbers: List[float], sizes: List[int], offsets: Optional[Tensor], permutation: Optional[Tensor]) -> Options:
-    rope, feature, denominator, order, beyond = meaning.split()
+    rope, feature, denominator, order, beyond, precision = meaning.split()
     feature_eps, den_eps, scale, power = numbers
     chunk, max_tokens, causal, window, *cuts = sizes
     axes = len(cuts) // 2
     return Options(rope, feature, feature_eps, denominator, den_eps, scale, tuple(cuts[:axes]), tuple(cuts[axes:]), order, chunk,
                    beyond, max_tokens, bool(causal), window, _bytes(offsets, np.int64, "block_offsets"),
-                   _bytes(permutation, np.int32, "permutation"), int(power))
+                   _bytes(permutation, np.int32, "permutation"), int(power), precision=precision)
 
 
 def _prepare(name: str, tensors: tuple, past: int, meaning: str, numbers: List[float], sizes: List[int]) -> Prepared:
@@ -133,7 +133,7 @@ def _make_forward(name: str):
 def _make_fake(name: str):
     def fake(q, k, v, mix, q2, k2, state, z, cos, sin, cu, offsets, permutation, past, output_final_state, meaning,
                 numbers, sizes):
-        _, _, denominator, _, beyond = meaning.split()
+        _, _, denominator, _, beyond, _ = meaning.split()
         chunk, max_tokens, causal = sizes[:3]
         if q.dim() != 4 or k.dim() != 4 or v.dim() != 4:
             raise Error("q, k and v are [B,T,H,K]: expected 4 axes")

@@ -2,9 +2,13 @@
 
 Tensors are token-major: q [B,T,H,K], k [B,T,G,K], v [B,T,G,V], G key/value heads (H is a multiple of G). Strides are
 taken as they are, so slices of a fused projection and transposed [B,H,T,K] tensors cost no copy; only the last axis must
-be contiguous. They are float32, or bfloat16: then products are bfloat16, with float32 sums, where the CPU multiplies it. With torch, everything but integers and rotary tables has a
+be contiguous. They are float32 or bfloat16.
+
+Products have the type of the tensors, with float32 sums; `precision`, ``"float32"`` or ``"bfloat16"`` (or torch's dtypes), changes it, forward and
+backward, and under torch.autocast to bfloat16 they are bfloat16. (attention and linear_attention without `causal` multiply bfloat16 tensors as
+they are in the forward pass, also with ``"float32"``.) A CPU that does not multiply bfloat16 computes in float32. With torch, everything but integers and rotary tables has a
 gradient; tensors on other devices than the CPU are computed by plain PyTorch. Under autocast, tensors of different dtypes, or of
-float16, are computed in float32.
+float16, become float32.
 """
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ import numpy as np
 
 from . import _carry, _numpy
 from ._carry import CausalState
-from ._plans import Error, Options
+from ._plans import PRECISIONS, Error, Options
 
 try:
     import torch
@@ -33,10 +37,11 @@ ArrayT = TypeVar("ArrayT", "NDArray[Any]", "Tensor")  # what q, k and v are, the
 
 
 def _run(name: str, kind: str, tensors: tuple, rope: Optional[Tuple[Array, Array]], cu_seqlens: Optional[Array],
-         block_offsets: Optional[Array], permutation: Optional[Array], past: int, output_final_state: bool, options: tuple):
+         block_offsets: Optional[Array], permutation: Optional[Array], past: int, output_final_state: bool, options: tuple, precision: Any):
     """To torch's op or to the NumPy call. tensors: q, k, v, mix (or focus), q2, k2, initial_state, initial_z; options: those
-    of the op's schema, meaning, numbers and sizes."""
+    of the op's schema, meaning (without the precision), numbers and sizes."""
     cos, sin = (None, None) if rope is None else rope
+    factors = precision_of(tensors[0], precision)
     if torch is not None and isinstance(tensors[0], torch.Tensor):
         q, k, v, mix, q2, k2, state, z = tensors
         q, k, v, q2, k2 = _floats(q, k, v, q2, k2)
@@ -44,13 +49,13 @@ def _run(name: str, kind: str, tensors: tuple, rope: Optional[Tuple[Array, Array
         return _torch.call(name, (q, k, v, _single(mix, "mix", where), q2, k2, _single(state, "initial_state", where),
                                   _single(z, "initial_z", where), _single(cos, "rope", where), _single(sin, "rope", where),
                                   _long(cu_seqlens, where), _long(block_offsets, where), _long(permutation, where), past,
-                                  output_final_state, *options))
+                                  output_final_state, f"{options[0]} {factors}", *options[1:]))
     rope_style, feature, denominator, order, beyond = options[0].split()
     chunk, max_tokens, causal, window, *cuts = options[2]
     axes = len(cuts) // 2
     raw = _raw(block_offsets, "block_offsets"), _raw(permutation, "permutation")
     chosen = Options(rope_style, feature, options[1][0], denominator, options[1][1], options[1][2], tuple(cuts[:axes]),
-                     tuple(cuts[axes:]), order, chunk, beyond, max_tokens, bool(causal), window, *raw, int(options[1][3]))
+                     tuple(cuts[axes:]), order, chunk, beyond, max_tokens, bool(causal), window, *raw, int(options[1][3]), precision=factors)
     result = _numpy.forward(kind, chosen, *tensors, rope_cos=cos, rope_sin=sin, cu_seqlens=cu_seqlens, past=past,
                             output_final_state=output_final_state)
     return result if name in ("causal_attention", "linear_attention") else result[0]
@@ -65,6 +70,18 @@ def _floats(q: Any, k: Any, v: Any, q2: Any, k2: Any) -> tuple:
     if not q.is_meta and torch.is_autocast_enabled(q.device.type):
         return _torch.widest(q, k, v, q2, k2)
     return q, k, v, q2, k2
+
+
+def precision_of(q: Any, given: Any) -> str:
+    """Of products: what is given, under autocast to bfloat16 that, otherwise that of the tensors."""
+    if given is None:
+        if torch is None or not isinstance(q, torch.Tensor) or q.is_meta or not torch.is_autocast_enabled(q.device.type):
+            return "tensors"
+        return "bfloat16" if torch.get_autocast_dtype(q.device.type) is torch.bfloat16 else "tensors"
+    name = str(given).replace("torch.", "")
+    if name not in PRECISIONS:
+        raise Error(f"precision is {given!r}: expected one of {', '.join(PRECISIONS)}")
+    return name
 
 
 def _raw(x: Optional[Any], name: str) -> Optional[bytes]:
@@ -130,7 +147,7 @@ def attention(q: ArrayT, k: ArrayT, v: ArrayT, mix: Array, grid: Optional[Sequen
               rope: Optional[Tuple[Array, Array]] = None, rope_style: str = "half", q2: Optional[Array] = None,
               k2: Optional[Array] = None, key_grid: Optional[Sequence[int]] = None, key_blocks: Optional[Sequence[int]] = None,
               key_block_offsets: Optional[Array] = None, key_permutation: Optional[Array] = None,
-              key_rope: Optional[Tuple[Array, Array]] = None) -> ArrayT:
+              key_rope: Optional[Tuple[Array, Array]] = None, precision: Any = None) -> ArrayT:
     """Bidirectional MHLA: every query reads the mixture of block summaries that its block has learned.
 
     The arguments that begin with `key_` select cross attention: keys and values have another layout than queries, and
@@ -153,6 +170,7 @@ def attention(q: ArrayT, k: ArrayT, v: ArrayT, mix: Array, grid: Optional[Sequen
         key_block_offsets, key_permutation: any division of them. Default: those of the queries. `order` applies to both grids.
             ``"released"`` needs equal ones.
         key_rope: (cos, sin), each [Tk, dim/2], for the keys; default: `rope`.
+        precision: of products, ``"float32"`` or ``"bfloat16"``; default: that of the tensors, or of torch.autocast.
 
     Returns:
         o [B,T,H,V].
@@ -171,31 +189,32 @@ def attention(q: ArrayT, k: ArrayT, v: ArrayT, mix: Array, grid: Optional[Sequen
         return _cross_attention((q, k, v, mix, q2, k2), rope, key_rope, (block_offsets, permutation, key_block_offsets, key_permutation),
                                 _axes(key_grid, key_blocks),
                                 _options(rope, rope_style, feature, feature_eps, denominator, den_eps, scale, order, grid=grid,
-                                         blocks=blocks))
+                                         blocks=blocks), precision)
     return _run("attention", "bidirectional", (q, k, v, mix, q2, k2, None, None), rope, None, block_offsets, permutation, 0, False,
-                _options(rope, rope_style, feature, feature_eps, denominator, den_eps, scale, order, grid=grid, blocks=blocks))
+                _options(rope, rope_style, feature, feature_eps, denominator, den_eps, scale, order, grid=grid, blocks=blocks), precision)
 
 
 def _cross_attention(tensors: tuple, rope: Optional[tuple], key_rope: Optional[tuple], divisions: tuple, key_cuts: tuple,
-                     options: tuple):
+                     options: tuple, precision: Any):
     """tensors: q, k, v, mix, q2, k2; divisions: offsets and permutation of queries, then of keys; options: as in _run."""
     meaning, (feature_eps, den_eps, scale, _), sizes = options
     style, feature, denominator, order, _ = meaning.split()
     cuts = sizes[4:]
     axes = len(cuts) // 2
     q, k, v, mix, q2, k2 = tensors
+    factors = precision_of(q, precision)
     tables = (*(rope or (None, None)), *(key_rope or (None, None)))
     if torch is not None and isinstance(q, torch.Tensor):
         q, k, v, q2, k2 = _floats(q, k, v, q2, k2)
         where = q.device
         tables = tuple(_single(x, name, where) for x, name in zip(tables, ("rope", "rope", "key_rope", "key_rope")))
         return _torch.call("cross_attention", (q, k, v, _single(mix, "mix", where), q2, k2, *tables,
-                                               *(_long(x, where) for x in divisions), f"{style} {feature} {denominator} {order}",
+                                               *(_long(x, where) for x in divisions), f"{style} {feature} {denominator} {order} {factors}",
                                                [feature_eps, den_eps, scale], [axes, *cuts, *key_cuts[0], *key_cuts[1]]))
     raw = [_raw(x, name) for x, name in zip(divisions, ("block_offsets", "permutation", "key_block_offsets", "key_permutation"))]
     chosen = Options(style, feature, feature_eps, denominator, den_eps, scale, tuple(cuts[:axes]), tuple(cuts[axes:]), order,
                      block_offsets=raw[0], permutation=raw[1], key_grid=tuple(key_cuts[0]), key_blocks=tuple(key_cuts[1]),
-                     key_block_offsets=raw[2], key_permutation=raw[3])
+                     key_block_offsets=raw[2], key_permutation=raw[3], precision=factors)
     return _numpy.forward("bidirectional", chosen, q, k, v, mix, q2, k2, rope_cos=tables[0], rope_sin=tables[1],
                           key_cos=tables[2], key_sin=tables[3])[0]
 
@@ -229,6 +248,7 @@ class LinearOptions(TypedDict, total=False):
     rope_style: str
     q2: Optional[Array]
     k2: Optional[Array]
+    precision: Any
 
 
 class CausalOptions(TypedDict, total=False):
@@ -246,6 +266,7 @@ class CausalOptions(TypedDict, total=False):
     k2: Optional[Array]
     beyond: str
     max_tokens: int
+    precision: Any
 
 
 @overload
@@ -265,7 +286,7 @@ def causal_attention(q: ArrayT, k: ArrayT, v: ArrayT, mix: Array, scale: Optiona
                      past: Optional[int] = None, feature: str = "relu", feature_eps: float = 0.0, denominator: str = "none",
                      den_eps: float = 1e-6, rope: Optional[Tuple[Array, Array]] = None, rope_style: str = "half",
                      q2: Optional[Array] = None, k2: Optional[Array] = None, beyond: str = "error",
-                     max_tokens: int = 0) -> Tuple[ArrayT, Optional[CausalState]]:
+                     max_tokens: int = 0, precision: Any = None) -> Tuple[ArrayT, Optional[CausalState]]:
     """Causal MHLA over chunks: row i of mix weighs the summaries of the chunks before chunk i, and chunk i itself.
 
     Args:
@@ -283,6 +304,7 @@ def causal_attention(q: ArrayT, k: ArrayT, v: ArrayT, mix: Array, scale: Optiona
         rope: (cos, sin), each [rows, dim/2]; the row of a token is its index in its sequence plus `past`.
         beyond: past chunk M-1, ``"error"``, ``"clamp"`` (weights by distance) or ``"chunk"`` (the chunk size is chosen
             so that M chunks cover max_tokens).
+        precision: of products, ``"float32"`` or ``"bfloat16"``; default: that of the tensors, or of torch.autocast.
 
     Returns:
         (o, final_state); final_state is None unless asked for.
@@ -307,11 +329,11 @@ def causal_attention(q: ArrayT, k: ArrayT, v: ArrayT, mix: Array, scale: Optiona
         return _carry.apart(lambda t, one: causal_attention(
             *t[:3], mix, scale, one, output_final_state, chunk_size=chunk_size, feature=feature, feature_eps=feature_eps,
             denominator=denominator, den_eps=den_eps, rope=rope, rope_style=rope_style, q2=t[3], k2=t[4], beyond=beyond,
-            max_tokens=max_tokens), (q, k, v, q2, k2), initial_state, cu_seqlens, output_final_state)
+            max_tokens=max_tokens, precision=precision), (q, k, v, q2, k2), initial_state, cu_seqlens, output_final_state)
     o, final, z = _run("causal_attention", "causal", (q, k, v, mix, q2, k2, state, z), rope, cu_seqlens, None, None, past,
                        output_final_state,
                        _options(rope, rope_style, feature, feature_eps, denominator, den_eps, scale,
-                                chunk=0 if beyond == "chunk" else chunk_size, beyond=beyond, max_tokens=max_tokens))
+                                chunk=0 if beyond == "chunk" else chunk_size, beyond=beyond, max_tokens=max_tokens), precision)
     if not output_final_state:
         return o, None
     return o, _carry.final(final, None if denominator == "none" else z, past, q.shape[1], cu_seqlens, made)
@@ -333,7 +355,8 @@ def linear_attention(q: ArrayT, k: ArrayT, v: ArrayT, scale: Optional[float] = N
                      output_final_state: bool = False, normalize: bool = True, cu_seqlens: Optional[Array] = None, *,
                      causal: bool = False, past: Optional[int] = None, feature: str = "relu", feature_eps: float = 0.0,
                      den_eps: float = 1e-6, rope: Optional[Tuple[Array, Array]] = None, rope_style: str = "half",
-                     q2: Optional[Array] = None, k2: Optional[Array] = None) -> Tuple[ArrayT, Optional[CausalState]]:
+                     q2: Optional[Array] = None, k2: Optional[Array] = None,
+                     precision: Any = None) -> Tuple[ArrayT, Optional[CausalState]]:
     """Plain linear attention, the baseline: every query reads the sum of all summaries, or of those before it.
 
     Args:
@@ -344,6 +367,7 @@ def linear_attention(q: ArrayT, k: ArrayT, v: ArrayT, scale: Optional[float] = N
         normalize: divide by scale * q~ . sum k~ + den_eps.
         feature: of q and k; pass ``"identity"`` for features computed elsewhere.
         past: tokens that plain sums stand for; it only shifts the rows of `rope`.
+        precision: as in :func:`attention`.
 
     Returns:
         (o, final_state); final_state is None unless asked for.
@@ -362,11 +386,11 @@ def linear_attention(q: ArrayT, k: ArrayT, v: ArrayT, scale: Optional[float] = N
     if isinstance(past, _carry.ARRAYS):  # sequences at different positions
         return _carry.apart(lambda t, one: linear_attention(
             *t[:3], scale, one, output_final_state, normalize, causal=causal, feature=feature, feature_eps=feature_eps,
-            den_eps=den_eps, rope=rope, rope_style=rope_style, q2=t[3], k2=t[4]), (q, k, v, q2, k2), initial_state, cu_seqlens,
-            output_final_state)
+            den_eps=den_eps, rope=rope, rope_style=rope_style, q2=t[3], k2=t[4], precision=precision), (q, k, v, q2, k2),
+            initial_state, cu_seqlens, output_final_state)
     o, final, z = _run("linear_attention", "linear_causal" if causal else "linear", (q, k, v, None, q2, k2, state, z), rope,
                        cu_seqlens, None, None, past, output_final_state,
-                       _options(rope, rope_style, feature, feature_eps, denominator, den_eps, scale, causal=causal))
+                       _options(rope, rope_style, feature, feature_eps, denominator, den_eps, scale, causal=causal), precision)
     if not output_final_state:
         return o, None
     return o, _carry.final(final, z if normalize else None, past, q.shape[1], cu_seqlens, made)
@@ -374,7 +398,7 @@ def linear_attention(q: ArrayT, k: ArrayT, v: ArrayT, scale: Optional[float] = N
 
 def softmax_attention(q: ArrayT, k: ArrayT, v: ArrayT, scale: Optional[float] = None, causal: bool = False, window: int = 0,
                       cu_seqlens: Optional[Array] = None, *, rope: Optional[Tuple[Array, Array]] = None,
-                      rope_style: str = "half") -> ArrayT:
+                      rope_style: str = "half", precision: Any = None) -> ArrayT:
     """Softmax attention, the baseline, in memory linear in T.
 
     Args:
@@ -383,6 +407,7 @@ def softmax_attention(q: ArrayT, k: ArrayT, v: ArrayT, scale: Optional[float] = 
         causal: token t of Tq sees keys up to t + Tk - Tq.
         window: with causal, only the last `window` of those; 0 = all.
         rope: (cos, sin), each [rows, dim/2]; query t turns by row t + Tk - Tq, key u by row u.
+        precision: as in :func:`attention`.
 
     Returns:
         o [B,Tq,H,V].
@@ -394,13 +419,13 @@ def softmax_attention(q: ArrayT, k: ArrayT, v: ArrayT, scale: Optional[float] = 
     [1.0, 1.0]
     """
     return _run("softmax_attention", "softmax", (q, k, v, None, None, None, None, None), rope, cu_seqlens, None, None, 0, False,
-                _options(rope, rope_style, "relu", 0.0, "eq4", 0.0, scale, causal=causal, window=window))
+                _options(rope, rope_style, "relu", 0.0, "eq4", 0.0, scale, causal=causal, window=window), precision)
 
 
 # ---- Linear attentions of vision models: what is between their projections, without convolutions and gates -------------
 
 def focused_attention(q: ArrayT, k: ArrayT, v: ArrayT, focus: Array, *, power: int = 3, feature_eps: float = 1e-6,
-                      den_eps: float = 1e-6) -> ArrayT:
+                      den_eps: float = 1e-6, precision: Any = None) -> ArrayT:
     """Focused linear attention (FLatten-Transformer), a baseline: features sharpened by a power, their length kept.
 
     Args:
@@ -408,6 +433,7 @@ def focused_attention(q: ArrayT, k: ArrayT, v: ArrayT, focus: Array, *, power: i
         focus: [H*K], the scale of each channel before softplus, shared by q and k.
         power: p, 1 to 16, of f(a) = a^p |a| / |a^p|, a = (max(x,0) + feature_eps) / softplus(focus), norms over all heads.
         den_eps: added to q~ . mean k~.
+        precision: as in :func:`attention`.
 
     Returns:
         o [B,T,H,V].
@@ -420,15 +446,16 @@ def focused_attention(q: ArrayT, k: ArrayT, v: ArrayT, focus: Array, *, power: i
     if power not in range(1, 17):
         raise Error(f"power is {power}: expected a whole number, 1 to 16")
     return _run("focused_attention", "focused", (q, k, v, focus, None, None, None, None), None, None, None, None, 0, False,
-                _options(None, "none", "relu", feature_eps, "eq4", den_eps, None, power=power))
+                _options(None, "none", "relu", feature_eps, "eq4", den_eps, None, power=power), precision)
 
 
-def inline_attention(q: ArrayT, k: ArrayT, v: ArrayT, scale: Optional[float] = None) -> ArrayT:
+def inline_attention(q: ArrayT, k: ArrayT, v: ArrayT, scale: Optional[float] = None, *, precision: Any = None) -> ArrayT:
     """InLine attention, a baseline: no feature map, and a subtraction where others divide, so that rows sum to 1.
 
     Args:
         q, k, v: [B,T,H,K], [B,T,H,K], [B,T,H,V].
         scale: multiplies q.k; default K^-1/2.
+        precision: as in :func:`attention`.
 
     Returns:
         o [B,T,H,V].
@@ -439,11 +466,11 @@ def inline_attention(q: ArrayT, k: ArrayT, v: ArrayT, scale: Optional[float] = N
     True
     """
     return _run("inline_attention", "inline", (q, k, v, None, None, None, None, None), None, None, None, None, 0, False,
-                _options(None, "none", "relu", 0.0, "eq4", 0.0, scale))
+                _options(None, "none", "relu", 0.0, "eq4", 0.0, scale), precision)
 
 
 def mala_attention(q: ArrayT, k: ArrayT, v: ArrayT, scale: Optional[float] = None, *, den_eps: float = 1e-6,
-                   rope: Optional[Tuple[Array, Array]] = None, rope_style: str = "interleaved") -> ArrayT:
+                   rope: Optional[Tuple[Array, Array]] = None, rope_style: str = "interleaved", precision: Any = None) -> ArrayT:
     """MALA, a baseline: elu + 1 features, scaled and shifted by the query's own magnitude instead of divided.
 
     Args:
@@ -451,6 +478,7 @@ def mala_attention(q: ArrayT, k: ArrayT, v: ArrayT, scale: Optional[float] = Non
         scale: multiplies q~.k~; default K^-1/2.
         den_eps: added to z = scale q~ . mean k~ before it divides.
         rope: (cos, sin), each [T, dim/2], turns q~ and k~ in the numerator.
+        precision: as in :func:`attention`.
 
     Returns:
         o [B,T,H,V].
@@ -461,11 +489,11 @@ def mala_attention(q: ArrayT, k: ArrayT, v: ArrayT, scale: Optional[float] = Non
     True
     """
     return _run("mala_attention", "mala", (q, k, v, None, None, None, None, None), rope, None, None, None, 0, False,
-                _options(rope, rope_style, "relu", 0.0, "eq4", den_eps, scale))
+                _options(rope, rope_style, "relu", 0.0, "eq4", den_eps, scale), precision)
 
 
 def rala_attention(q: ArrayT, k: ArrayT, v: ArrayT, scale: Optional[float] = None, *, den_eps: float = 1e-6,
-                   rope: Optional[Tuple[Array, Array]] = None, rope_style: str = "interleaved") -> ArrayT:
+                   rope: Optional[Tuple[Array, Array]] = None, rope_style: str = "interleaved", precision: Any = None) -> ArrayT:
     """RALA, a baseline: elu + 1 features, the keys weighed by a softmax over tokens against the mean query.
 
     Args:
@@ -473,6 +501,7 @@ def rala_attention(q: ArrayT, k: ArrayT, v: ArrayT, scale: Optional[float] = Non
         scale: of that softmax; default K^-1/2.
         den_eps: added to the denominator.
         rope: (cos, sin), each [T, dim/2], turns q~ and k~ in the numerator.
+        precision: as in :func:`attention`.
 
     Returns:
         o [B,T,H,V].
@@ -483,4 +512,4 @@ def rala_attention(q: ArrayT, k: ArrayT, v: ArrayT, scale: Optional[float] = Non
     (1, 16, 2, 8)
     """
     return _run("rala_attention", "rala", (q, k, v, None, None, None, None, None), rope, None, None, None, 0, False,
-                _options(rope, rope_style, "relu", 0.0, "eq4", den_eps, scale))
+                _options(rope, rope_style, "relu", 0.0, "eq4", den_eps, scale), precision)

@@ -9,7 +9,7 @@
 typedef struct plan_object {
     PyObject_HEAD mhla_plan *plan;
     int focused;          /* Focused LA: the learned parameter, mix in the lists below, is its focus */
-    mhla_dtype precision; /* of products: as the tensors are */
+    mhla_dtype precision; /* of products */
 } plan_object;
 
 /* A call as Python passes it: one int for each of these, in this order (the module's CALL_FIELDS). An address is an

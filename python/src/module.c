@@ -242,17 +242,18 @@ static PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) 
                             "key_blocks",
                             "key_block_offsets",
                             "key_permutation",
+                            "precision",
                             NULL};
     mhla_plan_desc d = {.size = sizeof d};
-    int kind, dtype, feature, denominator, rope, order, beyond;
+    int kind, dtype, feature, denominator, rope, order, beyond, precision = -1;
     long long chunks, max_tokens, window;
     layout queries = {0}, keys = {0};
     if (!PyArg_ParseTupleAndKeywords(
-            args, kwargs, "iiiiiiififfiiOOiz*z*iiLiLiLiip|OOz*z*", names, &kind, &dtype, &d.heads, &d.kv_heads,
+            args, kwargs, "iiiiiiififfiiOOiz*z*iiLiLiLiip|OOz*z*i", names, &kind, &dtype, &d.heads, &d.kv_heads,
             &d.key_dim, &d.value_dim, &feature, &d.feature_eps, &denominator, &d.den_eps, &d.scale, &rope, &d.rope_dim,
             &queries.grid, &queries.blocks, &order, &queries.offsets, &queries.permutation, &d.mix_per_head, &d.chunk,
             &chunks, &beyond, &max_tokens, &d.causal, &window, &d.focus_power, &d.key_heads, &d.qk_l2norm, &keys.grid,
-            &keys.blocks, &keys.offsets, &keys.permutation))
+            &keys.blocks, &keys.offsets, &keys.permutation, &precision))
         return NULL;
     plan_object *self = NULL;
     d.kind = (mhla_kind)kind;
@@ -273,7 +274,7 @@ static PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) 
     self = (plan_object *)type->tp_alloc(type, 0);
     if (self == NULL) goto done;
     self->focused = d.kind == MHLA_KIND_FOCUSED;
-    self->precision = d.dtype;
+    self->precision = precision < 0 ? d.dtype : (mhla_dtype)precision;
     const mhla_status status = mhla_plan_create(&self->plan, &d);
     if (status != MHLA_OK) {
         binding_raise(status);

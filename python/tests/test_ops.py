@@ -433,7 +433,7 @@ def arguments(name):
         return grad(2, 7, 6), grad(6, 4), grad(6), grad(2, 6, 4), None, True, True
     g = (-torch.rand(2, 7, 2, *((8,) if name == "gla" else ()))).requires_grad_()
     beta = torch.rand(2, 7, 2, requires_grad=True) if name == "gated_delta" else None
-    return grad(2, 7, 2, 8), grad(2, 7, 2, 8), grad(2, 7, 2, 6), g, beta, grad(2, 2, 8, 6), None, 0.5, name == "gated_delta", True
+    return grad(2, 7, 2, 8), grad(2, 7, 2, 8), grad(2, 7, 2, 6), g, beta, grad(2, 2, 8, 6), None, 0.5, name == "gated_delta", "tensors", True
 
 
 OPS = ["gla", "simple_gla", "gated_delta", "selective_scan", "short_conv"]

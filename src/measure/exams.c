@@ -319,6 +319,9 @@ mhla_status mhla_lm_task_pages(mhla_model *model, mhla_perplexity *result, const
     if (desc) MHLA_TRY(mhla_struct_in(&d, sizeof d, desc, "mhla_perplexity_desc"));
     p.limit = d.limit;
     d.limit = 0;
+    mhla_lm_info info = {.size = sizeof info};
+    MHLA_TRY(mhla_lm_query(model, &info));
+    if (d.window == 0 && info.context) d.window = info.context + 1; /* the harness reads whole contexts */
     mhla_status status = MHLA_OK;
     for (int i = 0; i < count && status == MHLA_OK && (p.limit == 0 || p.count < p.limit); i++) {
         const int64_t before = p.count;

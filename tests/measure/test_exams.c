@@ -229,7 +229,11 @@ static void whole(void **state) {
         texts[i] = json_string_value(json_array_get(json_array_get(list, i), 0));
         bytes[i] = strlen(texts[i]);
     }
-    ASSERT_OK(mhla_lm_perplexity(model, &plain, texts, bytes, 2, NULL, NULL, NULL));
+    mhla_lm_info info = {.size = sizeof info};
+    ASSERT_OK(mhla_lm_query(model, &info));
+    const mhla_perplexity_desc full = {.size = sizeof full,
+                                       .window = info.context + 1}; /* a window reads the whole context */
+    ASSERT_OK(mhla_lm_perplexity(model, &plain, texts, bytes, 2, &full, NULL, NULL));
     assert_int_equal(p.tokens, plain.tokens);
     assert_true(p.loglikelihood == plain.loglikelihood);
     assert_int_equal(p.words, 126); /* len(re.split(r"\s+", page)) and len(page.encode()), both pages */

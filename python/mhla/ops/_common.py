@@ -9,7 +9,7 @@ from torch import Tensor
 from .. import _dispatch, _recurrent  # noqa: F401  registers the ops
 from .._plans import Error
 from .._torch import widest
-from ..functional import _long
+from ..functional import _long, precision_of
 
 __all__ = ["Error", "floats", "keywords", "recur", "refuse", "sequences_of"]
 
@@ -62,6 +62,7 @@ def recur(op: str, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Optional[Te
     """The op on fla's arguments."""
     if not torch.compiler.is_compiling():
         _dispatch.check_storage(("q", "k", "v", "the log-decay", "beta", "initial_state"), (q, k, v, g, beta, initial_state))
+    precision = precision_of(q, None)
     if not q.is_meta and torch.is_autocast_enabled(q.device.type):
         q, k, v = widest(q, k, v)
     dtype = q.dtype
@@ -81,7 +82,7 @@ def recur(op: str, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Optional[Te
     if order is not None:
         tensors = tuple(None if x is None else x.index_select(1, order) for x in tensors)
     o, final = _dispatch.call(op, (*tensors, initial_state, cu, max(1, q.shape[-1]) ** -0.5 if scale is None else scale, bool(qk_l2norm),
-                                   bool(output_final_state)))
+                                   precision, bool(output_final_state)))
     if order is not None:
         o = o.index_select(1, order)  # the way back is the same
     if not output_final_state:
