@@ -12,7 +12,7 @@
 #include "sample.h"
 
 static const char *model, *classes, *sampler, *weights, *dtype, *out, *like, *vae;
-static int64_t count = 1, seed, steps, channels, batch, threads, memory;
+static int64_t count = 1, seed, steps, channels, batch, threads, memory, frames;
 static double guidance = -1.0, eta, shift;
 static cli_grid size;
 static int no_clip, animate, json, quiet, any_model;
@@ -33,6 +33,7 @@ static const cli_option options[] = {
     {"no-clip", CLI_FLAG, &no_clip, NULL, "do not clip predicted pixels between steps"},
     {"size", CLI_GRID, &size, "WxH",
      "pixels, multiples of the patch (times the factor of --vae); default: as in training"},
+    {"frames", CLI_INT, &frames, "N", "models of clips: frames of a clip; default: as in training"},
     {"vae", CLI_TEXT, &vae, "MODEL", "the autoencoder that decodes the latents of a model of latents"},
     {"memory", CLI_BYTES, &memory, "BYTES",
      "--vae: decode in overlapping tiles that need at most this much, for example 2G"},
@@ -52,10 +53,9 @@ static const cli_usage usage = {
     .verb = "sample",
     .arguments = "",
     .options = options,
-    .text =
-        "Generates images with a diffusion model. An image depends only on its class, its seed and the options,\n"
-        "and its PNG records all of them: mhla sample --like FILE.png makes it again. An output folder has a folder\n"
-        "for each class; the same command resumes an incomplete one. Ctrl-C stops.\n",
+    .text = "Generates images, or clips as animated PNGs, with a diffusion model. An image depends only on its class,\n"
+            "its seed and the options, and its PNG records all of them: mhla sample --like FILE.png makes it again.\n"
+            "An output folder has a folder for each class; the same command resumes an incomplete one. Ctrl-C stops.\n",
 };
 
 enum { IMAGES_MOST = 1000000, MANY_CLASSES = 100 };
@@ -72,8 +72,8 @@ static int is_array(const char *path) { return ends(path, ".npy"); }
 
 static int refuse(void) {
     if (like) {
-        if (classes || sampler || steps || channels || size.axes || weights || dtype || guidance >= 0.0 || eta > 0.0 ||
-            shift != 0.0 || no_clip || animate || count != 1 || seed)
+        if (classes || sampler || steps || channels || frames || size.axes || weights || dtype || guidance >= 0.0 ||
+            eta > 0.0 || shift != 0.0 || no_clip || animate || count != 1 || seed)
             return cli_wrong(
                 usage.verb,
                 "--like takes everything from the picture: only --model, --vae, --any-model, --out, --batch, "
@@ -93,6 +93,7 @@ static int refuse(void) {
     if (threads > 1024) return cli_wrong(usage.verb, "--threads is %lld: expected 1 to 1024", (long long)threads);
     if (batch > 65536) return cli_wrong(usage.verb, "--batch is %lld: expected 1 to 65536", (long long)batch);
     if (steps > 1000) return cli_wrong(usage.verb, "--steps is %lld: expected 1 to 1000", (long long)steps);
+    if (frames > 65536) return cli_wrong(usage.verb, "--frames is %lld: too many", (long long)frames);
     if (channels > 65536) return cli_wrong(usage.verb, "--guided-channels is %lld: too many", (long long)channels);
     if (count > IMAGES_MOST)
         return cli_wrong(usage.verb, "--count is %lld: expected 1 to %d", (long long)count, IMAGES_MOST);
@@ -183,6 +184,7 @@ static mhla_status settle(sample_work *w, const char *method) {
     r->guided_channels = d.guided_channels;
     r->height = d.height;
     r->width = d.width;
+    r->frames = d.frames;
     w->batch = d.batch;
     return MHLA_OK;
 }
@@ -301,7 +303,7 @@ static int read_like(sample_work *w, mhla_picture *original) {
         free(w->record.vae);
         w->record.vae = strdup(vae);
     }
-    animate = w->record.animated > 0;
+    animate = w->record.animated > 0 && w->record.frames == 0;
     return -1;
 }
 
@@ -342,9 +344,10 @@ static void print(const sample_work *w, int same) {
     if (!json) {
         printf("%s: ", w->out);
         if (w->folder && w->kept) printf("%lld images were there, ", (long long)w->kept);
-        printf("%lld image%s of %d x %d, %s, %d step%s, guidance %g, %s", (long long)w->made, w->made == 1 ? "" : "s",
-               w->codec.factor * r->width, w->codec.factor * r->height, r->method, r->steps, r->steps == 1 ? "" : "s",
-               r->guidance, text_time(time, sizeof time, w->seconds));
+        printf("%lld %s%s of ", (long long)w->made, r->frames ? "clip" : "image", w->made == 1 ? "" : "s");
+        if (r->frames) printf("%d frames of ", r->frames);
+        printf("%d x %d, %s, %d step%s, guidance %g, %s", w->codec.factor * r->width, w->codec.factor * r->height,
+               r->method, r->steps, r->steps == 1 ? "" : "s", r->guidance, text_time(time, sizeof time, w->seconds));
         printf(" (%s a step of an image)\n", text_time(time, sizeof time, w->seconds / evaluations));
         if (same) printf("%s: the same pixels as %s\n", w->out, like);
         return;
@@ -358,6 +361,7 @@ static void print(const sample_work *w, int same) {
     json_put_int("made", w->made);
     json_put_int("width", (int64_t)w->codec.factor * r->width);
     json_put_int("height", (int64_t)w->codec.factor * r->height);
+    if (r->frames) json_put_int("frames", r->frames);
     json_put_int("channels", w->codec.outputs);
     if (r->vae) json_put_text("vae", r->vae);
     json_put_text("sampler", r->method);
@@ -401,6 +405,10 @@ static int run(sample_work *w, mhla_picture *original, mhla_context **context) {
     if (code < 0) code = open_model(w, context);
     if (code < 0 && !like) {
         code = list_images(w);
+        if (code < 0 && w->info.frames && animate)
+            code = cli_wrong(usage.verb, "--animate shows the steps of images: %s makes clips", model);
+        if (code < 0 && frames && w->info.frames == 0)
+            code = cli_wrong(usage.verb, "--frames is %lld: %s makes images", (long long)frames, model);
         r->guidance = guidance > 0.0                                              ? guidance
                       : mhla_model_class_find(w->model, "none", &none) == MHLA_OK ? usual_guidance
                                                                                   : 1.0;
@@ -409,6 +417,7 @@ static int run(sample_work *w, mhla_picture *original, mhla_context **context) {
         r->eta = eta;
         r->shift = shift;
         r->clip = !no_clip && !w->vae && (w->info.channels == 1 || w->info.channels == 3);
+        r->frames = (int)frames;
         r->width = size.axes ? size.size[0] : 0;
         r->height = size.axes ? size.size[size.axes - 1] : 0;
         if (r->width % w->codec.factor || r->height % w->codec.factor)
@@ -422,6 +431,10 @@ static int run(sample_work *w, mhla_picture *original, mhla_context **context) {
     if (status != MHLA_OK) return cli_failed(usage.verb, status);
     code = settle_vae(w);
     if (code >= 0) return code;
+    if (!quiet &&
+        (r->frames != w->info.frames || (r->frames && (r->height != w->info.height || r->width != w->info.width))))
+        fprintf(stderr, "trained on clips of %d frames of %d x %d: others may be worse\n", w->info.frames,
+                w->info.width, w->info.height);
     const char *name = like && strrchr(like, '/') ? strrchr(like, '/') + 1 : like;
     if (like)
         snprintf(again, sizeof again, "%.*s-again.png", (int)(is_png(name) ? strlen(name) - 4 : strlen(name)), name);

@@ -20,7 +20,7 @@ typedef struct sample_work {
     double seconds;
 } sample_work;
 
-/* Makes the images and writes them. CLI_OK, or the code to exit with, said why. */
+/* Makes the images or clips and writes them. CLI_OK, or the code to exit with, said why. */
 int sample_run(sample_work *w);
 
 /* What a record says, for the library; texts and lists are the record's. */

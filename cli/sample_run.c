@@ -23,7 +23,7 @@ typedef struct pass {
     int32_t *classes;    /* [count] */
     uint64_t *seeds;     /* [count] */
     float *images;       /* [count,each] */
-    float *frames;       /* [frame,count,each], or NULL */
+    float *frames;       /* [frame,count,each] of the steps, or NULL */
     float *pixels;       /* what the autoencoder makes of some images, or NULL */
     int frame_count;
 } pass;
@@ -99,12 +99,13 @@ mhla_sample_desc sample_desc(const mhla_sample_record *r) {
                               .shift = r->shift,
                               .clip = r->clip,
                               .height = r->height,
-                              .width = r->width};
+                              .width = r->width,
+                              .frames = r->frames};
 }
 
 static mhla_status open_pass(pass *p, sample_work *w, int64_t most) {
     const mhla_sample_record *r = &w->record;
-    *p = (pass){.work = w, .each = (int64_t)w->info.channels * r->height * r->width};
+    *p = (pass){.work = w, .each = (int64_t)w->info.channels * (r->frames ? r->frames : 1) * r->height * r->width};
     p->frame_count = r->steps < FRAMES_MOST ? r->steps : FRAMES_MOST;
     const double bytes = 4.0 * p->frame_count * (double)most * (double)p->each;
     if (w->animate && bytes > frames_bytes) {
@@ -168,18 +169,32 @@ static mhla_status sample_pass(pass *p, const int64_t *index, int64_t count, int
 
 /* ---- Files ---- */
 
+/* What is shown of some images as frame f: the image itself, a step on the way to it, or the frame of a clip. NULL: *status says why not. */
+static const float *frame_of_images(pass *p, int64_t first, int64_t count, int f, mhla_status *status) {
+    const int frames = p->work->record.frames;
+    const float *images = p->images + first * p->each;
+    if (frames == 0)
+        return pixels_of(p, p->frames ? p->frames + (f * p->count + first) * p->each : images, count, status);
+    const int64_t planes = count * p->work->info.channels, pixels = p->each / p->work->info.channels / frames;
+    free(p->pixels);
+    p->pixels = malloc((size_t)(planes * pixels) * sizeof *p->pixels);
+    *status = p->pixels ? MHLA_OK : MHLA_ENOMEM;
+    for (int64_t i = 0; i < planes && p->pixels; i++)
+        memcpy(p->pixels + i * pixels, images + (i * frames + f) * pixels, (size_t)pixels * sizeof *images);
+    return p->pixels;
+}
+
 /* Images first .. first+count-1 of the pass as one picture, with the text of `record`; frames where there are any. */
 static mhla_status write_picture(pass *p, const char *path, int64_t first, int64_t count,
                                  const mhla_sample_record *record) {
-    const int frames = p->frames ? p->frame_count : 1;
+    const int clip = record->frames, frames = clip ? clip : p->frames ? p->frame_count : 1;
     mhla_picture *pictures = calloc((size_t)frames, sizeof *pictures);
     double *seconds = calloc((size_t)frames, sizeof *seconds);
     mhla_status status = pictures && seconds ? MHLA_OK : MHLA_ENOMEM;
     for (int f = 0; f < frames && status == MHLA_OK; f++) {
-        const float *from = (p->frames ? p->frames + f * p->count * p->each : p->images) + first * p->each;
         pictures[f].size = sizeof *pictures;
-        seconds[f] = f + 1 == frames ? last_seconds : frames_seconds / frames;
-        const float *pixels = pixels_of(p, from, count, &status);
+        seconds[f] = clip ? MHLA_FRAME_SECONDS : f + 1 == frames ? last_seconds : frames_seconds / frames;
+        const float *pixels = frame_of_images(p, first, count, f, &status);
         const int factor = p->work->codec.factor;
         if (pixels)
             status = mhla_picture_tile(&pictures[f], pixels, count, p->work->codec.outputs, factor * record->height,
@@ -200,6 +215,12 @@ static mhla_status write_picture(pass *p, const char *path, int64_t first, int64
 static mhla_status write_array(pass *p) {
     const sample_work *w = p->work;
     mhla_status status = MHLA_OK;
+    if (w->record.frames) {
+        status = mhla_clips_write(w->out, p->images, p->count, w->info.channels, w->record.frames, w->record.height,
+                                  w->record.width);
+        if (status != MHLA_OK) cli_failed(w->verb, status);
+        return status;
+    }
     const float *pixels = pixels_of(p, p->images, p->count, &status);
     const int factor = w->codec.factor;
     if (pixels)
@@ -236,7 +257,7 @@ static int run_grid(sample_work *w) {
         status = sample_pass(&p, index, w->record.images, &stopped);
         clear_bar();
         if (status == MHLA_OK && !stopped) {
-            w->record.animated = p.frames ? p.frame_count : 0;
+            w->record.animated = w->record.frames ? w->record.frames : p.frames ? p.frame_count : 0;
             status = w->array ? write_array(&p) : write_picture(&p, w->out, 0, w->record.images, &w->record);
         }
         if (status == MHLA_OK && !stopped) w->made = w->record.images;
@@ -275,7 +296,7 @@ static mhla_sample_record one_of(const sample_work *w, int64_t i) {
     r.classes += i;
     r.seeds += i;
     r.images = r.columns = 1;
-    r.animated = !w->animate ? 0 : r.steps < FRAMES_MOST ? r.steps : FRAMES_MOST;
+    r.animated = r.frames ? r.frames : !w->animate ? 0 : r.steps < FRAMES_MOST ? r.steps : FRAMES_MOST;
     return r;
 }
 

@@ -94,6 +94,7 @@ typedef struct mhla_sample_desc {
     void *user;
     const float *start; /* [images,channels,height,width]: initial noise, NULL: drawn from the seeds */
     const float *noise; /* [steps,images,channels,height,width]: noise of the steps that need some, NULL: likewise */
+    int frames;         /* of clips: 0: as in training. All arrays then are [...,channels,frames,height,width] */
 } mhla_sample_desc;
 
 /* images [desc->images, channels, height, width], values about -1..1. MHLA_EINVAL names the setting that is wrong,
@@ -133,9 +134,15 @@ MHLA_API mhla_status mhla_picture_write(const char *path, const mhla_picture *fr
 MHLA_API mhla_status mhla_picture_read(mhla_picture *picture, const char *path);
 MHLA_API void mhla_picture_free(mhla_picture *picture); /* frees its contents; may be repeated */
 
+/* How long a frame of a clip is shown. */
+#define MHLA_FRAME_SECONDS 0.125
+
 /* Writes images [n,channels,height,width], or latents, to a NumPy file (.npy, float32), whole or not at all. */
 MHLA_API mhla_status mhla_images_write(const char *path, const float *images, int64_t n, int channels, int height,
                                        int width);
+/* The same of clips [n,channels,frames,height,width]. */
+MHLA_API mhla_status mhla_clips_write(const char *path, const float *clips, int64_t n, int channels, int frames,
+                                      int height, int width);
 
 /* How an image was made: the text that `mhla sample` stores in it, and that --like reads. */
 typedef struct mhla_sample_record {
@@ -157,6 +164,7 @@ typedef struct mhla_sample_record {
     char dtype[16];       /* storage of mhla_open_desc, or "": float32 */
     char *vae;            /* the autoencoder that decoded the latents, by its name on the command line; or NULL */
     char vae_weights[65]; /* its mhla_model_hash */
+    int frames;           /* of a clip; 0: an image */
 } mhla_sample_record;
 
 /* Writes one JSON object, allocated by malloc: free() it. */

@@ -71,6 +71,8 @@ static mhla_status describe(mhla_analysis *a, const mhla_model *m, const mhla_an
     }
     if (m->architecture->denoiser) {
         MHLA_TRY(mhla_denoiser_query(m, &denoiser));
+        if (denoiser.extent.frames)
+            return mhla_fail(MHLA_ENOTSUP, "%s makes clips: models of images and of text can be analyzed", a->model);
         return describe_grid(a, &denoiser.view);
     }
     MHLA_TRY(mhla_classifier_query(m, &classifier));

@@ -27,6 +27,7 @@
     X(NEEDLE, 0x6e65646c, 1)   /* needles and their haystacks */                                                       \
     X(IMAGES, 0x6e6f6973, 1)   /* noise that images are made of */                                                     \
     X(TOKENS, 0x73616d70, 1)   /* tokens that are drawn */                                                             \
+    X(CLIPS, 0x636c6970, 1)    /* clips of moving things that are made from pictures */                                \
     X(LABELS, 0x73686666, 1)   /* labels that are shuffled for a control */
 
 enum {

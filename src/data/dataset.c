@@ -44,6 +44,14 @@ mhla_status mhla_dataset_open(mhla_dataset **data, const char *folder, mhla_spli
     return MHLA_OK;
 }
 
+mhla_status mhla_dataset_open_images(mhla_dataset **data, const char *folder, mhla_split split) {
+    MHLA_TRY(mhla_dataset_open(data, folder, split));
+    if ((*data)->frames == 0) return MHLA_OK;
+    mhla_dataset_free(*data);
+    *data = NULL;
+    return mhla_fail(MHLA_EINVAL, "%s holds clips: only a diffusion model of clips learns them", folder);
+}
+
 void mhla_dataset_free(mhla_dataset *d) {
     if (d == NULL) return;
     if (d->close) d->close(d);
@@ -94,6 +102,7 @@ const char *mhla_dataset_format(const mhla_dataset *d) { return d->format; }
 int64_t mhla_dataset_count(const mhla_dataset *d) { return d->count; }
 int mhla_dataset_classes(const mhla_dataset *d) { return d->classes; }
 int mhla_dataset_channels(const mhla_dataset *d) { return d->channels; }
+int mhla_dataset_frames(const mhla_dataset *d) { return d->frames; }
 int mhla_dataset_width(const mhla_dataset *d) { return d->width; }
 int mhla_dataset_height(const mhla_dataset *d) { return d->height; }
 

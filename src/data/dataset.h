@@ -4,6 +4,7 @@
  *   CIFAR binary  folder with data_batch_1.bin .. and test_batch.bin, or train.bin and test.bin (1 byte of label, then 3 planes
  *                 of 32 x 32), names in batches.meta.txt or classes.txt
  *   npy           folder with train_images.npy [N,H,W] or [N,H,W,3], train_labels.npy [N], test_.. 
+ *   clips         the same of clips: train_clips.npy [N,F,H,W] or [N,F,H,W,3], which a diffusion of clips learns
  *   latents       what `mhla latents` makes of any of these (latents.h): numbers, which a diffusion of latents learns
  *   image folder  train/CLASS/..., val/CLASS/... as ImageNet has it (also test/, validation/), or only CLASS/...; classes
  *                 are the sorted folder names, files are found at any depth
@@ -21,6 +22,8 @@ typedef enum mhla_split { MHLA_SPLIT_TRAIN, MHLA_SPLIT_TEST } mhla_split;
 
 /* *data is freed with mhla_dataset_free. MHLA_EIO, MHLA_EDATA with one sentence otherwise. */
 mhla_status mhla_dataset_open(mhla_dataset **data, const char *folder, mhla_split split);
+/* The same without clips, which are MHLA_EINVAL. */
+mhla_status mhla_dataset_open_images(mhla_dataset **data, const char *folder, mhla_split split);
 void mhla_dataset_free(mhla_dataset *data); /* NULL is legal */
 
 const char *mhla_dataset_format(const mhla_dataset *data); /* "IDX", "CIFAR binary", "npy", "image folder" */
@@ -31,6 +34,8 @@ int mhla_dataset_channels(const mhla_dataset *data);                      /* 1 o
 /* Where all pictures have one size; 0 otherwise. */
 int mhla_dataset_width(const mhla_dataset *data);
 int mhla_dataset_height(const mhla_dataset *data);
+/* Of a clip; 0: these are pictures. A clip is got as one picture, its frames one below the other; width and height are a frame's. */
+int mhla_dataset_frames(const mhla_dataset *data);
 int mhla_dataset_label(const mhla_dataset *data, int64_t index); /* without reading the picture */
 /* The file of a picture, or "" where it has none of its own; for reports. */
 const char *mhla_dataset_file(const mhla_dataset *data, int64_t index);

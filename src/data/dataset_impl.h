@@ -12,6 +12,7 @@ struct mhla_dataset {
     const char *format;
     int64_t count;
     int classes, channels, width, height;
+    int frames;   /* of a clip; 0: pictures */
     char **names; /* [classes], or NULL */
 
     mhla_status (*get)(mhla_dataset *d, int64_t index, mhla_image *image);

@@ -68,12 +68,13 @@ static mhla_status check(job *j) {
                          d->guidance);
     if (d->guided_channels < 0 || d->guided_channels > c->channels)
         return mhla_fail(MHLA_EINVAL, "guidance on %d channels: the model has %d", d->guided_channels, c->channels);
-    if (d->height < 0 || d->width < 0 || d->batch < 0)
-        return mhla_fail(MHLA_EINVAL, "height %d, width %d, batch %d: one is negative", d->height, d->width, d->batch);
+    if (d->height < 0 || d->width < 0 || d->batch < 0 || d->frames < 0)
+        return mhla_fail(MHLA_EINVAL, "height %d, width %d, batch %d, frames %d: one is negative", d->height, d->width,
+                         d->batch, d->frames);
     MHLA_TRY(check_classes(j));
     j->height = d->height ? d->height : (int)c->extent.height;
     j->width = d->width ? d->width : (int)c->extent.width;
-    j->extent = (mhla_extent){c->extent.frames, j->height, j->width};
+    j->extent = (mhla_extent){d->frames ? d->frames : c->extent.frames, j->height, j->width};
     MHLA_TRY(mhla_denoiser_check(j->model, j->extent));
     j->guided = d->guidance == 1.0 ? 0 : d->guided_channels ? d->guided_channels : c->channels;
     j->answers = c->answers;
@@ -243,6 +244,7 @@ mhla_status mhla_model_sample_settle(mhla_model *model, mhla_sample_desc *desc) 
     if (d->shift == 0.0) d->shift = 1.0;
     d->height = j.height;
     d->width = j.width;
+    d->frames = (int)j.extent.frames;
     d->batch = j.batch;
     mhla_sampler_free(sampler);
     return mhla_struct_out(desc, d, sizeof *d, "mhla_sample_desc");

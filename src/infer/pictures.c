@@ -101,6 +101,15 @@ void mhla_picture_free(mhla_picture *picture) {
     mhla_struct_out(picture, &empty, sizeof empty, "mhla_picture");
 }
 
+mhla_status mhla_clips_write(const char *path, const float *clips, int64_t n, int channels, int frames, int height,
+                             int width) {
+    const int64_t shape[] = {n, channels, frames, height, width};
+    if (path == NULL || (clips == NULL && n > 0)) return mhla_fail(MHLA_EINVAL, "%s is NULL", path ? "clips" : "path");
+    for (int i = 0; i < 5; i++)
+        if (shape[i] < (i > 0)) return mhla_fail(MHLA_EINVAL, "axis %d of clips is %lld", i, (long long)shape[i]);
+    return mhla_npy_write(path, MHLA_IO_F32, 5, shape, clips);
+}
+
 mhla_status mhla_images_write(const char *path, const float *images, int64_t n, int channels, int height, int width) {
     const int64_t shape[] = {n, channels, height, width};
     if (path == NULL || (images == NULL && n > 0))

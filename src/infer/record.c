@@ -40,6 +40,7 @@ mhla_status mhla_sample_record_write(char **text, const mhla_sample_record *reco
                   "steps", r->steps, "eta", r->eta, "shift", r->shift, "guidance", r->guidance, "guided_channels",
                   r->guided_channels, "clip", r->clip, "height", r->height, "width", r->width, "columns", r->columns,
                   "animated", r->animated, "dtype", *r->dtype ? r->dtype : "float32");
+    if (tree && r->frames) mhla_json_put(tree, "frames", json_integer(r->frames));
     if (tree && r->vae) {
         mhla_json_put(tree, "vae", json_string(r->vae));
         mhla_json_put(tree, "vae_weights", json_string(r->vae_weights));
@@ -116,7 +117,7 @@ static mhla_status read_record(mhla_sample_record *r, const json_t *tree, const 
                    {"height", &r->height, 1, 1 << 20},
                    {"width", &r->width, 1, 1 << 20},
                    {"columns", &r->columns, 1, IMAGES_MOST},
-                   {"animated", &r->animated, 0, 1000}};
+                   {"animated", &r->animated, 0, 1 << 16}};
     const struct {
         const char *key;
         double *to;
@@ -141,6 +142,9 @@ static mhla_status read_record(mhla_sample_record *r, const json_t *tree, const 
     MHLA_TRY(mhla_json_get_text(&model, tree, "model", name));
     if (model) MHLA_TRY(check_text(model, "model", name));
     if (model && (r->model = strdup(model)) == NULL) return mhla_fail(MHLA_ENOMEM, "%s: no memory for its text", name);
+    int64_t frames = 0;
+    MHLA_TRY(mhla_json_get_int(&frames, tree, "frames", 0, 1 << 16, name));
+    r->frames = (int)frames;
     MHLA_TRY(mhla_json_get_text(&vae, tree, "vae", name));
     if (vae) {
         MHLA_TRY(check_text(vae, "vae", name));

@@ -27,7 +27,10 @@ static mhla_augment size_of_pixels(const mhla_model *model) {
     mhla_denoiser_info d;
     mhla_autoencoder_info a;
     if (mhla_denoiser_query(model, &d) == MHLA_OK)
-        return (mhla_augment){.height = (int)d.extent.height, .width = (int)d.extent.width, .channels = d.channels};
+        return (mhla_augment){
+            .height = (int)(d.extent.height * (d.extent.frames ? d.extent.frames : 1)), /* one below the other */
+            .width = (int)d.extent.width,
+            .channels = d.channels};
     if (mhla_autoencoder_query(model, &a) == MHLA_OK)
         return (mhla_augment){.height = a.side, .width = a.side, .channels = a.channels};
     return (mhla_augment){0};
@@ -200,7 +203,7 @@ static mhla_status open_split(mhla_dataset **set, const char *data, const char *
     if (split && !train && strcmp(split, "test") != 0)
         return mhla_fail(MHLA_EINVAL, "split is \"%s\": expected test or train", split);
     MHLA_TRY(mhla_data_locate(folder, sizeof folder, data));
-    return mhla_dataset_open(set, folder, train ? MHLA_SPLIT_TRAIN : MHLA_SPLIT_TEST);
+    return mhla_dataset_open_images(set, folder, train ? MHLA_SPLIT_TRAIN : MHLA_SPLIT_TEST);
 }
 
 mhla_status mhla_data_export(const char *data, const char *split, int64_t index, const char *path, int *label) {

@@ -79,7 +79,8 @@ static mhla_status decode(mhla_gallery *p, const char *path, mhla_model *vae, si
         memcpy(latent, a->data + (size_t)(i * each) * sizeof *latent, (size_t)each * sizeof *latent);
         status = mhla_model_decode(vae, image, latent, 1, &coding);
         mhla_picture picture = {.size = sizeof picture};
-        if (status == MHLA_OK) status = mhla_picture_tile(&picture, image, 1, c.outputs, coding.height, coding.width, 1);
+        if (status == MHLA_OK)
+            status = mhla_picture_tile(&picture, image, 1, c.outputs, coding.height, coding.width, 1);
         if (status == MHLA_OK) memcpy(p->decoded + i * pixels, picture.pixels, (size_t)pixels);
         mhla_picture_free(&picture);
     }
@@ -123,7 +124,7 @@ static mhla_status open_source(mhla_gallery *p, const char *source, const char *
     MHLA_TRY(mhla_data_locate(folder, sizeof folder, source));
     MHLA_TRY(list_files(p, folder));
     if (p->all > 0) return MHLA_OK;
-    MHLA_TRY(mhla_dataset_open(&p->data, folder, train ? MHLA_SPLIT_TRAIN : MHLA_SPLIT_TEST));
+    MHLA_TRY(mhla_dataset_open_images(&p->data, folder, train ? MHLA_SPLIT_TRAIN : MHLA_SPLIT_TEST));
     p->all = mhla_dataset_count(p->data);
     return MHLA_OK;
 }

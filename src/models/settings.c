@@ -66,7 +66,8 @@ static int numbers(const mhla_setting *f, const void *config, const mhla_setting
     return room;
 }
 static int whole(const mhla_setting *f) {
-    return f->kind == MHLA_SETTING_INT2 || f->kind == MHLA_SETTING_INT3 || f->kind == MHLA_SETTING_INT4 || f->kind == MHLA_SETTING_LIST;
+    return f->kind == MHLA_SETTING_INT2 || f->kind == MHLA_SETTING_INT3 || f->kind == MHLA_SETTING_INT4 ||
+           f->kind == MHLA_SETTING_LIST;
 }
 
 static mhla_status set_numbers(void *config, const mhla_settings *table, const mhla_setting *f, const json_t *array) {

@@ -146,12 +146,12 @@ typedef struct mhla_scores {
     int64_t ld;
     int m, n;
     int masked, windowed, first, last;
-    float *max;  /* [m] largest score of the row so far */
-    float *sum;  /* [m] of exp(score - max) */
-    float *o;    /* online: [m][ldo] what was summed under the old maximum; whole rows are rescaled */
-    int64_t ldo; /* a multiple of 16 */
-    float *ds;   /* weights, grad: [m][ld] gradient of the weights, then of the scores */
-    float *dot;  /* [m] weights: += sum of weight * ds; grad: what is subtracted */
+    float *max;         /* [m] largest score of the row so far */
+    float *sum;         /* [m] of exp(score - max) */
+    float *o;           /* online: [m][ldo] what was summed under the old maximum; whole rows are rescaled */
+    int64_t ldo;        /* a multiple of 16 */
+    float *ds;          /* weights, grad: [m][ld] gradient of the weights, then of the scores */
+    float *dot;         /* [m] weights: += sum of weight * ds; grad: what is subtracted */
     const float *slope; /* grad: [m][ld] times this; NULL = 1 */
 } mhla_scores;
 

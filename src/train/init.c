@@ -295,7 +295,10 @@ mhla_status mhla_model_adopt(mhla_model *model, const char *path, note_fn note, 
     mhla_model *from = NULL;
     MHLA_TRY(mhla_model_open_as(&from, path, &(mhla_open_desc){.size = sizeof(mhla_open_desc), .storage = "float32"}));
     const mhla_architecture *same = from->architecture;
-    mhla_status status = same == model->architecture && same->adapt ? same->adapt(from, model) : MHLA_OK;
+    mhla_model_info info = {.size = sizeof info};
+    mhla_status status = mhla_model_query(from, &info);
+    if (status == MHLA_OK && info.note) note(user, info.note);
+    if (status == MHLA_OK && same == model->architecture && same->adapt) status = same->adapt(from, model);
     if (status == MHLA_OK) status = adopt(&a, model, from, from->weights ? from->weights : path);
     mhla_model_free(from);
     return status;

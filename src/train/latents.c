@@ -51,7 +51,7 @@ static mhla_status describe(making *m) {
     MHLA_TRY(mhla_model_hash(m->vae, a->vae));
     MHLA_TRY(mhla_data_locate(a->source, sizeof a->source, m->d.source));
     for (int i = 0; i < 2; i++) {
-        MHLA_TRY(mhla_dataset_open(&m->data[i], a->source, i ? MHLA_SPLIT_TEST : MHLA_SPLIT_TRAIN));
+        MHLA_TRY(mhla_dataset_open_images(&m->data[i], a->source, i ? MHLA_SPLIT_TEST : MHLA_SPLIT_TRAIN));
         if (mhla_dataset_latents(m->data[i]))
             return mhla_fail(MHLA_EINVAL, "%s holds latents already: expected images", m->d.source);
     }
@@ -191,7 +191,7 @@ static mhla_status look(making *m) {
     m->made.test = m->about.test;
     for (int test = 0; test < 2; test++) {
         mhla_dataset *data = NULL;
-        MHLA_TRY(mhla_dataset_open(&data, m->d.out, test ? MHLA_SPLIT_TEST : MHLA_SPLIT_TRAIN));
+        MHLA_TRY(mhla_dataset_open_images(&data, m->d.out, test ? MHLA_SPLIT_TEST : MHLA_SPLIT_TRAIN));
         for (int64_t i = 0; i < mhla_dataset_count(data); i++) m->made.unreadable += mhla_dataset_label(data, i) < 0;
         mhla_dataset_free(data);
     }

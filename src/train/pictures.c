@@ -22,11 +22,27 @@ const mhla_recipe_row mhla_picture_keys[] = {
     {0},
 };
 
+/* A model of clips is made for those of the data, where the recipe leaves their size open. */
+static mhla_status follow_clips(const mhla_pictures *p, mhla_recipe *recipe) {
+    const int frames = mhla_dataset_frames(p->train);
+    char text[48];
+    if (frames != mhla_dataset_frames(p->test))
+        return mhla_fail(MHLA_EDATA, "%s: its clips for training have %d frames, those for test %d",
+                         mhla_recipe_text(recipe, "data.source"), frames, mhla_dataset_frames(p->test));
+    if (frames == 0 || mhla_recipe_find(recipe, "model.frames") == NULL) return MHLA_OK;
+    snprintf(text, sizeof text, "%d", frames);
+    if (!mhla_recipe_given(recipe, "model.frames")) MHLA_TRY(mhla_recipe_set(recipe, "model.frames", text));
+    snprintf(text, sizeof text, "%d,%d", mhla_dataset_height(p->train), mhla_dataset_width(p->train));
+    return mhla_recipe_given(recipe, "model.image") ? MHLA_OK : mhla_recipe_set(recipe, "model.image", text);
+}
+
 mhla_status mhla_pictures_open(mhla_pictures *p, mhla_recipe *recipe, int may_be_latents) {
     char folder[MHLA_RUN_PATH];
     MHLA_TRY(mhla_data_locate(folder, sizeof folder, mhla_recipe_text(recipe, "data.source")));
-    MHLA_TRY(mhla_dataset_open(&p->train, folder, MHLA_SPLIT_TRAIN));
-    MHLA_TRY(mhla_dataset_open(&p->test, folder, MHLA_SPLIT_TEST));
+    mhla_status (*const open)(mhla_dataset **, const char *, mhla_split) =
+        may_be_latents ? mhla_dataset_open : mhla_dataset_open_images;
+    MHLA_TRY(open(&p->train, folder, MHLA_SPLIT_TRAIN));
+    MHLA_TRY(open(&p->test, folder, MHLA_SPLIT_TEST));
     if (mhla_recipe_bool(recipe, "data.shuffle_labels")) {
         const uint64_t seed = (uint64_t)mhla_recipe_int(recipe, "seed");
         MHLA_TRY(mhla_dataset_shuffle(p->train, 2 * seed));
@@ -41,6 +57,7 @@ mhla_status mhla_pictures_open(mhla_pictures *p, mhla_recipe *recipe, int may_be
         snprintf(sides, sizeof sides, "%d,%d", latents->height / latents->factor, latents->width / latents->factor);
         MHLA_TRY(mhla_recipe_set(recipe, "model.image", sides));
     }
+    MHLA_TRY(follow_clips(p, recipe));
     const struct {
         const char *key;
         int64_t value;
@@ -148,12 +165,18 @@ mhla_status mhla_pictures_each(mhla_trainer *t, const mhla_pictures *p, int64_t 
     return status;
 }
 
-mhla_status mhla_pictures_save(const mhla_trainer *t, const mhla_picture *grid) {
+mhla_status mhla_pictures_save(const mhla_trainer *t, const mhla_picture *grids, int64_t frames) {
     char path[MHLA_RUN_PATH];
+    double *seconds = calloc((size_t)frames, sizeof *seconds);
+    if (seconds == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for %lld frames", (long long)frames);
+    for (int64_t f = 0; f < frames; f++) seconds[f] = MHLA_FRAME_SECONDS;
     snprintf(path, sizeof path, "%s/samples", t->run);
-    if (mkdir(path, 0777) != 0 && errno != EEXIST) return mhla_fail(MHLA_EIO, "%s: %s", path, strerror(errno));
+    mhla_status status = MHLA_OK;
+    if (mkdir(path, 0777) != 0 && errno != EEXIST) status = mhla_fail(MHLA_EIO, "%s: %s", path, strerror(errno));
     snprintf(path, sizeof path, "%s/samples/step-%08lld.png", t->run, (long long)t->step);
-    return mhla_picture_write(path, grid, 1, NULL);
+    if (status == MHLA_OK) status = mhla_picture_write(path, grids, frames, seconds);
+    free(seconds);
+    return status;
 }
 
 double mhla_pictures_bytes(const mhla_pictures *p, const mhla_recipe *r, double numbers) {
@@ -164,7 +187,7 @@ double mhla_pictures_bytes(const mhla_pictures *p, const mhla_recipe *r, double 
     for (int i = 0; i < 2; i++)
         if (sets[i])
             bytes += (double)mhla_dataset_count(sets[i]) * mhla_dataset_width(sets[i]) * mhla_dataset_height(sets[i]) *
-                     mhla_dataset_channels(sets[i]);
+                     mhla_dataset_channels(sets[i]) * (mhla_dataset_frames(sets[i]) ? mhla_dataset_frames(sets[i]) : 1);
     return bytes;
 }
 

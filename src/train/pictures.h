@@ -34,8 +34,8 @@ int64_t mhla_pictures_part(const mhla_pictures *p, const mhla_recipe *recipe, in
 typedef mhla_status (*mhla_pictures_fn)(mhla_trainer *t, const mhla_batch *batch, int64_t first);
 mhla_status mhla_pictures_each(mhla_trainer *t, const mhla_pictures *p, int64_t limit, mhla_pictures_fn fn,
                                mhla_progress_fn progress, void *user, int64_t *seen);
-/* The grid of this step, RUN/samples/step-NNNNNNNN.png. */
-mhla_status mhla_pictures_save(const mhla_trainer *t, const mhla_picture *grid);
+/* The grid of this step, RUN/samples/step-NNNNNNNN.png; of clips a grid for each frame, played one after the other. */
+mhla_status mhla_pictures_save(const mhla_trainer *t, const mhla_picture *grids, int64_t frames);
 
 /* Names of `classes` classes, malloc'ed; MHLA_EINVAL where the data has more. */
 mhla_status mhla_pictures_names(const mhla_pictures *p, char ***names, int classes);

@@ -295,7 +295,7 @@ static mhla_status show(mhla_trainer *t) {
     mhla_status status = images && j->shown ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory for a grid of images");
     if (status == MHLA_OK) status = mhla_pictures_each(t, &j->p, rows * columns, take, NULL, NULL, &seen);
     if (status == MHLA_OK && !t->stop) status = draw(t, &grid, rows, columns, images);
-    if (status == MHLA_OK && grid.pixels) status = mhla_pictures_save(t, &grid);
+    if (status == MHLA_OK && grid.pixels) status = mhla_pictures_save(t, &grid, 1);
     mhla_picture_free(&grid);
     free(images);
     free(j->shown);

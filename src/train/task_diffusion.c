@@ -1,4 +1,4 @@
-/* The task `diffusion`: a network learns to tell the noise in pictures; measured by its loss on test pictures, each at a time
+/* The task `diffusion`: a network learns to tell the noise in pictures or clips; measured by its loss on test pictures, each at a time
  * and with a noise of its own that stay the same, so that evaluations can be compared. After each one a grid of pictures is
  * made from the same noise as ever: one sees the same pictures get better. */
 #include <stdlib.h>
@@ -123,6 +123,31 @@ static mhla_status open_latents(const mhla_trainer *t, job *j) {
     return MHLA_OK;
 }
 
+/* Clips are learned as they are: as many frames, of the same size. */
+static mhla_status check_clips(const mhla_trainer *t, const job *j) {
+    const char *crop = mhla_recipe_text(t->recipe, "augment.crop"),
+               *source = mhla_recipe_text(t->recipe, "data.source");
+    const mhla_extent *e = &j->info.extent;
+    const int frames = mhla_dataset_frames(j->p.train);
+    if (e->frames == 0 && frames)
+        return mhla_fail(MHLA_EINVAL,
+                         "%s holds clips, and the model makes single images: model.model names one of clips", source);
+    if (e->frames && frames == 0)
+        return mhla_fail(MHLA_EINVAL, "%s holds pictures, and the model makes clips of %lld frames", source,
+                         (long long)e->frames);
+    for (int i = 0; frames && i < 2; i++) {
+        const mhla_dataset *d = i ? j->p.test : j->p.train;
+        if (e->frames != frames || e->height != mhla_dataset_height(d) || e->width != mhla_dataset_width(d))
+            return mhla_fail(MHLA_EINVAL,
+                             "%s holds clips of %d frames of %d x %d, and the model makes %lld of %lld x %lld", source,
+                             frames, mhla_dataset_width(d), mhla_dataset_height(d), (long long)e->frames,
+                             (long long)e->width, (long long)e->height);
+    }
+    if (frames && strcmp(crop, "none") != 0)
+        return mhla_fail(MHLA_EINVAL, "augment.crop is %s, but the data are clips, which can only be flipped", crop);
+    return MHLA_OK;
+}
+
 static mhla_status open_job(mhla_trainer *t) {
     job *j = calloc(1, sizeof *j);
     if (j == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for a trainer");
@@ -130,6 +155,7 @@ static mhla_status open_job(mhla_trainer *t) {
     MHLA_TRY(mhla_pictures_open(&j->p, t->recipe, 1));
     MHLA_TRY(open_latents(t, j));
     MHLA_TRY(make_model(t, j));
+    MHLA_TRY(check_clips(t, j));
     const mhla_denoiser_info *c = &j->info;
     MHLA_TRY(mhla_pictures_load(&j->p, t->recipe,
                                 (mhla_loader_desc){.augment = mhla_model_augment(t->model),
@@ -338,11 +364,27 @@ static mhla_status decode(const mhla_trainer *t, mhla_picture *grid, const float
     return status;
 }
 
+/* Frame f of n clips as one grid. */
+static mhla_status tile_frame(const mhla_trainer *t, mhla_picture *grid, const float *clips, int64_t n, int columns,
+                              int64_t f) {
+    const job *j = t->job;
+    const mhla_extent *e = &j->info.extent;
+    const int64_t pixels = e->height * e->width, channels = j->info.channels;
+    float *frame = malloc((size_t)(n * channels * pixels) * sizeof *frame);
+    if (frame == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for %lld pictures", (long long)n);
+    for (int64_t i = 0; i < n * channels; i++)
+        memcpy(frame + i * pixels, clips + (i * e->frames + f) * pixels, (size_t)pixels * sizeof *frame);
+    const mhla_status status = mhla_picture_tile(grid, frame, n, (int)channels, (int)e->height, (int)e->width, columns);
+    free(frame);
+    return status;
+}
+
 /* A row for each of the classes, spread over all; columns differ in their noise, which is the same for each row. Told to stop
  * meanwhile, it leaves the grid empty: the evaluation is made again when the run goes on, and this with it. */
-static mhla_status draw(mhla_trainer *t, mhla_picture *grid, int rows, int columns, float *images, int32_t *classes,
+static mhla_status draw(mhla_trainer *t, mhla_picture *grids, int rows, int columns, float *images, int32_t *classes,
                         uint64_t *seeds) {
     int stopped;
+    mhla_status status = MHLA_OK;
     const job *j = t->job;
     const mhla_denoiser_info *c = &j->info;
     for (int i = 0; i < rows * columns; i++) {
@@ -361,26 +403,34 @@ static mhla_status draw(mhla_trainer *t, mhla_picture *grid, int rows, int colum
                                 .user = t};
     MHLA_TRY(mhla_model_sample(t->model, images, &d, &stopped));
     if (stopped) return MHLA_OK;
-    if (j->vae) return decode(t, grid, images, d.images, columns);
-    return mhla_picture_tile(grid, images, d.images, c->channels, (int)c->extent.height, (int)c->extent.width, columns);
+    if (j->vae) return decode(t, grids, images, d.images, columns);
+    for (int64_t f = 0; f < c->extent.frames && status == MHLA_OK; f++)
+        status = tile_frame(t, &grids[f], images, d.images, columns, f);
+    if (c->extent.frames) return status;
+    return mhla_picture_tile(grids, images, d.images, c->channels, (int)c->extent.height, (int)c->extent.width,
+                             columns);
 }
 
 static mhla_status show(mhla_trainer *t) {
     const job *j = t->job;
     const mhla_denoiser_info *c = &j->info;
     const int columns = (int)mhla_recipe_int(t->recipe, "sample.columns");
+    const int64_t frames = c->extent.frames ? c->extent.frames : 1;
     int rows = (int)mhla_recipe_int(t->recipe, "sample.rows");
     if (rows > c->classes) rows = c->classes;
     const size_t n = (size_t)rows * (size_t)columns;
-    mhla_picture grid = {.size = sizeof grid};
     if (n == 0 || (mhla_dataset_latents(j->p.train) && j->vae == NULL)) return MHLA_OK;
+    mhla_picture *grids = calloc((size_t)frames, sizeof *grids);
     float *images = malloc(n * (size_t)j->pixels * sizeof *images);
     int32_t *classes = calloc(n, sizeof *classes);
     uint64_t *seeds = calloc(n, sizeof *seeds);
-    mhla_status status = images && classes && seeds ? draw(t, &grid, rows, columns, images, classes, seeds)
-                                                    : mhla_fail(MHLA_ENOMEM, "no memory for %zu pictures", n);
-    if (status == MHLA_OK && grid.pixels) status = mhla_pictures_save(t, &grid);
-    mhla_picture_free(&grid);
+    mhla_status status =
+        grids && images && classes && seeds ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory for %zu pictures", n);
+    for (int64_t f = 0; grids && f < frames; f++) grids[f].size = sizeof *grids;
+    if (status == MHLA_OK) status = draw(t, grids, rows, columns, images, classes, seeds);
+    if (status == MHLA_OK && grids->pixels) status = mhla_pictures_save(t, grids, frames);
+    for (int64_t f = 0; grids && f < frames; f++) mhla_picture_free(&grids[f]);
+    free(grids);
     free(images);
     free(classes);
     free(seeds);

@@ -22,17 +22,17 @@ export OMP_NUM_THREADS
 
 ends() { # ends COMMAND...: under each limit, exit code 0, or 1 and a message
     last=
-    for limit in 40000 80000 130000 200000 320000; do
+    for limit in 40000 80000 130000 200000 360000; do
         rm -rf made
         (ulimit -v $limit; exec timeout -s KILL 120 "$@") >out 2>err </dev/null
         code=$?
         case $code in
-        0) last=' and does its work within 320 MB' ;;
+        0) last=' and does its work within 360 MB' ;;
         1) grep -q '^mhla' err || { echo "$*: $limit kB: exit code 1, but:"; cat out err; } ;;
         *) echo "$*: $limit kB: exit code $code"; cat out err ;;
         esac
     done
-    echo "$2${3:+ $3} ends${last:-: 320 MB are not enough}"
+    echo "$2${3:+ $3} ends${last:-: 360 MB are not enough}"
 }
 ends mhla --version
 ends mhla info

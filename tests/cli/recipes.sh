@@ -7,6 +7,7 @@ done
 . "$CLI/data.inc"
 . "$CLI/vae.inc"
 small_data pictures
+small_clips clips
 small_vae vae
 mhla latents pictures --vae vae --size 8 --out latents --quiet >/dev/null
 mkdir texts
@@ -32,6 +33,7 @@ for recipe in "$CLI"/../../recipes/*.toml; do
     *) set -- $pictures --padding 0 --warmup_epochs 0 ;;
     esac
     case $name in
+    wan-*) set -- --source clips --patch 2 --dim 24 --ffn 32 --depth 1 --heads 2 --blocks 3,2,2 --warmup_steps 1 --sample.steps 2 --sample.columns 1 ;;
     *-latents) set -- --source latents --vae vae --patch 1 --dim 16 --depth 1 --heads 2 --warmup_steps 1 --sample.steps 2 --sample.columns 2 ;;
     vae-*) set -- --source pictures --sample_size 8 --block_out_channels 8,8,8 --warmup_steps 1 ;;
     vlt-*) set -- --source pictures --image 16 --channels 1 --dims 8,8,12,16 --heads 1,1,1,2 --depths 1 --projection 12 --blocks 2,2,1,1 \

@@ -16,7 +16,8 @@ unset MHLA_ISA BENCH_SECONDS
 failed=0
 for name; do
     rm -rf "$work/cwd"; mkdir "$work/cwd"
-    (cd "$work/cwd" && sh "$here/$name.sh"; echo "exit $?") >"$work/got" 2>&1
+    (cd "$work/cwd" && sh "$here/$name.sh"; echo "exit $?") 2>&1 | # a new dataset changes one case, not every one
+        sed 's/known datasets: .*/known datasets: .../' >"$work/got"
     if grep -q '^skip: ' "$work/got"; then # what this machine does not allow, said by the case itself
         echo "cli: $name skipped: $(sed -n 's/^skip: //p' "$work/got")"
         continue

@@ -1,0 +1,35 @@
+# Wan from its sizes to clips: training on clips, other attentions and layers out of its weights, sampling, what does not fit together.
+. "$CLI/lib.inc"
+. "$CLI/data.inc"
+recipe=$CLI/../../recipes/wan-moving.toml
+small_clips clips
+mhla info wan_1300m gate=true hybrid=3 --no-measure; echo "-> $?"
+small="--source clips --patch 2 --dim 24 --ffn 32 --depth 3 --heads 2 --blocks 3,2,2 --steps 4 --batch 8 --warmup_steps 1 --sample.steps 2 --sample.columns 1"
+for kind in mhla linear softmax; do
+    mhla train "$recipe" $small --attention $kind --out $kind --quiet >/dev/null 2>log; echo "$kind -> $?"
+    tail -n 1 $kind/metrics.jsonl | json | positive 'loss'
+done
+ls mhla/samples
+mhla train "$recipe" $small --init softmax --hybrid 2 --lepe true --out hybrid 2>&1 >/dev/null | grep -E '^(weights|new|of another|not used)'
+mhla info hybrid --no-measure | sed -n 1,4p
+
+echo "# clips"
+mhla sample -m hybrid -c all -n 2 --steps 2 --out two.png --quiet | sed 's/, .*//'; echo "-> $?"
+mhla sample --like two.png --out again.png --quiet | tail -n 1; echo "-> $?"
+mhla sample -m hybrid -c 1 --steps 2 --frames 5 --size 12x8 --out longer.npy 2>&1 | sed 's/, .*//'
+dd if=longer.npy bs=1 skip=10 count=80 2>/dev/null; echo
+mhla sample -m hybrid -c 1,none --steps 2 --out folder --quiet | sed 's/, .*//'; find folder -type f | sort
+mhla sample -m hybrid -c 1,none --steps 2 --out folder --quiet
+mhla sample -m hybrid --animate; echo "-> $?"
+mhla analyze hybrid; echo "-> $?"
+
+echo "# what does not fit"
+small_data data
+mhla train "$recipe" $small --source data --image 8 --frames 3 --out a --quiet; echo "-> $?"
+mhla train "$CLI/../../recipes/dit-fashion.toml" --source clips --out a --quiet; echo "-> $?"
+mhla train "$recipe" $small --frames 4 --out a --quiet; echo "-> $?"
+mhla train "$recipe" $small --augment.crop pad --out a --quiet; echo "-> $?"
+mhla train --source clips --model deit_nano --out a --quiet; echo "-> $?"
+rm clips/test_clips.npy
+mhla train "$recipe" $small --out a --quiet; echo "-> $?"
+mhla sample -m mhla --frames 1 --out b.png; echo "-> $?"
