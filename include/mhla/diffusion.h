@@ -82,7 +82,7 @@ typedef struct mhla_sample_desc {
     int64_t images;
     const int32_t *classes; /* [images]; the number of classes itself is the null label, no class */
     const uint64_t *seeds;  /* [images]: image i depends only on seeds[i], its class and the settings below */
-    double guidance;        /* 0: 1, no guidance. The model needs a null label */
+    double guidance;        /* 0: 1, no guidance. A model of classes needs a null label */
     int guided_channels;    /* number of channels that guidance changes, 0: all (facebookresearch's DiT: 3) */
     const char *method;     /* this and the next four: see mhla_sampler_desc */
     int steps;
@@ -95,6 +95,13 @@ typedef struct mhla_sample_desc {
     const float *start; /* [images,channels,height,width]: initial noise, NULL: drawn from the seeds */
     const float *noise; /* [steps,images,channels,height,width]: noise of the steps that need some, NULL: likewise */
     int frames;         /* of clips: 0: as in training. All arrays then are [...,channels,frames,height,width] */
+    /* For a model that takes text (mhla_model_info.text_width): rows [texts,longest,text_width], for example of mhla_text_encode, of
+     * which the first lengths [texts] of each text count (NULL: all). Image i is of text classes[i]. Guidance leads away from text
+     * `negative`: let it be the empty one. Models of classes have none of these. */
+    const float *rows;
+    const int32_t *lengths;
+    int64_t texts, longest;
+    int negative;
 } mhla_sample_desc;
 
 /* images [desc->images, channels, height, width], values about -1..1. MHLA_EINVAL names the setting that is wrong,

@@ -33,7 +33,9 @@ typedef struct job {
     float *output;    /* [batch,answers*pixels] */
     const float *net; /* what came out of the network [batch or 2*batch,answers*pixels] */
     float *times;     /* [2*batch] */
-    int32_t *labels;  /* [2*batch] */
+    int32_t *labels;  /* [2*batch] classes, or which text */
+    float *rows;      /* [2*batch,longest,text_width]: of text */
+    int32_t *lengths; /* [2*batch] */
 } job;
 
 /* ---- Settings ---- */
@@ -52,6 +54,28 @@ static mhla_status check_classes(const job *j) {
     return MHLA_OK;
 }
 
+static mhla_status check_texts(const job *j) {
+    const mhla_sample_desc *d = &j->desc;
+    if (j->info.text_width == 0)
+        return d->rows ? mhla_fail(MHLA_EINVAL, "rows of text are given, and the model takes classes") : MHLA_OK;
+    if (d->images == 0) return MHLA_OK;
+    if (d->rows == NULL || d->texts < 1 || d->longest < 1)
+        return mhla_fail(MHLA_EINVAL, "the model takes text: rows is %s, texts is %lld, longest is %lld",
+                         d->rows ? "given" : "NULL", (long long)d->texts, (long long)d->longest);
+    for (int64_t i = 0; i < d->texts && d->lengths; i++)
+        if (d->lengths[i] < 0 || d->lengths[i] > d->longest)
+            return mhla_fail(MHLA_EINVAL, "lengths[%lld] is %d: expected 0 to %lld", (long long)i, d->lengths[i],
+                             (long long)d->longest);
+    if (d->negative < 0 || d->negative >= d->texts)
+        return mhla_fail(MHLA_EINVAL, "negative is %d: there are texts 0 to %lld", d->negative,
+                         (long long)d->texts - 1);
+    for (int64_t i = 0; i < d->images; i++)
+        if (d->classes[i] < 0 || d->classes[i] >= d->texts)
+            return mhla_fail(MHLA_EINVAL, "text %d of image %lld: there are texts 0 to %lld", d->classes[i],
+                             (long long)i, (long long)d->texts - 1);
+    return MHLA_OK;
+}
+
 static mhla_status check(job *j) {
     mhla_sample_desc *d = &j->desc;
     const mhla_denoiser_info *c = &j->info;
@@ -61,7 +85,7 @@ static mhla_status check(job *j) {
     if (d->guidance == 0.0) d->guidance = 1.0;
     if (!(d->guidance > 0.0 && d->guidance <= 1e6))
         return mhla_fail(MHLA_EINVAL, "guidance %g: expected a number above 0", d->guidance);
-    if (d->guidance != 1.0 && !c->null_label)
+    if (d->guidance != 1.0 && !c->null_label && !c->text_width)
         return mhla_fail(MHLA_EINVAL,
                          "guidance %g needs a null label: the model was trained without one, and knows no "
                          "image of no class",
@@ -71,7 +95,8 @@ static mhla_status check(job *j) {
     if (d->height < 0 || d->width < 0 || d->batch < 0 || d->frames < 0)
         return mhla_fail(MHLA_EINVAL, "height %d, width %d, batch %d, frames %d: one is negative", d->height, d->width,
                          d->batch, d->frames);
-    MHLA_TRY(check_classes(j));
+    MHLA_TRY(check_texts(j));
+    if (!c->text_width) MHLA_TRY(check_classes(j));
     j->height = d->height ? d->height : (int)c->extent.height;
     j->width = d->width ? d->width : (int)c->extent.width;
     j->extent = (mhla_extent){d->frames ? d->frames : c->extent.frames, j->height, j->width};
@@ -97,6 +122,8 @@ static mhla_status make_room(job *j) {
         j->output = mhla_carve_floats(&c, j->answers * j->pixels * j->batch);
         j->times = mhla_carve_floats(&c, 2 * (int64_t)j->batch);
         j->labels = mhla_carve(&c, 2 * (size_t)j->batch * sizeof *j->labels);
+        j->rows = mhla_carve_floats(&c, 2 * j->batch * (j->info.text_width ? j->desc.longest * j->info.text_width : 0));
+        j->lengths = mhla_carve(&c, 2 * (size_t)j->batch * sizeof *j->lengths);
         if (pass == 0 && (j->memory = mhla_alloc(c.used)) == NULL)
             return mhla_fail(MHLA_ENOMEM, "no memory for %d images of %d x %d at a time", j->batch, j->width,
                              j->height);
@@ -145,13 +172,31 @@ static void guide(void *arg, int64_t b, int worker) {
     memcpy(out + guided, with + guided, (size_t)(n - guided) * sizeof *out);
 }
 
+/* What `rows` samples are of: their classes, or their texts, no longer than the longest among them. */
+static mhla_condition condition_of(const job *j, int64_t rows) {
+    const mhla_sample_desc *d = &j->desc;
+    const size_t width = (size_t)j->info.text_width;
+    if (width == 0) return (mhla_condition){.labels = j->labels};
+    int64_t longest = 1;
+    for (int64_t b = 0; b < rows; b++) {
+        j->lengths[b] = d->lengths ? d->lengths[j->labels[b]] : (int32_t)d->longest;
+        if (j->lengths[b] > longest) longest = j->lengths[b];
+    }
+    for (int64_t b = 0; b < rows; b++)
+        memcpy(j->rows + (size_t)(b * longest) * width, d->rows + (size_t)(j->labels[b] * d->longest) * width,
+               (size_t)longest * width * sizeof *j->rows);
+    return (mhla_condition){.rows = j->rows, .lengths = j->lengths, .longest = longest};
+}
+
 static mhla_status ask(job *j, double time) {
     mhla_model *m = j->model;
     const int64_t rows = j->guided ? 2 * j->count : j->count;
+    const int32_t without = j->info.text_width ? j->desc.negative : j->info.classes;
     for (int64_t b = 0; b < rows; b++) {
         j->times[b] = (float)time;
-        j->labels[b] = b < j->count ? j->desc.classes[j->first + b] : j->info.classes;
+        j->labels[b] = b < j->count ? j->desc.classes[j->first + b] : without;
     }
+    const mhla_condition condition = condition_of(j, rows);
     const float *x = j->x;
     if (j->guided) {
         const size_t bytes = (size_t)(j->count * j->each) * sizeof *x;
@@ -161,8 +206,7 @@ static mhla_status ask(job *j, double time) {
     }
     mhla_tape_begin(m->tape, MHLA_TAPE_INFER);
     mhla_tensor *in = mhla_denoiser_input(m->tape, x, rows, j->info.channels, j->extent);
-    const mhla_tensor *y =
-        mhla_denoiser_forward(m->tape, m, &(mhla_network_run){0}, in, j->times, &(mhla_condition){.labels = j->labels});
+    const mhla_tensor *y = mhla_denoiser_forward(m->tape, m, &(mhla_network_run){0}, in, j->times, &condition);
     MHLA_TRY(mhla_tape_status(m->tape));
     j->net = y->data;
     if (j->guided) mhla_parallel(m->context, j->count, guide, j);
@@ -173,9 +217,9 @@ static mhla_status check_finite(const job *j, const float *x, int64_t each, int 
     for (int64_t b = 0; b < j->count; b++)
         if (!mhla_all_finite(x + b * each, each))
             return mhla_fail(MHLA_ERANGE,
-                             "step %d of %d: image %lld (class %d, seed %llu) has a number that is not finite", step,
-                             steps, (long long)(j->first + b), (int)j->desc.classes[j->first + b],
-                             (unsigned long long)j->desc.seeds[j->first + b]);
+                             "step %d of %d: image %lld (%s %d, seed %llu) has a number that is not finite", step,
+                             steps, (long long)(j->first + b), j->info.text_width ? "text" : "class",
+                             (int)j->desc.classes[j->first + b], (unsigned long long)j->desc.seeds[j->first + b]);
     return MHLA_OK;
 }
 

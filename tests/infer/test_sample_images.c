@@ -288,10 +288,87 @@ static void hashes(void **state) {
     mhla_model_free(b);
 }
 
+/* A model that takes text: the loop by hand, with guidance away from the empty text; the same bits in any batch, alone, with rows of
+ * no meaning behind the texts; what is wrong with them. */
+enum { TEXTS = 3, LONGEST = 4, WIDTH = 32, LATENT = 4 * 8 * 8 };
+
+static void text(void **state) {
+    (void)state;
+    static const int32_t which[IMAGES] = {1, 2, 2, 0, 1, 2, 1}, lengths[TEXTS] = {0, 4, 2};
+    mhla_model *m;
+    rng r = {31};
+    ASSERT_OK(mhla_model_create(&m, "sana_nano", (const char *[]){"attention=mhla", "blocks=2"}, 2, 3));
+    for (int i = 0; i < mhla_params_count(m->params); i++) {
+        mhla_param *p = mhla_params_at(m->params, i);
+        for (int64_t k = 0; k < p->count && !(p->flags & MHLA_PARAM_MIX); k++) p->data[k] += 0.2f * rng_signed(&r);
+        mhla_param_touch(p);
+    }
+    float rows[TEXTS * LONGEST * WIDTH], all[IMAGES * LATENT], other[IMAGES * LATENT];
+    for (int i = 0; i < TEXTS * LONGEST * WIDTH; i++) rows[i] = rng_signed(&r);
+    mhla_sample_desc d = described("euler", 3);
+    d.classes = which, d.rows = rows, d.lengths = lengths, d.texts = TEXTS, d.longest = LONGEST;
+    ASSERT_OK(mhla_model_sample(m, all, &d, NULL));
+    for (int way = 0; way < 4; way++) {
+        mhla_context *c = new_context(1 + way % 2);
+        mhla_model_set_context(m, c);
+        d.batch = (const int[]){1, 2, 3, 16}[way];
+        ASSERT_OK(mhla_model_sample(m, other, &d, NULL));
+        assert_memory_equal(all, other, sizeof all);
+        mhla_model_set_context(m, NULL);
+        mhla_context_free(c);
+    }
+    /* image 2, of text 2, which has two rows */
+    float x[2 * LATENT], answers[2 * LATENT], alone[2 * 2 * WIDTH];
+    memcpy(alone, rows + 2 * LONGEST * WIDTH, 2 * WIDTH * sizeof *alone);
+    mhla_sampler *s;
+    const mhla_sampler_desc sd = {
+        .size = sizeof sd, .process = "flow", .method = "euler", .steps = 3, .batch = 1, .channels = 4, .pixels = 64};
+    ASSERT_OK(mhla_sampler_create(&s, &sd));
+    ASSERT_OK(mhla_sample_noise(x, LATENT, seeds[2], 0));
+    for (int i = 0; i < 3; i++) {
+        const float time = (float)mhla_sampler_time(s, i), times[2] = {time, time};
+        memcpy(x + LATENT, x, LATENT * sizeof *x);
+        const mhla_denoise asked = {.size = sizeof asked,
+                                    .count = 2,
+                                    .x = x,
+                                    .times = times,
+                                    .rows = alone,
+                                    .lengths = (const int32_t[]){2, 0},
+                                    .longest = 2};
+        ASSERT_OK(mhla_model_denoise(m, answers, &asked));
+        for (int k = 0; k < LATENT; k++) answers[k] = answers[LATENT + k] + 3.0f * (answers[k] - answers[LATENT + k]);
+        ASSERT_OK(mhla_sampler_step(s, i, x, answers, NULL));
+    }
+    assert_memory_equal(x, all + 2 * LATENT, LATENT * sizeof *x);
+    mhla_sampler_free(s);
+    /* another text to lead away from makes another image */
+    d.negative = 1;
+    ASSERT_OK(mhla_model_sample(m, other, &d, NULL));
+    assert_memory_not_equal(all + 2 * LATENT, other + 2 * LATENT, LATENT * sizeof *all);
+    d.negative = 3;
+    assert_int_equal(mhla_model_sample(m, other, &d, NULL), MHLA_EINVAL);
+    assert_string_equal(mhla_message(), "negative is 3: there are texts 0 to 2");
+    d.negative = 0, d.texts = 2;
+    assert_int_equal(mhla_model_sample(m, other, &d, NULL), MHLA_EINVAL);
+    assert_string_equal(mhla_message(), "text 2 of image 1: there are texts 0 to 1");
+    d.texts = TEXTS, d.lengths = (const int32_t[]){0, 5, 1};
+    assert_int_equal(mhla_model_sample(m, other, &d, NULL), MHLA_EINVAL);
+    assert_string_equal(mhla_message(), "lengths[1] is 5: expected 0 to 4");
+    d.rows = NULL;
+    assert_int_equal(mhla_model_sample(m, other, &d, NULL), MHLA_EINVAL);
+    assert_string_equal(mhla_message(), "the model takes text: rows is NULL, texts is 3, longest is 4");
+    mhla_model_free(m);
+    m = small(NULL, 0);
+    d.rows = rows;
+    assert_int_equal(mhla_model_sample(m, other, &d, NULL), MHLA_EINVAL);
+    assert_string_equal(mhla_message(), "rows of text are given, and the model takes classes");
+    mhla_model_free(m);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bits),  cmocka_unit_test(guidance),  cmocka_unit_test(progress), cmocka_unit_test(given_noise),
-        cmocka_unit_test(sizes), cmocka_unit_test(bad_input), cmocka_unit_test(hashes),
+        cmocka_unit_test(sizes), cmocka_unit_test(bad_input), cmocka_unit_test(hashes),   cmocka_unit_test(text),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
