@@ -32,6 +32,7 @@ int cmd_tokenize(int argc, char **argv);
 int cmd_reproduce(int argc, char **argv);
 int cmd_sample(int argc, char **argv);
 int cmd_reconstruct(int argc, char **argv);
+int cmd_captions(int argc, char **argv);
 int cmd_latents(int argc, char **argv);
 int cmd_analyze(int argc, char **argv);
 

@@ -191,7 +191,7 @@ void train_show(void *user, const mhla_train_event *e) {
         break;
     case MHLA_TRAIN_EVALUATED:
         train_clear_bar();
-        if (strcmp(e->task, "diffusion") == 0 || strcmp(e->task, "autoencoder") == 0) {
+        if (isnan(e->test_accuracy) && isnan(e->test_bits_per_byte)) { /* measured by its loss */
             fprintf(stderr, "step %lld: test loss %.4f", (long long)e->step, e->test_loss);
             if (isfinite(e->ema_loss)) fprintf(stderr, ", of the average %.4f", e->ema_loss);
         } else if (isfinite(e->test_bits_per_byte)) {

@@ -24,6 +24,7 @@ static const struct verb {
     {"sample", cmd_sample, "generate images with a diffusion model"},
     {"reconstruct", cmd_reconstruct, "encode and decode an image with an autoencoder"},
     {"latents", cmd_latents, "encode a dataset with an autoencoder, once, to train a diffusion model on the latents"},
+    {"captions", cmd_captions, "encode a dataset's captions with a text encoder, once, to train a text-to-image model"},
     {"analyze", cmd_analyze, "measure attention inside models: ranks, entropies, maps, mixing matrices; one page"},
     {"info", cmd_info, "describe this machine (instruction set, threads, caches, measured peak) or a model"},
     {"check", cmd_check, "compare every operator with its reference, on this CPU"},

@@ -4,6 +4,7 @@
  *   2. images from a model, and image files
  *   3. measures: the distance between two sets of images
  *   4. latents: autoencoders
+ *   5. captions: rows of text for training
  *
  * The conventions are those of nn.h: statuses with one sentence in mhla_message(), structs that begin with their size,
  * zero is always the default, handles belong to the caller. */
@@ -350,6 +351,32 @@ typedef struct mhla_latents_made {
  * takes the folder as data. Killed at any moment, the same call again makes what is missing. MHLA_EINVAL for a folder with
  * other files, or with latents of other images, of another size or by another autoencoder. made may be NULL. */
 MHLA_API mhla_status mhla_latents_make(mhla_model *vae, const mhla_latents_desc *desc, mhla_latents_made *made);
+
+/* ---- 5. Captions -------------------------------------------------------------------------------------------------
+ *
+ * A text-to-image model is trained on pictures and rows of text, which a frozen text encoder makes of their captions once. */
+
+typedef struct mhla_captions_desc {
+    size_t size;
+    const char *source, *out; /* a dataset of images with captions, or a text file, a text in each line; the folder that gets the rows */
+    const char *instruction;  /* this and the next: see mhla_encoder_desc in lm.h */
+    int64_t longest;
+    mhla_progress_fn progress; /* texts done, of how many; may be NULL */
+    void *user;
+} mhla_captions_desc;
+
+typedef struct mhla_captions_made {
+    size_t size;
+    int64_t train, test, kept; /* captions of both parts; of all texts: there before */
+    int64_t longest;           /* rows of the longest */
+    int width;                 /* of a row */
+    int64_t cut;               /* texts of this call that lost their end */
+} mhla_captions_made;
+
+/* Encodes the caption of every image of a dataset, and the empty text, for training a model that takes text: mhla_trainer_* takes the
+ * folder as data.captions. Killed at any moment, the same call again makes what is missing, with the same bytes. MHLA_EINVAL for a
+ * folder with other files, or with rows by another encoder; MHLA_EDATA names the caption that has changed since. made may be NULL. */
+MHLA_API mhla_status mhla_captions_make(mhla_model *encoder, const mhla_captions_desc *desc, mhla_captions_made *made);
 
 #ifdef __cplusplus
 }

@@ -31,6 +31,7 @@ typedef struct mhla_architecture {
     const char *(*types)(void);           /* more of that, where a list of its own decides; may be NULL */
     const char *presets;                  /* "deit_nano|deit_tiny|..." */
     const mhla_recipe_row *(*rows)(void); /* its settings */
+    const char *task;                     /* of training; NULL: the first with its role */
     /* Are these files a model of this architecture? Exactly one must say so. A config.json that names what it is of
      * (mhla_evidence_named) is asked before its tensors are opened: names of tensors count where nothing else does. */
     int (*fits)(const mhla_evidence *e);

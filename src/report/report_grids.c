@@ -67,11 +67,28 @@ mhla_status mhla_report_read_grids(mhla_report_run *r) {
     return status;
 }
 
+/* The captions of the rows, as task_text_to_image.c writes them; 0: there are none, or not as many as rows. */
+static int write_captions(FILE *out, const mhla_report_run *r, const mhla_report_grid *g) {
+    const json_t *names = json_object_get(r->rows, "rows"), *held = json_object_get(r->rows, "held_out");
+    const size_t rows = json_array_size(names);
+    if (rows == 0 || (size_t)(g->height + MHLA_IMAGE_GAP) % rows != 0) return 0;
+    fputs("<div class=\"rows\">", out);
+    for (size_t i = 0; i < rows; i++) {
+        const char *name = json_string_value(json_array_get(names, i));
+        fputs(json_is_true(json_array_get(held, i)) ? "<span>held out: " : "<span>", out);
+        mhla_html_text(out, name ? name : "");
+        fputs("</span>", out);
+    }
+    fputs("</div>", out);
+    return 1;
+}
+
 /* The class of each row beside it, where picture and config agree on how many there are. */
 static void write_rows(FILE *out, const mhla_report_run *r, const mhla_report_grid *g) {
     const json_t *size = json_object_get(r->config, "image");
     const int64_t high = json_integer_value(json_array_get(size, 0));
     const int64_t classes = (int64_t)json_array_size(json_object_get(r->config, "class_names"));
+    if (r->rows && write_captions(out, r, g)) return;
     if (high < 1 || high > LARGE || (g->height + MHLA_IMAGE_GAP) % (high + MHLA_IMAGE_GAP) != 0) return;
     const int64_t rows = (g->height + MHLA_IMAGE_GAP) / (high + MHLA_IMAGE_GAP);
     if (rows > classes) return;
@@ -89,7 +106,7 @@ static void write_rows(FILE *out, const mhla_report_run *r, const mhla_report_gr
 static void write_section(FILE *out, const mhla_report_run *runs, int count, int codec) {
     static const char *const heads[] = {
         "<section id=\"grids\"><h2>Samples</h2>\n<p>Generated after evaluations, from the same noise each time: a "
-        "class in each row.</p>\n",
+        "class or a caption in each row.</p>\n",
         "<section id=\"reconstructions\"><h2>Reconstructions</h2>\n<p>Test images, spread over all of them, and "
         "below each row what the autoencoder made of it after an evaluation.</p>\n"};
     int any = 0;

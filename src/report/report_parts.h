@@ -27,6 +27,7 @@ typedef struct mhla_report_run {
     char *name;                        /* foreign text, as all of the strings here */
     int colour;                        /* for mhla_chart_class: its attention's */
     json_t *recipe, *config, *samples; /* NULL where there is none */
+    json_t *rows;                      /* samples/rows.json, the captions beside the grids; NULL: classes */
 
     mhla_series loss, accuracy, rate, norm, speed; /* of the steps */
     mhla_series test_accuracy, test_loss, ema_accuracy;

@@ -324,6 +324,7 @@ static mhla_status read_all(mhla_report_run *r) {
     MHLA_TRY(read_metrics(r));
     MHLA_TRY(read_checkpoint(r));
     MHLA_TRY(read_json(r, &r->samples, r->folder, "samples.json"));
+    MHLA_TRY(read_json(r, &r->rows, r->folder, "samples/rows.json"));
     MHLA_TRY(mhla_report_read_grids(r));
     if (isfinite(r->epochs) || *r->checkpoint) return MHLA_OK;
     return mhla_fail(MHLA_EDATA, "%s: not a run: it has no line in metrics.jsonl and no checkpoint", r->folder);
@@ -348,6 +349,7 @@ void mhla_report_run_free(mhla_report_run *r) {
     json_decref(r->recipe);
     json_decref(r->config);
     json_decref(r->samples);
+    json_decref(r->rows);
     json_decref(r->classes);
     for (int i = 0; i < r->mix_count; i++) free(r->mixes[i].mix);
     free(r->mixes);

@@ -155,7 +155,7 @@ typedef struct name_list {
 } name_list;
 
 static void list_add(name_list *l, const char *name) {
-    static const char *const starts[] = {"blocks.", "model.layers.", "backbone.layers."};
+    static const char *const starts[] = {"transformer_blocks.", "blocks.", "model.layers.", "backbone.layers."};
     char general[256], quoted[264];
     snprintf(general, sizeof general, "%s", name);
     for (size_t i = 0; i < sizeof starts / sizeof *starts; i++) {

@@ -52,7 +52,7 @@ mhla_status mhla_pictures_open(mhla_pictures *p, mhla_recipe *recipe, int may_be
     const mhla_latents_about *latents = mhla_dataset_latents(p->train);
     if (latents && !may_be_latents)
         return mhla_fail(MHLA_EINVAL, "%s holds latents: only a diffusion model learns them", folder);
-    if (latents && !mhla_recipe_given(recipe, "model.image")) {
+    if (latents && mhla_recipe_find(recipe, "model.image") && !mhla_recipe_given(recipe, "model.image")) {
         char sides[48];
         snprintf(sides, sizeof sides, "%d,%d", latents->height / latents->factor, latents->width / latents->factor);
         MHLA_TRY(mhla_recipe_set(recipe, "model.image", sides));

@@ -14,8 +14,9 @@
 #define BOOL MHLA_RECIPE_BOOL
 
 static const mhla_recipe_row own[] = {
-    {"task", TEXT, "images", 0, 0, "images|text|diffusion|autoencoder",
-     "what to learn: classes of images, the next token of text, image generation, or latents of images"},
+    {"task", TEXT, "images", 0, 0, "images|text|diffusion|autoencoder|text-to-image",
+     "what to learn: classes of images, the next token of text, images or clips of a class, latents of images, images "
+     "of captions"},
     {"seed", INT, "0", 0, 9e15, NULL, "seed of initial weights, data order, augmentation and dropout"},
 
     {"train.epochs", REAL, "10", 0.001, 100000, NULL, "passes over the training data"},
@@ -53,7 +54,7 @@ static const mhla_recipe_row own[] = {
     {0},
 };
 static const mhla_task *const tasks[] = {&mhla_task_images, &mhla_task_text, &mhla_task_diffusion,
-                                         &mhla_task_autoencoder};
+                                         &mhla_task_autoencoder, &mhla_task_text_to_image};
 enum { TASKS = sizeof tasks / sizeof *tasks };
 
 /* A table in the making: a name that is there already is not added again. Kept as long as the program. */
@@ -171,6 +172,11 @@ static mhla_status see_file(wanted *w, const char *path) {
     return status;
 }
 
+/* Is this what a model of the architecture is trained for where no task is named? */
+static int is_for(const mhla_architecture *a, const mhla_task *task) {
+    return a->task ? strcmp(a->task, task->name) == 0 : mhla_architecture_has(a, task->role);
+}
+
 mhla_status mhla_task_find(const mhla_task **task, const mhla_architecture **arch, const char *recipe,
                            const char *const *settings, int count) {
     wanted w = {0};
@@ -182,14 +188,14 @@ mhla_status mhla_task_find(const mhla_task **task, const mhla_architecture **arc
     }
     int known = *w.task == '\0';
     *arch = mhla_architecture_of_preset(w.model);
-    for (int i = 0; i < TASKS; i++)
-        if (*w.task ? strcmp(w.task, tasks[i]->name) == 0 : *arch && mhla_architecture_has(*arch, tasks[i]->role)) {
+    for (int i = TASKS - 1; i >= 0; i--) /* of several, the first */
+        if (*w.task ? strcmp(w.task, tasks[i]->name) == 0 : *arch && is_for(*arch, tasks[i])) {
             *task = tasks[i];
             known = 1;
         }
     if (!known)
-        return mhla_fail(MHLA_EINVAL, "the task is %s: expected %s, %s, %s or %s", MHLA_QUOTE(w.task), tasks[0]->name,
-                         tasks[1]->name, tasks[2]->name, tasks[3]->name);
+        return mhla_fail(MHLA_EINVAL, "the task is %s: expected %s, %s, %s, %s or %s", MHLA_QUOTE(w.task),
+                         tasks[0]->name, tasks[1]->name, tasks[2]->name, tasks[3]->name, tasks[4]->name);
     if (*arch && !mhla_architecture_has(*arch, (*task)->role)) *arch = NULL; /* its table says what there is */
     return MHLA_OK;
 }

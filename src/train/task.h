@@ -65,6 +65,7 @@ typedef struct mhla_task {
     mhla_status (*finish)(mhla_trainer *t);
 } mhla_task;
 
-extern const mhla_task mhla_task_images, mhla_task_text, mhla_task_diffusion, mhla_task_autoencoder;
+extern const mhla_task mhla_task_images, mhla_task_text, mhla_task_diffusion, mhla_task_autoencoder,
+    mhla_task_text_to_image;
 
 #endif

@@ -1,67 +1,31 @@
-/* The task `diffusion`: a network learns to tell the noise in pictures or clips; measured by its loss on test pictures, each at a time
- * and with a noise of its own that stay the same, so that evaluations can be compared. After each one a grid of pictures is
- * made from the same noise as ever: one sees the same pictures get better. */
+/* The task `diffusion`: a network learns to tell the noise in pictures or clips of a class. */
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/clock.h"
-#include "core/parallel.h"
-#include "core/rng.h"
 #include "core/status.h"
-#include "data/latents.h"
-#include "diffusion/diffusion.h"
-#include "train/pictures.h"
-#include "train/train.h"
-
-#define INT MHLA_RECIPE_INT
-#define REAL MHLA_RECIPE_REAL
-#define TEXT MHLA_RECIPE_TEXT
-#define BOOL MHLA_RECIPE_BOOL
+#include "train/denoising.h"
 
 static const mhla_recipe_row keys[] = {
-    {"train.label_drop", REAL, "0.1", 0, 1, NULL, "diffusion: share of images trained without their class"},
-    {"train.logit_normal", BOOL, "false", 0, 0, NULL, "flows: draw times from a logit-normal distribution"},
-    {"train.shift", REAL, "1", 0.01, 100, NULL, "flows: shift of times towards noise"},
-
-    {"augment.crop", TEXT, "none", 0, 0, "none|centre|random|pad",
-     "none: resized; centre: as it is, with black around; random: a resized part; pad: shifted"},
-
-    {"sample.columns", INT, "6", 0, 64, NULL,
-     "diffusion: images of each class in the sample grid of an evaluation; autoencoder: images of a row; 0: no grids"},
-    {"sample.rows", INT, "10", 1, 64, NULL, "diffusion: classes in it, spread over all; autoencoder: rows of images"},
-    {"sample.sampler", TEXT, "dpm++", 0, 0, "ddpm|ddim|dpm++|unipc|euler", "how it is made"},
-    {"sample.steps", INT, "20", 1, 1000, NULL, "sampling steps"},
-    {"sample.guidance", REAL, "2", 1, 100, NULL, "guidance towards the class; 1: none"},
-    {"sample.vae", TEXT, "", 0, 0, NULL, "latents: the autoencoder that decodes them; without it no grids"},
+    {"train.label_drop", MHLA_RECIPE_REAL, "0.1", 0, 1, NULL, "diffusion: share of images trained without their class"},
+    {"sample.columns", MHLA_RECIPE_INT, "6", 0, 64, NULL,
+     "diffusion: images of each class in the sample grid of an evaluation; text-to-image: of each caption; "
+     "autoencoder: images of a row; "
+     "0: no grids"},
+    {"sample.rows", MHLA_RECIPE_INT, "10", 1, 64, NULL,
+     "diffusion: classes in it, spread over all; text-to-image: captions; autoencoder: rows of images"},
+    MHLA_DENOISING_KEYS,
     {0},
 };
 
-typedef struct job {
-    mhla_pictures p;         /* first */
-    mhla_denoiser_info info; /* of the model */
-    mhla_noising *noising;
-    mhla_model *vae;           /* of latents, for grids; or NULL */
-    int64_t rows;              /* room for so many pictures */
-    int64_t pixels, answers;   /* numbers of a picture, of the network's answer */
-    float *noise, *noisy;      /* [rows,pixels] */
-    float *gradient;           /* [rows,answers] */
-    float *times;              /* [rows] */
-    int32_t *labels;           /* [rows] */
-    mhla_noising_loss *losses; /* [rows] */
-    mhla_tape *measuring;
-    mhla_noising_loss sum; /* of an evaluation, of `counted` pictures */
-    int64_t counted;
-} job;
-
 /* ---- Making ---------------------------------------------------------------------------------------------------------- */
 
-static mhla_status make_model(mhla_trainer *t, job *j) {
+static mhla_status make_model(mhla_trainer *t, mhla_denoising *j) {
     char **names = NULL;
     MHLA_TRY(mhla_model_of_recipe(&t->model, MHLA_ROLE_DENOISER, t->recipe, "model."));
     MHLA_TRY(mhla_denoiser_query(t->model, &j->info));
     const int classes = j->info.classes;
     if (j->info.text_width)
-        return mhla_fail(MHLA_EINVAL, "model.model is %s: it takes text, and training here is on classes",
+        return mhla_fail(MHLA_EINVAL, "model.model is %s: it takes text: task \"text-to-image\"",
                          MHLA_QUOTE(mhla_recipe_text(t->recipe, "model.model")));
     if (!j->info.null_label && mhla_recipe_real(t->recipe, "train.label_drop") > 0.0)
         return mhla_fail(MHLA_EINVAL, "train.label_drop is %g, but the model has no null label (model.null_label)",
@@ -73,58 +37,8 @@ static mhla_status make_model(mhla_trainer *t, job *j) {
     return mhla_params_init(t->model->params, (uint64_t)mhla_recipe_int(t->recipe, "seed"));
 }
 
-static mhla_status make_room(mhla_trainer *t, job *j) {
-    const mhla_denoiser_info *c = &j->info;
-    const int64_t parts = mhla_recipe_int(t->recipe, "train.accumulate"),
-                  batch = mhla_recipe_int(t->recipe, "train.batch");
-    j->rows = (batch + parts - 1) / parts;
-    if (j->rows < MHLA_EVALUATE_BATCH) j->rows = MHLA_EVALUATE_BATCH;
-    j->pixels = c->channels * mhla_extent_pixels(c->extent);
-    j->answers = c->answers * mhla_extent_pixels(c->extent);
-    const size_t rows = (size_t)j->rows;
-    j->noise = malloc(rows * (size_t)j->pixels * sizeof *j->noise);
-    j->noisy = malloc(rows * (size_t)j->pixels * sizeof *j->noisy);
-    j->gradient = malloc(rows * (size_t)j->answers * sizeof *j->gradient);
-    j->times = calloc(rows, sizeof *j->times);
-    j->labels = calloc(rows, sizeof *j->labels);
-    j->losses = calloc(rows, sizeof *j->losses);
-    if (!j->noise || !j->noisy || !j->gradient || !j->times || !j->labels || !j->losses)
-        return mhla_fail(MHLA_ENOMEM, "no memory for %lld pictures of %lld numbers", (long long)j->rows,
-                         (long long)j->pixels);
-    return mhla_noising_create(&j->noising, c->process, c->answers > c->channels,
-                               mhla_recipe_bool(t->recipe, "train.logit_normal"),
-                               mhla_recipe_real(t->recipe, "train.shift"));
-}
-
-static mhla_status check_sampling(const mhla_trainer *t);
-
-/* Are the latents what the rest takes them for? And their autoencoder, where one is named. */
-static mhla_status open_latents(const mhla_trainer *t, job *j) {
-    const mhla_latents_about *about = mhla_dataset_latents(j->p.train);
-    const char *path = mhla_recipe_text(t->recipe, "sample.vae"), *crop = mhla_recipe_text(t->recipe, "augment.crop"),
-               *source = mhla_recipe_text(t->recipe, "data.source");
-    mhla_codec_info c = {.size = sizeof c};
-    char hash[65];
-    if (about == NULL)
-        return *path ? mhla_fail(MHLA_EINVAL, "sample.vae is %s, but the data are pictures, not latents", path)
-                     : MHLA_OK;
-    if (strcmp(crop, "none") != 0)
-        return mhla_fail(MHLA_EINVAL, "augment.crop is %s, but the data are latents, which can only be flipped", crop);
-    MHLA_TRY(mhla_latents_check_source(about, source));
-    if (*path == '\0') return MHLA_OK;
-    MHLA_TRY(mhla_model_open(&j->vae, path));
-    MHLA_TRY(mhla_codec_query(j->vae, &c));
-    MHLA_TRY(mhla_model_hash(j->vae, hash));
-    if (strcmp(hash, about->vae) != 0 || c.scale != about->scale || c.shift != about->shift)
-        return mhla_fail(MHLA_EINVAL,
-                         "%s: its latents were made with another autoencoder than %s: SHA-256 %.12s, not %.12s", source,
-                         path, about->vae, hash);
-    if (!c.decodes || (c.outputs != 1 && c.outputs != 3)) return mhla_fail(MHLA_EINVAL, "%s decodes no pictures", path);
-    return MHLA_OK;
-}
-
 /* Clips are learned as they are: as many frames, of the same size. */
-static mhla_status check_clips(const mhla_trainer *t, const job *j) {
+static mhla_status check_clips(const mhla_trainer *t, const mhla_denoising *j) {
     const char *crop = mhla_recipe_text(t->recipe, "augment.crop"),
                *source = mhla_recipe_text(t->recipe, "data.source");
     const mhla_extent *e = &j->info.extent;
@@ -148,292 +62,53 @@ static mhla_status check_clips(const mhla_trainer *t, const job *j) {
     return MHLA_OK;
 }
 
+/* -1: a picture of evaluation that could not be read */
+static int32_t label(const mhla_denoising *j, const mhla_batch *batch, int64_t i, int test) {
+    (void)j, (void)test;
+    return batch->labels[i] < 0 ? 0 : batch->labels[i];
+}
+
+static mhla_condition condition(mhla_denoising *j, int64_t rows, int dry) {
+    (void)rows, (void)dry;
+    return (mhla_condition){.labels = j->labels};
+}
+
 static mhla_status open_job(mhla_trainer *t) {
-    job *j = calloc(1, sizeof *j);
+    mhla_denoising *j = calloc(1, sizeof *j);
     if (j == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for a trainer");
     t->job = j;
     MHLA_TRY(mhla_pictures_open(&j->p, t->recipe, 1));
-    MHLA_TRY(open_latents(t, j));
+    MHLA_TRY(mhla_denoising_open_latents(t, j));
     MHLA_TRY(make_model(t, j));
     MHLA_TRY(check_clips(t, j));
-    const mhla_denoiser_info *c = &j->info;
-    MHLA_TRY(mhla_pictures_load(&j->p, t->recipe,
-                                (mhla_loader_desc){.augment = mhla_model_augment(t->model),
-                                                   .classes = c->classes,
-                                                   .no_targets = 1,
-                                                   .latents = mhla_dataset_latents(j->p.train) != NULL}));
-    t->per_epoch = mhla_loader_batches(j->p.loader);
-    MHLA_TRY(check_sampling(t));
-    return make_room(t, j);
+    j->drop = mhla_recipe_real(t->recipe, "train.label_drop");
+    j->none = j->info.classes;
+    j->label = label;
+    j->condition = condition;
+    return mhla_denoising_prepare(t, j);
 }
 
 static void close_job(mhla_trainer *t) {
-    job *j = t->job;
-    if (j == NULL) return;
-    mhla_pictures_close(&j->p);
-    mhla_noising_free(j->noising);
-    mhla_model_free(j->vae);
-    mhla_tape_free(j->measuring);
-    free(j->noise);
-    free(j->noisy);
-    free(j->gradient);
-    free(j->times);
-    free(j->labels);
-    free(j->losses);
-    free(j);
+    if (t->job) mhla_denoising_close(t->job);
+    free(t->job);
 }
 
-/* ---- Noise in, judgement out ------------------------------------------------------------------------------------------------ */
-
-/* Pictures that get their times, labels and noise, or whose answers are judged. */
-typedef struct work {
-    job *j;
-    const float *images; /* [n,pixels] */
-    const int *classes;  /* [n] */
-    const float *output; /* [n,answers] */
-    int64_t first;       /* number of the first one: random numbers are keyed by it */
-    int64_t n;
-    uint64_t seed, step;
-    int test, logit_normal, null_label;
-    double drop;
-} work;
-
-static void noise_task(void *arg, int64_t i, int worker) {
-    const work *w = arg;
-    const job *j = w->j;
-    (void)worker;
-    const uint64_t sample = (uint64_t)(w->first + i);
-    mhla_rng time = mhla_rng_make(w->seed, w->step, sample, w->test ? MHLA_PLACE_TEST_TIME : MHLA_PLACE_TIME);
-    const mhla_rng noise = mhla_rng_make(w->seed, w->step, sample, w->test ? MHLA_PLACE_TEST_NOISE : MHLA_PLACE_NOISE);
-    const double draw = w->logit_normal ? mhla_rng_normal(&time) : ((double)mhla_rng_next(&time) + 0.5) * 0x1p-32;
-    const double at = mhla_noising_time(j->noising, draw);
-    j->times[i] = (float)at;
-    j->labels[i] = w->classes[i] < 0 ? 0 : w->classes[i]; /* -1: a picture of evaluation that could not be read */
-    if (w->drop > 0.0) {
-        mhla_rng drop = mhla_rng_make(w->seed, w->step, sample, MHLA_PLACE_DROP);
-        if (mhla_rng_uniform(&drop) < w->drop) j->labels[i] = w->null_label;
-    }
-    mhla_rng_normals(&noise, j->noise + i * j->pixels, j->pixels);
-    mhla_noising_apply(j->noising, j->noisy + i * j->pixels, w->images + i * j->pixels, j->noise + i * j->pixels, at,
-                       j->pixels);
-}
-
-static void judge_task(void *arg, int64_t i, int worker) {
-    const work *w = arg;
-    const job *j = w->j;
-    (void)worker;
-    j->losses[i] = mhla_noising_judge(j->noising, w->test ? NULL : j->gradient + i * j->answers, 1.0 / (double)w->n,
-                                      w->output + i * j->answers, j->noisy + i * j->pixels, w->images + i * j->pixels,
-                                      j->noise + i * j->pixels, (double)j->times[i], j->pixels);
-}
-
-static mhla_tensor *answers(mhla_tape *tape, const mhla_trainer *t, const job *j, int64_t rows, int recompute) {
-    mhla_tensor *x = mhla_denoiser_input(tape, j->noisy, rows, j->info.channels, j->info.extent);
-    return mhla_denoiser_forward(tape, t->model, &(mhla_network_run){.recompute = recompute}, x, j->times,
-                                 &(mhla_condition){.labels = j->labels});
-}
-
-static work work_of(const mhla_trainer *t, const mhla_batch *batch, int64_t first, int64_t n) {
-    job *j = t->job;
-    return (work){.j = j,
-                  .images = batch ? batch->images + first * j->pixels : NULL,
-                  .classes = batch ? batch->labels + first : NULL,
-                  .first = first,
-                  .n = n,
-                  .seed = (uint64_t)mhla_recipe_int(t->recipe, "seed"),
-                  .step = (uint64_t)t->step,
-                  .logit_normal = mhla_recipe_bool(t->recipe, "train.logit_normal"), /* of flows alone */
-                  .null_label = j->info.classes,
-                  .drop = mhla_recipe_real(t->recipe, "train.label_drop")};
-}
-
-/* ---- A step ------------------------------------------------------------------------------------------------------------ */
-
-static mhla_tensor *loss(mhla_trainer *t, mhla_tape *tape, int64_t part, int64_t parts, double *share) {
-    job *j = t->job;
-    const int dry = (mhla_tape_mode(tape) & MHLA_TAPE_DRY) != 0;
-    int64_t first;
-    const int64_t rows = mhla_pictures_part(&j->p, t->recipe, dry, part, parts, &first, share);
-    if (rows == 0) return NULL;
-    work w = work_of(t, dry ? NULL : j->p.batch, first, rows);
-    if (!dry) mhla_parallel(t->context, rows, noise_task, &w);
-    mhla_tape_key(tape, w.seed, w.step, (uint64_t)first);
-    mhla_tensor *y = answers(tape, t, j, rows, mhla_recipe_bool(t->recipe, "train.recompute"));
-    double mean = 0.0;
-    if (y && !dry) {
-        w.output = y->data;
-        mhla_parallel(t->context, rows, judge_task, &w);
-        for (int64_t i = 0; i < rows; i++) mean += j->losses[i].loss / (double)rows;
-    }
-    return y ? mhla_nn_judged(tape, (float)mean, j->gradient, y) : NULL;
-}
-
-static double data_bytes(const mhla_trainer *t) {
-    const job *j = t->job;
-    return mhla_pictures_bytes(&j->p, t->recipe, (double)j->pixels) +
-           sizeof(float) * (double)j->rows * (double)(2 * j->pixels + j->answers);
-}
-
-/* ---- Evaluation ---------------------------------------------------------------------------------------------------------- */
-
-static mhla_status measure_batch(mhla_trainer *t, const mhla_batch *batch, int64_t first) {
-    job *j = t->job;
-    const int64_t rows = batch->count;
-    work w = work_of(t, batch, 0, rows);
-    w.first = first;
-    w.test = 1;
-    w.step = 0;
-    w.drop = 0.0;
-    mhla_parallel(t->context, rows, noise_task, &w);
-    mhla_tape_begin(j->measuring, MHLA_TAPE_INFER);
-    const mhla_tensor *y = answers(j->measuring, t, j, rows, 0);
-    MHLA_TRY(mhla_tape_status(j->measuring));
-    w.output = y->data;
-    mhla_parallel(t->context, rows, judge_task, &w);
-    for (int64_t i = 0; i < rows; i++) {
-        if (batch->labels[i] < 0) continue; /* a file that could not be read */
-        j->sum.mse += j->losses[i].mse;
-        j->sum.vb += j->losses[i].vb;
-        j->sum.loss += j->losses[i].loss;
-        j->counted++;
-    }
-    return MHLA_OK;
-}
-
-static mhla_status evaluate(mhla_trainer *t, mhla_score *score, json_t *row, mhla_progress_fn progress, void *user) {
-    job *j = t->job;
-    const mhla_denoiser_info *c = &j->info;
-    const double begin = mhla_seconds();
-    int64_t seen;
-    j->sum = (mhla_noising_loss){0};
-    j->counted = 0;
-    if (j->measuring == NULL) MHLA_TRY(mhla_tape_create(&j->measuring, t->context));
-    MHLA_TRY(
-        mhla_pictures_each(t, &j->p, mhla_recipe_int(t->recipe, "eval.limit"), measure_batch, progress, user, &seen));
-    if (j->counted == 0 && !t->stop) return mhla_fail(MHLA_EDATA, "none of %lld images could be read", (long long)seen);
-    const double n = j->counted > 0 ? (double)j->counted : 1.0;
-    *score = (mhla_score){j->sum.loss / n, j->sum.loss / n, mhla_seconds() - begin, 0.0};
-    mhla_json_put(row, "images", json_integer(j->counted));
-    mhla_json_put(row, "loss", mhla_json_real(score->loss));
-    mhla_json_put(row, "noise_mse", mhla_json_real(j->sum.mse / n));
-    if (c->answers > c->channels) mhla_json_put(row, "variance_bits", mhla_json_real(j->sum.vb / n));
-    return MHLA_OK;
-}
-
-/* ---- Pictures ------------------------------------------------------------------------------------------------------------ */
-
-/* Can this model be sampled as the recipe says? Asked before anything is trained. */
-static mhla_status check_sampling(const mhla_trainer *t) {
-    const job *j = t->job;
-    mhla_sampler *s = NULL;
-    const mhla_status status =
-        mhla_sampler_create(&s, &(mhla_sampler_desc){.size = sizeof(mhla_sampler_desc),
-                                                     .process = mhla_process_names[j->info.process],
-                                                     .method = mhla_recipe_text(t->recipe, "sample.sampler"),
-                                                     .steps = (int)mhla_recipe_int(t->recipe, "sample.steps"),
-                                                     .batch = 1,
-                                                     .channels = 1,
-                                                     .pixels = 1});
-    mhla_sampler_free(s);
-    return status;
-}
-
-static int told_to_stop(void *user, const mhla_sample_state *state) {
-    const mhla_trainer *t = user;
-    (void)state;
-    return t->stop != 0;
-}
-
-/* Latents as pictures; told to stop meanwhile, none. */
-static mhla_status decode(const mhla_trainer *t, mhla_picture *grid, const float *latents, int64_t n, int columns) {
-    const job *j = t->job;
-    mhla_codec_info c = {.size = sizeof c};
-    MHLA_TRY(mhla_codec_query(j->vae, &c));
-    const mhla_coding coding = {.size = sizeof coding,
-                                .height = (int)j->info.extent.height * c.factor,
-                                .width = (int)j->info.extent.width * c.factor};
-    const int64_t each = (int64_t)c.outputs * coding.height * coding.width;
-    float *images = malloc((size_t)(n * each) * sizeof *images);
-    mhla_status status = images ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory for %lld pictures", (long long)n);
-    mhla_model_set_context(j->vae, t->context);
-    for (int64_t i = 0; i < n && status == MHLA_OK && !t->stop; i++)
-        status = mhla_model_decode(j->vae, images + i * each, latents + i * j->pixels, 1, &coding);
-    if (status == MHLA_OK && !t->stop)
-        status = mhla_picture_tile(grid, images, n, c.outputs, coding.height, coding.width, columns);
-    free(images);
-    return status;
-}
-
-/* Frame f of n clips as one grid. */
-static mhla_status tile_frame(const mhla_trainer *t, mhla_picture *grid, const float *clips, int64_t n, int columns,
-                              int64_t f) {
-    const job *j = t->job;
-    const mhla_extent *e = &j->info.extent;
-    const int64_t pixels = e->height * e->width, channels = j->info.channels;
-    float *frame = malloc((size_t)(n * channels * pixels) * sizeof *frame);
-    if (frame == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for %lld pictures", (long long)n);
-    for (int64_t i = 0; i < n * channels; i++)
-        memcpy(frame + i * pixels, clips + (i * e->frames + f) * pixels, (size_t)pixels * sizeof *frame);
-    const mhla_status status = mhla_picture_tile(grid, frame, n, (int)channels, (int)e->height, (int)e->width, columns);
-    free(frame);
-    return status;
-}
-
-/* A row for each of the classes, spread over all; columns differ in their noise, which is the same for each row. Told to stop
- * meanwhile, it leaves the grid empty: the evaluation is made again when the run goes on, and this with it. */
-static mhla_status draw(mhla_trainer *t, mhla_picture *grids, int rows, int columns, float *images, int32_t *classes,
-                        uint64_t *seeds) {
-    int stopped;
-    mhla_status status = MHLA_OK;
-    const job *j = t->job;
-    const mhla_denoiser_info *c = &j->info;
-    for (int i = 0; i < rows * columns; i++) {
-        classes[i] = (int32_t)((int64_t)(i / columns) * c->classes / rows);
-        seeds[i] = (uint64_t)(i % columns);
-    }
-    const mhla_sample_desc d = {.size = sizeof d,
-                                .images = (int64_t)rows * columns,
-                                .classes = classes,
-                                .seeds = seeds,
-                                .guidance = c->null_label ? mhla_recipe_real(t->recipe, "sample.guidance") : 1.0,
-                                .method = mhla_recipe_text(t->recipe, "sample.sampler"),
-                                .steps = (int)mhla_recipe_int(t->recipe, "sample.steps"),
-                                .clip = j->vae == NULL, /* latents have no range */
-                                .report = told_to_stop,
-                                .user = t};
-    MHLA_TRY(mhla_model_sample(t->model, images, &d, &stopped));
-    if (stopped) return MHLA_OK;
-    if (j->vae) return decode(t, grids, images, d.images, columns);
-    for (int64_t f = 0; f < c->extent.frames && status == MHLA_OK; f++)
-        status = tile_frame(t, &grids[f], images, d.images, columns, f);
-    if (c->extent.frames) return status;
-    return mhla_picture_tile(grids, images, d.images, c->channels, (int)c->extent.height, (int)c->extent.width,
-                             columns);
-}
+/* ---- Pictures: a row for each of the classes, spread over all --------------------------------------------------------- */
 
 static mhla_status show(mhla_trainer *t) {
-    const job *j = t->job;
+    const mhla_denoising *j = t->job;
     const mhla_denoiser_info *c = &j->info;
     const int columns = (int)mhla_recipe_int(t->recipe, "sample.columns");
-    const int64_t frames = c->extent.frames ? c->extent.frames : 1;
     int rows = (int)mhla_recipe_int(t->recipe, "sample.rows");
     if (rows > c->classes) rows = c->classes;
-    const size_t n = (size_t)rows * (size_t)columns;
-    if (n == 0 || (mhla_dataset_latents(j->p.train) && j->vae == NULL)) return MHLA_OK;
-    mhla_picture *grids = calloc((size_t)frames, sizeof *grids);
-    float *images = malloc(n * (size_t)j->pixels * sizeof *images);
-    int32_t *classes = calloc(n, sizeof *classes);
-    uint64_t *seeds = calloc(n, sizeof *seeds);
-    mhla_status status =
-        grids && images && classes && seeds ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory for %zu pictures", n);
-    for (int64_t f = 0; grids && f < frames; f++) grids[f].size = sizeof *grids;
-    if (status == MHLA_OK) status = draw(t, grids, rows, columns, images, classes, seeds);
-    if (status == MHLA_OK && grids->pixels) status = mhla_pictures_save(t, grids, frames);
-    for (int64_t f = 0; grids && f < frames; f++) mhla_picture_free(&grids[f]);
-    free(grids);
-    free(images);
+    if (rows * columns == 0 || !mhla_denoising_shows(j)) return MHLA_OK;
+    int32_t *classes = calloc((size_t)rows, sizeof *classes);
+    if (classes == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for %d classes", rows);
+    for (int i = 0; i < rows; i++) classes[i] = (int32_t)((int64_t)i * c->classes / rows);
+    const mhla_sample_desc d = {.size = sizeof d,
+                                .guidance = c->null_label ? mhla_recipe_real(t->recipe, "sample.guidance") : 1.0};
+    const mhla_status status = mhla_denoising_show(t, &d, classes, rows, columns);
     free(classes);
-    free(seeds);
     return status;
 }
 
@@ -449,10 +124,10 @@ const mhla_task mhla_task_diffusion = {
     .close = close_job,
     .seek = mhla_pictures_seek,
     .next = mhla_pictures_next,
-    .loss = loss,
+    .loss = mhla_denoising_loss,
     .count = mhla_pictures_count,
-    .data_bytes = data_bytes,
-    .evaluate = evaluate,
+    .data_bytes = mhla_denoising_data_bytes,
+    .evaluate = mhla_denoising_evaluate,
     .show = show,
     .tell = mhla_pictures_tell_loss,
     .adopt = mhla_pictures_adopt,

@@ -6,10 +6,16 @@ done
 # Every recipe trains: two updates on data made here, with all that it says but its sizes.
 . "$CLI/data.inc"
 . "$CLI/vae.inc"
+. "$CLI/dit.inc"
+. "$CLI/lm.inc"
+. "$CLI/captions.inc"
 small_data pictures
 small_clips clips
 small_vae vae
 mhla latents pictures --vae vae --size 8 --out latents --quiet >/dev/null
+small_captions named
+small_lm encoder
+mhla captions named --encoder encoder --out captions --quiet >/dev/null
 mkdir texts
 i=0
 while [ $i -lt 40 ]; do
@@ -35,6 +41,8 @@ for recipe in "$CLI"/../../recipes/*.toml; do
     case $name in
     wan-*) set -- --source clips --patch 2 --dim 24 --ffn 32 --depth 1 --heads 2 --blocks 3,2,2 --warmup_steps 1 --sample.steps 2 --sample.columns 1 ;;
     *-latents) set -- --source latents --vae vae --patch 1 --dim 16 --depth 1 --heads 2 --warmup_steps 1 --sample.steps 2 --sample.columns 2 ;;
+    sana-*) set -- --source named --captions captions --sample_size 8 --num_layers 1 --num_attention_heads 2 --attention_head_dim 8 \
+        --num_cross_attention_heads 1 --warmup_steps 1 --sample.steps 2 --sample.columns 1 --sample.rows 2 ;;
     vae-*) set -- --source pictures --sample_size 8 --block_out_channels 8,8,8 --warmup_steps 1 ;;
     vlt-*) set -- --source pictures --image 16 --channels 1 --dims 8,8,12,16 --heads 1,1,1,2 --depths 1 --projection 12 --blocks 2,2,1,1 \
         --mean 0.4 --deviation 0.25 --warmup_epochs 0 ;;

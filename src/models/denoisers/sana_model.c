@@ -94,6 +94,7 @@ const mhla_architecture mhla_architecture_sana = {
     .known = "config.json with \"_class_name\": \"SanaTransformer2DModel\", or a bare file with caption_projection or "
              "attention_y_norm tensors",
     .presets = MHLA_SANA_PRESETS,
+    .task = "text-to-image",
     .rows = mhla_sana_rows,
     .fits = fits,
     .create = create,
