@@ -83,7 +83,7 @@ def wan_block(case):
 
 def compare_model(case, config, inputs, out, blocks=True):
     inputs |= {"dout.y": case.tensors[n] for n in ("dout.y", "in.gy") if n in case.tensors}
-    got = run_model("clip", config, case.group("param."), inputs)
+    got = run_model("wan-model", config, case.group("param."), inputs)
     case.compare(out, got["out.y"], case.tensors[out], OUT)
     case.compare(out, got["out.inferred"], case.tensors[out], OUT)
     for i in range(depth_of(case.group("param.")) if blocks else 0):

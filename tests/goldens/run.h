@@ -29,7 +29,7 @@ mhla_status run_frame(char **arg);
 /* run_sana.c: */
 mhla_status run_sana(char **arg);
 /* run_wan.c: */
-mhla_status run_clip(mhla_model *m, const mhla_safetensors *in, char **arg);
+mhla_status run_wan_model(mhla_model *m, const mhla_safetensors *in, char **arg);
 mhla_status run_wan(char **arg);
 /* run_autoencoder.c: */
 mhla_status run_autoencoder(mhla_model *m, const mhla_safetensors *in, char **arg);

@@ -9,7 +9,7 @@
  *                                         diffusion model, param.* by their names in it, dout.y -> out.y, grad.*
  *   run_model sana CONFIG IN OUT          a block of a SANA: in.x [B,T,D], in.time_mod [B,6D], in.encoder [B,n,D], in.lengths, param.*, in.gy
  *                                         -> out.y, out.attn1, out.attn2, grad.*
- *   run_model clip MODEL IN OUT           a diffusion model of clips: in.x [B,C,F,H,W], in.t, in.rows [B,L,W], in.lengths or not (or
+ *   run_model wan-model MODEL IN OUT      a diffusion model of clips: in.x [B,C,F,H,W], in.t, in.rows [B,L,W], in.lengths or not (or
  *                                         in.label), dout.y or not -> out.y, out.inferred (the same as in sampling), out.blocks.N, grad.*
  *   run_model wan WHAT CONFIG IN OUT      a block of Wan (in.x, in.e, in.context), its attention (in.x) or cross attention (cross: in.x,
  *                                         in.context), param.* by their names in it, dout.y or not -> out.y, grad.*
@@ -350,7 +350,7 @@ static mhla_status with_model(char **arg, mhla_status (*run)(mhla_model *, const
 static mhla_status run_forward(char **arg) { return with_model(arg, forward); }
 static mhla_status run_training(char **arg) { return with_model(arg, training); }
 static mhla_status run_attention(char **arg) { return with_model(arg, attention); }
-static mhla_status run_denoiser(char **arg) { return with_model(arg, run_clip); }
+static mhla_status run_denoiser(char **arg) { return with_model(arg, run_wan_model); }
 static mhla_status run_codec(char **arg) { return with_model(arg, run_autoencoder); }
 static mhla_status run_codec_clips(char **arg) { return with_model(arg, run_clips); }
 static mhla_status run_text_encoder(char **arg) { return with_model(arg, run_encoder); }
@@ -367,7 +367,7 @@ static const struct verb {
     {"attention", 3, 2, run_attention},
     {"frame", 4, 3, run_frame},
     {"sana", 3, 2, run_sana},
-    {"clip", 3, 2, run_denoiser},
+    {"wan-model", 3, 2, run_denoiser},
     {"wan", 4, 3, run_wan},
     {"autoencoder", 3, 2, run_codec},
     {"clips", 3, 2, run_codec_clips},

@@ -7,7 +7,7 @@
 #include "models/denoisers/wan.h"
 #include "run.h"
 
-mhla_status run_clip(mhla_model *m, const mhla_safetensors *in, char **arg) { /* MODEL IN OUT */
+mhla_status run_wan_model(mhla_model *m, const mhla_safetensors *in, char **arg) { /* MODEL IN OUT */
     (void)arg;
     const mhla_stored *sx, *st, *sr, *sd;
     float *x = run_floats(in, "in.x", &sx), *times = run_floats(in, "in.t", &st),
