@@ -32,7 +32,7 @@ static const cli_usage usage = {
     .options = options,
     .text = "Encodes a PNG or JPEG image with an autoencoder, decodes the latents and writes the result. Prints the\n"
             "peak signal-to-noise ratio between the two. Each side of the image must be a multiple of the\n"
-            "autoencoder's factor (8).\n\n"
+            "autoencoder's factor (Stable Diffusion's 8, SANA's 32).\n\n"
             "An autoencoder of clips (Wan's) takes a FOLDER with one image per frame, in the order of their names:\n"
             "1, 5, 9, ... frames of one size. The result is then an animation of 16 frames per second. A clip goes\n"
             "through frame by frame, exactly; with --memory or --tile in tiles that are blended.\n",

@@ -53,6 +53,8 @@ static const model_shape models[] = {
     {"sd-vae-decode-512", "sd_vae", NULL, 1, DECODE, 512},
     {"sd-vae-encode-256", "sd_vae", NULL, 1, ENCODE, 256},
     {"sd-vae-encode-512", "sd_vae", NULL, 1, ENCODE, 512},
+    {"dc-ae-decode-512", "dc_ae", NULL, 1, DECODE, 512},
+    {"dc-ae-encode-512", "dc_ae", NULL, 1, ENCODE, 512},
 };
 enum { MODELS = sizeof models / sizeof *models };
 

@@ -285,8 +285,8 @@ MHLA_API mhla_status mhla_clip_score(mhla_clip_scores *result, const mhla_clip_d
 
 /* ---- 4. Latents -------------------------------------------------------------------------------------------------
  *
- * An autoencoder (Stable Diffusion's, AutoencoderKL; of clips, Wan's, AutoencoderKLWan) makes latents of pixels, which a diffusion
- * then models, and pixels of latents. Latents here are as a diffusion sees them: (z - shift) * scale of what the network makes, or
+ * An autoencoder (Stable Diffusion's, AutoencoderKL; SANA's, AutoencoderDC; of clips, Wan's, AutoencoderKLWan) makes latents of pixels,
+ * which a diffusion then models, and pixels of latents. Latents here are as a diffusion sees them: (z - shift) * scale of what the network makes, or
  * (z - mean) / deviation, channel by channel.
  *
  * An autoencoder of clips makes 1 + n frames of latents of 1 + n * frames frames of pixels. An image is a clip of one frame. */
@@ -324,7 +324,7 @@ typedef struct mhla_coding {
 /* Checks all of coding and writes what its zeros stand for; nothing is computed. MHLA_ENOMEM where not even the smallest tile fits. */
 MHLA_API mhla_status mhla_coding_settle(mhla_model *model, mhla_coding *coding, int decode);
 /* mean, deviation [n,latents,height/factor,width/factor] of images [n,channels,height,width], values -1..1: a latent is mean +
- * deviation * noise. deviation may be NULL. Of clips: [n,latents,frames of latents,...] of [n,channels,frames,...]. */
+ * deviation * noise; an AutoencoderDC has deviations of 0. deviation may be NULL. Of clips: [n,latents,frames of latents,...] of [n,channels,frames,...]. */
 MHLA_API mhla_status mhla_model_encode(mhla_model *model, float *mean, float *deviation, const float *images, int64_t n,
                                        const mhla_coding *coding);
 /* images [n,outputs,height,width], not clipped, of latents [n,latents,height/factor,width/factor]; clips with their frames in front of

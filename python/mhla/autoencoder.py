@@ -53,7 +53,7 @@ class Autoencoder(Model):
 
     def encode(self, images: Any, memory: int = 0) -> Tuple[Any, Any]:
         """(mean, deviation), each [n,latents,H/factor,W/factor], of images [n,channels,H,W] with values -1..1: a latent is
-        mean + deviation * noise. Clips have their frames in front of H, both. NumPy arrays give arrays, torch tensors tensors;
+        mean + deviation * noise, of an AutoencoderDC the mean alone (deviation 0). Clips have their frames in front of H, both. NumPy arrays give arrays, torch tensors tensors;
         without gradients.
 
         Args:

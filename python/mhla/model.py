@@ -180,7 +180,7 @@ def load(path: Path, weights: Optional[str] = None, storage: Optional[str] = Non
     pytorch_model.bin, or a .safetensors file with config.json in the same folder. Also timm's DeiT as timm saves it, and a state_dict
     (.pt, .safetensors) of facebookresearch's DiT, which needs no config.json. A language model is a folder as transformers writes it,
     a run, or a .gguf file; it opens as a :class:`LanguageModel`. An AutoencoderKL of diffusers or of latent diffusion (a folder, a .ckpt or
-    .safetensors file) opens as an :class:`Autoencoder`.
+    .safetensors file) opens as an :class:`Autoencoder`, and so do AutoencoderDC and AutoencoderKLWan.
 
     Args:
         weights: "raw" or "ema" (the average, if training kept one); by default whichever scored better.
@@ -203,7 +203,7 @@ def load(path: Path, weights: Optional[str] = None, storage: Optional[str] = Non
 def create(preset: str, seed: int = 0, **settings: Any) -> Model:
     """A fresh model: "deit_nano", "deit_tiny", "deit_small" or "deit_base", a diffusion model from "dit_micro" and "dit_nano"
     to "dit_xl_2" or "dig_micro" to "dig_xl", a language model "lm_micro", "lm_nano", "lm_340m" or "lm_480m" (without a tokenizer), an
-    autoencoder "sd_vae" or "sd_vae_nano", changed by settings, which are
+    autoencoder "sd_vae", "sd_vae_nano", "dc_ae" or "dc_ae_nano", changed by settings, which are
     the keys of config.json; weights are drawn from the seed.
 
     >>> import mhla

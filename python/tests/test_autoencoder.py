@@ -59,3 +59,18 @@ def test_clips():
         clips.encode(x[:, :, :8].copy())
     with pytest.raises(mhla.Error, match=r"expected float32 \[n, 3, frames, H, W\] or"):
         clips.encode(np.zeros((3, 9, 16), np.float32))
+
+
+def test_certain_latents(tmp_path):
+    vae = mhla.create("dc_ae_nano", seed=2)
+    x = np.random.default_rng(3).uniform(-1, 1, (2, 3, 32, 48)).astype(np.float32)
+    mean, deviation = vae.encode(x)
+    assert mean.shape == (2, 8, 4, 6) and (deviation == 0).all()
+    y = vae.decode(mean)
+    assert y.shape == x.shape and np.array_equal(vae.decode(mean[1:]), y[1:])
+    vae.save(tmp_path)
+    again = mhla.load(tmp_path)
+    assert isinstance(again, mhla.Autoencoder) and again.info["factor"] == 8 and again.info["scale"] == 0.41407
+    assert np.array_equal(again.decode(mean), y)
+    with pytest.raises(mhla.Error, match="multiple of 8"):
+        vae.encode(np.zeros((1, 3, 36, 32), np.float32))

@@ -123,7 +123,7 @@ static mhla_status prepare(job *j, mhla_model *m, const mhla_coding *given, int 
     MHLA_TRY(count_frames(j));
     *(decode ? &j->grow : &j->shrink) = f;
     j->from = decode ? j->a.latents : j->a.channels;
-    j->to = decode ? j->a.outputs : (int64_t)2 * j->a.latents;
+    j->to = decode ? j->a.outputs : (int64_t)(j->a.certain ? 1 : 2) * j->a.latents;
     j->size[0] = decode ? d->height / f : d->height;
     j->size[1] = decode ? d->width / f : d->width;
     if (d->tile == 0) MHLA_TRY(choose(j));
@@ -273,7 +273,9 @@ static void take_moments(const job *j, int64_t i, void *to) {
         double scale, shift;
         scale_of(j, e / plane, &scale, &shift);
         m->mean[i * n + e] = (float)(((double)j->out[e] - shift) * scale);
-        if (m->deviation)
+        if (m->deviation && j->a.certain)
+            m->deviation[i * n + e] = 0.0f;
+        else if (m->deviation)
             m->deviation[i * n + e] = (float)(exp(0.5 * fmin(fmax((double)j->out[n + e], -30.0), 20.0)) * scale);
     }
 }

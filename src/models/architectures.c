@@ -19,6 +19,7 @@
     X(lm)                                                                                                              \
     X(sd_vae)                                                                                                          \
     X(wan_vae)                                                                                                         \
+    X(dc_ae)                                                                                                           \
     X(umt5)                                                                                                            \
     X(clip)
 

@@ -177,15 +177,16 @@ typedef struct mhla_autoencoder_info {
     const float *mean,
         *deviation;       /* or (z - mean) / deviation [latents], as long as the model; NULL: scale and shift */
     int encodes, decodes; /* files may have one half only */
+    int certain;          /* pixels have one latent, which is not drawn: encoding makes no variance */
 } mhla_autoencoder_info;
 
 typedef struct mhla_autoencoder {
     void (*describe)(const void *net, mhla_autoencoder_info *info);
     /* Multiply-adds of pixels of this size, every product. */
     int64_t (*cost)(const void *net, mhla_extent extent, int decode);
-    /* Mean and log variance [B,2*latents,...] of pixels [B,channels,...], -1..1; pixels of latents, both without scale and shift. Images
-     * have four axes; where there are frames, clips have five, of images, too. Sizes that do not fit fail the tape, and so does a half
-     * that is not there. */
+    /* Mean and log variance [B,2*latents,...] of pixels [B,channels,...], -1..1, or, where they are certain, latents [B,latents,...];
+     * pixels of latents, all without scale and shift. Images have four axes; where there are frames, clips have five, of images, too. Sizes
+     * that do not fit fail the tape, and so does a half that is not there. */
     mhla_tensor *(*encode)(mhla_tape *t, void *net, mhla_tensor *pixels);
     mhla_tensor *(*decode)(mhla_tape *t, void *net, mhla_tensor *latents);
     /* Sets `scale`, which training measures. NULL: an autoencoder that is not trained here. */

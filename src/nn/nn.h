@@ -418,6 +418,9 @@ mhla_tensor *mhla_nn_channels(mhla_tape *t, mhla_param *w, mhla_tensor *x);
 mhla_tensor *mhla_nn_mul_heads(mhla_tape *t, mhla_tensor *x, mhla_tensor *z);
 mhla_tensor *mhla_nn_skip_heads(mhla_tape *t, mhla_param *w, mhla_tensor *x, mhla_tensor *z);
 mhla_tensor *mhla_nn_repeat_heads(mhla_tape *t, int64_t dims, int times, mhla_tensor *x);
+/* Heads of K dims of x[count], up to 8 tensors [B,T,...] beside each other, as one tensor: first, first + every, first + 2 every, ...;
+ * 0 and 1: all of them. */
+mhla_tensor *mhla_nn_heads(mhla_tape *t, int64_t K, int first, int every, mhla_tensor *const *x, int count);
 
 /* adaLN: x [B,T,D] * (1 + scale [B,D]) + shift [B,D]; and x + gate [B,D] * z. The vectors may be slices. */
 mhla_tensor *mhla_nn_modulate(mhla_tape *t, mhla_tensor *shift, mhla_tensor *scale, mhla_tensor *x);

@@ -16,20 +16,25 @@ static void rows(const shuffle *op, int64_t row, int to_fine, float *to, int64_t
                  int64_t ldfrom, float factor, int add) {
     const mhla_tensor *coarse = op->up ? op->x : op->y, *fine = op->up ? op->y : op->x;
     const int64_t f = op->f, C = fine->cols, r = f * f * C / coarse->cols, W = op->W;
+    const int64_t step = f * f % r == 0
+                             ? f * f / r
+                             : 0; /* channels of the coarse grid from one of the fine one to the next; 0: a fraction */
     for (int64_t j = 0; j < W; j++) {
         const int64_t at = row * W + j, first = (row * f * W + j) * f; /* pixel of the coarse, the fine grid */
         if (!to_fine && !add)
             for (int64_t n = 0; n < coarse->cols; n++) to[at * ldto + n] = 0.0f;
-        for (int64_t c = 0; c < C; c++)
-            for (int64_t k = 0; k < f * f; k++) {
-                const int64_t n = (f * f * c + k) / r, pixel = first + k / f * f * W + k % f;
-                if (to_fine) {
-                    float *y = to + pixel * ldto + c;
-                    *y = (add ? *y : 0.0f) + factor * from[at * ldfrom + n];
-                } else {
-                    to[at * ldto + n] += factor * from[pixel * ldfrom + c];
-                }
-            }
+        for (int64_t k = 0; k < f * f; k++) {
+            const int64_t pixel = first + k / f * f * W + k % f;
+            const float *x = from + (to_fine ? at : pixel) * ldfrom;
+            float *y = to + (to_fine ? pixel : at) * ldto;
+            if (to_fine && !add && step == 1)
+                for (int64_t c = 0; c < C; c++) y[c] = factor * x[c];
+            else if (to_fine)
+                for (int64_t c = 0; c < C; c++)
+                    y[c] = (add ? y[c] : 0.0f) + factor * x[step ? c * step + k / r : (f * f * c + k) / r];
+            else
+                for (int64_t c = 0; c < C; c++) y[step ? c * step + k / r : (f * f * c + k) / r] += factor * x[c];
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 /* The task `autoencoder`: a network learns to make images of few numbers, their latents. The loss is that of latent diffusion without
  * its discriminator and its perceptual part: the absolute error of the pixels, and the divergence of the latents from a standard
- * normal, times train.kl. Both are sums over an image, divided by its numbers.
+ * normal, times train.kl. Both are sums over an image, divided by its numbers. Where the network's latents are certain, not drawn, there is
+ * no divergence.
  *
  * Measured by the loss of test images, whose latents are drawn with a noise of their own that stays the same. After an evaluation the
  * scale becomes 1 / deviation of these latents, so that a diffusion model sees a deviation of 1, and a grid shows test images above
@@ -21,9 +22,10 @@
 #define TEXT MHLA_RECIPE_TEXT
 
 enum { PIECE = 1 << 16 }; /* pixels that go through the network at once in an evaluation */
+#define USUAL_KL "1e-6"
 
 static const mhla_recipe_row keys[] = {
-    {"train.kl", REAL, "1e-6", 0, 1e6, NULL,
+    {"train.kl", REAL, USUAL_KL, 0, 1e6, NULL,
      "autoencoder: weight of the latents' divergence from a standard normal against the error of the pixels"},
     {"augment.crop", TEXT, "none", 0, 0, "none|centre|random|pad",
      "none: resized; centre: as it is, with black around; random: a resized part; pad: shifted"},
@@ -44,7 +46,7 @@ typedef struct job {
     mhla_autoencoder_info info;
     int64_t pixels, numbers; /* of an image, of a latent */
     int64_t rows;            /* room for this many */
-    float *noise;            /* [rows,numbers] */
+    float *noise;            /* [rows,numbers]; not used where latents are certain */
     mhla_tape *measuring;
     sums sum;
     float *shown; /* [images of a grid,pixels], and how many there are */
@@ -57,7 +59,11 @@ static mhla_status check_model(const mhla_trainer *t, const job *j) {
     const mhla_autoencoder_info *a = &j->info;
     const int channels = mhla_dataset_channels(j->p.train);
     const char *source = mhla_recipe_text(t->recipe, "data.source");
-    MHLA_TRY(mhla_autoencoder_rescale(t->model, a->scale)); /* a kind that can be trained */
+    const double kl = mhla_recipe_real(t->recipe, "train.kl");
+    MHLA_TRY(mhla_autoencoder_rescale(t->model, a->scale));     /* a kind that can be trained */
+    if (a->certain && kl > 0.0 && kl != strtod(USUAL_KL, NULL)) /* the usual one may be in the recipe of any run */
+        return mhla_fail(MHLA_EINVAL,
+                         "train.kl is %g: the latents of this autoencoder are not drawn and have no divergence", kl);
     if (a->channels != channels || a->outputs != channels)
         return mhla_fail(MHLA_EINVAL, "model.in_channels is %d and model.out_channels %d: the images of %s have %d",
                          a->channels, a->outputs, source, channels);
@@ -134,7 +140,7 @@ static passed pass(mhla_tape *tape, const mhla_trainer *t, const float *images, 
     passed r;
     r.moments = mhla_autoencoder_encode(tape, t->model,
                                         mhla_nn_input(tape, images, MHLA_SHAPE(rows, j->info.channels, side, side)));
-    r.latents = mhla_nn_posterior(tape, j->noise, r.moments);
+    r.latents = j->info.certain ? r.moments : mhla_nn_posterior(tape, j->noise, r.moments);
     r.images = mhla_autoencoder_decode(tape, t->model, r.latents);
     return r;
 }
@@ -153,9 +159,10 @@ static mhla_tensor *loss(mhla_trainer *t, mhla_tape *tape, int64_t part, int64_t
     const int64_t rows = mhla_pictures_part(&j->p, t->recipe, dry, part, parts, &first, share);
     if (rows == 0) return NULL;
     const float *images = dry ? NULL : j->p.batch->images + first * j->pixels;
-    if (!dry) draw_noise(t, first, rows, 0);
+    if (!dry && !j->info.certain) draw_noise(t, first, rows, 0);
     const passed r = pass(tape, t, images, rows);
     mhla_tensor *error = mhla_nn_l1(tape, r.images, images);
+    if (j->info.certain) return error;
     mhla_tensor *divergence = mhla_nn_scale(tape, (float)weight_of(t), mhla_nn_divergence(tape, r.moments));
     return mhla_nn_add(tape, error, divergence);
 }
@@ -171,16 +178,16 @@ static double data_bytes(const mhla_trainer *t) {
 static mhla_status measure_some(const mhla_trainer *t, job *j, const float *images, int64_t first, int64_t rows) {
     mhla_tape *tape = j->measuring;
     sums *s = &j->sum;
-    draw_noise(t, first, rows, 1);
+    if (!j->info.certain) draw_noise(t, first, rows, 1);
     mhla_tape_begin(tape, MHLA_TAPE_INFER);
     const passed r = pass(tape, t, images, rows);
     const mhla_tensor *error = mhla_nn_l1(tape, r.images, images), *square = mhla_nn_mse(tape, r.images, images),
-                      *divergence = mhla_nn_divergence(tape, r.moments);
+                      *divergence = j->info.certain ? NULL : mhla_nn_divergence(tape, r.moments);
     MHLA_TRY(mhla_tape_status(tape));
     s->images += rows;
     s->l1 += (double)rows * (double)error->data[0];
     s->squares += (double)rows * (double)square->data[0];
-    s->divergence += (double)rows * (double)divergence->data[0];
+    if (divergence) s->divergence += (double)rows * (double)divergence->data[0];
     for (int64_t i = 0; i < rows * j->numbers; i++) {
         const double z = (double)r.latents->data[i];
         s->first += z;
@@ -220,7 +227,7 @@ static mhla_status evaluate(mhla_trainer *t, mhla_score *score, json_t *row, mhl
     mhla_json_put(row, "loss", mhla_json_real(whole));
     mhla_json_put(row, "l1", mhla_json_real(s->l1 / n));
     mhla_json_put(row, "psnr", mhla_json_real(10.0 * log10(4.0 * n / s->squares)));
-    mhla_json_put(row, "divergence", mhla_json_real(s->divergence / n));
+    if (!j->info.certain) mhla_json_put(row, "divergence", mhla_json_real(s->divergence / n));
     mhla_json_put(row, "latent_mean", mhla_json_real(mean));
     mhla_json_put(row, "latent_deviation", mhla_json_real(score->deviation));
     return MHLA_OK;

@@ -54,5 +54,5 @@ mhla reconstruct a.png; echo "-> $?"
 mhla reconstruct -m vae a.png -o a.jpg; echo "-> $?"
 mhla reconstruct -m latents a.png; echo "-> $?"
 mhla reconstruct -m vae a.png --dtype q8_0; echo "-> $?"
-sed -i 's/KL/DC/' vae/config.json; mhla reconstruct -m vae a.png 2>&1 | cut -c 1-120
+sed -i 's/KL/Tiny/' vae/config.json; mhla reconstruct -m vae a.png 2>&1 | cut -c 1-120
 ls x.png 2>/dev/null

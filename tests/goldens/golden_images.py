@@ -525,3 +525,14 @@ def wan_autoencoder(case):
             case.same(f"out.{name}, which nothing has", False)
         else:
             case.compare(f"out.{name}", got[f"out.{name}"], golden, OUT)
+
+
+@known(case="dcae_.*")
+def dc_autoencoder(case):
+    config = {"_class_name": "AutoencoderDC"} | {k: v for k, v in case.config.items() if k not in ("case", "note")}
+    got = run_model("deep", config, case.group("param."), {f"in.{n}": x for n, x in case.group("in.").items()})
+    for name, golden in case.group("out.").items():
+        if f"out.{name}" not in got:
+            case.same(f"out.{name}, which nothing has", False)
+        else:
+            case.compare(f"out.{name}", got[f"out.{name}"], golden, OUT)

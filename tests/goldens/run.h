@@ -33,6 +33,7 @@ mhla_status run_wan_model(mhla_model *m, const mhla_safetensors *in, char **arg)
 mhla_status run_wan(char **arg);
 /* run_autoencoder.c: */
 mhla_status run_autoencoder(mhla_model *m, const mhla_safetensors *in, char **arg);
+mhla_status run_deep(mhla_model *m, const mhla_safetensors *in, char **arg);
 /* run_clips.c: */
 mhla_status run_clips(mhla_model *m, const mhla_safetensors *in, char **arg);
 /* run_encoder.c: */

@@ -1,7 +1,8 @@
-/* The verb of run_model for autoencoders: an image to its moments, a latent to an image with what lies between. */
+/* The verbs of run_model for autoencoders of images: an image to its moments or its latent, a latent to an image with what lies between. */
 #include <stdlib.h>
 
 #include "core/status.h"
+#include "models/autoencoders/dc.h"
 #include "models/autoencoders/sd.h"
 #include "models/model.h"
 #include "run.h"
@@ -61,6 +62,49 @@ static mhla_status run_half(mhla_model *m, const mhla_safetensors *in, mhla_tape
     free(x);
     free(dy);
     return MHLA_OK;
+}
+
+/* The same of an AutoencoderDC. */
+static mhla_status run_dc_half(mhla_model *m, const mhla_safetensors *in, mhla_tape *t, int decode) {
+    const mhla_stored *s;
+    const mhla_dc_config *c = mhla_dc_config_of(m->net);
+    float *x = run_floats(in, decode ? "in.latent" : "in.image", &s);
+    if (x == NULL) return MHLA_OK;
+    mhla_tape_begin(t, MHLA_TAPE_INFER);
+    mhla_tensor *input = mhla_nn_input(t, x, s->shape, s->rank), *trace[MHLA_DC_STAGES + 2];
+    if (!decode) {
+        const mhla_tensor *y = mhla_dc_encode(t, m->net, input);
+        MHLA_TRY(mhla_tape_status(t));
+        run_keep(y->data, y->dims, y->shape, "out.latent");
+        free(x);
+        return MHLA_OK;
+    }
+    const float factor = (float)(1.0 / c->scale);
+    const mhla_tensor *y = mhla_dc_decode(t, m->net, NULL, mhla_nn_scale(t, factor, input));
+    MHLA_TRY(mhla_tape_status(t));
+    run_keep(y->data, y->dims, y->shape, "out.sample");
+    mhla_tape_begin(t, MHLA_TAPE_RECORD); /* again: what is between lives only where the tape records */
+    input = mhla_nn_variable(t, x, s->shape, s->rank);
+    mhla_dc_decode(t, m->net, trace, mhla_nn_scale(t, factor, input));
+    MHLA_TRY(mhla_tape_status(t));
+    const int count = mhla_dc_count(&c->decoder);
+    int64_t H = s->shape[2], W = s->shape[3];
+    keep_grid(trace[0], H, W, "out.decoder.conv_in", 0);
+    keep_grid(trace[1], H, W, "out.decoder.up_blocks.%d.0.attn", count - 1);
+    for (int i = count - 1; i >= 0; i--, H *= 2, W *= 2)
+        keep_grid(trace[2 + count - 1 - i], H, W, "out.decoder.up_blocks.%d", i);
+    free(x);
+    return MHLA_OK;
+}
+
+mhla_status run_deep(mhla_model *m, const mhla_safetensors *in, char **arg) {
+    mhla_tape *t;
+    (void)arg;
+    MHLA_TRY(mhla_tape_create(&t, NULL));
+    mhla_status status = run_dc_half(m, in, t, 0);
+    if (status == MHLA_OK) status = run_dc_half(m, in, t, 1);
+    mhla_tape_free(t);
+    return status;
 }
 
 mhla_status run_autoencoder(mhla_model *m, const mhla_safetensors *in, char **arg) {

@@ -15,6 +15,7 @@
  *                                         in.context), param.* by their names in it, dout.y or not -> out.y, grad.*
  *   run_model autoencoder MODEL IN OUT    in.image -> out.moments, out.latent_mode; in.latent -> out.sample and what is between; with
  *                                         in.gy the gradients of sum(y * in.gy) as well
+ *   run_model deep MODEL IN OUT           an AutoencoderDC: in.image -> out.latent; in.latent -> out.sample and what is between
  *   run_model clips MODEL IN OUT          in.video, in.noise -> out.moments, out.latent_mode, out.latent_sampled; in.latent -> out.sample;
  *                                         and what is between
  *   run_model encoder MODEL IN OUT        in.input_ids, in.attention_mask (texts, then padding) -> out.last_hidden_state, out.block.N;
@@ -352,6 +353,7 @@ static mhla_status run_training(char **arg) { return with_model(arg, training); 
 static mhla_status run_attention(char **arg) { return with_model(arg, attention); }
 static mhla_status run_denoiser(char **arg) { return with_model(arg, run_wan_model); }
 static mhla_status run_codec(char **arg) { return with_model(arg, run_autoencoder); }
+static mhla_status run_codec_deep(char **arg) { return with_model(arg, run_deep); }
 static mhla_status run_codec_clips(char **arg) { return with_model(arg, run_clips); }
 static mhla_status run_text_encoder(char **arg) { return with_model(arg, run_encoder); }
 static mhla_status run_steps(char **arg) { return with_model(arg, steps); }
@@ -370,6 +372,7 @@ static const struct verb {
     {"wan-model", 3, 2, run_denoiser},
     {"wan", 4, 3, run_wan},
     {"autoencoder", 3, 2, run_codec},
+    {"deep", 3, 2, run_codec_deep},
     {"clips", 3, 2, run_codec_clips},
     {"encoder", 3, 2, run_text_encoder},
     {"steps", 9, 2, run_steps},

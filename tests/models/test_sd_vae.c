@@ -153,9 +153,9 @@ static void refusals(void **state) {
     (void)state;
     mhla_model *m;
     write_as(in_folder(folder, "half.safetensors"), MHLA_SD_CURRENT, "", "decoder", "encoder_of_another_kind.weight");
-    write_config("w/config.json", "{\"_class_name\": \"AutoencoderDC\", \"latent_channels\": 32}");
+    write_config("w/config.json", "{\"_class_name\": \"AutoencoderTiny\", \"latent_channels\": 32}");
     write_as(in_folder(folder, "w/model.safetensors"), MHLA_SD_CURRENT, "", "", NULL);
-    ASSERT_FAILS(mhla_model_open(&m, in_folder(folder, "w")), MHLA_ENOTSUP, "AutoencoderDC");
+    ASSERT_FAILS(mhla_model_open(&m, in_folder(folder, "w")), MHLA_ENOTSUP, "AutoencoderTiny");
     write_config("w/config.json", "{\"_class_name\": \"AutoencoderKL\"}");
     write_as(in_folder(folder, "w/model.safetensors"), MHLA_SD_CURRENT, "x.", "", NULL);
     ASSERT_FAILS(mhla_model_open(&m, in_folder(folder, "w")), MHLA_EDATA, "the first is \"x.");

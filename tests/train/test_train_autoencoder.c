@@ -60,7 +60,7 @@ static void assert_same_run(const char *a, const char *b) {
 }
 
 /* Latents of the training images as a diffusion model sees them: their deviation. */
-static double deviation_of(const char *vae, const char *out) {
+static double deviation_of(const char *vae, const char *out, int channels) {
     char path[300];
     mhla_model *m;
     mhla_dataset *data;
@@ -72,15 +72,16 @@ static double deviation_of(const char *vae, const char *out) {
     ASSERT_OK(mhla_dataset_open(&data, in_root(out), MHLA_SPLIT_TRAIN));
     mhla_loader *loader;
     const mhla_batch *batch;
-    ASSERT_OK(mhla_loader_create(&loader, &(mhla_loader_desc){.data = data,
-                                                              .batch = 320,
-                                                              .train = 1,
-                                                              .no_targets = 1,
-                                                              .latents = 1,
-                                                              .augment = {.height = 2, .width = 2, .channels = 3}}));
+    ASSERT_OK(
+        mhla_loader_create(&loader, &(mhla_loader_desc){.data = data,
+                                                        .batch = 320,
+                                                        .train = 1,
+                                                        .no_targets = 1,
+                                                        .latents = 1,
+                                                        .augment = {.height = 2, .width = 2, .channels = channels}}));
     ASSERT_OK(mhla_loader_next(loader, &batch));
     double sum = 0.0, square = 0.0;
-    const int n = 320 * 12;
+    const int n = 320 * 4 * channels;
     for (int i = 0; i < n; i++) {
         sum += (double)batch->images[i] / n;
         square += (double)batch->images[i] * (double)batch->images[i] / n;
@@ -100,7 +101,7 @@ static void learns(void **state) {
     assert_non_null(strstr(w.notes, "memory: "));
     if (!(w.last < 0.2 && w.last < 0.7 * w.first && isfinite(w.average)))
         fail_msg("%g to %g, %g", w.first, w.last, w.average);
-    const double deviation = deviation_of("learns", "latents");
+    const double deviation = deviation_of("learns", "latents", 3);
     if (!(deviation > 0.9 && deviation < 1.1)) fail_msg("latents have a deviation of %g", deviation);
 
     char report[256], page[512];
@@ -175,6 +176,61 @@ static void goes_on(void **state) {
     assert_int_equal(run(t, &w), 1);
     mhla_context_free(context);
     assert_same_run("through", "one-thread");
+}
+
+/* The same of a network whose latents are certain: the loss is the error alone, and its scale is measured. */
+static mhla_status create_deep(mhla_trainer **t, const char *run, const char *setting) {
+    char source[300];
+    snprintf(source, sizeof source, "data.source=%s", in_root("data"));
+    const char *list[] = {source,
+                          "task=autoencoder",
+                          "model.model=dc_ae_nano",
+                          "model.sample_size=8",
+                          "model.encoder_block_out_channels=8,8,16",
+                          "model.decoder_block_out_channels=8,8,16",
+                          "model.encoder_layers_per_block=1",
+                          "model.decoder_layers_per_block=1",
+                          "model.latent_channels=4",
+                          "train.batch=32",
+                          "train.steps=60",
+                          "train.rate=0.003",
+                          "train.ema=0.9",
+                          "augment.flip=0.5",
+                          "sample.columns=4",
+                          "sample.rows=2",
+                          "eval.epochs=1",
+                          "log.steps=1",
+                          setting};
+    return mhla_trainer_create(t, in_root(run), NULL, list, sizeof list / sizeof *list);
+}
+
+static void deep(void **state) {
+    (void)state;
+    mhla_trainer *t;
+    watch w = {0};
+    ASSERT_OK(create_deep(&t, "deep", "train.recompute=false"));
+    assert_int_equal(run(t, &w), 1);
+    if (!(w.last < 0.8 * w.first && isfinite(w.average))) fail_msg("%g to %g, %g", w.first, w.last, w.average);
+    const double deviation = deviation_of("deep", "deep-latents", 4);
+    if (!(deviation > 0.8 && deviation < 1.2)) fail_msg("latents have a deviation of %g", deviation);
+    ASSERT_OK(create_deep(&t, "deep-stopped", "train.recompute=true"));
+    for (int part = 0, finished = 0; !finished; part++) {
+        w = (watch){.stop_at = 15 * part + 7};
+        finished = run(t, &w);
+        if (!finished) ASSERT_OK(mhla_trainer_resume(&t, in_root("deep-stopped")));
+    }
+    assert_same_end("deep", "deep-stopped");
+    mhla_context *context;
+    ASSERT_OK(mhla_context_create(&context, &(mhla_context_desc){.size = sizeof(mhla_context_desc), .threads = 1}));
+    ASSERT_OK(create_deep(&t, "deep-thread", "train.kl=1e-6")); /* the usual one, which counts for nothing here */
+    mhla_trainer_set_context(t, context);
+    w = (watch){0};
+    assert_int_equal(run(t, &w), 1);
+    mhla_context_free(context);
+    assert_same_end("deep", "deep-thread");
+    assert_int_equal(create_deep(&t, "deep-wrong", "train.kl=1e-3"), MHLA_EINVAL);
+    assert_non_null(strstr(mhla_message(), "train.kl is 0.001: the latents of this autoencoder are not drawn"));
+    assert_int_equal(create_deep(&t, "deep-wrong", "model.in_channels=3"), MHLA_EINVAL);
 }
 
 /* Recomputed blocks take less memory; products of bfloat16 give other numbers, but not far. */
@@ -271,9 +327,9 @@ static void killed(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(killed),     cmocka_unit_test(learns),       cmocka_unit_test(is_learned_from),
-        cmocka_unit_test(goes_on),    cmocka_unit_test(less),         cmocka_unit_test(accumulates),
-        cmocka_unit_test(goes_wrong), cmocka_unit_test(broken_scale),
+        cmocka_unit_test(killed),      cmocka_unit_test(learns),     cmocka_unit_test(is_learned_from),
+        cmocka_unit_test(goes_on),     cmocka_unit_test(deep),       cmocka_unit_test(less),
+        cmocka_unit_test(accumulates), cmocka_unit_test(goes_wrong), cmocka_unit_test(broken_scale),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
