@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""latents_page.py PROGRAM VAE LATENTS MODEL [--folder DIR] [--remark TEXT]: writes docs/latents.md, a page about an autoencoder, the latents that it made and a
-diffusion model of them, each in its run's folder. Every figure is read from the runs' files; the images are a run's own grid of
+"""latents_page.py PROGRAM VAE LATENTS MODEL.. [--folder DIR] [--remark TEXT]: writes docs/latents.md, a page about an autoencoder, the latents that it made and
+diffusion models of them, each in its run's folder. Every figure is read from the runs' files; the images are a run's own grid of
 test images, and samples drawn here with the seeds 0, 1, ...: nothing is selected.
 
 --folder DIR writes into DIR instead of docs; --remark TEXT is a sentence about the machine that trained them.
@@ -44,13 +44,14 @@ def parameters(program, run):
 
 
 def trained(run):
-    """Updates, passes, and minutes at the median pace."""
+    """Updates, passes, and minutes at the median pace; the minutes once more."""
     recipe = json.loads((run / "recipe.json").read_text())
     steps = [line for line in lines_of(run) if line["kind"] == "step"]
     batch, pace = recipe["train"]["batch"], statistics.median(line["images_per_second"] for line in steps)
     last = steps[-1]["step"]
-    return (f"{last:,} updates of {batch} images, {steps[-1]['epoch']:.1f} passes, {last * batch / pace / 60:.0f} minutes at "
-            f"{pace:.0f} images per second (the median)")
+    minutes = last * batch / pace / 60
+    return (f"{last:,} updates of {batch} images, {steps[-1]['epoch']:.1f} passes, {minutes:.0f} minutes at "
+            f"{pace:.0f} images per second (the median)"), minutes
 
 
 def moments(folder, split):
@@ -65,32 +66,54 @@ def moments(folder, split):
     return mean, math.sqrt(sums[1] / sums[2] - mean * mean)
 
 
+def about_model(given, run, about, sides):
+    """A section: figures of a run and its samples, which are drawn here."""
+    step, test = best_of(run)
+    config = json.loads((run / "best" / "config.json").read_text())
+    weights = ["the weights as trained", "their average"][json.loads((run / "best" / "state.json").read_text())["weights"] == "ema"]
+    samples = given.folder / f"latents-{run.name}.png"
+    subprocess.run([given.program, "sample", "-m", run, "--vae", given.vae, "--classes", "all", "-n", str(COLUMNS), "--steps", "25",
+                    "--guidance", "2", "--seed", "0", "--out", samples, "--quiet"], check=True, stdout=subprocess.DEVNULL)
+    return f"""## {config["model"]}, {config["attention"]}
+
+| | |
+| --- | --- |
+| parameters | {parameters(given.program, run):,} |
+| attention | {config["attention"]}, {sides[0] * sides[1] // config["patch"] ** 2} tokens |
+| trained | {trained(run)[0]} |
+| test loss, at the best of its evaluations (update {step:,}) | {min(test["loss"], test.get("ema_loss", math.inf)):.4f} |
+| samples drawn with | {weights} |
+
+{COLUMNS} samples of each class, of the seeds 0 to {COLUMNS - 1} of each, in this order of classes: {", ".join(about["classes"])}.
+
+![samples, a class in each row]({samples.name})
+"""
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name in ("program", "vae", "latents", "model"):
+    for name in ("program", "vae", "latents"):
         parser.add_argument(name, type=pathlib.Path, metavar=name.upper())
+    parser.add_argument("models", type=pathlib.Path, nargs="+", metavar="MODEL")
     parser.add_argument("--folder", type=pathlib.Path, default=ROOT / "docs", metavar="DIR")
     parser.add_argument("--remark", default="", metavar="TEXT")
     given = parser.parse_args()
     about = json.loads((given.latents / "latents.json").read_text())
     step, test = best_of(given.vae)
-    model_step, model_test = best_of(given.model)
-    config = json.loads((given.model / "best" / "config.json").read_text())
     sides = [about["height"] // about["factor"], about["width"] // about["factor"]]
     mean, deviation = moments(given.latents, "train")
-    weights = ["the weights as trained", "their average"][json.loads((given.model / "best" / "state.json").read_text())["weights"] == "ema"]
     shutil.copy(given.vae / "samples" / f"step-{step:08}.png", given.folder / "latents-reconstructions.png")
-    samples = given.folder / "latents-samples.png"
-    subprocess.run([given.program, "sample", "-m", given.model, "--vae", given.vae, "--classes", "all", "-n", str(COLUMNS), "--steps", "25",
-                    "--guidance", "2", "--seed", "0", "--out", samples, "--quiet"], check=True, stdout=subprocess.DEVNULL)
+    minutes = sum(trained(run)[1] for run in [given.vae, *given.models])
+    sections = [about_model(given, run, about, sides) for run in given.models]
     (given.folder / "latents.md").write_text(f"""# Latents of our own
 
-An autoencoder trained here, and a diffusion model on the latents that it makes, at a size that takes minutes. The commands:
+An autoencoder trained here, and diffusion models on the latents that it makes: {minutes:.0f} minutes of training. The commands:
 
     mhla data emoji
     mhla train vae-emoji --out runs/vae-emoji
     mhla latents emoji --vae runs/vae-emoji --out latents/emoji
     mhla train dit-emoji-latents --out runs/dit-emoji-latents
+    mhla train dig-emoji-latents --attention mhla --out runs/dig-emoji-latents
     mhla sample -m runs/dit-emoji-latents --vae runs/vae-emoji --classes all -n {COLUMNS} --steps 25 --guidance 2 --seed 0 --out emoji.png
 
 `scripts/latents_page.py` wrote this page out of the runs' files. Nothing on it is selected. These are small models of few images, trained
@@ -101,7 +124,7 @@ for a short time: look at them as a test of the path, not as good images. {given
 | | |
 | --- | --- |
 | parameters | {parameters(given.program, given.vae):,} |
-| trained | {trained(given.vae)} |
+| trained | {trained(given.vae)[0]} |
 | latents | {about["channels"]} x {sides[0]} x {sides[1]} of images of {about["width"]} x {about["height"]} |
 | {test["images"]} test images: absolute error, -1 to 1 | {test["l1"]:.4f} |
 | peak signal-to-noise ratio | {test["psnr"]:.2f} dB |
@@ -114,20 +137,7 @@ Test images, spread evenly over all of them, and below each row its reconstructi
 
 ![test images and their reconstructions](latents-reconstructions.png)
 
-## The diffusion model
-
-| | |
-| --- | --- |
-| parameters | {parameters(given.program, given.model):,} |
-| attention | {config["attention"]}, {sides[0] * sides[1] // config["patch"] ** 2} tokens |
-| trained | {trained(given.model)} |
-| test loss, at the best of its evaluations (update {model_step:,}) | {min(model_test["loss"], model_test.get("ema_loss", math.inf)):.4f} |
-| samples drawn with | {weights} |
-
-{COLUMNS} samples of each class, of the seeds 0 to {COLUMNS - 1} of each, in this order of classes: {", ".join(about["classes"])}.
-
-![samples, a class in each row](latents-samples.png)
-""")
+{chr(10).join(sections)}""")
     print(given.folder / "latents.md")
 
 

@@ -64,7 +64,7 @@ def latents_page(tmp):
     few = ("--batch", 1, "--steps", 1, "--warmup_steps", 0, "--sample.columns", 1, "--quiet", "--out")
     run(PROGRAM, "train", ROOT / "recipes" / "vae-emoji.toml", "--source", tmp / "data", "--sample_size", 8, "--block_out_channels", "8,8,8", *few, tmp / "vae")
     run(PROGRAM, "latents", tmp / "data", "--vae", tmp / "vae", "--out", tmp / "latents", "--quiet")
-    run(PROGRAM, "train", ROOT / "recipes" / "dit-emoji-latents.toml", "--source", tmp / "latents", "--vae", tmp / "vae", "--dim", 16, "--depth", 1, "--heads", 1,
+    run(PROGRAM, "train", ROOT / "recipes" / "dit-emoji-latents.toml", "--source", tmp / "latents", "--vae", tmp / "vae", "--patch", 1, "--dim", 16, "--depth", 1, "--heads", 1,
         "--sample.steps", 1, *few, tmp / "dit")
     (tmp / "docs").mkdir()
     python("latents_page.py", PROGRAM, tmp / "vae", tmp / "latents", tmp / "dit", "--folder", tmp / "docs", "--remark", "A remark.", said="latents.md")

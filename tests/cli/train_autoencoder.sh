@@ -28,7 +28,7 @@ iVBORw0KGgoAAAANSUhEUgAAAAgAAAAICAAAAADhZOFXAAAAGUlEQVR42mPUYIAAJgacDMZLDAwMYfjV
 END
 mhla reconstruct -m run a.png --quiet | sed 's/PSNR.*//'; echo "reconstruct -> $?"
 for kind in dit dig; do
-    mhla train $recipes/$kind-emoji-latents.toml --attention mhla --source latents --vae run --dim 16 --depth 2 --heads 2 --blocks 2 --batch 16 --steps 4 \
+    mhla train $recipes/$kind-emoji-latents.toml --attention mhla --source latents --vae run --patch 1 --dim 16 --depth 2 --heads 2 --blocks 2 --batch 16 --steps 4 \
         --warmup_steps 1 --sample.columns 1 --sample.steps 2 --out $kind --quiet; echo "$kind -> $?"
     ls $kind/samples
     mhla sample -m $kind --vae run --classes all --steps 2 --out $kind.png --quiet | sed 's/, .*//'
