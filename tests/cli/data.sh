@@ -32,6 +32,8 @@ printf '#!/bin/sh\necho a first line\nprintf "ERROR: \\033[2J\\233no\\007 networ
 mkdir c.fetch-killed && touch c.fetch-killed/half # of one that was killed; it goes when there is another
 chmod +x bin/python3
 PATH=$PWD/bin:$PATH mhla data cifar10-test c 2>&1 | sed 's/by hand.*/by hand/'
+printf '#!/bin/sh\ncut -d= -f1-3 requirements.txt >../asked\nexit 1\n' >bin/python3
+PATH=$PWD/bin:$PATH mhla data gemma3-270m --accept-licence a >/dev/null 2>&1; cat asked; rm asked
 printf '#!/bin/sh\necho x >bigbench-1.0.0.tar.gz\n' >bin/python3
 PATH=$PWD/bin:$PATH mhla data cifar10-test c 2>&1 | sed 's/by hand.*/by hand/; s/fetch-....../fetch/'
 printf '#!/bin/sh\ntouch ../started\nexec sleep 60\n' >bin/python3
