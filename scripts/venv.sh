@@ -11,6 +11,10 @@ export PIP_DISABLE_PIP_VERSION_CHECK=1
 ls .venv/lib/*/site-packages/timm >/dev/null 2>&1 ||
     { .venv/bin/python -m pip install -q --no-deps timm torchvision==0.28.0 && .venv/bin/python -m pip install -q pyyaml huggingface_hub pillow; } ||
     echo "timm is not to be had here: its example will not be tested"
+# for examples/sana_diffusers.py, likewise
+ls .venv/lib/*/site-packages/diffusers >/dev/null 2>&1 ||
+    { .venv/bin/python -m pip install -q --no-deps diffusers && .venv/bin/python -m pip install -q regex requests importlib_metadata huggingface_hub pillow; } ||
+    echo "diffusers is not to be had here: its example will not be tested"
 # for the tests beside transformers and of the type hints; without typer, which transformers' command line alone needs
 ls .venv/lib/*/site-packages/transformers >/dev/null 2>&1 ||
     .venv/bin/python -m pip install -q --no-deps transformers tokenizers regex ||

@@ -58,6 +58,16 @@ def test_timm_vit(monkeypatch, capsys):
     assert "50 more in mixing matrices" in out and last < first / 2
 
 
+def test_sana_diffusers(monkeypatch, capsys, tmp_path):
+    try:
+        out = run(monkeypatch, capsys, "sana_diffusers.py", "--out", str(tmp_path))
+    except SystemExit as missing:
+        pytest.skip(str(missing))
+    assert float(re.search(r"ones: (\S+) from", out)[1]) < 1e-5
+    first, last = map(float, re.search(r"loss ([\d.]+) at first, ([\d.]+) at last", out).groups())
+    assert last < 0.9 * first and mhla.load(tmp_path).config["attention"] == "mhla"
+
+
 def test_fla_script(monkeypatch, capsys):
     out = run(monkeypatch, capsys, "fla_script.py", "--steps", "60")
     losses = [tuple(map(float, pair)) for pair in re.findall(r"loss ([\d.]+) at first, ([\d.]+) at last", out)]

@@ -336,6 +336,24 @@ static void shards(void **state) {
     mhla_model_free(m);
 }
 
+/* As diffusers writes a model into which MHLA was put: config.json does not say so, the mixing matrices do. */
+static void put_in(void **state) {
+    (void)state;
+    static const char *const settings[] = {"attention=mhla", "blocks=2"};
+    mhla_model *m;
+    ASSERT_OK(mhla_model_create(&m, "sana_nano", settings, 2, 3));
+    ASSERT_OK(mhla_model_save(m, in_folder(folder, "put")));
+    json_t *tree = json_loads(m->config, 0, NULL);
+    json_object_del(tree, "attention");
+    json_object_del(tree, "blocks");
+    char *text = json_dumps(tree, 0);
+    write_file(folder, "put/config.json", text, strlen(text));
+    check_same(m, in_folder(folder, "put"), 0.0);
+    free(text);
+    json_decref(tree);
+    mhla_model_free(m);
+}
+
 /* Without config.json, at the width of the published model. */
 static void bare(void **state) {
     (void)state;
@@ -467,10 +485,9 @@ static void refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(names),    cmocka_unit_test(counts),      cmocka_unit_test(same_bits),
-        cmocka_unit_test(ones),     cmocka_unit_test(files),       cmocka_unit_test(shards),
-        cmocka_unit_test(bare),     cmocka_unit_test(wrong_files), cmocka_unit_test(refused),
-        cmocka_unit_test(training),
+        cmocka_unit_test(names),       cmocka_unit_test(counts),  cmocka_unit_test(same_bits), cmocka_unit_test(ones),
+        cmocka_unit_test(files),       cmocka_unit_test(shards),  cmocka_unit_test(put_in),    cmocka_unit_test(bare),
+        cmocka_unit_test(wrong_files), cmocka_unit_test(refused), cmocka_unit_test(training),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

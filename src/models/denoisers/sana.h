@@ -119,6 +119,8 @@ int64_t mhla_sana_multiply_adds(const mhla_sana_config *c, int64_t height, int64
 int mhla_sana_fits_tensors(const mhla_safetensors *file);
 /* The config of a file without config.json. */
 mhla_status mhla_sana_guess(mhla_sana_config *c, const mhla_safetensors *file);
+/* The attention and its blocks by the mixing matrices, where config.json does not name them. */
+mhla_status mhla_sana_find_mix(mhla_sana_config *c, const mhla_safetensors *file);
 /* Every parameter from the file, under diffusers' names or its authors'. */
 mhla_status mhla_sana_load(mhla_params *params, const mhla_safetensors *file);
 

@@ -29,10 +29,13 @@ static int fits(const mhla_evidence *e) {
 static mhla_status read_files(void **net, const mhla_evidence *e, const mhla_open_desc *desc) {
     mhla_sana_config c;
     (void)desc; /* storage is load's */
-    if (json_object_get(e->config, "num_layers"))
+    if (json_object_get(e->config, "num_layers")) {
         MHLA_TRY(mhla_sana_config_read(&c, e->config, e->config_path));
-    else
+        if (json_object_get(e->config, "attention") == NULL) /* diffusers' model, into which MHLA may have been put */
+            MHLA_TRY(mhla_sana_find_mix(&c, e->file));
+    } else {
         MHLA_TRY(mhla_sana_guess(&c, e->file));
+    }
     const double D = c.attn.dim;
     MHLA_TRY(mhla_config_fits(e->file, c.depth * D * (4.0 * D + 3.0 * (double)mhla_sana_hidden(&c))));
     return mhla_sana_create((mhla_sana **)net, &c);

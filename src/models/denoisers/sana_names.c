@@ -56,8 +56,23 @@ mhla_status mhla_sana_load(mhla_params *params, const mhla_safetensors *file) {
 
 /* ---- Sizes of a file without config.json --------------------------------------------------------------------------------- */
 
+/* With a mixing matrix the attention is MHLA, of as many blocks as the matrix has rows. */
+static mhla_status find_mix(mhla_sana_config *c, const mhla_layout_names *n, const char *path) {
+    static const char *const name = "transformer_blocks.0.attn1.piece_attn.conv.weight";
+    const mhla_stored *mix;
+    if (mhla_layout_find(n, name) == NULL) return MHLA_OK;
+    MHLA_TRY(mhla_layout_need(&mix, n, name, 4));
+    const int side = (int)(sqrt((double)mix->shape[0]) + 0.5);
+    if ((int64_t)side * side != mix->shape[0] || side > 256)
+        return mhla_fail(MHLA_EDATA, "%s: a mixing matrix of %lld blocks, which is not a square number", path,
+                         (long long)mix->shape[0]);
+    c->attention = MHLA_SANA_MHLA;
+    c->attn.blocks[0] = c->attn.blocks[1] = side;
+    return MHLA_OK;
+}
+
 static mhla_status guess(mhla_sana_config *c, const mhla_layout_names *n, const char *path) {
-    const mhla_stored *patch, *caption, *point, *out, *mix;
+    const mhla_stored *patch, *caption, *point, *out;
     char name[64];
     MHLA_TRY(mhla_layout_need(&patch, n, "patch_embed.proj.weight", 4));
     MHLA_TRY(mhla_layout_need(&caption, n, "caption_projection.linear_1.weight", 2));
@@ -84,17 +99,18 @@ static mhla_status guess(mhla_sana_config *c, const mhla_layout_names *n, const 
     if (out->shape[0] / (p * p) <= 1024) c->out_channels = (int)(out->shape[0] / (p * p));
     c->qk_norm = mhla_layout_find(n, "transformer_blocks.0.attn1.norm_q.weight") != NULL;
     c->bias = mhla_layout_find(n, "transformer_blocks.0.attn1.to_q.bias") != NULL;
-    if (mhla_layout_find(n, "transformer_blocks.0.attn1.piece_attn.conv.weight")) {
-        MHLA_TRY(mhla_layout_need(&mix, n, "transformer_blocks.0.attn1.piece_attn.conv.weight", 4));
-        const int side = (int)(sqrt((double)mix->shape[0]) + 0.5);
-        if ((int64_t)side * side != mix->shape[0] || side > 256)
-            return mhla_fail(MHLA_EDATA, "%s: a mixing matrix of %lld blocks, which is not a square number", path,
-                             (long long)mix->shape[0]);
-        c->attention = MHLA_SANA_MHLA;
-        c->attn.blocks[0] = c->attn.blocks[1] = side;
-    }
+    MHLA_TRY(find_mix(c, n, path));
     c->side *= c->patch;
     return mhla_blame(mhla_sana_settle(c), path);
+}
+
+mhla_status mhla_sana_find_mix(mhla_sana_config *c, const mhla_safetensors *file) {
+    mhla_layout_names *n;
+    MHLA_TRY(mhla_layout_open(&n, is_original(file) ? &original : NULL, file));
+    mhla_status status = find_mix(c, n, mhla_safetensors_path(file));
+    mhla_layout_close(n);
+    if (status == MHLA_OK) status = mhla_blame(mhla_sana_settle(c), mhla_safetensors_path(file));
+    return status;
 }
 
 mhla_status mhla_sana_guess(mhla_sana_config *c, const mhla_safetensors *file) {
