@@ -212,6 +212,10 @@ static mhla_status find_in_folder(char *path, const char *folder) {
                                         "diffusion_pytorch_model.safetensors",
                                         "diffusion_pytorch_model.safetensors.index.json",
                                         "diffusion_pytorch_model.bin",
+                                        "model.fp16.safetensors",
+                                        "model.safetensors.index.fp16.json",
+                                        "diffusion_pytorch_model.fp16.safetensors",
+                                        "diffusion_pytorch_model.safetensors.index.fp16.json",
                                         "best/model.safetensors",
                                         "last/model.safetensors"};
     struct stat info;

@@ -25,8 +25,8 @@ typedef struct mhla_stored {
 } mhla_stored;
 
 /* Opens a file, an index (*.index.json, whose files lie beside it) or a folder: its model.safetensors,
- * model.safetensors.index.json, pytorch_model.bin (or its index), best/model.safetensors, last/model.safetensors or only
- * *.safetensors, the first that is there; ema.safetensors instead of model.safetensors in a checkpoint of training where
+ * model.safetensors.index.json, pytorch_model.bin (or its index), the same of diffusers, the variants of float16,
+ * best/model.safetensors, last/model.safetensors or only *.safetensors, the first that is there; ema.safetensors instead of model.safetensors in a checkpoint of training where
  * the average did better. A PyTorch checkpoint (.pth, .pt, .bin) is opened as well: the tensors of its state_dict; nothing in it is run.
  * MHLA_EIO or MHLA_EDATA with a sentence that names the file, the tensor and the byte. Everything handed out lives until
  * the close. */
