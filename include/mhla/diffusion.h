@@ -5,6 +5,7 @@
  *   3. measures: the distance between two sets of images
  *   4. latents: autoencoders
  *   5. captions: rows of text for training
+ *   6. pipelines: from a sentence to an image or a clip
  *
  * The conventions are those of nn.h: statuses with one sentence in mhla_message(), structs that begin with their size,
  * zero is always the default, handles belong to the caller. */
@@ -103,6 +104,9 @@ typedef struct mhla_sample_desc {
     const int32_t *lengths;
     int64_t texts, longest;
     int negative;
+    /* A file that is written after every step, whole or not at all. If it is there, sampling goes on from it and gives the same images to
+     * the last bit; MHLA_EINVAL if it is of other images. The caller removes it in the end. NULL: none. */
+    const char *state;
 } mhla_sample_desc;
 
 /* images [desc->images, channels, height, width], values about -1..1. MHLA_EINVAL names the setting that is wrong,
@@ -138,6 +142,9 @@ MHLA_API mhla_status mhla_picture_tile(mhla_picture *picture, const float *image
  * Programs without animations show the last frame. The text is that of the last frame. */
 MHLA_API mhla_status mhla_picture_write(const char *path, const mhla_picture *frames, int64_t count,
                                         const double *seconds);
+/* Writes pictures of one size and 3 channels as a video without compression (YUV4MPEG2, .y4m), for programs that compress it; each is
+ * shown for `seconds`. "-" is standard output. */
+MHLA_API mhla_status mhla_video_write(const char *path, const mhla_picture *frames, int64_t count, double seconds);
 /* Reads a PNG or JPEG; of an animation the default image. */
 MHLA_API mhla_status mhla_picture_read(mhla_picture *picture, const char *path);
 MHLA_API void mhla_picture_free(mhla_picture *picture); /* frees its contents; may be repeated */
@@ -275,10 +282,10 @@ typedef struct mhla_clip_scores {
     size_t size;
     char model[160]; /* its name and path */
     int64_t pairs;
-    int64_t cut;   /* prompts with more tokens than the model takes, of which the rest was left out */
-    int side;      /* pixels that the model sees: the shorter side is resized to it, then the centre */
-    double score;  /* mean of 100 times the cosine of the vectors of an image and its text */
-    double error;  /* its standard error; NaN of one pair */
+    int64_t cut;  /* prompts with more tokens than the model takes, of which the rest was left out */
+    int side;     /* pixels that the model sees: the shorter side is resized to it, then the centre */
+    double score; /* mean of 100 times the cosine of the vectors of an image and its text */
+    double error; /* its standard error; NaN of one pair */
 } mhla_clip_scores;
 
 MHLA_API mhla_status mhla_clip_score(mhla_clip_scores *result, const mhla_clip_desc *desc);
@@ -377,6 +384,131 @@ typedef struct mhla_captions_made {
  * folder as data.captions. Killed at any moment, the same call again makes what is missing, with the same bytes. MHLA_EINVAL for a
  * folder with other files, or with rows by another encoder; MHLA_EDATA names the caption that has changed since. made may be NULL. */
 MHLA_API mhla_status mhla_captions_make(mhla_model *encoder, const mhla_captions_desc *desc, mhla_captions_made *made);
+
+/* ---- 6. Pipelines -----------------------------------------------------------------------------------------------
+ *
+ * A pipeline is a folder of components as diffusers writes it: a text encoder with its tokenizer, a transformer (a diffusion model that
+ * takes text), the settings of a scheduler and an autoencoder, listed in model_index.json. Each component is opened, used and released in
+ * turn, so that the largest decides how much memory a run takes.
+ *
+ *   mhla_pipeline_open(&p, &(mhla_pipeline_desc){.size = sizeof(mhla_pipeline_desc), .folder = "Sana_600M_512px_diffusers"});
+ *   mhla_make_desc d = {.size = sizeof d, .images = 1, .prompts = &prompt, .seeds = &seed};
+ *   mhla_pipeline_settle(p, &d);                                        // height, width, frames, steps, ...
+ *   mhla_pipeline_make(p, pixels, &d, NULL); */
+
+typedef struct mhla_pipeline mhla_pipeline;
+
+typedef struct mhla_pipeline_desc {
+    size_t size;
+    const char *folder; /* with model_index.json; NULL: at least transformer, vae and text_encoder are named */
+    /* Instead of the folder's: models as for mhla_model_open (a text encoder may be a GGUF file), a tokenizer as for mhla_tokenizer_open,
+     * a scheduler_config.json. */
+    const char *transformer, *vae, *text_encoder, *tokenizer, *scheduler;
+    const char *storage; /* "float32" or "bfloat16"; NULL: float32, and of the text encoder the type of its file */
+    const char
+        *texts; /* a folder that keeps the rows of every prompt, so that the encoder is not needed again; NULL: none */
+    const mhla_context *context; /* must outlive the pipeline */
+} mhla_pipeline_desc;
+
+typedef struct mhla_pipeline_info {
+    size_t size;
+    const char *name; /* "SanaPipeline"; this and other texts live as long as the pipeline */
+    const char *transformer, *vae, *text_encoder,
+        *tokenizer;       /* where they are; tokenizer NULL: the text encoder's own */
+    const char *negative; /* the negative prompt unless another one is given */
+    char weights[65];     /* tells the components' weights from others': some bytes of each tensor, hashed */
+    int clips;            /* 1: it makes clips */
+    int outputs;          /* channels of pixels */
+    int factor;           /* height and width are multiples of it */
+    int frames;           /* frames are 1 and a multiple of it more; 0: images */
+    double seconds;       /* that a frame of a clip is shown */
+} mhla_pipeline_info;
+
+/* 1 if the folder has a model_index.json, or the files of a pipeline as its authors publish them; else 0. */
+MHLA_API int mhla_pipeline_is(const char *folder);
+/* Looks at all components and checks that they fit together; no weights are read. */
+MHLA_API mhla_status mhla_pipeline_open(mhla_pipeline **pipeline, const mhla_pipeline_desc *desc);
+MHLA_API void mhla_pipeline_free(mhla_pipeline *pipeline);
+MHLA_API mhla_status mhla_pipeline_query(const mhla_pipeline *pipeline, mhla_pipeline_info *info);
+
+typedef enum mhla_component { MHLA_TEXT_ENCODER, MHLA_TRANSFORMER, MHLA_VAE, MHLA_COMPONENTS } mhla_component;
+
+/* What is reported while a pipeline works. One of note, pixels and neither is new. */
+typedef struct mhla_make_state {
+    size_t size;
+    mhla_component component; /* at work */
+    int64_t done, all;        /* of its work: texts; steps, over all images; images, or tiles of them */
+    int step, steps;          /* transformer: of the images under way */
+    const char *note;         /* a sentence for the user, or NULL */
+    int64_t image;            /* pixels: which one; also of a preview */
+    const float *pixels;      /* [outputs,(frames,)height,width] of an image that is ready, or of a preview; or NULL */
+    int preview; /* 1: pixels [outputs,height,width] are what the image, or the first frame of the clip, may become */
+    const float *latents; /* transformer: the latents under way, or NULL */
+} mhla_make_state;
+typedef int (*mhla_make_fn)(void *user, const mhla_make_state *state); /* nonzero stops */
+
+typedef struct mhla_make_desc {
+    size_t size;
+    int64_t images;
+    const char *const *prompts; /* [images] */
+    const char *negative;       /* what guidance leads away from; NULL: the pipeline's own */
+    const uint64_t *seeds;      /* [images]: an image depends on its prompt, its seed and the settings below */
+    const char *instruction;    /* in front of prompts, for the text encoder; NULL: the pipeline's own, "": none */
+    int64_t rows;               /* of a text, at most; 0: as many as the pipeline takes */
+    double guidance;            /* this and the next three, 0 or NULL: as the pipeline does; guidance 1: none */
+    const char *method;         /* "euler", "dpm++", "unipc" */
+    int steps;
+    double shift;
+    int height, width, frames; /* pixels; 0: as in training */
+    /* SANA was trained on some sizes: the nearest shape is made, then resized and cropped to height and width. 1: exactly those are made. */
+    int exact;
+    int batch;         /* images that the transformer takes at once; does not change the result by a bit */
+    size_t memory;     /* that decoding may take, see mhla_coding */
+    int preview;       /* every so many steps one image under way is decoded; 0: none */
+    const char *state; /* a file that is written after every step: see mhla_sample_desc */
+    mhla_make_fn report;
+    void *user;
+    const float *start; /* [images,latents,...]: initial noise, NULL: drawn from the seeds */
+    /* Written by mhla_pipeline_settle: what is made before it is resized */
+    int made_height, made_width;
+} mhla_make_desc;
+
+/* Checks desc and replaces its zeros by what they stand for. MHLA_EINVAL names the setting. */
+MHLA_API mhla_status mhla_pipeline_settle(mhla_pipeline *pipeline, mhla_make_desc *desc);
+
+/* Pixels [images,outputs,(frames,)height,width], about -1..1; NULL if report takes them. */
+MHLA_API mhla_status mhla_pipeline_make(mhla_pipeline *pipeline, float *pixels, const mhla_make_desc *desc,
+                                        int *stopped);
+
+/* What a component will take, without its weights being read. */
+typedef struct mhla_component_plan {
+    size_t size;
+    size_t weights, work; /* bytes */
+    double multiply_adds; /* of all images */
+    int64_t parameters;
+} mhla_component_plan;
+MHLA_API mhla_status mhla_pipeline_plan(mhla_pipeline *pipeline, mhla_component component, mhla_component_plan *plan,
+                                        const mhla_make_desc *desc);
+
+/* How images were made, as one JSON object for mhla_picture.text: everything of desc, and the components. columns: of the grid. free() it.
+ * MHLA_EDATA for a prompt that is no UTF-8, MHLA_EINVAL for such a path. */
+MHLA_API mhla_status mhla_made_write(char **text, const mhla_pipeline *pipeline, const mhla_make_desc *desc,
+                                     int columns);
+
+/* That text, read again. MHLA_EDATA: not such a text (mhla_sample_record_read may read it), or impossible values. */
+typedef struct mhla_made mhla_made;
+MHLA_API mhla_status mhla_made_read(mhla_made **made, const char *text, const char *name);
+MHLA_API void mhla_made_free(mhla_made *made);
+/* What to open and what to make. Texts and lists live as long as the handle; paths are those of then. */
+MHLA_API mhla_status mhla_made_pipeline(const mhla_made *made, mhla_pipeline_desc *desc);
+MHLA_API mhla_status mhla_made_desc(const mhla_made *made, mhla_make_desc *desc);
+typedef struct mhla_made_info {
+    size_t size;
+    int columns;
+    char weights[65]; /* of mhla_pipeline_info */
+    char isa[16], version[32];
+} mhla_made_info;
+MHLA_API mhla_status mhla_made_query(const mhla_made *made, mhla_made_info *info);
 
 #ifdef __cplusplus
 }

@@ -9,6 +9,11 @@ enum { MHLA_PROCESS_LINEAR, MHLA_PROCESS_COSINE, MHLA_PROCESS_FLOW }; /* "linear
 extern const char *const mhla_process_names[3];
 enum { MHLA_NOISE_LEVELS = 1000 };
 
+/* What a sampler remembers between steps, arrays [batch,channels,pixels]: returns how many, at most 4. Who saved them after step i
+ * writes them into a new sampler of the same settings, and goes on with step i + 1. */
+int mhla_sampler_memory(const mhla_sampler *sampler, float *arrays[4]);
+void mhla_sampler_continue(mhla_sampler *sampler, int next);
+
 /* ---- Training: what a network is shown and how its answer is judged ------------------------------------------------ */
 
 typedef struct mhla_noising mhla_noising;

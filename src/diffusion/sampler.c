@@ -174,6 +174,16 @@ int mhla_sampler_wants_noise(const mhla_sampler *sampler, int i) {
 
 const float *mhla_sampler_predicted(const mhla_sampler *sampler) { return sampler->seen[0]; }
 
+int mhla_sampler_memory(const mhla_sampler *s, float *arrays[4]) {
+    int n = 0;
+    for (int k = 0; k < 3; k++)
+        if (s->seen[k]) arrays[n++] = s->seen[k];
+    if (s->corrected) arrays[n++] = s->corrected;
+    return n;
+}
+
+void mhla_sampler_continue(mhla_sampler *s, int next) { s->next = next; }
+
 /* What is seen behind the noise, by the solvers. */
 static void see(const mhla_sampler *s, float *data, const float *x, const float *output, int i) {
     const double recip = s->process == MHLA_PROCESS_FLOW ? 1.0 : 1.0 / s->alpha[i], noise = recip * s->sigma[i];

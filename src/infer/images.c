@@ -14,6 +14,9 @@
 #include "diffusion/steps.h"
 #include "file/sha256.h"
 #include "file/text.h"
+#include "infer/identity.h"
+#include "infer/images.h"
+#include "infer/sample_state.h"
 #include "models/model.h"
 
 enum { PIECE = 8192, BATCH_MOST = 64 }; /* rows of the network at a time: so many tokens per batch, so many images */
@@ -25,6 +28,7 @@ typedef struct job {
     mhla_sample_desc desc;
     int height, width, batch, guided, answers; /* answers: channels of the network's answer; guided: channels */
     int64_t pixels, each;                      /* of one image: height*width, channels*height*width */
+    int apart;                                 /* with and without go through one after the other: both are large */
     int64_t first, count;                      /* the batch under way */
     int step;                                  /* whose noise is drawn: 0 the beginning */
     float *memory;
@@ -32,10 +36,13 @@ typedef struct job {
     float *twice;     /* [2*batch,each]: x for the network, where it is asked with and without class */
     float *output;    /* [batch,answers*pixels] */
     const float *net; /* what came out of the network [batch or 2*batch,answers*pixels] */
+    float *both;      /* room for that, where it comes one after the other */
     float *times;     /* [2*batch] */
     int32_t *labels;  /* [2*batch] classes, or which text */
     float *rows;      /* [2*batch,longest,text_width]: of text */
     int32_t *lengths; /* [2*batch] */
+    int resumed;      /* the batch goes on from a state on the disk */
+    char work[65];    /* what makes these images others than those, for a state on the disk */
 } job;
 
 /* ---- Settings ---- */
@@ -76,6 +83,15 @@ static mhla_status check_texts(const job *j) {
     return MHLA_OK;
 }
 
+int64_t mhla_sample_batch(int *apart, const mhla_model *m, mhla_extent extent, int guided, int64_t asked,
+                          int64_t images) {
+    const int64_t tokens = mhla_denoiser_tokens(m, extent);
+    const int64_t fits = PIECE * (int64_t)mhla_context_threads(m->context) / tokens / (guided ? 2 : 1);
+    const int64_t batch = asked ? asked : fits > BATCH_MOST ? BATCH_MOST : fits > 1 ? fits : 1;
+    *apart = guided && tokens > PIECE;
+    return batch < images ? batch : images > 0 ? images : 1;
+}
+
 static mhla_status check(job *j) {
     mhla_sample_desc *d = &j->desc;
     const mhla_denoiser_info *c = &j->info;
@@ -105,11 +121,7 @@ static mhla_status check(job *j) {
     j->answers = c->answers;
     j->pixels = mhla_extent_pixels(j->extent);
     j->each = c->channels * j->pixels;
-    const int64_t fits = PIECE * (int64_t)mhla_context_threads(j->model->context) /
-                         mhla_denoiser_tokens(j->model, j->extent) / (j->guided ? 2 : 1);
-    int64_t batch = d->batch ? d->batch : fits > BATCH_MOST ? BATCH_MOST : fits > 1 ? fits : 1;
-    if (batch > d->images) batch = d->images > 0 ? d->images : 1;
-    j->batch = (int)batch;
+    j->batch = (int)mhla_sample_batch(&j->apart, j->model, j->extent, j->guided, d->batch, d->images);
     return MHLA_OK;
 }
 
@@ -118,7 +130,8 @@ static mhla_status make_room(job *j) {
     for (int pass = 0; pass < 2; pass++) {
         j->x = mhla_carve_floats(&c, j->batch * j->each);
         j->noise = mhla_carve_floats(&c, j->batch * j->each);
-        j->twice = mhla_carve_floats(&c, j->guided ? 2 * j->each * j->batch : 0);
+        j->twice = mhla_carve_floats(&c, j->guided && !j->apart ? 2 * j->each * j->batch : 0);
+        j->both = mhla_carve_floats(&c, j->apart ? 2 * j->answers * j->pixels * j->batch : 0);
         j->output = mhla_carve_floats(&c, j->answers * j->pixels * j->batch);
         j->times = mhla_carve_floats(&c, 2 * (int64_t)j->batch);
         j->labels = mhla_carve(&c, 2 * (size_t)j->batch * sizeof *j->labels);
@@ -172,54 +185,77 @@ static void guide(void *arg, int64_t b, int worker) {
     memcpy(out + guided, with + guided, (size_t)(n - guided) * sizeof *out);
 }
 
-/* What `rows` samples are of: their classes, or their texts, no longer than the longest among them. */
-static mhla_condition condition_of(const job *j, int64_t rows) {
+/* What samples first .. first+rows-1 of the batch are of: their classes, or their texts, no longer than the longest among them. */
+static mhla_condition condition_of(const job *j, int64_t first, int64_t rows) {
     const mhla_sample_desc *d = &j->desc;
     const size_t width = (size_t)j->info.text_width;
-    if (width == 0) return (mhla_condition){.labels = j->labels};
+    const int32_t *labels = j->labels + first;
+    if (width == 0) return (mhla_condition){.labels = labels};
     int64_t longest = 1;
     for (int64_t b = 0; b < rows; b++) {
-        j->lengths[b] = d->lengths ? d->lengths[j->labels[b]] : (int32_t)d->longest;
+        j->lengths[b] = d->lengths ? d->lengths[labels[b]] : (int32_t)d->longest;
         if (j->lengths[b] > longest) longest = j->lengths[b];
     }
     for (int64_t b = 0; b < rows; b++)
-        memcpy(j->rows + (size_t)(b * longest) * width, d->rows + (size_t)(j->labels[b] * d->longest) * width,
+        memcpy(j->rows + (size_t)(b * longest) * width, d->rows + (size_t)(labels[b] * d->longest) * width,
                (size_t)longest * width * sizeof *j->rows);
     return (mhla_condition){.rows = j->rows, .lengths = j->lengths, .longest = longest};
 }
 
-static mhla_status ask(job *j, double time) {
+/* Asks the network for samples first .. first+rows-1 of the batch. */
+static const float *ask_rows(job *j, const float *x, int64_t first, int64_t rows) {
     mhla_model *m = j->model;
-    const int64_t rows = j->guided ? 2 * j->count : j->count;
+    const mhla_condition condition = condition_of(j, first, rows);
+    mhla_tape_begin(m->tape, MHLA_TAPE_INFER);
+    mhla_tensor *in = mhla_denoiser_input(m->tape, x, rows, j->info.channels, j->extent);
+    const mhla_tensor *y = mhla_denoiser_forward(m->tape, m, &(mhla_network_run){0}, in, j->times + first, &condition);
+    return mhla_tape_status(m->tape) == MHLA_OK ? y->data : NULL;
+}
+
+static mhla_status ask(job *j, double time) {
+    const int64_t rows = j->guided ? 2 * j->count : j->count, n = j->count * j->answers * j->pixels;
     const int32_t without = j->info.text_width ? j->desc.negative : j->info.classes;
     for (int64_t b = 0; b < rows; b++) {
         j->times[b] = (float)time;
         j->labels[b] = b < j->count ? j->desc.classes[j->first + b] : without;
     }
-    const mhla_condition condition = condition_of(j, rows);
     const float *x = j->x;
-    if (j->guided) {
+    if (j->guided && !j->apart) {
         const size_t bytes = (size_t)(j->count * j->each) * sizeof *x;
         memcpy(j->twice, j->x, bytes);
         memcpy(j->twice + j->count * j->each, j->x, bytes);
         x = j->twice;
     }
-    mhla_tape_begin(m->tape, MHLA_TAPE_INFER);
-    mhla_tensor *in = mhla_denoiser_input(m->tape, x, rows, j->info.channels, j->extent);
-    const mhla_tensor *y = mhla_denoiser_forward(m->tape, m, &(mhla_network_run){0}, in, j->times, &condition);
-    MHLA_TRY(mhla_tape_status(m->tape));
-    j->net = y->data;
-    if (j->guided) mhla_parallel(m->context, j->count, guide, j);
+    for (int part = 0; part < (j->apart ? 2 : 1); part++) {
+        j->net = ask_rows(j, x, part * j->count, j->apart ? j->count : rows);
+        if (j->net == NULL) return mhla_tape_status(j->model->tape);
+        if (j->apart) memcpy(j->both + part * n, j->net, (size_t)n * sizeof *j->both);
+    }
+    if (j->apart) j->net = j->both;
+    if (j->guided) mhla_parallel(j->model->context, j->count, guide, j);
     return MHLA_OK;
 }
 
+/* The first tensor of the weights with a number that is not finite: of a file of float16 one that did not fit. NULL: there is none. */
+static const char *broken_tensor(const mhla_model *m) {
+    for (int i = 0; i < mhla_params_count(m->params); i++) {
+        const mhla_param *p = mhla_params_at(m->params, i);
+        if (p->data && !mhla_all_finite(p->data, p->count)) return p->name;
+    }
+    return NULL;
+}
+
 static mhla_status check_finite(const job *j, const float *x, int64_t each, int step, int steps) {
-    for (int64_t b = 0; b < j->count; b++)
-        if (!mhla_all_finite(x + b * each, each))
-            return mhla_fail(MHLA_ERANGE,
-                             "step %d of %d: image %lld (%s %d, seed %llu) has a number that is not finite", step,
-                             steps, (long long)(j->first + b), j->info.text_width ? "text" : "class",
-                             (int)j->desc.classes[j->first + b], (unsigned long long)j->desc.seeds[j->first + b]);
+    for (int64_t b = 0; b < j->count; b++) {
+        if (mhla_all_finite(x + b * each, each)) continue;
+        const char *tensor = broken_tensor(j->model), *file = j->model->weights;
+        const int64_t i = j->first + b;
+        return mhla_fail(MHLA_ERANGE,
+                         "step %d of %d: image %lld (%s %d, seed %llu) has a number that is not finite%s%s%s%s", step,
+                         steps, (long long)i, j->info.text_width ? "text" : "class", (int)j->desc.classes[i],
+                         (unsigned long long)j->desc.seeds[i], tensor ? ", as has tensor " : "", tensor ? tensor : "",
+                         tensor && file ? " of " : "", tensor && file ? file : "");
+    }
     return MHLA_OK;
 }
 
@@ -228,9 +264,14 @@ static mhla_status check_finite(const job *j, const float *x, int64_t each, int 
 static mhla_status run_batch(job *j, mhla_sampler *sampler, float *images, int *stopped) {
     const int steps = mhla_sampler_steps(sampler);
     const mhla_context *context = j->model->context;
+    mhla_sample_place place = {.first = j->first, .count = j->count, .step = 0, .each = j->each};
     j->step = 0;
-    mhla_parallel(context, j->count, draw, j);
-    for (int i = 0; i < steps && !*stopped; i++) {
+    if (j->resumed)
+        MHLA_TRY(mhla_sample_state_read(&place, j->desc.state, j->work, sampler, NULL, j->x));
+    else
+        mhla_parallel(context, j->count, draw, j);
+    j->resumed = 0;
+    for (int i = place.step; i < steps && !*stopped; i++) {
         MHLA_TRY(ask(j, mhla_sampler_time(sampler, i)));
         const float *answer = j->guided ? j->output : j->net;
         MHLA_TRY(check_finite(j, answer, j->answers * j->pixels, i + 1, steps));
@@ -239,6 +280,8 @@ static mhla_status run_batch(job *j, mhla_sampler *sampler, float *images, int *
         if (noisy) mhla_parallel(context, j->count, draw, j);
         MHLA_TRY(mhla_sampler_step(sampler, i, j->x, answer, noisy ? j->noise : NULL));
         MHLA_TRY(check_finite(j, j->x, j->each, i + 1, steps));
+        place.step = i + 1;
+        if (j->desc.state) MHLA_TRY(mhla_sample_state_write(&place, j->desc.state, j->work, sampler, images, j->x));
         const mhla_sample_state state = {.size = sizeof state,
                                          .step = i + 1,
                                          .steps = steps,
@@ -294,6 +337,52 @@ mhla_status mhla_model_sample_settle(mhla_model *model, mhla_sample_desc *desc) 
     return mhla_struct_out(desc, d, sizeof *d, "mhla_sample_desc");
 }
 
+/* Settings, seeds, texts and weights: whatever changes a bit of the images, or of how they are divided. */
+static mhla_status name_work(job *j, const mhla_sampler_desc *how) {
+    const mhla_sample_desc *d = &j->desc;
+    char weights[65];
+    const double numbers[] = {d->guidance, d->eta, d->shift};
+    const int64_t sizes[] = {d->images,        how->steps,       j->guided,      d->clip,
+                             j->extent.frames, j->extent.height, j->extent.width};
+    mhla_sha256 h;
+    MHLA_TRY(mhla_model_fingerprint(j->model, weights));
+    mhla_sha256_begin(&h);
+    mhla_sha256_add(&h, weights, sizeof weights);
+    mhla_sha256_add(&h, numbers, sizeof numbers);
+    mhla_sha256_add(&h, sizes, sizeof sizes);
+    if (d->method) mhla_sha256_add(&h, d->method, strlen(d->method));
+    mhla_sha256_add(&h, d->seeds, (size_t)d->images * sizeof *d->seeds);
+    if (j->info.text_width == 0) mhla_sha256_add(&h, d->classes, (size_t)d->images * sizeof *d->classes);
+    for (int64_t i = j->guided ? -1 : 0; j->info.text_width && i < d->images; i++) {
+        const int32_t at = i < 0 ? d->negative : d->classes[i];
+        const size_t each = (size_t)d->longest * (size_t)j->info.text_width,
+                     length = (size_t)(d->lengths ? d->lengths[at] : d->longest);
+        mhla_sha256_add(&h, &length, sizeof length);
+        mhla_sha256_add(&h, d->rows + (size_t)at * each, length * (size_t)j->info.text_width * sizeof *d->rows);
+    }
+    if (d->start) mhla_sha256_add(&h, d->start, (size_t)(d->images * j->each) * sizeof *d->start);
+    mhla_sha256_end(&h, j->work);
+    return MHLA_OK;
+}
+
+/* Where a killed run left off: images that are done, and the batch that was under way. */
+static mhla_status find_state(job *j, float *images) {
+    mhla_sample_place place = {.each = j->each};
+    int found;
+    MHLA_TRY(mhla_sample_state_find(&found, &place, j->desc.state, j->work, j->desc.images));
+    if (!found) return MHLA_OK;
+    if (place.count > j->batch) { /* another batch was asked for then: its room is needed once more */
+        mhla_free(j->memory);
+        j->batch = (int)place.count;
+        j->memory = NULL;
+        MHLA_TRY(make_room(j));
+    }
+    j->first = place.first;
+    j->count = place.count;
+    j->resumed = 1;
+    return mhla_sample_state_read(&place, j->desc.state, j->work, NULL, images, NULL);
+}
+
 mhla_status mhla_model_sample(mhla_model *model, float *images, const mhla_sample_desc *desc, int *stopped) {
     int end = 0;
     job j;
@@ -304,10 +393,12 @@ mhla_status mhla_model_sample(mhla_model *model, float *images, const mhla_sampl
     mhla_sampler *sampler = NULL;
     mhla_status status = mhla_sampler_create(&sampler, &how);
     if (status == MHLA_OK) status = make_room(&j);
+    if (status == MHLA_OK && j.desc.state) status = name_work(&j, &how);
     if (status == MHLA_OK && model->tape == NULL) status = mhla_tape_create(&model->tape, model->context);
+    if (status == MHLA_OK && j.desc.state) status = find_state(&j, images);
     for (; status == MHLA_OK && !end && j.first < j.desc.images; j.first += j.count) {
         const int64_t left = j.desc.images - j.first;
-        j.count = left < j.batch ? left : j.batch;
+        if (!j.resumed) j.count = left < j.batch ? left : j.batch;
         if (j.count != how.batch) { /* the last ones */
             how.batch = j.count;
             mhla_sampler_free(sampler);
@@ -321,7 +412,7 @@ mhla_status mhla_model_sample(mhla_model *model, float *images, const mhla_sampl
     return status;
 }
 
-/* ---- Which class, which model ---- */
+/* ---- Which class ---- */
 
 /* Letters of either size are the same, and so are their two ways of carrying accents. malloc'ed; what is no UTF-8 stays. */
 static char *folded(const char *text) {
@@ -375,29 +466,4 @@ mhla_status mhla_model_class_find(const mhla_model *model, const char *name, int
     return mhla_fail(MHLA_EINVAL, "no class is called %s: %s 0 to %d", asked.text,
                      model->class_names ? "the model has classes" : "the model's classes have no names, they are",
                      c.classes - 1);
-}
-
-mhla_status mhla_model_hash(const mhla_model *model, char text[65]) {
-    if (model == NULL) return mhla_fail(MHLA_EINVAL, "model is NULL");
-    mhla_sha256 h;
-    mhla_sha256_begin(&h);
-    for (int i = 0; i < mhla_params_count(model->params); i++) {
-        const mhla_param *p = mhla_params_at(model->params, i);
-        mhla_sha256_add(&h, p->name, strlen(p->name) + 1);
-        mhla_sha256_add(&h, p->shape, (size_t)p->dims * sizeof *p->shape);
-        if (p->data) {
-            mhla_sha256_add(&h, p->data, (size_t)p->count * sizeof *p->data);
-            continue;
-        }
-        const size_t bytes = (size_t)(p->count / p->shape[0]) * sizeof *p->data; /* other storage: row by row */
-        float *row = mhla_alloc(bytes);
-        if (row == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for a row of %s", p->name);
-        for (int64_t r = 0; r < p->shape[0]; r++) {
-            (void)mhla_param_get_rows(row, p, r, 1); /* the row is there */
-            mhla_sha256_add(&h, row, bytes);
-        }
-        mhla_free(row);
-    }
-    mhla_sha256_end(&h, text);
-    return MHLA_OK;
 }

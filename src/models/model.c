@@ -520,7 +520,7 @@ mhla_status mhla_storage_named(int *dtype, const char *storage) {
     return MHLA_OK;
 }
 
-mhla_status mhla_model_open_as(mhla_model **model, const char *path, const mhla_open_desc *given) {
+static mhla_status open_model(mhla_model **model, const char *path, const mhla_open_desc *given, int weights) {
     *model = NULL;
     mhla_open_desc own = {.size = sizeof own}, *desc = &own;
     int storage;
@@ -537,9 +537,9 @@ mhla_status mhla_model_open_as(mhla_model **model, const char *path, const mhla_
     /* a decoder keeps the keys of its file, which may be another program's */
     if (status == MHLA_OK) status = mhla_model_wrap(&m, a, net, a->decoder ? s->tree : NULL);
     if (status == MHLA_OK) status = read_names(m, s);
-    if (status == MHLA_OK && a->load == NULL && storage > MHLA_F32)
+    if (status == MHLA_OK && weights && a->load == NULL && storage > MHLA_F32)
         status = mhla_params_store(m->params, (mhla_dtype)storage); /* zeros still: float32 is never held as a whole */
-    if (status == MHLA_OK) status = a->load ? a->load(m, &s->e, desc) : mhla_params_load(m->params, s->file);
+    if (status == MHLA_OK && weights) status = a->load ? a->load(m, &s->e, desc) : mhla_params_load(m->params, s->file);
     if (status == MHLA_OK) status = remember(m, s);
     if (status == MHLA_OK && mhla_params_lent(m->params)) { /* open as long as the model */
         m->file = s->file;
@@ -556,6 +556,14 @@ mhla_status mhla_model_open_as(mhla_model **model, const char *path, const mhla_
     }
     *model = m;
     return MHLA_OK;
+}
+
+mhla_status mhla_model_open_as(mhla_model **model, const char *path, const mhla_open_desc *given) {
+    return open_model(model, path, given, 1);
+}
+
+mhla_status mhla_model_look(mhla_model **model, const char *path, const mhla_open_desc *given) {
+    return open_model(model, path, given, 0);
 }
 
 mhla_status mhla_model_open(mhla_model **model, const char *path) { return mhla_model_open_as(model, path, NULL); }

@@ -107,6 +107,9 @@ mhla_status mhla_model_name_classes(mhla_model *model, char *const *names, int c
 /* How many classes a classifier or a denoiser has; 0: none. */
 int mhla_model_classes(const mhla_model *model);
 
+/* mhla_model_open_as without reading the weights, which are zeros that take no memory: what the model is, what it will cost. */
+mhla_status mhla_model_look(mhla_model **model, const char *path, const mhla_open_desc *given);
+
 /* Where the weights of `path` are (see mhla_model_open_weights for `which`): the folder that has config.json, and the file or folder to open
  * as safetensors. */
 mhla_status mhla_model_locate(const char *path, const char *which, char *folder, char *weights, size_t size);

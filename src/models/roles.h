@@ -82,10 +82,12 @@ typedef struct mhla_condition {
 typedef struct mhla_denoiser_info {
     int channels, answers; /* of x, of the prediction: twice as many where the variance is learned, too */
     mhla_extent extent;    /* in training */
+    int patch;             /* height and width are multiples of it; 0: 1 */
     int process;           /* an index of mhla_process_names */
     int classes;           /* 0: it takes no labels */
     int null_label;        /* 1: label `classes` means none */
     int text_width;        /* of the rows that it takes; 0: none */
+    int64_t text_rows;     /* of a text, at most; 0: any number */
     mhla_token_view view;
 } mhla_denoiser_info;
 

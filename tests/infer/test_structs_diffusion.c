@@ -6,6 +6,7 @@
 
 #include "file/npy.h"
 #include "files.h"
+#include "pipeline_case.h"
 
 enum { SIDE = 8, EACH = SIDE * SIDE, PICTURES = 4 };
 
@@ -191,6 +192,90 @@ static void pictures(void **state) {
     free(record_text);
 }
 
+/* ---- Pipelines ---- */
+
+static mhla_pipeline *pipeline;
+static char pipeline_folder[256], *made_text;
+static const char *const words[] = {"the age"};
+static mhla_status mhla_pipeline_open__mhla_pipeline_desc(void *given) {
+    mhla_pipeline *p;
+    const mhla_status status = mhla_pipeline_open(&p, given);
+    mhla_pipeline_free(p);
+    return status;
+}
+static mhla_status mhla_pipeline_query__mhla_pipeline_info(void *given) { return mhla_pipeline_query(pipeline, given); }
+static mhla_status mhla_pipeline_settle__mhla_make_desc(void *given) { return mhla_pipeline_settle(pipeline, given); }
+static int told(void *user, const mhla_make_state *s) {
+    (void)user;
+    IS_TOLD(mhla_make_fn, mhla_make_state, s);
+    return 0;
+}
+static mhla_status mhla_pipeline_make__mhla_make_desc(void *given) {
+    return mhla_pipeline_make(pipeline, NULL, given, NULL);
+}
+static const mhla_make_desc make_desc = {.size = sizeof make_desc,
+                                         .images = 1,
+                                         .prompts = words,
+                                         .seeds = seeds,
+                                         .instruction = "it ",
+                                         .steps = 1,
+                                         .guidance = 1.0,
+                                         .report = told};
+static mhla_status mhla_pipeline_plan__mhla_make_desc(void *given) {
+    mhla_component_plan plan = {.size = sizeof plan};
+    return mhla_pipeline_plan(pipeline, MHLA_TRANSFORMER, &plan, given);
+}
+static mhla_status mhla_pipeline_plan__mhla_component_plan(void *given) {
+    return mhla_pipeline_plan(pipeline, MHLA_TRANSFORMER, given, &make_desc);
+}
+static mhla_status mhla_made_write__mhla_make_desc(void *given) {
+    char *text;
+    const mhla_status status = mhla_made_write(&text, pipeline, given, 1);
+    free(text);
+    return status;
+}
+static mhla_made *made;
+static mhla_status mhla_made_pipeline__mhla_pipeline_desc(void *given) { return mhla_made_pipeline(made, given); }
+static mhla_status mhla_made_desc__mhla_make_desc(void *given) { return mhla_made_desc(made, given); }
+static mhla_status mhla_made_query__mhla_made_info(void *given) { return mhla_made_query(made, given); }
+static mhla_status mhla_video_write__mhla_picture(void *given) {
+    const mhla_status status = mhla_video_write(in_folder("video.y4m"), given, 2, 0.1);
+    assert_int_equal(exists(in_folder("video.y4m")), status == MHLA_OK);
+    unlink(in_folder("video.y4m"));
+    return status;
+}
+
+static void pipelines(void **state) {
+    (void)state;
+    static uint8_t pixels[12];
+    static const mhla_picture frames[] = {
+        {.size = sizeof *frames, .width = 2, .height = 2, .channels = 3, .pixels = pixels},
+        {.size = sizeof *frames, .width = 2, .height = 2, .channels = 3, .pixels = pixels}};
+    static mhla_pipeline_desc desc = {.size = sizeof desc, .folder = pipeline_folder};
+    make_pipeline();
+    snprintf(pipeline_folder, sizeof pipeline_folder, "%s", in_folder("pipe"));
+    ASSERT_OK(mhla_pipeline_open(&pipeline, &desc));
+    ASSERT_OK(mhla_made_write(&made_text, pipeline, &make_desc, 1));
+    ASSERT_OK(mhla_made_read(&made, made_text, "test"));
+    const struct_case rows[] = {
+        TAKES(mhla_pipeline_open, mhla_pipeline_desc, .value = &desc),
+        FILLS(mhla_pipeline_query, mhla_pipeline_info, .least = 0),
+        CHANGES(mhla_pipeline_settle, mhla_make_desc, .value = &make_desc),
+        TAKES(mhla_pipeline_make, mhla_make_desc, .value = &make_desc),
+        TAKES(mhla_pipeline_plan, mhla_make_desc, .value = &make_desc),
+        FILLS(mhla_pipeline_plan, mhla_component_plan, .least = 0),
+        TAKES(mhla_made_write, mhla_make_desc, .value = &make_desc),
+        FILLS(mhla_made_pipeline, mhla_pipeline_desc, .least = 0),
+        FILLS(mhla_made_desc, mhla_make_desc, .least = 0),
+        FILLS(mhla_made_query, mhla_made_info, .least = 0),
+        TAKES(mhla_video_write, mhla_picture, .value = frames, .count = 2),
+    };
+    STRUCTS_TRY(rows);
+    mhla_made_free(made);
+    free(made_text);
+    mhla_pipeline_free(pipeline);
+}
+
 /* ---- Measures ---- */
 
 static char npy[256], features[256];
@@ -281,8 +366,8 @@ static int end(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(sampling), cmocka_unit_test(pictures),
-                                       cmocka_unit_test(measures), cmocka_unit_test(clip_scores),
-                                       cmocka_unit_test(coding)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(sampling),    cmocka_unit_test(pictures),
+                                       cmocka_unit_test(pipelines),   cmocka_unit_test(measures),
+                                       cmocka_unit_test(clip_scores), cmocka_unit_test(coding)};
     return cmocka_run_group_tests(tests, begin, end);
 }

@@ -68,6 +68,7 @@ static void describe(const void *net, mhla_denoiser_info *info) {
     *info = (mhla_denoiser_info){.channels = c->channels,
                                  .answers = (int)mhla_sana_answers(c),
                                  .extent = {0, c->side, c->side},
+                                 .patch = c->patch,
                                  .process = MHLA_PROCESS_FLOW,
                                  .text_width = c->text_width,
                                  .view = {.layers = c->depth, .heads = c->heads, .grid = {grid, grid}}};

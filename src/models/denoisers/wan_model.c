@@ -80,10 +80,12 @@ static void describe(const void *net, mhla_denoiser_info *info) {
     *info = (mhla_denoiser_info){.channels = c->channels,
                                  .answers = c->channels,
                                  .extent = mhla_wan_extent(c),
+                                 .patch = c->patch,
                                  .process = MHLA_PROCESS_FLOW,
                                  .classes = c->classes,
                                  .null_label = c->classes > 0,
                                  .text_width = c->classes ? 0 : c->text_width,
+                                 .text_rows = c->text_length,
                                  .view = {.layers = c->depth,
                                           .heads = c->heads,
                                           .grid = {c->frames * H, W}, /* frames one below the other */
