@@ -8,7 +8,7 @@ within 1e-5, gradients within 2e-5. Ends with `N passed, N failed, N skipped`; t
 every tensor.
 
 Here are operators and attentions, which the Python package runs, and single layers; golden_decay.py has recurrences with decay,
-golden_images.py models of images and diffusion, golden_wan.py Wan's, golden_text.py has language models, tokenizers, sampling and evaluation.
+golden_images.py models of images and diffusion, golden_wan.py Wan's, golden_pipelines.py whole pipelines, golden_text.py has language models, tokenizers, sampling and evaluation.
 """
 import argparse
 import math
@@ -24,6 +24,7 @@ import golden_decay  # noqa: F401 its cases are known from now on
 import golden_images  # noqa: F401 its cases are known from now on
 import golden_mamba  # noqa: F401 its cases are known from now on
 import golden_mixers  # noqa: F401 its cases are known from now on
+import golden_pipelines  # noqa: F401 its cases are known from now on
 import golden_text
 import golden_wan  # noqa: F401 its cases are known from now on
 import mhla

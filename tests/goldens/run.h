@@ -38,6 +38,8 @@ mhla_status run_deep(mhla_model *m, const mhla_safetensors *in, char **arg);
 mhla_status run_clips(mhla_model *m, const mhla_safetensors *in, char **arg);
 /* run_encoder.c: */
 mhla_status run_encoder(mhla_model *m, const mhla_safetensors *in, char **arg);
+/* run_pipeline.c: */
+mhla_status run_pipeline(char **arg);
 /* run_layers.c: */
 mhla_status run_layer(char **arg);
 mhla_status run_resize(char **arg);

@@ -20,6 +20,8 @@
  *                                         and what is between
  *   run_model encoder MODEL IN OUT        in.input_ids, in.attention_mask (texts, then padding) -> out.last_hidden_state, out.block.N;
  *                                         in.bucket_rel -> out.bucket
+ *   run_model pipeline FOLDER IN OUT PROMPT NEGATIVE INSTRUCTION ROWS STEPS GUIDANCE   in.noise -> out.text_rows, out.negative_rows,
+ *                                         out.latent.N after each step, out.pixels
  *   run_model steps MODEL IN OUT RATE DECAY EMA BETA1 BETA2 EPS   in.x.0, in.target.0, ... -> out.loss.N, out.stepN.*,
  *                                         out.emaN.*
  *   run_model schedule KIND OUT BASE FLOOR FROM WARMUP TOTAL COUNT   -> out.rates
@@ -375,6 +377,7 @@ static const struct verb {
     {"deep", 3, 2, run_codec_deep},
     {"clips", 3, 2, run_codec_clips},
     {"encoder", 3, 2, run_text_encoder},
+    {"pipeline", 9, 2, run_pipeline},
     {"steps", 9, 2, run_steps},
     {"schedule", 8, 1, schedule},
     {"levels", 4, 1, run_levels},
