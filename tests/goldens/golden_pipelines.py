@@ -76,8 +76,9 @@ def sana(case):
     vocabulary = len(case.tensors["param.text_encoder.embed_tokens.weight"])
     text = {"model_type": "gemma2", "architectures": ["Gemma2Model"], "vocab_size": vocabulary, "max_position_embeddings": 8192,
             "intermediate_size": len(case.tensors["param.text_encoder.layers.0.mlp.up_proj.weight"]), "bos_token_id": bos} | case["text"]
-    configs = {"text_encoder": text, "transformer": {"_class_name": "SanaTransformer2DModel"} | case["transformer"],
-               "vae": {"_class_name": "AutoencoderDC"} | case["vae"]}
+    vae = {"_class_name": "AutoencoderDC"} | case["vae"]
+    vae |= {name.replace("decoder", "encoder"): value for name, value in vae.items()}  # it is not there, but has as many stages
+    configs = {"text_encoder": text, "transformer": {"_class_name": "SanaTransformer2DModel"} | case["transformer"], "vae": vae}
     classes = {"text_encoder": "Gemma2Model", "transformer": "SanaTransformer2DModel", "vae": "AutoencoderDC"}
     compare(case, "SanaPipeline", classes, configs, tokenizer(vocabulary, first=bos), ids[chi:], negative, ids[1:chi],
             case["max_text_rows"], "image")
