@@ -28,6 +28,7 @@ from .mixing import mix_clip, mix_init, mix_names, rope_table
 from .autoencoder import Autoencoder
 from .language import Generation, LanguageModel, Piece, Sequence, Tokenizer
 from .model import Model, create, load
+from .pipeline import Pipeline
 from .streaming import State, step
 
 
@@ -95,7 +96,7 @@ def __getattr__(name: str) -> Any:
 
 _openmp_used = _share_openmp(_openmp_runtimes())
 __version__: str = _mhla.cpu_info()["version"]
-__all__ = ["Autoencoder", "CausalState", "Error", "FileError", "Generation", "LanguageModel", "Model", "Piece", "Sequence", "State", "Tokenizer",
+__all__ = ["Autoencoder", "CausalState", "Error", "FileError", "Generation", "LanguageModel", "Model", "Piece", "Pipeline", "Sequence", "State", "Tokenizer",
            "attention", "causal_attention", "create", "diffusion", "focused_attention", "info", "inline_attention",
            "linear_attention", "load", "mala_attention", "mix_clip", "mix_init", "mix_names", "rala_attention", "rope_table",
            "set_isa", "set_num_threads", "softmax_attention", "step"]

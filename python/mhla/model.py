@@ -172,6 +172,12 @@ def _again(how: str, *arguments: Any) -> Model:
     """What a pickle calls."""
     if how == "load":
         return load(*arguments)
+    if how == "pipeline":
+        from .pipeline import Pipeline
+
+        folder, transformer, vae, text_encoder, tokenizer, scheduler, storage, texts = arguments
+        return Pipeline(folder, transformer=transformer, vae=vae, text_encoder=text_encoder, tokenizer=tokenizer,
+                        scheduler=scheduler, storage=storage, texts=texts)
     return _wrap(native_type().create(*arguments), (how, *arguments))
 
 
@@ -180,7 +186,8 @@ def load(path: Path, weights: Optional[str] = None, storage: Optional[str] = Non
     pytorch_model.bin, or a .safetensors file with config.json in the same folder. Also timm's DeiT as timm saves it, and a state_dict
     (.pt, .safetensors) of facebookresearch's DiT, which needs no config.json. A language model is a folder as transformers writes it,
     a run, or a .gguf file; it opens as a :class:`LanguageModel`. An AutoencoderKL of diffusers or of latent diffusion (a folder, a .ckpt or
-    .safetensors file) opens as an :class:`Autoencoder`, and so do AutoencoderDC and AutoencoderKLWan.
+    .safetensors file) opens as an :class:`Autoencoder`, and so do AutoencoderDC and AutoencoderKLWan. The folder of a pipeline, SANA's or
+    Wan's, opens as a :class:`Pipeline`.
 
     Args:
         weights: "raw" or "ema" (the average, if training kept one); by default whichever scored better.
@@ -197,6 +204,8 @@ def load(path: Path, weights: Optional[str] = None, storage: Optional[str] = Non
     >>> model.config["attention"], len(model.classes)
     ('softmax', 10)
     """
+    if native_type() and weights is None and _mhla.is_pipeline(path):
+        return _again("pipeline", os.path.abspath(os.fsdecode(path)), None, None, None, None, None, storage, None)
     return _wrap(native_type()(path, weights, storage), ("load", os.path.abspath(os.fsdecode(path)), weights, storage))
 
 

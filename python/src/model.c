@@ -306,7 +306,8 @@ PyTypeObject model_type = {
 
 static int add_type(PyObject *module) {
     if (PyType_Ready(&model_type) < 0 || PyModule_AddObjectRef(module, "Model", (PyObject *)&model_type) < 0) return -1;
-    return binding_add_lm(module) < 0 ? -1 : binding_add_samplers(module);
+    if (binding_add_lm(module) < 0 || binding_add_samplers(module) < 0) return -1;
+    return binding_add_pipelines(module);
 }
 #else
 #define MISSING PyUnicode_FromString(MHLA_NN_MISSING)

@@ -9,7 +9,7 @@ import pytest
 
 import mhla
 
-MODULES = ["mhla", "mhla._carry", "mhla.diffusion", "mhla.functional", "mhla.language", "mhla.mixing", "mhla.model", "mhla.streaming",
+MODULES = ["mhla", "mhla._carry", "mhla.diffusion", "mhla.functional", "mhla.language", "mhla.mixing", "mhla.model", "mhla.pipeline", "mhla.streaming",
            "mhla.nn.deit", "mhla.nn.dit", "mhla.nn.image", "mhla.nn.lm", "mhla.nn.recurrent", "mhla.nn.wan", "mhla.ops.convolution",
            "mhla.ops.gated_delta_rule", "mhla.ops.gla", "mhla.ops.mamba", "mhla.ops.retention", "mhla.ops.simple_gla"]
 

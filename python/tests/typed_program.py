@@ -148,6 +148,12 @@ def autoencoder(path: str, images: F32) -> None:
     vae.decode(mean + deviation)
 
 
+def pipelines(path: pathlib.Path) -> None:
+    pipeline = mhla.Pipeline(path, vae="vae", storage="bfloat16")
+    assert_type(pipeline("a cat", count=2, size=(512, 512), guidance=4.5), F32)
+    assert_type(pipeline(["a cat", "a dog"], "rain", steps=20, progress=print), F32)
+
+
 def modules(path: str, x: Tensor) -> None:
     net = mhla.nn.DiT.load(path)
     assert_type(net, mhla.nn.DiT)
