@@ -83,11 +83,11 @@ mhla_context *binding_foreign_context(int threads);
 extern PyTypeObject binding_plan_type, binding_state_type;
 int binding_add_models(PyObject *module);   /* Model, where libmhla-nn is part of the build; -1 with an exception set */
 int binding_add_lm(PyObject *module);       /* likewise Tokenizer, Sequence, Generation */
-int binding_add_samplers(PyObject *module);  /* likewise Sampler */
+int binding_add_samplers(PyObject *module); /* likewise Sampler */
 int binding_add_pipelines(PyObject *module); /* likewise Pipeline */
-extern PyMethodDef binding_step[];          /* step(), and the end of the list */
-extern PyMethodDef binding_recurrent[];     /* recur(), recur_backward() */
-extern PyMethodDef binding_mamba[];         /* scan(), short_conv() and their backward */
+extern PyMethodDef binding_step[];           /* step(), and the end of the list */
+extern PyMethodDef binding_recurrent[];      /* recur(), recur_backward() */
+extern PyMethodDef binding_mamba[];          /* scan(), short_conv() and their backward */
 
 #define FAST(function) ((PyCFunction)(void (*)(void))(function))
 
