@@ -22,14 +22,14 @@ static int no_rank;
 static const cli_option options[] = {
     {"model,m", CLI_TEXTS, &given, "MODEL", "a model to analyze; may be repeated"},
     {"data", CLI_TEXT, &data, "DATA",
-     "a dataset, a folder with images, an image; a text file. Default: what the\n"
-     "                         model was trained on"},
+     "a dataset, a folder with images, an image; a text file; for clips a dataset of\n"
+     "                         clips. Default: what the model was trained on"},
     {"split", CLI_TEXT, &split, "SPLIT", "of a dataset: test (default) or train"},
     {"samples", CLI_INT, &samples, "N", "images, or windows of text; default: 500, 16"},
     {"rank-samples", CLI_INT, &rank_samples, "N",
      "measure the rank of N samples; default: 64 up to 128 tokens, 16 up to 256, else 4"},
     {"no-rank", CLI_FLAG, &no_rank, NULL, "do not measure ranks"},
-    {"rows", CLI_INT, &rows, "N", "form only N evenly spaced rows of every matrix: for long sequences"},
+    {"rows", CLI_INT, &rows, "N", "form only N rows of every matrix, spread over it: for long sequences"},
     {"window", CLI_INT, &window, "N", "tokens of a window of text; default: the model's context, 512 at most"},
     {"stage", CLI_INT, &stage, "N", "models of several stages: analyze the layers of stage N, from 1; default: 1"},
     {"time", CLI_REAL, &at_time, "T", "diffusion models: noise of this time, up to 1000; default: 500"},
@@ -168,8 +168,12 @@ static void print_analysis(const looked *x) {
     if (mhla_analysis_query(x->analysis, &info) != MHLA_OK) return;
     printf("%s: %s, %s attention, %d layers, %d heads, %lld tokens in ", x->name, info.model, info.attention,
            info.layers, info.heads, (long long)info.tokens);
-    printf(info.chunk ? "blocks of %d\n" : "%d x %d blocks\n", info.chunk ? info.chunk : info.blocks[0],
-           info.blocks[1]);
+    if (info.chunk)
+        printf("blocks of %d\n", info.chunk);
+    else if (info.frames)
+        printf("%d x %d x %d blocks\n", info.frame_blocks, info.blocks[0], info.blocks[1]);
+    else
+        printf("%d x %d blocks\n", info.blocks[0], info.blocks[1]);
     printf("  %-6s %8s %8s %10s %8s %9s %7s %7s %7s %9s\n", "layer", "rank", "at most", "effective", "entropy",
            "negative", "own", "near", "far", "distance");
     means all = {0};
@@ -203,10 +207,17 @@ static mhla_status print_map(const looked *x) {
     float *w = malloc((size_t)info.tokens * sizeof *w);
     status = w ? mhla_analysis_map(x->analysis, w, image, l, h, token) : MHLA_ENOMEM;
     if (status == MHLA_OK) {
-        printf("%s: what token %lld of sample %lld attends to in layer %d, head %d, in percent\n", x->name,
-               (long long)token, (long long)image, l, h);
+        double sum = 0.0, all = 0.0;
+        for (int64_t u = 0; u < info.tokens; u++) sum += (double)w[u], all += fmax((double)w[u], 0.0);
+        const int plain =
+            fabs(sum - 1.0) < 0.01 || !(all > 0.0); /* attention without a denominator: its rows sum to anything */
+        for (int64_t u = 0; u < info.tokens && !plain; u++) w[u] = (float)((double)w[u] / all);
+        printf("%s: what token %lld of sample %lld attends to in layer %d, head %d, in percent%s\n", x->name,
+               (long long)token, (long long)image, l, h, plain ? "" : " of the positive weight of its row");
         const int columns = info.grid[1] > 1 ? info.grid[1] : 16;
+        const int64_t frame = (int64_t)info.grid[0] * columns;
         for (int64_t u = 0; u < info.tokens; u++) {
+            if (info.frames && u % frame == 0) printf("  frame %lld\n", (long long)(u / frame));
             if (u < info.first)
                 printf("  class token %.1f\n", 100.0 * (double)w[u]);
             else

@@ -24,15 +24,15 @@ typedef struct mhla_analysis mhla_analysis;
 
 typedef struct mhla_analysis_desc {
     size_t size;
-    const char *data;     /* images: the name of a dataset, a folder of images, an .npy, or one image; NULL: the training data
-                             of the model's run. Language models: a UTF-8 text file, or a folder or dataset with
+    const char *data;     /* images: the name of a dataset, a folder of images, an .npy, or one image; models of clips: a dataset
+                             of clips; NULL: the training data of the model's run. Language models: a UTF-8 text file, or a folder or dataset with
                              validation.txt; a model without a tokenizer reads bytes */
     const char *split;    /* of a dataset: "test" (default), "train" */
     int64_t samples;      /* number of images or windows of text, evenly spread; entropies and shares are means over them.
                              0: 500 images, 16 windows. Fewer if the data has fewer */
     int64_t rank_samples; /* number of these samples, evenly spread, whose rank is computed; 0: 64 up to 128 tokens, 16 up to
                              256, otherwise 4; negative: none */
-    int64_t rows;         /* number of rows of each matrix, evenly spread, for long sequences. 0: all; then MHLA_ERANGE beyond
+    int64_t rows;         /* number of rows of each matrix, spread over it, for long sequences. 0: all; then MHLA_ERANGE beyond
                              MHLA_ANALYSIS_TOKENS tokens */
     int64_t window;       /* tokens in a window of text; 0: the model's context, at most 512 */
     int64_t maps;         /* number of samples (the first ones) whose matrices are kept for mhla_analysis_map and for reports;
@@ -71,7 +71,7 @@ typedef struct mhla_analysis_info {
     int layers, heads;     /* the largest number of heads of a layer */
     int64_t tokens;        /* T */
     int64_t rows;          /* computed rows of each matrix */
-    int grid[2];           /* patches per axis; a language model: {T, 1} */
+    int grid[2];           /* patches per axis, of one frame; a language model: {T, 1} */
     int first;             /* tokens before the grid: 1 for a class token */
     int blocks[2];         /* blocks for own, near and far: those of the mixing matrix, or of the config */
     int64_t samples, rank_samples, maps; /* the numbers that were used */
@@ -79,6 +79,7 @@ typedef struct mhla_analysis_info {
     int causal;
     double loss;           /* language models: nats per token; else NaN */
     int chunk;             /* language models: tokens in a block; else 0 */
+    int frames, frame_blocks; /* of clips: frames, and blocks over them; images: 0 */
 } mhla_analysis_info;
 MHLA_API mhla_status mhla_analysis_query(const mhla_analysis *analysis, mhla_analysis_info *info);
 
@@ -95,7 +96,8 @@ typedef struct mhla_head_analysis {
     double dead;             /* share of rows without any positive weight: they are left out of the means */
     double own, near, far;   /* shares of weight, as for the entropy, on the query's own block, on the blocks around it (up
                                 to 1.5 away, centre to centre), and on the others. The class token is left out */
-    double distance;         /* mean distance between the query and its keys, in patches or tokens; without the class token */
+    double distance;         /* mean distance between the query and its keys, in patches (a frame counts as one) or tokens;
+                                without the class token */
 } mhla_head_analysis;
 MHLA_API mhla_status mhla_analysis_head(const mhla_analysis *analysis, int layer, int head, mhla_head_analysis *result);
 
@@ -108,6 +110,7 @@ typedef struct mhla_mix_analysis {
     int first;
     const float *before, *after; /* owned by the analysis */
     double own[2], near[2], far[2]; /* shares of weight, before and after, mean over rows */
+    int frames;                 /* of clips: blocks over frames, which come first, then rows and columns; images: 0 */
 } mhla_mix_analysis;
 MHLA_API mhla_status mhla_analysis_mix(const mhla_analysis *analysis, int layer, mhla_mix_analysis *result);
 

@@ -28,7 +28,9 @@ static mhla_status describe_grid(mhla_analysis *a, const mhla_token_view *v) {
     a->layers = v->layers;
     a->heads = v->heads;
     a->first = v->first;
-    a->T = v->first + (int64_t)v->grid[0] * v->grid[1];
+    a->frames = v->frames;
+    a->frame_blocks = v->frame_blocks;
+    a->T = v->first + (int64_t)(v->frames ? v->frames : 1) * v->grid[0] * v->grid[1];
     for (int i = 0; i < 2; i++) {
         a->grid[i] = v->grid[i];
         a->blocks[i] = v->blocks[i];
@@ -71,8 +73,6 @@ static mhla_status describe(mhla_analysis *a, const mhla_model *m, const mhla_an
     }
     if (m->architecture->denoiser) {
         MHLA_TRY(mhla_denoiser_query(m, &denoiser));
-        if (denoiser.extent.frames)
-            return mhla_fail(MHLA_ENOTSUP, "%s makes clips: models of images and of text can be analyzed", a->model);
         return describe_grid(a, &denoiser.view);
     }
     MHLA_TRY(mhla_classifier_query(m, &classifier));
@@ -87,65 +87,19 @@ static mhla_status place_tokens(mhla_analysis *a) {
     if (a->place == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for %lld tokens", (long long)a->T);
     for (int64_t t = 0; t < a->T; t++) {
         mhla_place_of *p = &a->place[t];
-        *p = (mhla_place_of){{-1, -1}, {0, 0}};
+        *p = (mhla_place_of){{-1, -1, -1}, {0, 0, 0}};
         if (a->chunk) {
-            *p = (mhla_place_of){{(int32_t)(t / a->chunk), 0}, {(int32_t)t, 0}};
+            *p = (mhla_place_of){{(int32_t)(t / a->chunk), 0, 0}, {(int32_t)t, 0, 0}};
         } else if (t >= a->first) {
-            p->at[0] = (int32_t)((t - a->first) / a->grid[1]);
-            p->at[1] = (int32_t)((t - a->first) % a->grid[1]);
+            const int64_t frame = (int64_t)a->grid[0] * a->grid[1], at = (t - a->first) % frame;
+            p->at[0] = (int32_t)(at / a->grid[1]);
+            p->at[1] = (int32_t)(at % a->grid[1]);
+            p->at[2] = (int32_t)((t - a->first) / frame);
             for (int i = 0; i < 2; i++) /* the block i with floor(i g/m) <= at < floor((i+1) g/m) */
                 p->block[i] = ((p->at[i] + 1) * a->blocks[i] - 1) / a->grid[i];
+            p->block[2] = a->frames ? ((p->at[2] + 1) * a->frame_blocks - 1) / a->frames : 0;
         }
     }
-    return MHLA_OK;
-}
-
-/* ---- Mixing matrices --------------------------------------------------------------------------------------------------- */
-
-/* Shares of the rows of m [M,M] by distance between blocks; a class token's row and column stay out. */
-static void share_mix(double *own, double *near, double *far, const float *m, const mhla_mix_analysis *x, int causal) {
-    const int64_t M = x->blocks;
-    int64_t rows = 0;
-    *own = *near = *far = 0.0;
-    for (int64_t i = x->first; i < M; i++) {
-        double part[3] = {0.0, 0.0, 0.0};
-        for (int64_t b = x->first; b < (causal ? i + 1 : M); b++) {
-            const int64_t p = i - x->first, q = b - x->first, dy = p / x->grid[1] - q / x->grid[1],
-                          dx = p % x->grid[1] - q % x->grid[1], d2 = dy * dy + dx * dx;
-            part[d2 == 0 ? 0 : d2 <= 2 ? 1 : 2] += fmax((double)m[i * M + b], 0.0);
-        }
-        const double all = part[0] + part[1] + part[2];
-        if (!(all > 0.0)) continue;
-        rows++;
-        *own += part[0] / all;
-        *near += part[1] / all;
-        *far += part[2] / all;
-    }
-    *own = rows ? *own / (double)rows : NAN;
-    *near = rows ? *near / (double)rows : NAN;
-    *far = rows ? *far / (double)rows : NAN;
-}
-
-/* As it is, and as its config would make it: in its own place, which then gets back what it had. */
-static mhla_status read_mix(mhla_analysis *a, mhla_found_layer *l, mhla_param *p) {
-    const size_t bytes = (size_t)p->count * sizeof(float);
-    float *before = malloc(bytes), *after = malloc(bytes);
-    l->mix = (mhla_mix_analysis){.size = sizeof l->mix, .before = before, .after = after};
-    if (before == NULL || after == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for %s", p->name);
-    memcpy(after, p->data, bytes);
-    const mhla_status status = mhla_param_init(p, 0);
-    memcpy(before, p->data, bytes);
-    memcpy(p->data, after, bytes);
-    mhla_param_touch(p);
-    MHLA_TRY(status);
-    mhla_mix_analysis *x = &l->mix;
-    x->blocks = p->shape[0];
-    const int causal = (p->flags & MHLA_PARAM_CAUSAL) != 0;
-    x->first = causal ? 0 : a->first;
-    x->grid[0] = causal ? (int)x->blocks : a->blocks[0];
-    x->grid[1] = causal ? 1 : a->blocks[1];
-    share_mix(&x->own[0], &x->near[0], &x->far[0], before, x, causal);
-    share_mix(&x->own[1], &x->near[1], &x->far[1], after, x, causal);
     return MHLA_OK;
 }
 
@@ -312,7 +266,7 @@ static void watch(void *user, const mhla_attended *seen) {
     l->causal = mhla_matrix_causal(seen->plan);
     l->bound = mhla_matrix_bound(seen->plan, a->T, a->rows);
     if (seen->mix && l->mix.before == NULL) {
-        status = read_mix(a, l, (mhla_param *)seen->mix); /* the model is the caller's to change */
+        status = mhla_mix_read(a, l, (mhla_param *)seen->mix); /* the model is the caller's to change */
         if (status != MHLA_OK) fail(x, status);
     }
     mhla_parallel(x->context, seen->call->batch * l->heads, measure_task, x);
@@ -355,7 +309,11 @@ static mhla_status choose_rows(mhla_analysis *a, int64_t rows) {
     if (a->rows == a->T) return MHLA_OK;
     a->which = malloc((size_t)a->rows * sizeof *a->which);
     if (a->which == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for %lld rows", (long long)a->rows);
-    for (int64_t i = 0; i < a->rows; i++) a->which[i] = i * a->T / a->rows;
+    for (int64_t i = 0; i < a->rows; i++) {
+        const int64_t from = i * a->T / a->rows, room = (i + 1) * a->T / a->rows - from;
+        /* of clips not always the first one of its stretch: rows of tokens would all lie in a few columns of the grid */
+        a->which[i] = from + (a->frames ? (int64_t)(fmod((double)i * 0.6180339887498949, 1.0) * (double)room) : 0);
+    }
     return MHLA_OK;
 }
 
@@ -516,7 +474,9 @@ mhla_status mhla_analysis_query(const mhla_analysis *a, mhla_analysis_info *info
                                      .svd_seconds = a->svd_seconds,
                                      .causal = a->layer[0].causal,
                                      .loss = a->loss,
-                                     .chunk = a->chunk};
+                                     .chunk = a->chunk,
+                                     .frames = a->frames,
+                                     .frame_blocks = a->frame_blocks};
     return mhla_struct_out(info, &full, sizeof full, "mhla_analysis_info");
 }
 

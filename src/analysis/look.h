@@ -32,7 +32,8 @@ struct mhla_analysis {
     int64_t T, rows;
     int64_t *which; /* [rows], NULL: all */
     int grid[2], first, blocks[2], chunk;
-    const int32_t *orders; /* [cycle][T] of layers that read the grid in another order (mhla_token_view), or NULL */
+    int frames, frame_blocks; /* of clips; 0: images, texts */
+    const int32_t *orders;    /* [cycle][T] of layers that read the grid in another order (mhla_token_view), or NULL */
     int cycle;
     mhla_place_of *place; /* [T] */
     int64_t samples, rank_samples, maps;
@@ -68,6 +69,20 @@ int64_t mhla_inputs_count(const mhla_inputs *inputs);
 /* Runs samples first .. first+count-1 through the model, on a tape that is watched. Of those below a->maps what the page
  * shows of them is kept; of language models losses are added to a->position. */
 mhla_status mhla_inputs_run(mhla_inputs *inputs, mhla_tape *tape, mhla_analysis *a, int64_t first, int64_t count);
+
+int mhla_frames_across(int frames);
+
+/* ---- mix.c: mixing matrices ---- */
+
+enum { MHLA_MIX_FRAMES, MHLA_MIX_ROWS, MHLA_MIX_COLUMNS, MHLA_MIX_AXES };
+
+/* The matrix of layer l as it is, and as its config would make it. */
+mhla_status mhla_mix_read(mhla_analysis *a, mhla_found_layer *l, mhla_param *p);
+/* Blocks on an axis. */
+int mhla_mix_places(const mhla_mix_analysis *x, int axis);
+/* share [n,n] of the n places on an axis: what of its weight a query block at place i gives to blocks at place j, mean over the query
+ * blocks there; negative weights count as 0, and a class token stays out. */
+void mhla_mix_along(float *share, const float *m, const mhla_mix_analysis *x, int axis);
 
 /* ---- page.c ---- */
 

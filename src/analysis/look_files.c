@@ -100,6 +100,20 @@ static json_t *shares(const mhla_mix_analysis *x, int which) {
     return row;
 }
 
+/* What a matrix of clips says of frames, of rows and of columns alone. */
+static json_t *along(const mhla_mix_analysis *x, const float *m) {
+    static const char *const names[MHLA_MIX_AXES] = {"frames", "rows", "columns"};
+    json_t *o = json_object();
+    for (int axis = 0; axis < MHLA_MIX_AXES; axis++) {
+        const int n = mhla_mix_places(x, axis);
+        float *share = malloc((size_t)n * (size_t)n * sizeof *share);
+        if (share) mhla_mix_along(share, m, x, axis);
+        mhla_json_put(o, names[axis], share ? square(share, n) : NULL);
+        free(share);
+    }
+    return o;
+}
+
 static json_t *mixing_of(const mhla_analysis *a) {
     json_t *list = json_array();
     for (int layer = 0; layer < a->layers; layer++) {
@@ -108,7 +122,12 @@ static json_t *mixing_of(const mhla_analysis *a) {
         json_t *row = json_object();
         mhla_json_put(row, "layer", json_integer(layer));
         mhla_json_put(row, "blocks", json_integer(x->blocks));
+        if (x->frames) mhla_json_put(row, "frames", json_integer(x->frames));
         mhla_json_put(row, "grid", ints(x->grid, 2));
+        if (x->frames) {
+            mhla_json_put(row, "along_before", along(x, x->before));
+            mhla_json_put(row, "along_after", along(x, x->after));
+        }
         mhla_json_put(row, "class_token_blocks", json_integer(x->first));
         mhla_json_put(row, "shares_before", shares(x, 0));
         mhla_json_put(row, "shares_after", shares(x, 1));
@@ -152,6 +171,8 @@ static json_t *model_of(const mhla_analysis *a, const char *name) {
     mhla_json_put(o, "heads", json_integer(a->heads));
     mhla_json_put(o, "tokens", json_integer(a->T));
     mhla_json_put(o, "rows", json_integer(a->rows));
+    if (a->frames) mhla_json_put(o, "frames", json_integer(a->frames));
+    if (a->frames) mhla_json_put(o, "frame_blocks", json_integer(a->frame_blocks));
     mhla_json_put(o, "grid", ints(a->grid, 2));
     mhla_json_put(o, "class_tokens", json_integer(a->first));
     mhla_json_put(o, "blocks", ints(a->blocks, 2));

@@ -54,7 +54,9 @@ static mhla_status open_pictures(mhla_inputs *in, const mhla_analysis_desc *d, c
                          in->denoiser.channels);
     in->augment = mhla_model_augment(m);
     MHLA_TRY(mhla_augment_prepare(&in->augment));
-    MHLA_TRY(mhla_gallery_open(&in->pictures, source, d->split, d->samples));
+    const mhla_extent *clip = &in->denoiser.extent;
+    MHLA_TRY(clip->frames ? mhla_gallery_open_clips(&in->pictures, source, d->split, d->samples, *clip)
+                          : mhla_gallery_open(&in->pictures, source, d->split, d->samples));
     in->count = mhla_gallery_count(in->pictures);
     if (in->count == 0) return mhla_fail(MHLA_EDATA, "%s: no picture in it", source);
     in->floats = (int64_t)in->augment.channels * in->augment.height * in->augment.width;
@@ -156,6 +158,28 @@ static void read_task(void *arg, int64_t i, int worker) {
     mhla_image_free(&image);
 }
 
+/* Frames beside each other on a page, out of all of them: as many rows of them as fill a square, or nearly. */
+int mhla_frames_across(int frames) {
+    int across = 1;
+    while (across * across < frames || frames % across) across++;
+    return across;
+}
+
+/* The frames of a clip, which lie one below the other, in rows of `across`. */
+static mhla_status lay_out(mhla_image *image, int frames, int across) {
+    mhla_image wide = {0};
+    const int height = image->height / frames, width = image->width, C = image->channels;
+    MHLA_TRY(mhla_image_reserve(&wide, across * width, frames / across * height, C));
+    for (int y = 0; y < image->height; y++) {
+        const int f = y / height, row = f / across * height + y % height;
+        memcpy(wide.data + ((size_t)row * (size_t)wide.width + (size_t)(f % across * width)) * (size_t)C,
+               image->data + (size_t)y * (size_t)width * (size_t)C, (size_t)width * (size_t)C);
+    }
+    mhla_image_free(image);
+    *image = wide;
+    return MHLA_OK;
+}
+
 /* The picture as the model sees it, padding as the colour that zero stands for; and its class. */
 static mhla_status keep_picture(const mhla_inputs *in, mhla_analysis *a, int64_t sample, int64_t i) {
     const mhla_augment *g = &in->augment;
@@ -170,6 +194,7 @@ static mhla_status keep_picture(const mhla_inputs *in, mhla_analysis *a, int64_t
                 const double level = 255.0 * ((double)value * (double)g->std[c] + (double)g->mean[c]);
                 image->data[((int64_t)y * image->width + x) * C + c] = (uint8_t)lround(fmin(fmax(level, 0.0), 255.0));
             }
+    if (a->frames) MHLA_TRY(lay_out(image, a->frames, mhla_frames_across(a->frames)));
     const int label = in->labels[i];
     const char *name =
         label >= 0 && label < mhla_gallery_classes(in->pictures) ? mhla_gallery_class_name(in->pictures, label) : "";

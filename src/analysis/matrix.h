@@ -39,9 +39,10 @@ typedef struct mhla_row_measures {
     double distance;       /* mean, between tokens */
 } mhla_row_measures;
 
-/* Where a token is: its block and itself, on two axes. Block -1: nowhere; its row and column stay out of shares and distances. */
+/* Where a token is: its block and itself, by row, column and, of clips, frame. Block -1: nowhere; its row and column stay out of
+ * shares and distances. */
 typedef struct mhla_place_of {
-    int32_t block[2], at[2];
+    int32_t block[3], at[3];
 } mhla_place_of;
 
 /* Of A [count,T], place [T]; rows as above. A is clipped at 0 and its rows are made to sum to 1. */

@@ -111,11 +111,12 @@ static void write_summary(const page *p) {
         if (a->chunk)
             fprintf(out, "(of %d tokens)</td></tr>\n", a->chunk);
         else
-            fprintf(out, "(%d x %d)</td></tr>\n", a->blocks[0], a->blocks[1]);
+            fprintf(out, a->frames ? "(%d x %d x %d)</td></tr>\n" : "(%d x %d)</td></tr>\n",
+                    a->frames ? a->frame_blocks : a->blocks[0], a->frames ? a->blocks[0] : a->blocks[1], a->blocks[1]);
     }
     fputs("</tbody></table></div>\n<p class=\"small\">Means over samples, layers and heads.", out);
     for (int i = 0; i < p->count; i++)
-        if (p->list[i]->blocks[0] <= 2 && p->list[i]->blocks[1] <= 2) {
+        if (p->list[i]->blocks[0] <= 2 && p->list[i]->blocks[1] <= 2 && p->list[i]->frame_blocks == 0) {
             fputs(" With 2 x 2 blocks or fewer, none is far.", out);
             break;
         }
@@ -243,6 +244,43 @@ static void write_mix_shares(const page *p, int i) {
     fputs("</tbody></table></div>\n", p->out);
 }
 
+/* What the matrices of clips say of frames, rows and columns alone: small matrices, side by side for all layers. */
+static mhla_status write_along(const page *p, int i) {
+    static const char *const names[MHLA_MIX_AXES] = {"frames", "rows", "columns"};
+    const mhla_analysis *a = p->list[i];
+    mhla_status status = MHLA_OK;
+    for (int axis = 0; axis < MHLA_MIX_AXES && status == MHLA_OK; axis++) {
+        char name[128];
+        mhla_report_run run = {.name = name, .colour = p->colours[i]};
+        run.mixes = calloc((size_t)a->layers, sizeof *run.mixes);
+        if (run.mixes == NULL) status = mhla_fail(MHLA_ENOMEM, "no memory for mixing matrices");
+        snprintf(name, sizeof name, "%.80s, over %s", p->names[i], names[axis]);
+        for (int l = 0; l < a->layers && status == MHLA_OK; l++) {
+            const mhla_mix_analysis *x = &a->layer[l].mix;
+            if (x->blocks == 0) continue;
+            mhla_report_mix *m = &run.mixes[run.mix_count++];
+            const int n = mhla_mix_places(x, axis);
+            const size_t bytes = (size_t)n * (size_t)n * sizeof *m->mix;
+            snprintf(m->name, sizeof m->name, "layer %d", l);
+            m->M = n;
+            m->mix = malloc(bytes);
+            if (run.before == NULL) run.before = malloc(bytes);
+            run.before_M = n;
+            if (m->mix == NULL || run.before == NULL) {
+                status = mhla_fail(MHLA_ENOMEM, "no memory for mixing matrices");
+                break;
+            }
+            mhla_mix_along(m->mix, x->after, x, axis);
+            mhla_mix_along(run.before, x->before, x, axis);
+        }
+        if (status == MHLA_OK) status = mhla_report_write_mixing(p->out, &run);
+        for (int k = 0; run.mixes && k < run.mix_count; k++) free(run.mixes[k].mix);
+        free(run.mixes);
+        free(run.before);
+    }
+    return status;
+}
+
 static mhla_status write_mixing(const page *p) {
     int any = 0;
     for (int i = 0; i < p->count; i++) {
@@ -259,8 +297,9 @@ static mhla_status write_mixing(const page *p) {
             m->mix = (float *)x->after;
             run.before = (float *)x->before;
             run.before_M = (int)x->blocks;
-            run.grid[0] = x->first || is_text(a) ? 0 : x->grid[0];
-            run.grid[1] = x->first || is_text(a) ? 0 : x->grid[1];
+            const int flat = x->first || is_text(a) || x->frames;
+            run.grid[0] = flat ? 0 : x->grid[0];
+            run.grid[1] = flat ? 0 : x->grid[1];
         }
         mhla_status status = MHLA_OK;
         if (run.mix_count) {
@@ -268,9 +307,12 @@ static mhla_status write_mixing(const page *p) {
                 fputs("<section id=\"mixing\"><h2>Mixing matrices</h2>\n<p>What each query block takes from each "
                       "block. On a "
                       "grid, the small picture at a block's place is its row of the matrix, laid out over the blocks "
-                      "of the image: before training a block takes most from itself and its neighbours.</p>\n",
+                      "of the image: before training a block takes most from itself and its neighbours. Blocks of "
+                      "clips come by frames, rows, columns; <i>over frames</i> is what a block takes from all blocks "
+                      "of each stretch of frames, mean over the blocks of its own; so of rows and columns.</p>\n",
                       p->out);
             status = mhla_report_write_mixing(p->out, &run);
+            if (status == MHLA_OK && a->frames) status = write_along(p, i);
             if (status == MHLA_OK) write_mix_shares(p, i);
         }
         free(run.mixes);
@@ -386,9 +428,12 @@ static mhla_status write_model_maps(const page *p, int i, const budget *b) {
     const mhla_analysis *a = p->list[i];
     const int64_t T = shown_tokens(a), samples = b->samples < a->maps ? b->samples : a->maps;
     const int layers = at_most(b->layers, a->layers);
-    const int grid[2] = {is_text(a) ? (int)T : a->grid[0], a->grid[1]};
-    fprintf(out, "{\"T\":%lld,\"first\":%d,\"grid\":[%d,%d],\"blocks\":[%d,%d],\"text\":%s,\"layers\":[", (long long)T,
-            a->first, grid[0], grid[1], a->blocks[0], a->blocks[1], is_text(a) ? "true" : "false");
+    const int grid[2] = {is_text(a) ? (int)T : a->grid[0], a->grid[1]}, frames = a->frames ? a->frames : 1;
+    fprintf(out,
+            "{\"T\":%lld,\"first\":%d,\"frames\":%d,\"across\":%d,\"grid\":[%d,%d],\"blocks\":[%d,%d],\"text\":%s,"
+            "\"layers\":[",
+            (long long)T, a->first, frames, mhla_frames_across(frames), grid[0], grid[1], a->blocks[0], a->blocks[1],
+            is_text(a) ? "true" : "false");
     for (int k = 0; k < layers; k++) fprintf(out, "%s%d", k ? "," : "", layer_at(k, layers, a->layers));
     fprintf(out, "],\n\"%s\":[", is_text(a) ? "pieces" : "pictures");
     for (int64_t s = 0; s < samples; s++) {

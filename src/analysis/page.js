@@ -9,7 +9,7 @@ if (models.length) {
   const bytes = text => Uint8Array.from(atob(text), c => c.charCodeAt(0));
   const choose = name => document.getElementById('choose-' + name);
   const selects = ['sample', 'layer', 'head'].map(choose), same = choose('same'), under = choose('under');
-  const state = {y: 0.5, x: 0.5, first: -1}; // the query, as parts of the grid; first: a token in front of it
+  const state = {f: 0.5, y: 0.5, x: 0.5, first: -1}; // the query, as parts of the grid; first: a token in front of it
   const kept = new Map(); // decoded maps
   const map = (m, s, l, h) => { // [T*T] of sample, place of the layer, head; each row's largest is 255
     const key = [models.indexOf(m), s, l, h].join();
@@ -18,9 +18,15 @@ if (models.length) {
   };
   const nearest = (list, x) => list.reduce((a, b, i) => Math.abs(b - x) < Math.abs(list[a] - x) ? i : a, 0);
   const percent = x => (100 * x).toFixed(x < 0.0995 ? 1 : 0) + ' %';
+  const part = (x, n) => Math.min(Math.floor(x * n), n - 1);
   const query = m => state.first >= 0 && m.first ? 0
-    : m.first + Math.min(Math.floor(state.y * m.grid[0]), m.grid[0] - 1) * m.grid[1]
-      + Math.min(Math.floor(state.x * m.grid[1]), m.grid[1] - 1);
+    : m.first + (part(state.f, m.frames) * m.grid[0] + part(state.y, m.grid[0])) * m.grid[1] + part(state.x, m.grid[1]);
+  // frames lie in rows of m.across: where a token of the grid is drawn, in cells
+  const cells = m => [m.grid[0] * m.frames / m.across, m.grid[1] * m.across];
+  const cellOf = (m, t) => {
+    const u = t - m.first, size = m.grid[0] * m.grid[1], f = Math.floor(u / size), at = u % size;
+    return [Math.floor(f / m.across) * m.grid[0] + Math.floor(at / m.grid[1]), f % m.across * m.grid[1] + at % m.grid[1]];
+  };
   const rowOf = m => { // what the query of this model attends to: {t, w: [T], layer, head}
     const s = Math.min(+selects[0].value, m.maps.length - 1), l = nearest(m.layers, +selects[1].value);
     const h = Math.min(+selects[2].value, m.maps[s][l].length - 1), t = query(m), a = map(m, s, l, h);
@@ -29,7 +35,8 @@ if (models.length) {
     return {t, w, s, layer: m.layers[l], head: h};
   };
   const place = (m, t) => m.text ? 'token ' + t : t < m.first ? 'class token'
-    : 'row ' + Math.floor((t - m.first) / m.grid[1]) + ', column ' + (t - m.first) % m.grid[1];
+    : (m.frames > 1 ? 'frame ' + Math.floor((t - m.first) / (m.grid[0] * m.grid[1])) + ', ' : '')
+      + 'row ' + Math.floor((t - m.first) / m.grid[1]) % m.grid[0] + ', column ' + (t - m.first) % m.grid[1];
   const say = (m, r) => {
     const p = r.w, order = [...p].sort((a, b) => b - a);
     const entropy = -p.reduce((a, v) => a + (v > 0 ? v * Math.log(v) : 0), 0);
@@ -48,7 +55,7 @@ if (models.length) {
     return {m, figure, face, note, where, images, shown: -1};
   });
   const drawGrid = (f, r, most) => { // in as many pixels as the screen shows, so that thin lines stay
-    const m = f.m, [rows, cols] = m.grid, dot = window.devicePixelRatio || 1;
+    const m = f.m, [rows, cols] = cells(m), dot = window.devicePixelRatio || 1;
     const cell = Math.max(4, Math.round(f.face.clientWidth * dot / cols));
     const c = f.face, g = c.getContext('2d'), picture = f.images[r.s];
     c.width = cols * cell;
@@ -58,18 +65,26 @@ if (models.length) {
     g.globalAlpha = under.checked ? 0.7 : 1;
     for (let u = m.first; u < m.T; u++) {
       g.fillStyle = colour(r.w[u] / most);
-      g.fillRect((u - m.first) % cols * cell, Math.floor((u - m.first) / cols) * cell, cell, cell);
+      const [y, x] = cellOf(m, u);
+      g.fillRect(x * cell, y * cell, cell, cell);
     }
     g.globalAlpha = 1;
     g.lineWidth = dot; g.strokeStyle = 'rgba(255,255,255,.55)'; // borders of blocks
     g.beginPath();
-    for (let i = 1; i < m.blocks[0]; i++) {
-      const y = Math.floor(i * rows / m.blocks[0]) * cell + dot / 2; g.moveTo(0, y); g.lineTo(c.width, y); }
-    for (let i = 1; i < m.blocks[1]; i++) {
-      const x = Math.floor(i * cols / m.blocks[1]) * cell + dot / 2; g.moveTo(x, 0); g.lineTo(x, c.height); }
+    for (let at = 0; at < rows; at += m.grid[0])
+      for (let i = 1; i < m.blocks[0]; i++) {
+        const y = (at + Math.floor(i * m.grid[0] / m.blocks[0])) * cell + dot / 2; g.moveTo(0, y); g.lineTo(c.width, y); }
+    for (let at = 0; at < cols; at += m.grid[1])
+      for (let i = 1; i < m.blocks[1]; i++) {
+        const x = (at + Math.floor(i * m.grid[1] / m.blocks[1])) * cell + dot / 2; g.moveTo(x, 0); g.lineTo(x, c.height); }
+    g.stroke();
+    g.lineWidth = 2 * dot; g.strokeStyle = '#fff'; // frames
+    g.beginPath();
+    for (let y = m.grid[0]; y < rows; y += m.grid[0]) { g.moveTo(0, y * cell); g.lineTo(c.width, y * cell); }
+    for (let x = m.grid[1]; x < cols; x += m.grid[1]) { g.moveTo(x * cell, 0); g.lineTo(x * cell, c.height); }
     g.stroke();
     if (r.t < m.first) return;
-    const x = (r.t - m.first) % cols * cell, y = Math.floor((r.t - m.first) / cols) * cell;
+    const [row, column] = cellOf(m, r.t), x = column * cell, y = row * cell;
     g.lineWidth = 4 * dot; g.strokeStyle = '#000'; g.strokeRect(x + dot, y + dot, cell - 2 * dot, cell - 2 * dot);
     g.lineWidth = 2 * dot; g.strokeStyle = '#fff'; g.strokeRect(x + dot, y + dot, cell - 2 * dot, cell - 2 * dot);
   };
@@ -99,11 +114,13 @@ if (models.length) {
       f.where.textContent = 'layer ' + rows[i].layer + ', head ' + rows[i].head + ', to ' + percent(same.checked ? most : tops[i]);
     });
   };
-  const go = (m, y, x) => { // to a patch of the grid of m
-    const inside = (v, n) => Math.min(Math.max(v, 0), n - 1);
+  const go = (m, y, x) => { // to a cell of what is drawn of m
+    const inside = (v, n) => Math.min(Math.max(v, 0), n - 1), [rows, cols] = cells(m);
+    const row = inside(y, rows), column = inside(x, cols);
     state.first = -1;
-    state.y = (inside(y, m.grid[0]) + 0.5) / m.grid[0];
-    state.x = (inside(x, m.grid[1]) + 0.5) / m.grid[1];
+    state.f = (Math.floor(row / m.grid[0]) * m.across + Math.floor(column / m.grid[1]) + 0.5) / m.frames;
+    state.y = (row % m.grid[0] + 0.5) / m.grid[0];
+    state.x = (column % m.grid[1] + 0.5) / m.grid[1];
     draw();
   };
   const step = (select, by) => {
@@ -117,20 +134,19 @@ if (models.length) {
         if (e.target.dataset.t !== undefined) go(m, +e.target.dataset.t, 0);
         return;
       }
-      const box = f.face.getBoundingClientRect();
-      go(m, Math.floor((e.clientY - box.top) / box.height * m.grid[0]),
-        Math.floor((e.clientX - box.left) / box.width * m.grid[1]));
+      const box = f.face.getBoundingClientRect(), [rows, cols] = cells(m);
+      go(m, Math.floor((e.clientY - box.top) / box.height * rows), Math.floor((e.clientX - box.left) / box.width * cols));
     };
     f.face.addEventListener('pointermove', follow);
     f.face.addEventListener('pointerdown', follow);
     f.face.addEventListener('keydown', e => {
       if (e.ctrlKey || e.altKey || e.metaKey) return; // of the browser: its zoom, its print
-      const t = Math.max(query(m) - m.first, 0), y = Math.floor(t / m.grid[1]), x = t % m.grid[1], far = m.text ? 10 : 1;
+      const [y, x] = cellOf(m, Math.max(query(m), m.first)), far = m.text ? 10 : 1;
       const move = {ArrowLeft: m.text ? [-1, 0] : [0, -1], ArrowRight: m.text ? [1, 0] : [0, 1], ArrowUp: [-far, 0],
         ArrowDown: [far, 0]}[e.key];
       if (move) go(m, y + move[0], x + move[1]);
       else if (e.key === 'Home') go(m, 0, 0);
-      else if (e.key === 'End') go(m, m.grid[0] - 1, m.grid[1] - 1);
+      else if (e.key === 'End') go(m, m.T, m.T);
       else if (e.key === 'PageUp') step(selects[1], -1);
       else if (e.key === 'PageDown') step(selects[1], 1);
       else if (e.key === '+') step(selects[2], 1);

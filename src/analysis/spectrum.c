@@ -61,10 +61,14 @@ void mhla_rows_measure(mhla_row_measures *m, double *A, const int64_t *rows, int
             if (a[u] > 0.0) entropy -= a[u] * log(a[u]);
             const mhla_place_of *p = &place[t], *q = &place[u];
             if (p->block[0] < 0 || q->block[0] < 0) continue;
-            const int64_t dy = p->block[0] - q->block[0], dx = p->block[1] - q->block[1], d2 = dy * dy + dx * dx;
+            int64_t d2 = 0, from = 0;
+            for (int axis = 0; axis < 3; axis++) {
+                const int64_t d = p->block[axis] - q->block[axis], e = p->at[axis] - q->at[axis];
+                d2 += d * d;
+                from += e * e;
+            }
             part[d2 == 0 ? 0 : d2 <= 2 ? 1 : 2] += a[u]; /* up to 1.5 away: sides and corners */
-            const double y = p->at[0] - q->at[0], x = p->at[1] - q->at[1];
-            distance += a[u] * sqrt(y * y + x * x);
+            distance += a[u] * sqrt((double)from);
         }
         m->entropy += entropy;
         const double all = part[0] + part[1] + part[2];

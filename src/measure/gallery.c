@@ -113,12 +113,16 @@ static mhla_status open_picture(mhla_gallery *p, const char *path) {
     return MHLA_OK;
 }
 
+static mhla_status check_split(const char *split) {
+    if (split == NULL || strcmp(split, "train") == 0 || strcmp(split, "test") == 0) return MHLA_OK;
+    return mhla_fail(MHLA_EINVAL, "split is \"%s\": expected test or train", split);
+}
+
 static mhla_status open_source(mhla_gallery *p, const char *source, const char *split, mhla_model *vae, size_t memory) {
     char folder[MHLA_RUN_PATH];
     struct stat info;
     const int train = split && strcmp(split, "train") == 0;
-    if (split && !train && strcmp(split, "test") != 0)
-        return mhla_fail(MHLA_EINVAL, "split is \"%s\": expected test or train", split);
+    MHLA_TRY(check_split(split));
     if (stat(source, &info) == 0 && !S_ISDIR(info.st_mode))
         return mhla_image_name(source) ? open_picture(p, source) : open_array(p, source, vae, memory);
     MHLA_TRY(mhla_data_locate(folder, sizeof folder, source));
@@ -133,12 +137,8 @@ mhla_status mhla_gallery_open(mhla_gallery **pictures, const char *source, const
     return mhla_gallery_decode(pictures, source, split, limit, NULL, 0);
 }
 
-mhla_status mhla_gallery_decode(mhla_gallery **pictures, const char *source, const char *split, int64_t limit,
-                                mhla_model *vae, size_t memory) {
-    *pictures = NULL;
-    mhla_gallery *p = calloc(1, sizeof *p);
-    if (p == NULL) return mhla_fail(MHLA_ENOMEM, "%s: no memory for opening it", source);
-    const mhla_status status = open_source(p, source, split, vae, memory);
+/* Opened: how many of them are used; or not. */
+static mhla_status finish(mhla_gallery **pictures, mhla_gallery *p, mhla_status status, int64_t limit) {
     if (status != MHLA_OK) {
         mhla_gallery_free(p);
         return status;
@@ -146,6 +146,38 @@ mhla_status mhla_gallery_decode(mhla_gallery **pictures, const char *source, con
     p->count = limit > 0 && limit < p->all ? limit : p->all;
     *pictures = p;
     return MHLA_OK;
+}
+
+mhla_status mhla_gallery_decode(mhla_gallery **pictures, const char *source, const char *split, int64_t limit,
+                                mhla_model *vae, size_t memory) {
+    *pictures = NULL;
+    mhla_gallery *p = calloc(1, sizeof *p);
+    if (p == NULL) return mhla_fail(MHLA_ENOMEM, "%s: no memory for opening it", source);
+    const mhla_status status = open_source(p, source, split, vae, memory);
+    return finish(pictures, p, status, limit);
+}
+
+static mhla_status check_clips(const mhla_dataset *d, const char *source, mhla_extent e) {
+    const int frames = mhla_dataset_frames(d), height = mhla_dataset_height(d), width = mhla_dataset_width(d);
+    if (frames == 0) return mhla_fail(MHLA_EINVAL, "%s holds pictures, and the model makes clips", source);
+    if (frames == e.frames && height == e.height && width == e.width) return MHLA_OK;
+    return mhla_fail(MHLA_EINVAL, "%s holds clips of %d frames of %d x %d, and the model makes %lld of %lld x %lld",
+                     source, frames, width, height, (long long)e.frames, (long long)e.width, (long long)e.height);
+}
+
+mhla_status mhla_gallery_open_clips(mhla_gallery **clips, const char *source, const char *split, int64_t limit,
+                                    mhla_extent extent) {
+    char folder[MHLA_RUN_PATH];
+    *clips = NULL;
+    MHLA_TRY(mhla_data_locate(folder, sizeof folder, source));
+    mhla_gallery *p = calloc(1, sizeof *p);
+    if (p == NULL) return mhla_fail(MHLA_ENOMEM, "%s: no memory for opening it", source);
+    const int train = split && strcmp(split, "train") == 0;
+    mhla_status status = check_split(split);
+    if (status == MHLA_OK) status = mhla_dataset_open(&p->data, folder, train ? MHLA_SPLIT_TRAIN : MHLA_SPLIT_TEST);
+    if (status == MHLA_OK) status = check_clips(p->data, source, extent);
+    if (status == MHLA_OK) p->all = mhla_dataset_count(p->data);
+    return finish(clips, p, status, limit);
 }
 
 void mhla_gallery_free(mhla_gallery *p) {

@@ -6,6 +6,7 @@
 #include <mhla/diffusion.h>
 
 #include "image/image.h"
+#include "models/roles.h"
 
 /* ---- frechet.c ------------------------------------------------------------------------------------------------------ */
 
@@ -37,6 +38,10 @@ mhla_status mhla_gallery_open(mhla_gallery **pictures, const char *source, const
 /* The same, where an .npy of float32 [N,C,H,W] is latents, which `vae` decodes within so much memory (0: any). */
 mhla_status mhla_gallery_decode(mhla_gallery **pictures, const char *source, const char *split, int64_t limit,
                                 mhla_model *vae, size_t memory);
+/* The same of a dataset of clips of this size; a clip is got as one picture, its frames one below the other. MHLA_EINVAL for pictures
+ * and for clips of another size. */
+mhla_status mhla_gallery_open_clips(mhla_gallery **clips, const char *source, const char *split, int64_t limit,
+                                    mhla_extent extent);
 /* From now on the centre of this size, black around what is smaller; 0, 0: as they are. */
 void mhla_gallery_frame(mhla_gallery *pictures, int height, int width);
 void mhla_gallery_free(mhla_gallery *pictures);

@@ -19,9 +19,10 @@
 typedef struct mhla_token_view {
     int from; /* layers of the stages before */
     int layers, heads;
-    int first;     /* tokens in front of the grid: a class token */
-    int grid[2];   /* rows, columns */
-    int blocks[2]; /* MHLA's pieces of them, or what they would be */
+    int first;                /* tokens in front of the grid: a class token */
+    int grid[2];              /* rows, columns */
+    int blocks[2];            /* MHLA's pieces of them, or what they would be */
+    int frames, frame_blocks; /* of clips, whose tokens come by frames, rows, columns; 0: images */
     /* NULL: tokens come by rows. Else [cycle][grid], which token of the grid comes t-th in layers i, i + cycle, ...; lives as long
      * as the model */
     const int32_t *orders;

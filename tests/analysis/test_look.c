@@ -4,6 +4,7 @@
 
 #include <mhla/analysis.h>
 
+#include "analysis/look.h"
 #include "core/status.h"
 #include "file/json.h"
 #include "file/npy.h"
@@ -465,11 +466,137 @@ static void text(void **state) {
     remove_folder(folder);
 }
 
+/* ---- Clips: frames are an axis of their own ---- */
+
+enum { CLIPS = 3, FRAMES = 4, CLIP = 8 }; /* tokens 4 x 4 x 4 of patches of 2 x 2; blocks 2 x 2 x 2 */
+
+/* A dataset of clips of noise. */
+static void new_clips(char folder[40]) {
+    static unsigned char pixels[CLIPS * FRAMES * CLIP * CLIP], labels[CLIPS];
+    const int64_t shape[] = {CLIPS, FRAMES, CLIP, CLIP};
+    rng r = {5};
+    new_folder(folder);
+    for (size_t i = 0; i < sizeof pixels; i++) pixels[i] = (unsigned char)rng_below(&r, 256);
+    ASSERT_OK(mhla_npy_write(in_folder(folder, "test_clips.npy"), MHLA_IO_U8, 4, shape, pixels));
+    ASSERT_OK(mhla_npy_write(in_folder(folder, "test_labels.npy"), MHLA_IO_U8, 1, shape, labels));
+}
+
+static mhla_model *new_wan(const char *attention, const char *mix, const char *frames) {
+    const char *settings[] = {attention, mix,       frames,    "image=8,8", "patch=2",     "dim=24",
+                              "ffn=32",  "depth=2", "heads=2", "classes=2", "blocks=2,2,2"};
+    mhla_model *m;
+    ASSERT_OK(mhla_model_create(&m, "wan_micro", settings, 11, 3));
+    mhla_model_set_context(m, single_thread());
+    return m;
+}
+
+/* Shares of what a block takes along an axis of two places, by hand: m [8,8], bit `bit` of a block's number is its place. */
+static void check_along(const mhla_mix_analysis *x, const float *m, int axis, int bit) {
+    double share[4] = {0.0};
+    float found[4];
+    for (int i = 0; i < 8; i++) {
+        double all = 0.0;
+        for (int b = 0; b < 8; b++) all += (double)m[i * 8 + b];
+        for (int b = 0; b < 8; b++) share[(i >> bit & 1) * 2 + (b >> bit & 1)] += (double)m[i * 8 + b] / all / 4.0;
+    }
+    assert_int_equal(mhla_mix_places(x, axis), 2);
+    mhla_mix_along(found, m, x, axis);
+    for (int i = 0; i < 4; i++) assert_true(fabs((double)found[i] - share[i]) < 1e-6);
+}
+
+static void clips(void **state) {
+    (void)state;
+    char folder[40], pictures[40];
+    new_clips(folder);
+    mhla_model *m = new_wan("attention=mhla", "mix=paper", "frames=4"), *soft;
+    mhla_param *p = mhla_params_find(m->params, "blocks.1.self_attn.block_attn.conv.weight");
+    assert_non_null(p);
+    for (int i = 0; i < 64; i++) p->data[i] = (float)(1 + i * 7 % 13) / 13.0f;
+    mhla_param_touch(p);
+    mhla_analysis *a =
+        look(m, folder, (mhla_analysis_desc){.maps = 2, .tokens = (const int64_t[]){9}, .token_count = 1});
+    mhla_analysis_info info = {.size = sizeof info};
+    ASSERT_OK(mhla_analysis_query(a, &info));
+    assert_true(info.tokens == 64 && info.samples == CLIPS && info.layers == 2); /* not those to the class */
+    assert_true(info.frames == 4 && info.frame_blocks == 2 && info.grid[0] == 4 && info.grid[1] == 4);
+    mhla_head_analysis x = head_of(a, 1, 1);
+    assert_true(fabs(x.own + x.near + x.far - 1.0) < 1e-9 && x.far > 0.0 && x.bound == 64 && x.rank > 12.0);
+    mhla_mix_analysis mix = {.size = sizeof mix};
+    ASSERT_OK(mhla_analysis_mix(a, 1, &mix));
+    assert_true(mix.blocks == 8 && mix.frames == 2 && mix.grid[0] == 2 && mix.grid[1] == 2);
+    assert_memory_equal(mix.after, p->data, 64 * sizeof(float));
+    for (int i = 0; i < 2; i++)
+        for (int axis = 0; axis < 3; axis++)
+            check_along(&mix, i ? mix.after : mix.before, MHLA_MIX_FRAMES + axis, 2 - axis);
+    double far = 0.0; /* the corner across: all three axes differ */
+    for (int i = 0; i < 8; i++) {
+        double all = 0.0;
+        for (int b = 0; b < 8; b++) all += (double)mix.after[i * 8 + b];
+        far += (double)mix.after[i * 8 + 7 - i] / all / 8.0;
+    }
+    assert_true(fabs(mix.far[1] - far) < 1e-6);
+    static const char *const ends[] = {"clips.json", "clips.html"};
+    const char *name = "clips";
+    for (int i = 0; i < 2; i++)
+        ASSERT_OK(mhla_analysis_write(in_folder(folder, ends[i]), (const mhla_analysis *const *)&a, &name, 1));
+    check_page(in_folder(folder, ends[1]), 1);
+    json_t *tree;
+    ASSERT_OK(mhla_json_load(&tree, in_folder(folder, ends[0])));
+    const json_t *rows = json_object_get(json_array_get(json_object_get(tree, "models"), 0), "mixing");
+    rows = json_object_get(json_object_get(json_array_get(rows, 1), "along_after"), "frames");
+    assert_int_equal(json_array_size(rows), 2);
+    json_decref(tree);
+    mhla_analysis_free(a);
+    /* some rows of softmax attention: of many columns, where every 8th token would be of one; distances by hand */
+    soft = new_wan("attention=softmax", "mix=paper", "frames=4");
+    for (int i = 0; i < mhla_params_count(soft->params); i++) {
+        mhla_param *q = mhla_params_at(soft->params, i);
+        if (strstr(q->name, "self_attn.q.")) memset(q->data, 0, (size_t)q->count * sizeof *q->data); /* even rows */
+        mhla_param_touch(q);
+    }
+    a = look(soft, folder, (mhla_analysis_desc){.rows = 8, .rank_samples = -1, .maps = 1, .samples = 1});
+    x = head_of(a, 0, 0);
+    assert_true(fabs(x.entropy - log(64.0)) < 1e-6 && fabs(x.own - 0.125) < 1e-6 && fabs(x.far - 0.125) < 1e-6);
+    int columns = 0;
+    double distance = 0.0;
+    for (int64_t t = 0, found = 0; t < 64; t++) {
+        float row[64];
+        if (mhla_analysis_map(a, row, 0, 0, 0, t) != MHLA_OK) continue;
+        columns |= 1 << t % 4;
+        found++;
+        for (int64_t u = 0; u < 64; u++) {
+            const int64_t f = t / 16 - u / 16, r = t / 4 % 4 - u / 4 % 4, c = t % 4 - u % 4;
+            distance += sqrt((double)(f * f + r * r + c * c)) / 64.0 / 8.0;
+        }
+    }
+    assert_true(columns == 15 && fabs(x.distance - distance) < 1e-6);
+    mhla_analysis_free(a);
+    mhla_model_free(soft);
+    /* what is no clip of this size */
+    mhla_analysis *none;
+    mhla_analysis_desc d = {.size = sizeof d, .data = folder};
+    soft = new_wan("attention=softmax", "mix=paper", "frames=3");
+    assert_int_equal(mhla_analysis_create(&none, soft, &d), MHLA_EINVAL);
+    assert_non_null(strstr(mhla_message(), "clips of 4 frames of 8 x 8, and the model makes 3"));
+    new_pictures(pictures);
+    ASSERT_OK(mhla_npy_write(in_folder(pictures, "test_images.npy"), MHLA_IO_U8, 3, (const int64_t[]){1, 8, 8},
+                             (const unsigned char[64]){0}));
+    ASSERT_OK(mhla_npy_write(in_folder(pictures, "test_labels.npy"), MHLA_IO_U8, 1, (const int64_t[]){1},
+                             (const unsigned char[1]){0}));
+    d.data = pictures;
+    assert_int_equal(mhla_analysis_create(&none, m, &d), MHLA_EINVAL);
+    assert_non_null(strstr(mhla_message(), "holds pictures"));
+    mhla_model_free(soft);
+    mhla_model_free(m);
+    remove_folder(pictures);
+    remove_folder(folder);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(linear_is_a_case), cmocka_unit_test(rows_and_maps), cmocka_unit_test(threads),
         cmocka_unit_test(mixing),           cmocka_unit_test(files),         cmocka_unit_test(text),
-        cmocka_unit_test(different_models), cmocka_unit_test(directions),
+        cmocka_unit_test(different_models), cmocka_unit_test(directions),    cmocka_unit_test(clips),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

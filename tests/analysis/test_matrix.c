@@ -106,6 +106,11 @@ static void operators(void **state) {
     d.feature = MHLA_FEATURE_ELU;
     d.rope = MHLA_ROPE_HALF;
     check_plan(d, 20, 4);
+    d.axes = 3; /* a clip */
+    d.grid[0] = 3, d.grid[1] = 2, d.grid[2] = 5;
+    d.blocks[0] = d.blocks[1] = d.blocks[2] = 2;
+    d.denominator = MHLA_DEN_NONE;
+    check_plan(d, 30, 4);
     check_plan((mhla_plan_desc){.kind = MHLA_KIND_LINEAR, .den_eps = 1e-6f}, 11, 5);
     check_plan((mhla_plan_desc){.kind = MHLA_KIND_CAUSAL, .denominator = MHLA_DEN_NONE, .chunk = 4, .chunks = 3}, 11,
                6);

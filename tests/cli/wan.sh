@@ -3,6 +3,7 @@
 . "$CLI/data.inc"
 recipe=$CLI/../../recipes/wan-moving.toml
 small_clips clips
+small_data data
 mhla info wan_1300m gate=true hybrid=3 --no-measure; echo "-> $?"
 small="--source clips --patch 2 --dim 24 --ffn 32 --depth 3 --heads 2 --blocks 3,2,2 --steps 4 --batch 8 --warmup_steps 1 --sample.steps 2 --sample.columns 1"
 for kind in mhla linear softmax; do
@@ -21,10 +22,11 @@ dd if=longer.npy bs=1 skip=10 count=80 2>/dev/null; echo
 mhla sample -m hybrid -c 1,none --steps 2 --out folder --quiet | sed 's/, .*//'; find folder -type f | sort
 mhla sample -m hybrid -c 1,none --steps 2 --out folder --quiet
 mhla sample -m hybrid --animate; echo "-> $?"
-mhla analyze hybrid; echo "-> $?"
+mhla analyze hybrid --samples 2 --rank-samples 1 --rows 9 --json hybrid.json --html hybrid.html | figures | sed 's/; .* for the SVD/; TIME/'; echo "-> $?"
+json <hybrid.json | grep -E '^models.0.(frames|frame_blocks|grid[.0-9]*|blocks[.0-9]*) |mixing.0.(frames|along_after.frames.0.0|shares_before.own) ' | sed 's/\(after.*\|own\) .*/\1 N/'
+mhla analyze hybrid --data data --samples 1; echo "-> $?"
 
 echo "# what does not fit"
-small_data data
 mhla train "$recipe" $small --source data --image 8 --frames 3 --out a --quiet; echo "-> $?"
 mhla train "$CLI/../../recipes/dit-fashion.toml" --source clips --out a --quiet; echo "-> $?"
 mhla train "$recipe" $small --frames 4 --out a --quiet; echo "-> $?"

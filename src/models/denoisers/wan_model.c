@@ -88,8 +88,10 @@ static void describe(const void *net, mhla_denoiser_info *info) {
                                  .text_rows = c->text_length,
                                  .view = {.layers = c->depth,
                                           .heads = c->heads,
-                                          .grid = {c->frames * H, W}, /* frames one below the other */
-                                          .blocks = {c->blocks[0] * c->blocks[1], c->blocks[2]}}};
+                                          .frames = c->frames,
+                                          .frame_blocks = c->blocks[0],
+                                          .grid = {H, W},
+                                          .blocks = {c->blocks[1], c->blocks[2]}}};
 }
 
 static mhla_status check(const void *net, mhla_extent e) {
