@@ -190,9 +190,15 @@ static int fetch_emoji(char source[4096], const char *folder, const mhla_data_in
 static const struct {
     const char *name;
     int (*fetch)(char source[4096], const char *folder, const mhla_data_info *info);
-} fetchers[] = {{"fashion-mnist", fetch_fashion}, {"cifar10-test", fetch_cifar},    {"text", fetch_text},
-                {"smollm2", fetch_smollm2},       {"emoji", fetch_emoji},           {"inception", fetch_inception},
-                {"gemma3-270m", fetch_gemma3},    {"moving-fashion", fetch_fashion}};
+} fetchers[] = {{"fashion-mnist", fetch_fashion},
+                {"cifar10-test", fetch_cifar},
+                {"text", fetch_text},
+                {"smollm2", fetch_smollm2},
+                {"emoji", fetch_emoji},
+                {"inception", fetch_inception},
+                {"gemma3-270m", fetch_gemma3},
+                {"moving-fashion", fetch_fashion},
+                {"moving-emoji", fetch_emoji}};
 
 static int list_all(void) {
     mhla_data_info info = {.size = sizeof info};

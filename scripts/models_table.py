@@ -22,12 +22,13 @@ VLT = ["vlt_nano"] + [f"{name}_{size}" for name in ("mhla_vlt", "ravlt", "mavit"
     f"{name}_{size}" for name in ("ravlt", "mavit") for size in ("base", "large")]
 DIFFUSION = ["dit_micro", "dit_nano"] + [f"dit_{size}_{patch}" for size in ("s", "b", "l", "xl") for patch in (2, 4, 8)]
 GATED = [f"dig_{size}" for size in ("micro", "nano", "s", "b", "l", "xl")]
+CLIPS = ["wan_micro", "wan_nano", "wan_1300m"]
 LANGUAGE = ["lm_micro", "lm_nano", "lm_340m"]
 MIXERS = {"mhla": "MHLA", "softmax": "Transformer++", "linear": "linear attention", "gla": "GLA", "retnet": "RetNet", "mamba": "Mamba",
           "mamba": "Mamba", "mamba2": "Mamba2",
           "gated_deltanet": "Gated DeltaNet", "gated_deltanet, lm_480m": "Gated DeltaNet, larger"}
 ATTENTIONS = ["mhla", "linear", "softmax", "focused", "inline", "mala", "rala"]
-MARKS = {"images": IMAGES, "attentions": ATTENTIONS, "vlt": VLT, "diffusion": DIFFUSION, "gated": GATED, "language": LANGUAGE,
+MARKS = {"images": IMAGES, "attentions": ATTENTIONS, "vlt": VLT, "diffusion": DIFFUSION, "gated": GATED, "clips": CLIPS, "language": LANGUAGE,
          "mixers": list(MIXERS)}
 
 
@@ -40,7 +41,7 @@ def size(bytes_: float) -> str:
 
 
 def operations(n: float) -> str:
-    return f"{n / 1e9:.3g} G" if n >= 1e9 else f"{n / 1e6:.3g} M"
+    return f"{n / 1e12:.3g} T" if n >= 1e12 else f"{n / 1e9:.3g} G" if n >= 1e9 else f"{n / 1e6:.3g} M"
 
 
 def info(program: str, *model: str) -> dict:
@@ -63,7 +64,8 @@ def row(program: str, name: str, kind: str) -> str:
     if kind == "language":
         cells += [f"{x['vocabulary']:,} tokens", f"{x['context']:,}"]
     else:
-        cells += [f"{x['channels']} x {x['height']} x {x['width']}", f"{x['tokens']:,}"]
+        frames = f"{x['frames']} x " if x.get("frames") else ""
+        cells += [f"{x['channels']} x {frames}{x['height']} x {x['width']}", f"{x['tokens']:,}"]
     cells += [f"{p:,}", operations(x["multiply_adds"]), size(4 * p)]
     cells.append(size(4 * p + 12 * x.get("trainable", p)))
     if kind == "language":

@@ -29,6 +29,10 @@ CLAIMS = [
      "GLA {GLA | bits per byte}, RetNet {RetNet | bits per byte}, Mamba {Mamba | bits per byte}, Mamba2 {Mamba2 | bits per byte}, "
      "Gated DeltaNet {Gated DeltaNet | bits per byte}. Recall of 64 pairs: MHLA {MHLA | 64 pairs} %, linear {linear | 64 pairs} %, "
      "softmax {softmax (Transformer++) | 64 pairs} %, Mamba2 {Mamba2 | 64 pairs} %, Gated DeltaNet {Gated DeltaNet | 64 pairs} %."),
+    ("In a model of clips MHLA replaces softmax attention, where linear attention fails.", "video", 2,
+     "Test loss from scratch: softmax {softmax | test loss}, MHLA {MHLA | test loss}, linear {linear | test loss}, hybrid {hybrid | test loss}; begun as "
+     "softmax: trained on {softmax, trained on | test loss}, MHLA {softmax to MHLA | test loss}, linear {softmax to linear | test loss}, "
+     "hybrid {softmax to hybrid | test loss}."),
     ("MHLA classifies images better than the other attentions.", "deit", 1,
      "Right: MHLA {MHLA | accuracy, %} %, linear {linear | accuracy, %} %, softmax {softmax | accuracy, %} %, MALA {MALA | accuracy, %} %."),
     ("... also images in colour.", "deit-cifar", 1,
@@ -59,6 +63,7 @@ PAPER = [
     ("Tab. 4", "SANA with MHLA: FID, CLIP score, GenEval", [],
      "40,000 updates of a 0.6B model. GenEval needs a detector of objects, which is not in this project. The paper's, SANA and with MHLA: FID 6.10 and 5.90, "
      "CLIP score 28.15 and 28.26, GenEval 0.64 and 0.68."),
+    ("Tab. 5, Fig. 6", "Wan2.1 adapted to MHLA: loss and time", ["video"], "The paper's figures are not at hand here."),
     ("Video", "Wan with MHLA: VBench", [],
      "Out of reach: it takes many videos of a large model and judges that are not in this project. The paper's figures are not at hand here."),
     ("Tab. 6", "language models of 340M parameters", ["language", "mixers"], "The same size on a larger machine: `mhla train recipes/lm-340m.toml`."),

@@ -13,9 +13,10 @@
 #include "file/file.h"
 #include "file/sha256.h"
 
-static const mhla_data_set *const sets[] = {&mhla_data_fashion_mnist, &mhla_data_cifar10_test,  &mhla_data_text,
-                                            &mhla_data_smollm2,       &mhla_data_emoji,         &mhla_data_inception,
-                                            &mhla_data_gemma3,        &mhla_data_moving_fashion};
+static const mhla_data_set *const sets[] = {
+    &mhla_data_fashion_mnist, &mhla_data_cifar10_test,   &mhla_data_text,
+    &mhla_data_smollm2,       &mhla_data_emoji,          &mhla_data_inception,
+    &mhla_data_gemma3,        &mhla_data_moving_fashion, &mhla_data_moving_emoji};
 
 mhla_status mhla_data_query(int i, mhla_data_info *info) {
     if (i < 0 || (size_t)i >= sizeof sets / sizeof *sets) return mhla_fail(MHLA_ERANGE, "there is no dataset %d", i);

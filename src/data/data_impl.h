@@ -24,7 +24,7 @@ typedef struct mhla_data_set {
 } mhla_data_set;
 
 extern const mhla_data_set mhla_data_fashion_mnist, mhla_data_cifar10_test, mhla_data_text, mhla_data_smollm2,
-    mhla_data_emoji, mhla_data_inception, mhla_data_gemma3, mhla_data_moving_fashion;
+    mhla_data_emoji, mhla_data_inception, mhla_data_gemma3, mhla_data_moving_fashion, mhla_data_moving_emoji;
 
 mhla_status mhla_data_check_bytes(const mhla_data_part *part, const void *bytes, size_t size, const char *path);
 mhla_status mhla_data_write(const char *folder, const char *name, const void *bytes, size_t size);

@@ -1,54 +1,83 @@
-/* Moving Fashion-MNIST: clips in which two pieces of clothing of one class cross a black frame, bounce off its edges and pass each
- * other. Everything is whole numbers, so that every machine makes the same bytes. */
+/* Clips of things that move, made from pictures: two of one class cross a frame, bounce off its edges and pass each other. Clothes of
+ * Fashion-MNIST, grey on black, and emoji, in colour on white. Everything is whole numbers, so that every machine makes the same bytes. */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "core/rng.h"
 #include "core/status.h"
 #include "data/data_impl.h"
-#include "data/dataset.h"
+#include "data/dataset_impl.h"
 #include "file/file.h"
 #include "file/npy.h"
 
-enum { FRAMES = 8, SIDE = 32, OBJECT = 14, ROOM = SIDE - OBJECT, TRAIN = 4000, TEST = 500, TRIES = 64 };
+enum { FRAMES = 8, SIDE = 32, MOST = 16, TRIES = 64 };
 
-/* Half the size of a picture of 28 x 28: means of four pixels. */
-static void shrink(uint8_t object[OBJECT * OBJECT], const mhla_image *image) {
-    for (int y = 0; y < OBJECT; y++)
-        for (int x = 0; x < OBJECT; x++) {
-            const uint8_t *p = image->data + (size_t)(2 * y) * 28 + (size_t)(2 * x);
-            object[y * OBJECT + x] = (uint8_t)((p[0] + p[1] + p[28] + p[29] + 2) / 4);
-        }
+/* What the clips of a set are made of. */
+typedef struct kind {
+    int picture;  /* side of a picture ... */
+    int times;    /* ... and how much smaller its object is */
+    int channels; /* 1 grey on black, 3 colour on white */
+    int count[2]; /* clips for training and test */
+} kind;
+
+static const kind clothes = {28, 2, 1, {4000, 500}}, emoji = {64, 4, 3, {2000, 250}};
+
+static int object_side(const kind *k) { return k->picture / k->times; }
+static int room_of(const kind *k) { return SIDE - object_side(k); }
+static uint8_t ground_of(const kind *k) { return k->channels == 1 ? 0 : 255; }
+static size_t clip_bytes(const kind *k) { return (size_t)FRAMES * SIDE * SIDE * (size_t)k->channels; }
+
+/* A pixel of the object is the mean of times x times of the picture. */
+static void shrink(uint8_t *object, const mhla_image *image, const kind *k) {
+    const int side = object_side(k), n = k->times * k->times;
+    for (int i = 0; i < side * side * k->channels; i++) {
+        const int c = i % k->channels, x = i / k->channels % side * k->times, y = i / k->channels / side * k->times;
+        int sum = n / 2;
+        for (int j = 0; j < n; j++)
+            sum += image->data[((y + j / k->times) * k->picture + x + j % k->times) * k->channels + c];
+        object[i] = (uint8_t)(sum / n);
+    }
 }
 
-/* Where something is that moves between 0 and ROOM and turns round there. */
-static int bounce(int from, int speed, int time) {
-    const int at = ((from + speed * time) % (2 * ROOM) + 2 * ROOM) % (2 * ROOM);
-    return at > ROOM ? 2 * ROOM - at : at;
+/* Where something is that moves between 0 and `room` and turns round there. */
+static int bounce(int from, int speed, int time, int room) {
+    const int at = ((from + speed * time) % (2 * room) + 2 * room) % (2 * room);
+    return at > room ? 2 * room - at : at;
 }
 
 static int draw_below(mhla_rng *r, int n) { return (int)(((uint64_t)mhla_rng_next(r) * (uint64_t)n) >> 32); }
 
-/* An object in all frames: the lighter pixel is seen. */
-static void move(uint8_t *clip, const uint8_t object[OBJECT * OBJECT], mhla_rng *r) {
+static int brightness(const uint8_t *pixel, const kind *k) {
+    int sum = 0;
+    for (int c = 0; c < k->channels; c++) sum += pixel[c];
+    return sum;
+}
+
+/* An object in all frames: of two pixels the one that differs more from the ground is seen. */
+static void move(uint8_t *clip, const uint8_t *object, const kind *k, mhla_rng *r) {
+    const int side = object_side(k), C = k->channels, sign = ground_of(k) ? -1 : 1;
     int from[2], speed[2];
     for (int a = 0; a < 2; a++) {
-        from[a] = draw_below(r, ROOM + 1);
+        from[a] = draw_below(r, room_of(k) + 1);
         speed[a] = 1 + draw_below(r, 3);
         if (draw_below(r, 2)) speed[a] = -speed[a];
     }
     for (int f = 0; f < FRAMES; f++) {
-        const int top = bounce(from[0], speed[0], f), left = bounce(from[1], speed[1], f);
-        for (int i = 0; i < OBJECT * OBJECT; i++) {
-            uint8_t *to = clip + (f * SIDE + top + i / OBJECT) * SIDE + left + i % OBJECT;
-            if (object[i] > *to) *to = object[i];
+        const int top = bounce(from[0], speed[0], f, room_of(k)), left = bounce(from[1], speed[1], f, room_of(k));
+        for (int i = 0; i < side * side; i++) {
+            uint8_t *to = clip + (ptrdiff_t)((f * SIDE + top + i / side) * SIDE + left + i % side) * C;
+            if (sign * brightness(object + (ptrdiff_t)i * C, k) > sign * brightness(to, k))
+                memcpy(to, object + (ptrdiff_t)i * C, (size_t)C);
         }
     }
 }
 
 /* A clip and its label. The second object is another one of the first one's class. */
-static mhla_status make_clip(uint8_t *clip, uint8_t *label, mhla_dataset *data, mhla_image *image, mhla_rng *r) {
+static mhla_status make_clip(uint8_t *clip, uint8_t *label, const kind *k, mhla_dataset *data, mhla_image *image,
+                             mhla_rng *r) {
     const int count = (int)mhla_dataset_count(data);
     const int first = draw_below(r, count);
     int second = first, got;
@@ -57,34 +86,38 @@ static mhla_status make_clip(uint8_t *clip, uint8_t *label, mhla_dataset *data, 
         second = draw_below(r, count);
     if (mhla_dataset_label(data, second) != mhla_dataset_label(data, first)) second = first; /* one in a thousand */
     const int pair[2] = {first, second};
+    memset(clip, ground_of(k), clip_bytes(k));
     for (int i = 0; i < 2; i++) {
-        uint8_t object[OBJECT * OBJECT];
+        uint8_t object[MOST * MOST * 3];
         MHLA_TRY(mhla_dataset_get(data, pair[i], image, &got));
-        shrink(object, image);
-        move(clip, object, r);
+        if (image->width != k->picture || image->height != k->picture || image->channels != k->channels)
+            return mhla_fail(MHLA_EDATA, "picture %d: expected %d x %d, %s", pair[i], k->picture, k->picture,
+                             k->channels == 1 ? "grey" : "in colour");
+        shrink(object, image, k);
+        move(clip, object, k, r);
     }
     *label = (uint8_t)mhla_dataset_label(data, first);
     return MHLA_OK;
 }
 
-static mhla_status make_split(const mhla_data_part *parts, const char *source, const char *folder, mhla_split split) {
-    const int64_t n = split == MHLA_SPLIT_TRAIN ? TRAIN : TEST, shape[] = {n, FRAMES, SIDE, SIDE};
-    const size_t each = (size_t)FRAMES * SIDE * SIDE;
+static mhla_status make_split(const mhla_data_part *parts, const kind *k, const char *source, const char *folder,
+                              mhla_split split) {
+    const int64_t n = k->count[split == MHLA_SPLIT_TEST], shape[] = {n, FRAMES, SIDE, SIDE, k->channels};
+    const size_t each = clip_bytes(k);
     char path[2][4096];
     mhla_dataset *data = NULL;
     mhla_image image = {0};
     uint8_t *clips = calloc((size_t)n, each), *labels = calloc((size_t)n, 1);
     mhla_status status = clips && labels ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory for %lld clips", (long long)n);
     if (status == MHLA_OK) status = mhla_dataset_open(&data, source, split);
-    if (status == MHLA_OK && (mhla_dataset_width(data) != 28 || mhla_dataset_height(data) != 28 ||
-                              mhla_dataset_channels(data) != 1 || mhla_dataset_frames(data)))
-        status = mhla_fail(MHLA_EDATA, "%s: expected grey pictures of 28 x 28", source);
+    if (status == MHLA_OK && mhla_dataset_frames(data))
+        status = mhla_fail(MHLA_EDATA, "%s: holds clips: expected pictures", source);
     for (int64_t i = 0; i < n && status == MHLA_OK; i++) {
         mhla_rng r = mhla_rng_make(0, (uint64_t)split, (uint64_t)i, MHLA_PLACE_CLIPS);
-        status = make_clip(clips + (size_t)i * each, labels + i, data, &image, &r);
+        status = make_clip(clips + (size_t)i * each, labels + i, k, data, &image, &r);
     }
     for (int i = 0; i < 2 && status == MHLA_OK; i++) status = mhla_data_join(path[i], folder, parts[i].name);
-    if (status == MHLA_OK) status = mhla_npy_write(path[0], MHLA_IO_U8, 4, shape, clips);
+    if (status == MHLA_OK) status = mhla_npy_write(path[0], MHLA_IO_U8, k->channels == 1 ? 4 : 5, shape, clips);
     if (status == MHLA_OK) status = mhla_npy_write(path[1], MHLA_IO_U8, 1, shape, labels);
     mhla_dataset_free(data);
     mhla_image_free(&image);
@@ -93,10 +126,10 @@ static mhla_status make_split(const mhla_data_part *parts, const char *source, c
     return status;
 }
 
-/* `source` is a folder of Fashion-MNIST, whose bytes decide: what is made of others is refused by its sum. */
-static mhla_status make_moving(const mhla_data_set *set, const char *source, const char *folder) {
-    MHLA_TRY(make_split(set->parts, source, folder, MHLA_SPLIT_TRAIN));
-    MHLA_TRY(make_split(set->parts + 2, source, folder, MHLA_SPLIT_TEST));
+/* Both parts of pictures in `source`, whose bytes decide: what is made of others is refused by its sum. */
+static mhla_status make_parts(const mhla_data_set *set, const kind *k, const char *source, const char *folder) {
+    MHLA_TRY(make_split(set->parts, k, source, folder, MHLA_SPLIT_TRAIN));
+    MHLA_TRY(make_split(set->parts + 2, k, source, folder, MHLA_SPLIT_TEST));
     for (const mhla_data_part *p = set->parts; p->name; p++) {
         char path[4096];
         mhla_file file;
@@ -108,6 +141,48 @@ static mhla_status make_moving(const mhla_data_set *set, const char *source, con
     }
     return MHLA_OK;
 }
+
+static mhla_status make_clothes(const mhla_data_set *set, const char *source, const char *folder) {
+    return make_parts(set, &clothes, source, folder);
+}
+
+/* `source` is the folder of the set `emoji`, or what that is made from: then its pictures are there for a while. */
+static mhla_status make_emoji(const mhla_data_set *set, const char *source, const char *folder) {
+    char path[4096], pictures[4096];
+    if (mhla_dataset_path(path, source, MHLA_EMOJI_LIST)) {
+        MHLA_TRY(mhla_emoji_check(source));
+        return make_parts(set, &emoji, source, folder);
+    }
+    MHLA_TRY(mhla_data_join(pictures, folder, "emoji"));
+    if (mkdir(pictures, 0777) != 0) return mhla_fail(MHLA_EIO, "%s: %s", pictures, strerror(errno));
+    mhla_status status = mhla_data_emoji.make(&mhla_data_emoji, source, pictures);
+    if (status == MHLA_OK) status = make_parts(set, &emoji, pictures, folder);
+    mhla_folder_remove(pictures);
+    return status;
+}
+
+const mhla_data_set mhla_data_moving_emoji = {
+    .info = {.name = "moving-emoji",
+             .folder = "data/moving-emoji",
+             .title = "2,000 + 250 clips in colour of two emoji that move, 8 frames of 32 x 32, 9 classes",
+             .origin =
+                 "made from Debian's packages fonts-noto-color-emoji 2.042 and unicode-data 15.0 (18 MB); Google, "
+                 "Unicode",
+             .licence = "font: SIL OFL 1.1; Unicode's list: Unicode licence",
+             .by_hand = "`mhla data emoji`, then `mhla data moving-emoji --from data/emoji`"},
+    .parts = {{"train_clips.npy", 49152128, "28d6fd547d0dff97c3783090aff001d6b2e8b46db4680561c3c08cb3d65aa008"},
+              {"train_labels.npy", 2128, "f5631ae827b4325aa402d3473f52385ad883b49186b2237ec380ef30a9918938"},
+              {"test_clips.npy", 6144128, "5ce199cb374be013705db512f498cc5217b3d373df66958f5939eebe861f5153"},
+              {"test_labels.npy", 378, "93d3dd57580b0fe1d954a7087e2522655f00818712eaeddbe498d19c45e3c7ba"}},
+    .classes = "activities\nanimals-and-nature\nflags\nfood-and-drink\nobjects\npeople-and-body\nsmileys-and-emotion\n"
+               "symbols\ntravel-and-places\n",
+    .readme =
+        "Moving emoji: clips of 8 frames of 32 x 32 pixels. Two emoji of one group of Unicode's list, 16 x 16 pixels,\n"
+        "move over white in straight lines, bounce off the edges and pass each other; training and test have "
+        "different\n"
+        "emoji. Made with a fixed seed by `mhla data moving-emoji` from Noto Color Emoji 2.042 (Google, SIL Open Font\n"
+        "License 1.1) and Unicode's emoji-test.txt 15.0.\n",
+    .make = make_emoji};
 
 const mhla_data_set mhla_data_moving_fashion = {
     .info = {.name = "moving-fashion",
@@ -126,4 +201,4 @@ const mhla_data_set mhla_data_moving_fashion = {
         "pixels,\n"
         "move in straight lines, bounce off the edges and pass each other. Made from Fashion-MNIST (Zalando SE, 2017,\n"
         "MIT licence) with a fixed seed by `mhla data moving-fashion`.\n",
-    .make = make_moving};
+    .make = make_clothes};

@@ -67,9 +67,11 @@ typedef struct mhla_experiment {
     double gate_least;
     const char *gate_text;                  /* the same in words */
     mhla_lab_lines lines[MHLA_LAB_FIGURES]; /* figures; ended by one without a prefix */
-    int dots;                               /* and so many columns, the first ones, with a dot for each seed */
-    int paper_digits;                       /* behind the point, of the paper's figures */
-    const char *arm_in_quick;               /* arms of a quick run, "mhla,linear,"; NULL: all */
+    const char
+        *clips; /* of its clips, a file for each arm that has some (mhla_lab_clips_path): what they show; NULL: none */
+    int dots;   /* and so many columns, the first ones, with a dot for each seed */
+    int paper_digits;                                   /* behind the point, of the paper's figures */
+    const char *arm_in_quick;                           /* arms of a quick run, "mhla,linear,"; NULL: all */
     mhla_status (*prepare)(struct mhla_lab_part *part); /* what its trainings need beside the data; may be NULL */
     /* What a part measures: puts numbers into part->measures. */
     mhla_status (*make)(struct mhla_lab_part *part);
@@ -141,6 +143,7 @@ typedef struct mhla_lab_part {
     char key[MHLA_LAB_KEY]; /* of settings, data and way of measuring */
     json_t *measures;
     char source[MHLA_LAB_PATH]; /* the data of its training; "": the lab's */
+    char init[MHLA_LAB_PATH];   /* the run of the lab that its training begins with the weights of; "": none */
 } mhla_lab_part;
 
 mhla_status mhla_part_begin(mhla_lab_part *part, mhla_lab *lab, int arm, int seed);
@@ -174,12 +177,18 @@ mhla_status mhla_part_length(mhla_lab_part *part);
 /* scaling.c: */
 mhla_status mhla_part_scaling(mhla_lab_part *part);
 void mhla_scaling_remark(FILE *out, const mhla_lab *lab);
+/* Of parts that measure times and put "load": were other things at work, so that times are too long, and not all alike? */
+void mhla_load_remark(FILE *out, const mhla_lab *lab);
 /* language.c: */
 mhla_status mhla_part_corpus(mhla_lab_part *part); /* to be prepared */
 mhla_status mhla_part_language(mhla_lab_part *part);
 /* Text and recall in one part, and the held-out loss during training as curve_STEP. */
 mhla_status mhla_part_mixer(mhla_lab_part *part);
 void mhla_mixer_remark(FILE *out, const mhla_lab *lab);
+
+/* video.c: loss from scratch or begun as softmax, time of an evaluation, clips */
+mhla_status mhla_part_video(mhla_lab_part *part);
+void mhla_video_remark(FILE *out, const mhla_lab *lab);
 
 /* ---- Judging: stats.c, no files and no models ---- */
 
@@ -224,6 +233,9 @@ extern const char mhla_judge_rule[];
 void mhla_table_text(FILE *out, const mhla_lab *lab);
 void mhla_table_markdown(FILE *out, const mhla_lab *lab);
 void mhla_claims_text(FILE *out, const mhla_lab *lab, int markdown);
+
+/* page.c: "FOLDER/video-clips-mhla.png", of an arm or "data". */
+void mhla_lab_clips_path(char *path, size_t size, const mhla_lab *lab, const char *folder, const char *arm);
 
 /* fair.c: what makes the arms comparable: parameters, learning rates and what their search took, data, power. Markdown. */
 void mhla_fair_markdown(FILE *out, const mhla_lab *lab);

@@ -1,6 +1,7 @@
 /* What an experiment leaves: text for the terminal, and a page of Markdown with figures. Both are made of the results alone. */
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/status.h"
 #include "file/file.h"
@@ -135,6 +136,54 @@ static void put_making(FILE *out, const mhla_lab *lab) {
     fputs("```\n", out);
 }
 
+/* ---- Clips: files that the parts have made, which play in the page ---- */
+
+void mhla_lab_clips_path(char *path, size_t size, const mhla_lab *lab, const char *folder, const char *arm) {
+    snprintf(path, size, "%s/%s-clips-%s.png", folder, lab->name, arm);
+}
+
+/* The i-th thing with clips: the data, then the arms. NULL: there are no more. */
+static const char *clips_of(const mhla_lab *lab, int i, const char **title) {
+    const mhla_lab_arm *arm = &lab->experiment->arms[i > 0 ? i - 1 : 0];
+    *title = i ? arm->title : "the data";
+    return i == 0 ? "data" : i <= MHLA_LAB_ARMS ? arm->name : NULL;
+}
+
+static int has_clips(const mhla_lab *lab, const char *name) {
+    char path[MHLA_LAB_PATH + 128];
+    mhla_lab_clips_path(path, sizeof path, lab, lab->folder, name);
+    return access(path, F_OK) == 0;
+}
+
+static void put_clips(FILE *out, const mhla_lab *lab) {
+    const char *title;
+    int n = 0;
+    for (int i = 0; lab->experiment->clips && clips_of(lab, i, &title); i++) {
+        const char *name = clips_of(lab, i, &title);
+        if (!has_clips(lab, name)) continue;
+        if (n++ == 0) fprintf(out, "\n## Clips\n\n%s\n\n| | |\n| --- | --- |\n", lab->experiment->clips);
+        fprintf(out, "| %s | ![%s: clips, %s](%s-clips-%s.png) |\n", title, lab->name, title, lab->name, name);
+    }
+}
+
+/* Beside a page in another folder than that of the results. */
+static mhla_status copy_clips(const mhla_lab *lab, const char *folder) {
+    char from[MHLA_LAB_PATH + 128], to[4096 + 128];
+    const char *title;
+    for (int i = 0; lab->experiment->clips && clips_of(lab, i, &title); i++) {
+        const char *name = clips_of(lab, i, &title);
+        mhla_file file;
+        mhla_lab_clips_path(from, sizeof from, lab, lab->folder, name);
+        mhla_lab_clips_path(to, sizeof to, lab, folder, name);
+        if (!has_clips(lab, name) || strcmp(from, to) == 0) continue;
+        MHLA_TRY(mhla_file_map(&file, from));
+        const mhla_status status = mhla_file_write(to, file.data, file.size);
+        mhla_file_unmap(&file);
+        MHLA_TRY(status);
+    }
+    return MHLA_OK;
+}
+
 /* The figures of a page, by what they show: the text in their place for who cannot see them. */
 typedef struct drawn {
     const char *titles[MHLA_LAB_FIGURES + MHLA_LAB_COLUMNS];
@@ -161,6 +210,7 @@ static void put_page(FILE *out, const mhla_lab *lab, const drawn *figures) {
         fputc('\n', out);
         e->remark(out, lab);
     }
+    put_clips(out, lab);
     fputs("\n## Claims\n\n", out);
     mhla_claims_text(out, lab, 1);
     fprintf(out, "\n%s\n", mhla_judge_rule);
@@ -218,5 +268,6 @@ mhla_status mhla_lab_write(mhla_lab *lab, const char *folder) {
         MHLA_TRY(add_figure(lab, folder, &figures, draw_lines, &e->lines[i], e->lines[i].title));
     for (int i = 0; i < MHLA_LAB_COLUMNS && e->columns[i].measure && i < e->dots; i++)
         MHLA_TRY(add_figure(lab, folder, &figures, draw_dots, &e->columns[i], e->columns[i].title));
+    MHLA_TRY(copy_clips(lab, folder));
     return write_file(lab, folder, ".md", draw_page, &figures, &made);
 }

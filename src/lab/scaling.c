@@ -122,8 +122,7 @@ static double time_at(const mhla_lab *lab, const char *arm, double T) {
     return n ? mhla_seeds_of(values, errors, n).mean : NAN;
 }
 
-/* More at work than the one or two threads of this: times are then too long, and not all alike. */
-static void remark_load(FILE *out, const mhla_lab *lab) {
+void mhla_load_remark(FILE *out, const mhla_lab *lab) {
     double values[MHLA_LAB_SEEDS], errors[MHLA_LAB_SEEDS], most = 0.0;
     mhla_cpu_info cpu = {.size = sizeof cpu};
     for (int arm = 0; arm < MHLA_LAB_ARMS && lab->experiment->arms[arm].name; arm++)
@@ -137,7 +136,7 @@ static void remark_load(FILE *out, const mhla_lab *lab) {
 }
 
 void mhla_scaling_remark(FILE *out, const mhla_lab *lab) {
-    remark_load(out, lab);
+    mhla_load_remark(out, lab);
     static const char *const arms[] = {"linear", "mhla-4", "mhla-16", "mhla-64", "mhla-256"};
     static const double sizes[] = {64, 256, 1024, 4096, 16384};
     fputs("Softmax attention takes longer from about this many tokens on (between two that were measured, by straight "

@@ -39,7 +39,7 @@ static int split(char *text, const char *settings[SETTINGS]) {
         int same = 0;
         if (strncmp(at, "lab.", 4) == 0 || strncmp(at, "search.", 7) == 0 || strncmp(at, "recall.", 7) == 0) continue;
         while (same < n && strncmp(settings[same], at, key) != 0) same++;
-        if (same == SETTINGS - 1) break; /* one place is kept for the data */
+        if (same == SETTINGS - 2) break; /* two places are kept: for the data, for the weights it begins with */
         settings[same] = at;
         n += same == n;
     }
@@ -67,7 +67,7 @@ static mhla_status name_source(const char *run, const char *source) {
 static mhla_status begin(mhla_trainer **trainer, const mhla_lab_part *part, const char *run) {
     const mhla_lab *lab = part->lab;
     const char *settings[SETTINGS];
-    char checkpoint[MHLA_RUN_PATH], source[MHLA_LAB_PATH + 16], *text = NULL;
+    char checkpoint[MHLA_RUN_PATH], source[MHLA_LAB_PATH + 16], weights[MHLA_LAB_PATH + 24], *text = NULL;
     const char *data = *part->source ? part->source : lab->source;
     if (access(run, F_OK) == 0) {
         if (mhla_checkpoint_find(checkpoint, sizeof checkpoint, run) == MHLA_OK) {
@@ -82,6 +82,10 @@ static mhla_status begin(mhla_trainer **trainer, const mhla_lab_part *part, cons
     if (*data) {
         snprintf(source, sizeof source, "data.source=%s", data);
         settings[n++] = source;
+    }
+    if (*part->init) {
+        snprintf(weights, sizeof weights, "train.init=%s/last", part->init);
+        settings[n++] = weights;
     }
     const mhla_status status = mhla_trainer_create(trainer, run, NULL, settings, n);
     free(text);
@@ -112,6 +116,10 @@ mhla_status mhla_part_train(mhla_lab_part *part, char run[MHLA_LAB_PATH]) {
     mhla_sha256_begin(&s);
     for (int i = 0, n = split(text, settings); i < n; i++) mhla_sha256_add(&s, settings[i], strlen(settings[i]) + 1);
     mhla_sha256_add(&s, lab->data_sum, strlen(lab->data_sum));
+    if (*part->init) { /* its folder has the name of its settings */
+        const char *name = strrchr(part->init, '/') + 1;
+        mhla_sha256_add(&s, name, strlen(name));
+    }
     mhla_sha256_end(&s, sum);
     free(text);
     char folder[MHLA_LAB_PATH];

@@ -167,7 +167,7 @@ static void missing_roles(void **state) {
     ASSERT_FAILS(mhla_model_forward(model, logits, logits, 1), MHLA_EINVAL, "an image classifier");
     mhla_analysis *analysis; /* a model that tells no layers of attention */
     const mhla_analysis_desc look = {.size = sizeof look};
-    ASSERT_FAILS(mhla_analysis_create(&analysis, model, &look), MHLA_ENOTSUP, "toy makes clips");
+    ASSERT_FAILS(mhla_analysis_create(&analysis, model, &look), MHLA_ENOTSUP, "toy has no attention to look into");
     mhla_sequence *sequence;
     ASSERT_FAILS(mhla_sequence_create(&sequence, model, NULL), MHLA_EINVAL, "a language model");
     mhla_model_free(model);
