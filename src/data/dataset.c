@@ -19,8 +19,9 @@ int mhla_dataset_path(char *path, const char *folder, const char *name) {
 /* ---- Opening ---- */
 
 mhla_status mhla_dataset_open(mhla_dataset **data, const char *folder, mhla_split split) {
-    static const mhla_dataset_opener openers[] = {mhla_dataset_open_idx, mhla_dataset_open_cifar, mhla_dataset_open_npy,
-                                                  mhla_dataset_open_latents, mhla_dataset_open_folder};
+    static const mhla_dataset_opener openers[] = {mhla_dataset_open_idx,   mhla_dataset_open_cifar,
+                                                  mhla_dataset_open_npy,   mhla_dataset_open_latents,
+                                                  mhla_dataset_open_clips, mhla_dataset_open_folder};
     *data = NULL;
     struct stat info;
     if (stat(folder, &info) != 0) return mhla_fail(MHLA_EIO, "%s: %s", folder, strerror(errno));

@@ -5,6 +5,7 @@
  *                 of 32 x 32), names in batches.meta.txt or classes.txt
  *   npy           folder with train_images.npy [N,H,W] or [N,H,W,3], train_labels.npy [N], test_.. 
  *   clips         the same of clips: train_clips.npy [N,F,H,W] or [N,F,H,W,3], which a diffusion of clips learns
+ *   clips of files  as an image folder, with a folder of frames or a .y4m file for each clip, and clips.json
  *   latents       what `mhla latents` makes of any of these (latents.h): numbers, which a diffusion of latents learns
  *   image folder  train/CLASS/..., val/CLASS/... as ImageNet has it (also test/, validation/), or only CLASS/...; classes
  *                 are the sorted folder names, files are found at any depth

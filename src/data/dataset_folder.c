@@ -109,6 +109,10 @@ static mhla_status list(mhla_dataset *d, listing *l, const char *path, int label
                 mhla_fail(MHLA_EIO, "%.200s...: too deep", name);
                 mhla_dataset_tell(d);
             }
+        } else if (mhla_dataset_is_y4m(name)) {
+            mhla_fail(MHLA_EDATA, "%s: a clip: clips.json beside the classes' folders says how many frames are learned",
+                      name);
+            mhla_dataset_tell(d);
         } else if (is_foreign(e->d_name)) {
             mhla_fail(MHLA_ENOTSUP, "%s: only PNG and JPEG are read", name);
             mhla_dataset_tell(d);
@@ -136,8 +140,7 @@ static int by_folder_and_name(const void *x, const void *y, void *pool) {
 
 static int by_text(const void *x, const void *y) { return strcmp(*(char *const *)x, *(char *const *)y); }
 
-/* The sorted names of the folders in `path`: the classes. */
-static mhla_status list_classes(mhla_dataset *d, const char *path) {
+mhla_status mhla_dataset_list_classes(mhla_dataset *d, const char *path) {
     DIR *dir = opendir(path);
     if (dir == NULL) return mhla_fail(MHLA_EIO, "%s: %s", path, strerror(errno));
     mhla_status status = MHLA_OK;
@@ -194,8 +197,7 @@ static void folder_close(mhla_dataset *d) {
     free(l);
 }
 
-/* The folder of a split, and that of the classes: train's names hold for the test, too. */
-static mhla_status find_split(char *part, char *classes, const char *folder, mhla_split split) {
+mhla_status mhla_dataset_find_split(char *part, char *classes, const char *folder, mhla_split split) {
     static const char *const tests[] = {"val", "validation", "valid", "test"};
     const int has_train = mhla_dataset_path(classes, folder, "train");
     int has_test = 0;
@@ -217,8 +219,7 @@ static mhla_status find_split(char *part, char *classes, const char *folder, mhl
     return MHLA_OK;
 }
 
-/* A folder of the test that is no class of the training would be passed over in silence. */
-static mhla_status check_classes(const mhla_dataset *d, const char *part, const char *classes) {
+mhla_status mhla_dataset_check_classes(const mhla_dataset *d, const char *part, const char *classes) {
     if (strcmp(part, classes) == 0) return MHLA_OK;
     DIR *dir = opendir(part);
     if (dir == NULL) return mhla_fail(MHLA_EIO, "%s: %s", part, strerror(errno));
@@ -238,11 +239,11 @@ static mhla_status check_classes(const mhla_dataset *d, const char *part, const 
 
 mhla_status mhla_dataset_open_folder(mhla_dataset *d, const char *folder, mhla_split split) {
     char part[4096], classes[4096];
-    MHLA_TRY(find_split(part, classes, folder, split));
-    MHLA_TRY(list_classes(d, classes));
+    MHLA_TRY(mhla_dataset_find_split(part, classes, folder, split));
+    MHLA_TRY(mhla_dataset_list_classes(d, classes));
     if (d->classes == 0)
         return mhla_fail(MHLA_EDATA, "%s: no folder in it: expected one for each class, with its pictures", classes);
-    MHLA_TRY(check_classes(d, part, classes));
+    MHLA_TRY(mhla_dataset_check_classes(d, part, classes));
     listing *l = calloc(1, sizeof *l);
     if (l == NULL) return no_memory(folder);
     d->format = "image folder";

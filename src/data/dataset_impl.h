@@ -36,6 +36,7 @@ mhla_status mhla_dataset_open_idx(mhla_dataset *d, const char *folder, mhla_spli
 mhla_status mhla_dataset_open_cifar(mhla_dataset *d, const char *folder, mhla_split split);
 mhla_status mhla_dataset_open_npy(mhla_dataset *d, const char *folder, mhla_split split);
 mhla_status mhla_dataset_open_latents(mhla_dataset *d, const char *folder, mhla_split split);
+mhla_status mhla_dataset_open_clips(mhla_dataset *d, const char *folder, mhla_split split);
 mhla_status mhla_dataset_open_folder(mhla_dataset *d, const char *folder, mhla_split split);
 
 /* ---- What formats share ---- */
@@ -48,6 +49,15 @@ void mhla_dataset_tell(mhla_dataset *d);
 
 /* Names, one per line, of a file that may be missing; `most` lines at most. */
 mhla_status mhla_dataset_read_names(mhla_dataset *d, const char *folder, const char *name, int most);
+
+/* Folders per class. The folder of a split, and that of the classes, 4096 each: train's names hold for the test, too. */
+mhla_status mhla_dataset_find_split(char *part, char *classes, const char *folder, mhla_split split);
+/* The sorted names of the folders in `path`: the classes. */
+mhla_status mhla_dataset_list_classes(mhla_dataset *d, const char *path);
+/* A folder of the test that is no class of the training would be passed over in silence. */
+mhla_status mhla_dataset_check_classes(const mhla_dataset *d, const char *part, const char *classes);
+
+int mhla_dataset_is_y4m(const char *name); /* by its ending */
 
 /* Pictures of one size in memory: `get`, `label` and `close` for formats that are arrays. */
 typedef struct mhla_dataset_array {

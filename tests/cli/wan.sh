@@ -26,6 +26,18 @@ mhla analyze hybrid --samples 2 --rank-samples 1 --rows 9 --json hybrid.json --h
 json <hybrid.json | grep -E '^models.0.(frames|frame_blocks|grid[.0-9]*|blocks[.0-9]*) |mixing.0.(frames|along_after.frames.0.0|shares_before.own) ' | sed 's/\(after.*\|own\) .*/\1 N/'
 mhla analyze hybrid --data data --samples 1; echo "-> $?"
 
+echo "# clips of files: folders of frames, .y4m"
+mkdir -p own/train/one/frames own/train/two own/test/one
+y4m() { printf 'YUV4MPEG2 W8 H8 F8:1 C420jpeg\n'; for i in $(seq "$1"); do printf 'FRAME\n'; yes "clip $i" | head -c 96; done; }
+y4m 13 >own/train/one/a.y4m; y4m 13 >own/train/two/b.y4m; y4m 6 >own/test/one/c.y4m
+cp folder/1-*/000000.png own/train/one/frames/0.png; for i in 1 2 3; do cp own/train/one/frames/0.png own/train/one/frames/$i.png; done
+echo '{"frames": 3, "height": 8, "width": 8}' >own/clips.json
+mhla train "$recipe" $small --source own --channels 3 --batch 4 --out own-run --quiet >/dev/null; echo "-> $?"
+mhla info own-run --no-measure | grep input
+mhla data show own --recipe "$recipe" --set model.blocks=1,1,1 --set train.batch=3 -n 3 -o own.png | wc -l | tr -d ' '
+echo '{"frames": 40}' >own/clips.json; mhla train "$recipe" $small --source own --out a --quiet; echo "-> $?"
+rm own/clips.json; mhla train "$recipe" $small --source own --out a --quiet; echo "-> $?"
+
 echo "# what does not fit"
 mhla train "$recipe" $small --source data --image 8 --frames 3 --out a --quiet; echo "-> $?"
 mhla train "$CLI/../../recipes/dit-fashion.toml" --source clips --out a --quiet; echo "-> $?"

@@ -4,6 +4,7 @@
 #include "data/dataset.h"
 #include "file/npy.h"
 #include "folders.h"
+#include "image/resize.h"
 #include "pictures.h"
 
 static mhla_dataset *open_ok(const char *folder, mhla_split split) {
@@ -302,10 +303,101 @@ static void test_broken_files(void **state) {
     remove_folder(folder);
 }
 
+/* ---- Clips of one's own ---- */
+
+/* A .y4m of grey frames of that side whose i-th frame has the level 16 + 10 i. */
+static void write_y4m(const char *folder, const char *name, int side, int frames) {
+    uint8_t *bytes = new_bytes((size_t)(64 + frames * (6 + side * side)));
+    size_t n = (size_t)sprintf((char *)bytes, "YUV4MPEG2 W%d H%d F8:1 Cmono\n", side, side);
+    for (int i = 0; i < frames; i++) {
+        n += (size_t)sprintf((char *)bytes + n, "FRAME\n");
+        memset(bytes + n, 16 + 10 * i, (size_t)(side * side));
+        n += (size_t)(side * side);
+    }
+    write_file(folder, name, bytes, n);
+    free(bytes);
+}
+
+static void about_clips(const char *folder, const char *text) { write_file(folder, "clips.json", text, strlen(text)); }
+
+static void test_clips(void **state) {
+    (void)state;
+    char folder[40], name[64];
+    new_folder(folder);
+    write_y4m(folder, "train/a/long.y4m", 4, 9);
+    write_y4m(folder, "train/a/short.y4m", 4, 2); /* too short: told */
+    write_y4m(folder, "train/b/large.y4m", 8, 3);
+    for (int i = 0; i < 4; i++) { /* a folder of frames, of other sides */
+        snprintf(name, sizeof name, "train/b/frames/%03d.png", i);
+        write_picture(folder, name, 4);
+    }
+    write_file(folder, "train/b/notes.txt", "x", 1);
+    about_clips(folder, "{\"frames\": 3}");
+    mhla_dataset *d = open_ok(folder, MHLA_SPLIT_TRAIN);
+    assert_string_equal(mhla_dataset_format(d), "clips of files");
+    assert_int_equal(mhla_dataset_frames(d), 3);
+    assert_true(mhla_dataset_width(d) == 4 && mhla_dataset_height(d) == 4 && mhla_dataset_channels(d) == 3);
+    assert_int_equal(mhla_dataset_count(d), 5); /* 3 of long, frames 0 to 2 of frames, large */
+    mhla_image m = {0};
+    int label;
+    for (int k = 0; k < 3; k++) {
+        ASSERT_OK(mhla_dataset_get(d, k, &m, &label));
+        assert_int_equal(label, 0);
+        assert_true(m.width == 4 && m.height == 12 && m.channels == 3);
+        for (int f = 0; f < 3; f++) { /* grey levels of 219 steps */
+            const double expected = 10.0 * (3 * k + f) * 255.0 / 219.0;
+            for (int i = 0; i < 48; i++) assert_true(fabs(m.data[48 * f + i] - expected) <= 0.51);
+        }
+    }
+    ASSERT_OK(mhla_dataset_get(d, 3, &m, &label)); /* resized */
+    assert_true(label == 1 && strstr(mhla_dataset_file(d, 3), "train/b/frames") != NULL);
+    mhla_image frame = {0}, fitted = {0};
+    ASSERT_OK(mhla_image_read(&frame, in_folder(folder, "train/b/frames/002.png"), 3));
+    ASSERT_OK(mhla_image_eval_crop(&fitted, &frame, 4, 4, 1.0, MHLA_FILTER_BICUBIC));
+    assert_memory_equal(m.data + 96, fitted.data, 48);
+    ASSERT_OK(mhla_dataset_get(d, 4, &m, &label));
+    assert_true(label == 1 && strstr(mhla_dataset_file(d, 4), "large") != NULL && m.height == 12);
+    const char *told[2];
+    int64_t broken;
+    assert_int_equal(mhla_dataset_broken(d, &broken, told, 2), 1);
+    assert_non_null(strstr(told[0], "short.y4m: 2 frames: a sample takes 3"));
+    unlink(in_folder(folder, "train/b/frames/001.png")); /* gone since */
+    assert_int_equal(mhla_dataset_get(d, 3, &m, &label), MHLA_EIO);
+    mhla_dataset_broken(d, &broken, told, 2);
+    assert_int_equal(broken, 2);
+    mhla_dataset_free(d);
+    /* every second frame, and a size */
+    about_clips(folder, "{\"frames\": 2, \"step\": 2, \"height\": 2, \"width\": 6}");
+    d = open_ok(folder, MHLA_SPLIT_TRAIN);
+    assert_int_equal(mhla_dataset_count(d), 2 + 1 + 1); /* of 9 frames: 0, 2; 4, 6. 8 has none to follow */
+    ASSERT_OK(mhla_dataset_get(d, 1, &m, &label));
+    assert_true(m.width == 6 && m.height == 4);
+    assert_true(fabs(m.data[0] - 40.0 * 255.0 / 219.0) <= 0.51 && fabs(m.data[36] - 60.0 * 255.0 / 219.0) <= 0.51);
+    mhla_dataset_free(d);
+    mhla_image_free(&m);
+    mhla_image_free(&frame);
+    mhla_image_free(&fitted);
+    /* what goes wrong */
+    OPEN_FAILS(folder, MHLA_SPLIT_TEST, MHLA_EIO, "none of val, validation, valid, test is there");
+    about_clips(folder, "{\"frames\": 8}");
+    OPEN_FAILS(folder, MHLA_SPLIT_TRAIN, MHLA_EDATA, "train/b: no clip of this class that can be read; for example ");
+    about_clips(folder, "{\"frame\": 8}");
+    OPEN_FAILS(folder, MHLA_SPLIT_TRAIN, MHLA_EDATA, "clips.json: ");
+    about_clips(folder, "{}");
+    OPEN_FAILS(folder, MHLA_SPLIT_TRAIN, MHLA_EDATA, "clips.json: frames is not there");
+    about_clips(folder, "{\"frames\": 3, \"width\": 9}");
+    OPEN_FAILS(folder, MHLA_SPLIT_TRAIN, MHLA_EDATA, "clips.json: width is there without height");
+    about_clips(folder, "{\"frames\": 0}");
+    OPEN_FAILS(folder, MHLA_SPLIT_TRAIN, MHLA_EDATA, "frames");
+    unlink(in_folder(folder, "clips.json")); /* an image folder then */
+    OPEN_FAILS(folder, MHLA_SPLIT_TRAIN, MHLA_EDATA, "clips.json");
+    remove_folder(folder);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_idx),    cmocka_unit_test(test_cifar),        cmocka_unit_test(test_npy),
-        cmocka_unit_test(test_folder), cmocka_unit_test(test_broken_files),
+        cmocka_unit_test(test_idx),   cmocka_unit_test(test_cifar),  cmocka_unit_test(test_npy),
+        cmocka_unit_test(test_clips), cmocka_unit_test(test_folder), cmocka_unit_test(test_broken_files),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
