@@ -40,7 +40,7 @@ static void test_list(void **state) {
         assert_non_null(info.licence);
         n++;
     }
-    assert_int_equal(n, 8);
+    assert_int_equal(n, 9);
     ASSERT_FAILS(mhla_data_query(-1, &info), MHLA_ERANGE, "no dataset -1");
     info.size = 4;
     ASSERT_FAILS(mhla_data_query(0, &info), MHLA_EINVAL, "mhla_data_info.size is 4");
