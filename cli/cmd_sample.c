@@ -57,7 +57,7 @@ static const cli_option options[] = {
      "raw, or ema (averaged); default: whichever scored better in training"},
     {"dtype", CLI_TEXT, &sample_given.dtype, "TYPE", "weights and products as float32 (default), bfloat16 or q8_0"},
     {"out,o", CLI_TEXT, &sample_given.out, "PATH",
-     "FILE.png: one image or a grid; FILE.npy: an array; otherwise a folder"},
+     "FILE.png, .webp: one image, a grid or a clip; FILE.npy: an array; FILE.y4m, -: a video; otherwise a folder"},
     {"preview", CLI_INT, &sample_given.preview, "N", "pipelines: every N steps write what the first image may become"},
     {"resume", CLI_FLAG, &sample_given.resume, NULL, "pipelines: continue a run that was stopped or killed"},
     {"dry-run", CLI_FLAG, &sample_given.dry_run, NULL, "pipelines: print memory and estimated time, and make nothing"},
@@ -91,7 +91,7 @@ static int refuse_like(void) {
         return cli_wrong(usage.verb,
                          "--like takes everything from the picture: only models, --any-model, --out, --batch, "
                          "--memory, --threads, --json and --quiet go with it");
-    if (g->out && !sample_ends(g->out, ".png"))
+    if (g->out && !sample_is_picture(g->out))
         return cli_wrong(usage.verb, "--out is \"%s\": with --like a name that ends with .png", g->out);
     return -1;
 }
@@ -175,6 +175,8 @@ int sample_ends(const char *path, const char *ending) {
     return n > m && strcasecmp(path + n - m, ending) == 0;
 }
 
+int sample_is_picture(const char *path) { return sample_ends(path, ".png") || sample_ends(path, ".webp"); }
+
 int sample_writable(const char *path, int folder) {
     if (cli_writable(path) || (folder && errno == EISDIR && access(path, W_OK | X_OK) == 0)) return 1;
     fprintf(stderr, "mhla %s: %s: cannot be written: %s\n", usage.verb, path, strerror(errno));
@@ -184,8 +186,8 @@ int sample_writable(const char *path, int folder) {
 const char *sample_again(void) {
     static char again[4096];
     const char *name = strrchr(sample_given.like, '/') ? strrchr(sample_given.like, '/') + 1 : sample_given.like;
-    const int length = (int)(sample_ends(name, ".png") ? strlen(name) - 4 : strlen(name));
-    snprintf(again, sizeof again, "%.*s-again.png", length, name);
+    const char *end = sample_is_picture(name) ? strrchr(name, '.') : name + strlen(name);
+    snprintf(again, sizeof again, "%.*s-again%s", (int)(end - name), name, *end ? end : ".png");
     return again;
 }
 

@@ -19,7 +19,7 @@ int sample_files_open(sample_files *f, const char *out, const mhla_pipeline_info
                         .width = desc->width,
                         .seconds = info->seconds};
     f->kind = f->standard || sample_ends(out, ".y4m") ? SAMPLE_Y4M
-              : sample_ends(out, ".png")              ? SAMPLE_PNG
+              : sample_is_picture(out)                ? SAMPLE_PNG
               : sample_ends(out, ".npy")              ? SAMPLE_ARRAY
                                                       : SAMPLE_FOLDER;
     if (f->kind == SAMPLE_Y4M && f->frames == 0)

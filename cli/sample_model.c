@@ -314,7 +314,7 @@ static int run(sample_work *w, mhla_picture *original, mhla_context **context) {
                 w->info.width, w->info.height);
     w->out = sample_given.out ? sample_given.out : sample_given.like ? sample_again() : "samples.png";
     w->array = sample_ends(w->out, ".npy");
-    w->folder = !sample_ends(w->out, ".png") && !w->array;
+    w->folder = !sample_is_picture(w->out) && !w->array;
     w->animate = sample_given.animate;
     w->quiet = sample_given.quiet;
     if (!sample_writable(w->out, w->folder)) return CLI_FAILED;

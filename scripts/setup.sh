@@ -39,6 +39,7 @@ group_build() {
     need libjansson-dev -- compiles "${CC:-cc}" jansson.h -ljansson
     need libpcre2-dev -- compiles "${CC:-cc}" pcre2.h -DPCRE2_CODE_UNIT_WIDTH=8 -lpcre2-8
     need libutf8proc-dev -- compiles "${CC:-cc}" utf8proc.h -lutf8proc
+    need libwebp7 -- compiles "${CC:-cc}" stdio.h -l:libwebp.so.7 # likewise loaded
     need liblapack3 -- compiles "${CC:-cc}" stdio.h -l:liblapack.so.3 # loaded at run time, when it is needed
 }
 group_run() { # what is typed after `make demo` and `make install`

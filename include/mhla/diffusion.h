@@ -138,14 +138,14 @@ typedef struct mhla_picture {
  * clamp(x/2 + 0.5, 0, 1) * 255, rounded. MHLA_EINVAL if there are not 1 or 3 channels: latents are not pixels. */
 MHLA_API mhla_status mhla_picture_tile(mhla_picture *picture, const float *images, int64_t n, int channels, int height,
                                        int width, int columns);
-/* Writes a PNG, whole or not at all. Several frames of one size make an endless animation that shows frame i for seconds[i].
+/* Writes a PNG, or, if the path ends with .webp, a WebP of quality 90, whole or not at all. WebP needs libwebp.so.7. Several frames of one size make an endless animation that shows frame i for seconds[i].
  * Programs without animations show the last frame. The text is that of the last frame. */
 MHLA_API mhla_status mhla_picture_write(const char *path, const mhla_picture *frames, int64_t count,
                                         const double *seconds);
 /* Writes pictures of one size and 3 channels as a video without compression (YUV4MPEG2, .y4m), for programs that compress it; each is
  * shown for `seconds`. "-" is standard output. */
 MHLA_API mhla_status mhla_video_write(const char *path, const mhla_picture *frames, int64_t count, double seconds);
-/* Reads a PNG or JPEG; of an animation the default image. */
+/* Reads a PNG or JPEG, of an animation the default image; of a WebP the last frame. */
 MHLA_API mhla_status mhla_picture_read(mhla_picture *picture, const char *path);
 MHLA_API void mhla_picture_free(mhla_picture *picture); /* frees its contents; may be repeated */
 

@@ -1,15 +1,23 @@
 /* Pictures of what a model made: pixels of its numbers, tiles of many, files and animations. */
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "core/status.h"
 #include "file/file.h"
 #include "file/npy.h"
 #include "image/image.h"
+#include "image/webp.h"
 
 #include <mhla/diffusion.h>
 
 static const char keyword[] = "mhla";
+enum { QUALITY = 90 }; /* of WebP */
+
+static int is_webp(const char *path) {
+    const size_t n = strlen(path);
+    return n > 5 && strcasecmp(path + n - 5, ".webp") == 0;
+}
 
 enum { OWNED = MHLA_UP_TO(mhla_picture, text) };
 
@@ -62,8 +70,10 @@ mhla_status mhla_picture_write(const char *path, const mhla_picture *frames, int
     if (status == MHLA_OK) {
         const mhla_image_text text = {keyword, f.text}; /* the last frame's */
         const int texts = text.text != NULL;
-        status = count == 1 ? mhla_image_encode_png(&bytes, &size, images, &text, texts)
-                            : mhla_image_encode_apng(&bytes, &size, images, milliseconds, (int)count, &text, texts);
+        status = is_webp(path)
+                     ? mhla_image_encode_webp(&bytes, &size, images, milliseconds, (int)count, QUALITY, f.text)
+                 : count == 1 ? mhla_image_encode_png(&bytes, &size, images, &text, texts)
+                              : mhla_image_encode_apng(&bytes, &size, images, milliseconds, (int)count, &text, texts);
     }
     free(images);
     free(milliseconds);
@@ -83,8 +93,13 @@ mhla_status mhla_picture_read(mhla_picture *picture, const char *path) {
     mhla_image image = {0};
     char *text = NULL;
     MHLA_TRY(mhla_file_map(&file, path));
-    mhla_status status = mhla_image_decode(&image, file.data, file.size, 0, path);
-    if (status == MHLA_OK) status = mhla_image_find_text(&text, file.data, file.size, keyword, path);
+    mhla_status status;
+    if (mhla_image_is_webp(file.data, file.size)) {
+        status = mhla_image_decode_webp(&image, &text, file.data, file.size, path);
+    } else {
+        status = mhla_image_decode(&image, file.data, file.size, 0, path);
+        if (status == MHLA_OK) status = mhla_image_find_text(&text, file.data, file.size, keyword, path);
+    }
     mhla_file_unmap(&file);
     if (status != MHLA_OK) {
         mhla_image_free(&image);

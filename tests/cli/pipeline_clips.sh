@@ -11,6 +11,12 @@ $m -p 'a cat' --negative '' -o b.png >/dev/null; cmp -s a.png b.png || echo 'ano
 mhla sample --like a.png --quiet | report
 $m -p 'a cat' -o a.y4m | report; head -n 1 a.y4m; wc -c <a.y4m
 $m -p 'a cat' -o - 2>log | cmp - a.y4m && echo 'the same on standard output'; report <log
+if $m -p 'a cat' -o a.webp >log 2>&1; then
+    head -c 4 a.webp; grep -a -o ANMF a.webp | wc -l
+    mhla sample --like a.webp --quiet >/dev/null && cmp a.webp a-again.webp && echo 'the same file'
+else
+    grep libwebp7 log >&2 # without the library
+fi
 $m -p 'a cat' -n 2 -o folder | report; find folder -name '000[19].png' | sort
 $m -p 'a cat' -n 2 -o folder | report
 $m -p 'a cat' -o a.npy | report; head -c 128 a.npy | tr -d '\0' | grep -a -o "(1, 3, 9, 32, 48)"
