@@ -82,6 +82,11 @@ typedef struct mhla_pair {
 mhla_status mhla_safetensors_write(const char *path, const mhla_storable *tensors, int64_t count,
                                    const mhla_pair *metadata, int64_t pairs);
 
+/* The same where data of tensors may be NULL: fetch() then writes them, float32, into memory that is there while they are stored. */
+typedef mhla_status (*mhla_storable_fetch)(void *user, const mhla_storable *tensor, float *data);
+mhla_status mhla_safetensors_write_fetched(const char *path, const mhla_storable *tensors, int64_t count,
+                                           mhla_storable_fetch fetch, void *user);
+
 /* Writes folder/model-0000i-of-0000n.safetensors of at most shard_bytes of tensors each (a larger tensor has a file of
  * its own) and model.safetensors.index.json; with shard_bytes 0, or when one file is enough, model.safetensors alone.
  * Tensors are dealt out in the given order. `also` (NULL, or paths that end with NULL) are files copied along,

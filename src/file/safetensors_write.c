@@ -151,9 +151,25 @@ static mhla_status put_tensor(mhla_writer *w, const mhla_storable *t, float *wid
     return MHLA_OK;
 }
 
-/* tensors and pairs are sorted here, in place. */
+typedef struct fetching {
+    mhla_storable_fetch fetch;
+    void *user;
+} fetching;
+
+static mhla_status put_fetched(mhla_writer *w, const mhla_storable *t, const fetching *f, float *wide, void *narrow) {
+    mhla_storable there = *t;
+    float *data = malloc((size_t)(count_of(t) + 1) * sizeof *data);
+    there.data = data;
+    mhla_status status =
+        data ? f->fetch(f->user, t, data) : mhla_fail(MHLA_ENOMEM, "no memory for tensor %s", MHLA_QUOTE(t->name));
+    if (status == MHLA_OK) status = put_tensor(w, &there, wide, narrow);
+    free(data);
+    return status;
+}
+
+/* tensors and pairs are sorted here, in place. f: NULL where all data are there. */
 static mhla_status write_sorted(const char *path, const mhla_storable **tensors, int64_t count, const mhla_pair **pairs,
-                                int64_t pair_count) {
+                                int64_t pair_count, const fetching *f) {
     char *header = NULL;
     size_t length = 0;
     mhla_writer w = {0};
@@ -170,7 +186,9 @@ static mhla_status write_sorted(const char *path, const mhla_storable **tensors,
         status = put(&w, prefix, sizeof prefix);
     }
     if (status == MHLA_OK) status = put(&w, header, length);
-    for (int64_t i = 0; i < count && status == MHLA_OK; i++) status = put_tensor(&w, tensors[i], wide, narrow);
+    for (int64_t i = 0; i < count && status == MHLA_OK; i++)
+        status = f && tensors[i]->data == NULL ? put_fetched(&w, tensors[i], f, wide, narrow)
+                                               : put_tensor(&w, tensors[i], wide, narrow);
     if (status == MHLA_OK)
         status = mhla_writer_commit(&w);
     else
@@ -214,7 +232,18 @@ mhla_status mhla_safetensors_write(const char *path, const mhla_storable *tensor
     const mhla_storable **list;
     const mhla_pair **pair_list;
     mhla_status status = make_lists(&list, &pair_list, tensors, count, metadata, pairs, path);
-    if (status == MHLA_OK) status = write_sorted(path, list, count, pair_list, pairs);
+    if (status == MHLA_OK) status = write_sorted(path, list, count, pair_list, pairs, NULL);
+    free(list);
+    free(pair_list);
+    return status;
+}
+
+mhla_status mhla_safetensors_write_fetched(const char *path, const mhla_storable *tensors, int64_t count,
+                                           mhla_storable_fetch fetch, void *user) {
+    const mhla_storable **list;
+    const mhla_pair **pair_list;
+    mhla_status status = make_lists(&list, &pair_list, tensors, count, NULL, 0, path);
+    if (status == MHLA_OK) status = write_sorted(path, list, count, pair_list, 0, &(fetching){fetch, user});
     free(list);
     free(pair_list);
     return status;
@@ -280,7 +309,7 @@ static mhla_status write_shards(const char *folder, const mhla_storable *tensors
         const int64_t n = shard_count(tensors + begin, count - begin, shard_bytes);
         shard_name(name, sizeof name, s, shards);
         snprintf(path, sizeof path, "%s/%s", folder, name);
-        MHLA_TRY(write_sorted(path, list + begin, n, pairs, pair_count));
+        MHLA_TRY(write_sorted(path, list + begin, n, pairs, pair_count, NULL));
         for (int64_t i = begin; i < begin + n; i++)
             if (json_object_set_new(map, tensors[i].name, json_string(name)) != 0)
                 return mhla_fail(MHLA_ENOMEM, "%s: no memory for the index", folder);

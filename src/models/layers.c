@@ -47,7 +47,7 @@ mhla_layer mhla_layer_norm(mhla_params *ps, int64_t D, int bias, const char *nam
 
 mhla_batch_norm mhla_layer_batch_norm(mhla_params *ps, int64_t D, const char *name) {
     const mhla_layer l = mhla_layer_norm(ps, D, 1, name);
-    return (mhla_batch_norm){
+    const mhla_batch_norm n = {
         .w = l.w,
         .b = l.b,
         .mean = mhla_params_addf(ps, MHLA_SHAPE(D), MHLA_PARAM_BUFFER, MHLA_ZERO, "%s.running_mean", name),
@@ -56,4 +56,8 @@ mhla_batch_norm mhla_layer_batch_norm(mhla_params *ps, int64_t D, const char *na
                                     "%s.num_batches_tracked", name),
         .eps = 1e-5f,
         .momentum = 0.1f};
+    if (n.mean) n.mean->kept = 1.0f - n.momentum;
+    if (n.var) n.var->kept = 1.0f - n.momentum;
+    if (n.batches) n.batches->kept = 1.0f;
+    return n;
 }

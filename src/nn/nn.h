@@ -90,9 +90,11 @@ typedef struct mhla_param {
     mhla_initial initial;
     mhla_param_grid grid;
     float mix_low, mix_high;
-    float *data;         /* [count] master values; NULL where dtype is not MHLA_F32: `packed` is all there is */
-    float *grad;         /* [count], NULL until training; meaningful where has_grad */
-    int has_grad;        /* something has been added since mhla_params_clear_grads */
+    float *data;  /* [count] master values; NULL where dtype is not MHLA_F32: `packed` is all there is */
+    float *grad;  /* [count], NULL until training; meaningful where has_grad */
+    int has_grad; /* something has been added since mhla_params_clear_grads */
+    int touched;  /* how often a layer has added to grad; whoever counts sets it to 0 */
+    float kept;   /* of a buffer that follows batches: the share of its old value that a batch leaves, 1 of a counter */
     uint64_t version;    /* of data */
     mhla_weight *packed; /* for the layer that multiplies by it; of packed_version */
     int packed_order;    /* see mhla_param_place, op.h */
@@ -200,6 +202,8 @@ enum {
 
 mhla_status mhla_tape_create(mhla_tape **tape, const mhla_context *context);
 void mhla_tape_free(mhla_tape *tape); /* NULL is legal */
+/* Called in the backward pass after each layer's, to look which gradients of parameters are there; NULL: no more. */
+void mhla_tape_after(mhla_tape *tape, void (*after)(void *arg), void *arg);
 
 /* Starts anew: all tensors of before are gone, their memory is kept for the ones to come, a failure is forgotten. */
 void mhla_tape_begin(mhla_tape *tape, unsigned mode);

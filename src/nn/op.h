@@ -53,7 +53,9 @@ struct mhla_tape {
     mhla_record *last;
     mhla_attended_fn watch; /* of attentions, or NULL */
     void *watcher;
-    int64_t attended; /* attentions since begin; counted only while somebody watches */
+    int64_t attended;         /* attentions since begin; counted only while somebody watches */
+    void (*after)(void *arg); /* mhla_tape_after */
+    void *after_arg;
 };
 
 /* Places of random numbers: the tape's layers count from here; below are those of data loading. */

@@ -35,6 +35,7 @@ mhla_status mhla_optim_create(mhla_optim **optim, mhla_params *params, const mhl
         return mhla_fail(MHLA_EINVAL, "weight_decay is %g, momentum %g, clip_norm %g", d.weight_decay, d.momentum,
                          d.clip_norm);
     const int count = mhla_params_count(params);
+    if (d.ranks == 0) d.ranks = 1;
     MHLA_TRY(mhla_params_need_data(params, "trained"));
     mhla_optim *o = mhla_alloc_zero(sizeof *o);
     if (o == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for an optimiser");
@@ -49,7 +50,8 @@ mhla_status mhla_optim_create(mhla_optim **optim, mhla_params *params, const mhl
         o->first[i + 1] = o->first[i] + stretches(p);
         if (p->flags & MHLA_PARAM_BUFFER) continue;
         for (int s = 0; s < o->slots; s++)
-            ok = ok && (o->state[i * o->slots + s] = mhla_alloc_zero((size_t)p->count * sizeof(float))) != NULL;
+            ok = ok && (o->state[i * o->slots + s] =
+                            mhla_alloc_zero((size_t)(mhla_optim_owned(o, i, d.rank) + 1) * sizeof(float))) != NULL;
     }
     ok = ok && (o->squares = mhla_alloc((size_t)(o->first[count] + 1) * sizeof *o->squares)) != NULL;
     if (!ok) {
@@ -73,7 +75,7 @@ void mhla_optim_free(mhla_optim *o) {
 
 size_t mhla_optim_bytes(const mhla_params *params, const mhla_optim_desc *d) {
     const int slots = d->kind == MHLA_OPTIM_ADAMW ? 2 : d->momentum > 0.0 ? 1 : 0;
-    return (size_t)mhla_params_elements(params) * sizeof(float) * (size_t)slots;
+    return (size_t)mhla_params_elements(params) * sizeof(float) * (size_t)slots / (size_t)(d->ranks ? d->ranks : 1);
 }
 
 int mhla_optim_slots(const mhla_optim *o) { return o->slots; }
@@ -82,6 +84,41 @@ const char *mhla_optim_slot_name(const mhla_optim *o, int slot) {
 }
 float *mhla_optim_slot(mhla_optim *o, int i, int slot) { return o->state[i * o->slots + slot]; }
 int64_t *mhla_optim_updates(mhla_optim *o, int i) { return &o->updates[i]; }
+
+/* ---- Whose is what ---- */
+
+/* The first stretch of parameter i that is rank's; not of it where it is first[i+1] or more. */
+static int64_t first_owned(const mhla_optim *o, int i, int rank) {
+    const int64_t first = o->first[i], P = o->d.ranks;
+    return first + ((rank - first) % P + P) % P;
+}
+
+static int64_t length(const mhla_optim *o, int i, int64_t stretch) {
+    const int64_t left = mhla_params_at(o->params, i)->count - (stretch - o->first[i]) * STRETCH;
+    return left < STRETCH ? left : STRETCH;
+}
+
+int64_t mhla_optim_owned(const mhla_optim *o, int i, int rank) {
+    int64_t n = 0;
+    for (int64_t s = first_owned(o, i, rank); s < o->first[i + 1]; s += o->d.ranks) n += length(o, i, s);
+    return n;
+}
+
+void mhla_optim_split(const mhla_optim *o, int i, int rank, float *owned, const float *all) {
+    for (int64_t s = first_owned(o, i, rank); s < o->first[i + 1]; s += o->d.ranks) {
+        const int64_t n = length(o, i, s);
+        memcpy(owned, all + (s - o->first[i]) * STRETCH, (size_t)n * sizeof *owned);
+        owned += n;
+    }
+}
+
+void mhla_optim_join(const mhla_optim *o, int i, int rank, float *all, const float *owned) {
+    for (int64_t s = first_owned(o, i, rank); s < o->first[i + 1]; s += o->d.ranks) {
+        const int64_t n = length(o, i, s);
+        memcpy(all + (s - o->first[i]) * STRETCH, owned, (size_t)n * sizeof *all);
+        owned += n;
+    }
+}
 
 /* ---- A step: tasks are stretches of parameters ---- */
 
@@ -106,9 +143,17 @@ static int find(const mhla_optim *o, int64_t stretch) {
     return low;
 }
 
-static void square_task(void *arg, int64_t stretch, int worker) {
+int64_t mhla_optim_stretches(const mhla_optim *o) { return o->first[mhla_params_count(o->params)]; }
+
+mhla_stretch mhla_optim_stretch(const mhla_optim *o, int64_t s) {
+    const int i = find(o, s);
+    return (mhla_stretch){mhla_params_at(o->params, i), i, (s - o->first[i]) * STRETCH, length(o, i, s)};
+}
+
+static void square_task(void *arg, int64_t k, int worker) {
     const step *s = arg;
     (void)worker;
+    const int64_t stretch = k * s->o->d.ranks + s->o->d.rank;
     const int i = find(s->o, stretch);
     const mhla_param *p = mhla_params_at(s->o->params, i);
     const int64_t at = (stretch - s->o->first[i]) * STRETCH, n = p->count - at < STRETCH ? p->count - at : STRETCH;
@@ -131,18 +176,20 @@ static void sgd(const mhla_optim_desc *d, float *p, float *v, const float *g, in
     }
 }
 
-static void update_task(void *arg, int64_t stretch, int worker) {
+static void update_task(void *arg, int64_t k, int worker) {
     const step *s = arg;
     (void)worker;
     mhla_optim *o = s->o;
     const mhla_optim_desc *d = &o->d;
+    const int64_t stretch = k * d->ranks + d->rank;
     const int i = find(o, stretch);
     mhla_param *p = mhla_params_at(o->params, i);
     if (!takes_part(p)) return;
     const int64_t at = (stretch - o->first[i]) * STRETCH, n = p->count - at < STRETCH ? p->count - at : STRETCH;
+    const int64_t own = (stretch - first_owned(o, i, d->rank)) / d->ranks * STRETCH; /* where its state is */
     const double decay = p->flags & MHLA_PARAM_DECAY ? d->weight_decay : 0.0, count = (double)(o->updates[i] + 1);
     if (d->kind == MHLA_OPTIM_SGD) {
-        sgd(d, p->data + at, o->slots ? mhla_optim_slot(o, i, 0) + at : NULL, p->grad + at, n, s->lr, s->grad_scale,
+        sgd(d, p->data + at, o->slots ? mhla_optim_slot(o, i, 0) + own : NULL, p->grad + at, n, s->lr, s->grad_scale,
             decay, o->updates[i] == 0);
         return;
     }
@@ -154,7 +201,8 @@ static void update_task(void *arg, int64_t stretch, int worker) {
                           .eps = (float)d->eps,
                           .step = (float)(s->lr / (1.0 - pow(d->beta1, count))),
                           .decay = (float)(1.0 - s->lr * decay)};
-    s->kernels->adamw(p->data + at, mhla_optim_slot(o, i, 0) + at, mhla_optim_slot(o, i, 1) + at, p->grad + at, n, &a);
+    s->kernels->adamw(p->data + at, mhla_optim_slot(o, i, 0) + own, mhla_optim_slot(o, i, 1) + own, p->grad + at, n,
+                      &a);
 }
 
 /* Linear layers would pack their weight again at the next use, one after the other; here many threads do it. */
@@ -166,12 +214,20 @@ static void pack_task(void *arg, int64_t i, int worker) {
     if (mhla_weight_update(p->packed, p->data, MHLA_F32, 0) == MHLA_OK) p->packed_version = p->version;
 }
 
-mhla_status mhla_optim_step(mhla_optim *o, double lr, const mhla_context *context, double *norm_out) {
-    const int count = mhla_params_count(o->params);
+static int64_t owned_stretches(const mhla_optim *o) {
+    return (mhla_optim_stretches(o) - o->d.rank + o->d.ranks - 1) / o->d.ranks;
+}
+
+double *mhla_optim_measure(mhla_optim *o, const mhla_context *context) {
+    step s = {.o = o};
+    mhla_parallel(context, owned_stretches(o), square_task, &s);
+    return o->squares;
+}
+
+mhla_status mhla_optim_update(mhla_optim *o, double lr, const mhla_context *context, double *norm_out) {
     step s = {o, mhla_kernels_get(), lr, 1.0};
-    mhla_parallel(context, o->first[count], square_task, &s);
     double sum = 0.0;
-    for (int64_t i = 0; i < o->first[count]; i++) sum += o->squares[i];
+    for (int64_t i = 0; i < mhla_optim_stretches(o); i++) sum += o->squares[i];
     const double norm = sqrt(sum);
     if (norm_out) *norm_out = norm;
     if (!isfinite(norm)) {
@@ -180,7 +236,13 @@ mhla_status mhla_optim_step(mhla_optim *o, double lr, const mhla_context *contex
     }
     /* torch.nn.utils.clip_grad_norm_ adds 1e-6 to the norm */
     if (o->d.clip_norm > 0.0 && o->d.clip_norm / (norm + 1e-6) < 1.0) s.grad_scale = o->d.clip_norm / (norm + 1e-6);
-    mhla_parallel(context, o->first[count], update_task, &s);
+    mhla_parallel(context, owned_stretches(o), update_task, &s);
+    return MHLA_OK;
+}
+
+mhla_status mhla_optim_finish(mhla_optim *o, const mhla_context *context) {
+    const int count = mhla_params_count(o->params);
+    step s = {.o = o};
     mhla_status status = MHLA_OK;
     for (int i = 0; i < count; i++) {
         mhla_param *p = mhla_params_at(o->params, i);
@@ -200,6 +262,12 @@ mhla_status mhla_optim_step(mhla_optim *o, double lr, const mhla_context *contex
     mhla_parallel(context, count, pack_task, &s);
     mhla_params_clear_grads(o->params);
     return status;
+}
+
+mhla_status mhla_optim_step(mhla_optim *o, double lr, const mhla_context *context, double *norm) {
+    (void)mhla_optim_measure(o, context);
+    MHLA_TRY(mhla_optim_update(o, lr, context, norm));
+    return mhla_optim_finish(o, context);
 }
 
 /* ---- EMA ---- */

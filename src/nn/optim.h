@@ -14,6 +14,8 @@ typedef struct mhla_optim_desc {
     double momentum;          /* SGD, as torch's: v = momentum v + g, the first one v = g; no dampening */
     int nesterov;
     double clip_norm; /* > 0: gradients are scaled so that the norm over all of them is at most this */
+    int rank,
+        ranks; /* the state is shared out: this one has every ranks-th stretch, beginning at `rank`. 0, 0: all of it */
 } mhla_optim_desc;
 
 typedef struct mhla_optim mhla_optim;
@@ -27,12 +29,34 @@ void mhla_optim_free(mhla_optim *optim);
  * infinite where a gradient is: nothing is changed then but the gradients cleared, and MHLA_ERANGE is returned. */
 mhla_status mhla_optim_step(mhla_optim *optim, double lr, const mhla_context *context, double *norm);
 
-/* State for checkpoints. AdamW: "exp_avg" (0), "exp_avg_sq" (1); SGD: "momentum_buffer" (0). [count] of parameter i.
+/* ---- The same in three steps, for several processes. All work is done by stretches: at most 16,384 neighbouring elements of one
+ * parameter, numbered through all parameters. Stretch s belongs to rank s % ranks. */
+typedef struct mhla_stretch {
+    mhla_param *param;
+    int index;         /* of the parameter */
+    int64_t at, count; /* elements at .. at+count-1 of it */
+} mhla_stretch;
+int64_t mhla_optim_stretches(const mhla_optim *optim);
+mhla_stretch mhla_optim_stretch(const mhla_optim *optim, int64_t s);
+
+/* Sums of squared gradients of the own stretches, into [stretches]; those of others are then filled in by the caller. */
+double *mhla_optim_measure(mhla_optim *optim, const mhla_context *context);
+/* Updates the own stretches, with the norm that follows from all sums. The caller then fetches the others' values. */
+mhla_status mhla_optim_update(mhla_optim *optim, double lr, const mhla_context *context, double *norm);
+/* All values are there: clips mixing matrices, packs, clears gradients. */
+mhla_status mhla_optim_finish(mhla_optim *optim, const mhla_context *context);
+
+/* State for checkpoints. AdamW: "exp_avg" (0), "exp_avg_sq" (1); SGD: "momentum_buffer" (0). [count] of parameter i; where the state is
+ * shared out the stretches of this rank alone, one behind the other (mhla_optim_owned elements).
  * A parameter's own number of updates is kept because one that was frozen for a while is behind. */
 int mhla_optim_slots(const mhla_optim *optim);
 const char *mhla_optim_slot_name(const mhla_optim *optim, int slot);
 float *mhla_optim_slot(mhla_optim *optim, int i, int slot);
 int64_t *mhla_optim_updates(mhla_optim *optim, int i);
+int64_t mhla_optim_owned(const mhla_optim *optim, int i, int rank);
+/* Between all of parameter i, [count], and what `rank` has of it. */
+void mhla_optim_split(const mhla_optim *optim, int i, int rank, float *owned, const float *all);
+void mhla_optim_join(const mhla_optim *optim, int i, int rank, float *all, const float *owned);
 size_t mhla_optim_bytes(const mhla_params *params, const mhla_optim_desc *desc); /* that the state will take */
 
 /* ---- EMA: average = decay average + (1 - decay) parameter, after each update; buffers are included ---- */

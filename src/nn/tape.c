@@ -97,6 +97,11 @@ void mhla_tape_begin(mhla_tape *t, unsigned mode) {
     arena_reset(&t->grads, dry);
 }
 
+void mhla_tape_after(mhla_tape *t, void (*after)(void *arg), void *arg) {
+    t->after = after;
+    t->after_arg = arg;
+}
+
 void mhla_tape_set_precision(mhla_tape *t, mhla_dtype precision) { t->precision = precision; }
 
 void mhla_tape_key(mhla_tape *t, uint64_t seed, uint64_t step, uint64_t first_sample) {
@@ -402,6 +407,7 @@ mhla_slot mhla_tape_param_grad(mhla_tape *t, mhla_param *p) {
     }
     const mhla_slot s = {1, p->has_grad, p->grad, p->count};
     p->has_grad = 1;
+    p->touched++;
     return s;
 }
 
@@ -446,6 +452,7 @@ static void walk(mhla_tape *t) {
             continue;
         r->backward(t, r);
         if (y == base) grad_give(t, y);
+        if (t->after) t->after(t->after_arg);
     }
 }
 
