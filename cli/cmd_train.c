@@ -123,10 +123,13 @@ static int parse(command *c, int argc, char **argv) {
 /* ---- Progress ------------------------------------------------------------------------------------------------------- */
 
 static mhla_trainer *running;
+static char
+    hurried[4400]; /* of several processes: what to do if the launcher ends them before the checkpoint is there */
 
 static void on_signal(int number) {
     (void)number;
     if (running) mhla_trainer_stop(running);
+    if (*hurried) (void)!write(STDERR_FILENO, hurried, strlen(hurried));
 }
 
 static int terminal, quiet, bar_shown;
@@ -174,7 +177,7 @@ static void show_step(const mhla_train_event *e) {
 
 void train_show(void *user, const mhla_train_event *e) {
     (void)user;
-    if (quiet) return;
+    if (quiet || mhla_rank() > 0) return;
     terminal = isatty(STDERR_FILENO);
     switch (e->kind) {
     case MHLA_TRAIN_NOTE:
@@ -223,6 +226,7 @@ mhla_status train_run(mhla_trainer *trainer, mhla_train_fn report, void *user, i
 
 static mhla_status write_report(const char *folder) {
     char report[4200];
+    if (mhla_rank() > 0) return MHLA_OK;
     snprintf(report, sizeof report, "%s/report.html", folder);
     return mhla_report_write(report, &folder, 1);
 }
@@ -253,11 +257,17 @@ static int run(const command *c, char *folder, mhla_trainer *trainer) {
     }
     mhla_model_info info = {.size = sizeof info};
     if (status == MHLA_OK) status = mhla_model_query(mhla_trainer_model(trainer), &info);
-    if (status == MHLA_OK && !quiet) {
+    if (status == MHLA_OK && !quiet && mhla_rank() == 0) {
         char count[32];
         fprintf(stderr, "%s, %s parameters, into %s\n", info.name, text_count(count, sizeof count, info.parameters),
                 folder);
     }
+    if (mhla_ranks() > 1 && mhla_rank() == 0)
+        snprintf(hurried, sizeof hurried,
+                 "Stopping after this step. If the launcher does not wait for the checkpoint, resume from the one "
+                 "before with: %s train "
+                 "--resume %s\n",
+                 cli_program, folder);
     if (status == MHLA_OK) write_report(folder); /* nothing to draw yet may be a failure */
     if (status == MHLA_OK) status = train_run(trainer, show, folder, &finished);
     train_clear_bar();
@@ -266,7 +276,9 @@ static int run(const command *c, char *folder, mhla_trainer *trainer) {
     if (status != MHLA_OK) return cli_failed(verb, status);
     if (!finished) {
         write_report(folder);
-        fprintf(stderr, "Stopped; a checkpoint is written. Resume with: %s train --resume %s\n", cli_program, folder);
+        if (mhla_rank() == 0)
+            fprintf(stderr, "Stopped; a checkpoint is written. Resume with: %s train --resume %s\n", cli_program,
+                    folder);
         return interrupt_code();
     }
     status = write_report(folder);

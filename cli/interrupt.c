@@ -52,4 +52,7 @@ void interrupt_outlive_reader(void) { signal(SIGPIPE, SIG_IGN); }
 
 int interrupt_signal(void) { return by; }
 
-int interrupt_code(void) { return by ? 128 + by : CLI_FAILED; }
+int interrupt_code(void) {
+    if (by) return 128 + by;
+    return mhla_ranks() > 1 ? 128 + SIGTERM : CLI_FAILED; /* another rank was told */
+}

@@ -83,10 +83,28 @@ static void keep_standard_numbers(void) {
         if (fcntl(fd, F_GETFD) < 0) (void)!open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
 }
 
+/* Under mpirun or srun several processes share its work; other verbs run in one. */
+static int is_shared(const struct verb *v) { return v->run == cmd_train; }
+
+/* One of several processes, if a launcher has started more. What a command prints is printed by rank 0. */
+static int run_verb(const struct verb *v, int argc, char **argv) {
+    const mhla_status status = mhla_ranks_begin();
+    if (status != MHLA_OK) return cli_failed(v->name, status);
+    int code;
+    if (mhla_ranks() > 1 && !is_shared(v)) {
+        code = cli_wrong(v->name, "%d processes were started, but this verb runs in one", mhla_ranks());
+    } else {
+        if (mhla_rank() > 0 && freopen("/dev/null", "w", stdout) == NULL) return CLI_FAILED;
+        code = v->run(argc, argv);
+    }
+    mhla_ranks_end(code < 128 ? code : CLI_OK); /* who is told to stop has not failed */
+    return code;
+}
+
 static int run(int argc, char **argv) {
     const char *name = argv[1];
     for (int i = 0; i < VERBS; i++)
-        if (strcmp(name, verbs[i].name) == 0) return verbs[i].run(argc - 2, argv + 2);
+        if (strcmp(name, verbs[i].name) == 0) return run_verb(&verbs[i], argc - 2, argv + 2);
     if (strcmp(name, "--version") == 0 && argc == 2) {
         printf("mhla %s\n", mhla_version());
         return CLI_OK;

@@ -11,10 +11,19 @@
 
 #include "cli.h"
 
+/* "mhla VERB: ", with the rank where it is not the first of several. */
+static void print_place(const char *verb) {
+    if (mhla_rank() > 0)
+        fprintf(stderr, "mhla %s: rank %d: ", verb, mhla_rank());
+    else
+        fprintf(stderr, "mhla %s: ", verb);
+}
+
 int cli_wrong(const char *verb, const char *format, ...) {
     va_list args;
+    if (!mhla_rank_tells()) return CLI_USAGE;
     va_start(args, format);
-    fprintf(stderr, "mhla %s: ", verb);
+    print_place(verb);
     text_vprint(stderr, format, &args);
     fprintf(stderr, "; mhla %s --help lists what it takes\n", verb);
     va_end(args);
@@ -23,7 +32,9 @@ int cli_wrong(const char *verb, const char *format, ...) {
 
 int cli_failed(const char *verb, mhla_status status) {
     const char *message = mhla_message();
-    fprintf(stderr, "mhla %s: %s%s%s\n", verb, mhla_status_text(status), *message ? ": " : "", message);
+    if (!mhla_rank_tells()) return CLI_FAILED;
+    print_place(verb);
+    fprintf(stderr, "%s%s%s\n", mhla_status_text(status), *message ? ": " : "", message);
     return CLI_FAILED;
 }
 

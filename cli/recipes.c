@@ -72,6 +72,7 @@ int recipe_find(const char *verb, char path[4096], const char *name) {
     names known = {.count = 0};
     list_folder(&known, here);
     if (*folder) list_folder(&known, folder);
+    if (!mhla_rank_tells()) return CLI_FAILED;
     fprintf(stderr, "mhla %s: no recipe \"%s\": no such file, and none of that name in recipes/ or in %s\n", verb, name,
             *folder ? folder : "share/mhla/recipes");
     if (known.count) {

@@ -27,6 +27,7 @@ GROUPS = [
                ("examples/README.md", "short programs in C and Python")]),
     ("Look up", [("docs/models.md", "every model and what it needs"),
                  ("docs/performance.md", "figures and the commands that measure them"),
+                 ("docs/clusters.md", "several processes and machines"),
                  ("docs/data.md", "datasets, formats, text"),
                  ("docs/tokenizers.md", "tokenizer files that are read"),
                  ("docs/evaluation.md", "how figures of quality come about"),

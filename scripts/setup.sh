@@ -19,6 +19,7 @@ want() { # as need, but the target works without the packages
     shift
     ("$@") >/dev/null 2>&1 || optional="$optional$names"
 }
+works_mpi() { have mpirun && compiles mpicc mpi.h; }
 have() { command -v "$1"; }
 compiles() { # compiles COMPILER INCLUDE FLAGS...: a program that includes INCLUDE compiles and links
     compiler=$1 include=$2; shift 2
@@ -50,6 +51,7 @@ group_test() {
     group_build
     need libcmocka-dev -- compiles "${CC:-cc}" cmocka.h -lcmocka
     need python3-pip -- python3 -m pip --version # what `mhla data` uses
+    want libopenmpi-dev openmpi-bin -- works_mpi # tests of several processes; without, they are skipped
 }
 group_python() {
     group_build
@@ -96,7 +98,7 @@ packages=$(printf '%s\n' $missing $optional | sort -u | tr '\n' ' ')
 packages=${packages% }
 by_hand() {
     if [ -z "$required" ]; then
-        echo "mhla: $1; \`mhla data\` needs $packages for some datasets: apt-get install $packages" >&2
+        echo "mhla: $1; some datasets of \`mhla data\`, or tests of several processes, need $packages: apt-get install $packages" >&2
         exit 0
     fi
     echo "mhla: $1; please install these packages, then try again:" >&2

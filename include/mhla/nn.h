@@ -86,12 +86,12 @@ MHLA_API void mhla_model_set_context(mhla_model *model, const mhla_context *cont
 /* What a model can do. Test for a role, not for the name of a model. Calls that need a role return MHLA_EINVAL for other
  * models; the message has the model's role. */
 typedef enum mhla_role {
-    MHLA_ROLE_CLASSIFIER, /* images to classes: section 2 */
-    MHLA_ROLE_DENOISER,   /* noisy arrays to predictions: diffusion.h */
-    MHLA_ROLE_DECODER,    /* the next token of a text: lm.h */
-    MHLA_ROLE_ENCODER,    /* text to rows that a denoiser is conditioned on: lm.h, section 8 */
+    MHLA_ROLE_CLASSIFIER,  /* images to classes: section 2 */
+    MHLA_ROLE_DENOISER,    /* noisy arrays to predictions: diffusion.h */
+    MHLA_ROLE_DECODER,     /* the next token of a text: lm.h */
+    MHLA_ROLE_ENCODER,     /* text to rows that a denoiser is conditioned on: lm.h, section 8 */
     MHLA_ROLE_AUTOENCODER, /* pixels to latents and back */
-    MHLA_ROLE_COMPARER      /* images and texts to vectors that can be compared: diffusion.h, section 3 */
+    MHLA_ROLE_COMPARER     /* images and texts to vectors that can be compared: diffusion.h, section 3 */
 } mhla_role;
 MHLA_API int mhla_model_has(const mhla_model *model, mhla_role role); /* 1 or 0 */
 
@@ -104,15 +104,14 @@ typedef struct mhla_model_info {
     int64_t tokens;              /* that attention sees, with padding and class token; language models: the context */
     int64_t parameters;
     int tensors;
-    int64_t multiply_adds; /* of one image, every product, at `tokens` tokens; or of one token of text */
-    int64_t
-        multiply_adds_paper; /* of linear layers and convolutions only, without padding: the paper's count */
-    const char *weights;     /* the file that the weights were read from; NULL for a fresh model */
-    const char *kind;        /* "classifier", "diffusion" (diffusion.h), "language" (lm.h) */
-    int64_t trainable;       /* parameters that training changes (not a fixed table of positions) */
-    int text_width;          /* numbers of a row of text that a diffusion model takes; 0: it takes none */
-    int frames;              /* of a clip in training; 0: images, or no images at all */
-    const char *note;        /* a remark about the weights that were read, one sentence; or NULL */
+    int64_t multiply_adds;       /* of one image, every product, at `tokens` tokens; or of one token of text */
+    int64_t multiply_adds_paper; /* of linear layers and convolutions only, without padding: the paper's count */
+    const char *weights;         /* the file that the weights were read from; NULL for a fresh model */
+    const char *kind;            /* "classifier", "diffusion" (diffusion.h), "language" (lm.h) */
+    int64_t trainable;           /* parameters that training changes (not a fixed table of positions) */
+    int text_width;              /* numbers of a row of text that a diffusion model takes; 0: it takes none */
+    int frames;                  /* of a clip in training; 0: images, or no images at all */
+    const char *note;            /* a remark about the weights that were read, one sentence; or NULL */
 } mhla_model_info;
 
 MHLA_API mhla_status mhla_model_query(const mhla_model *model, mhla_model_info *info);
@@ -149,8 +148,9 @@ MHLA_API mhla_status mhla_model_classify_bytes(mhla_model *model, float *probabi
 
 typedef struct mhla_evaluation {
     size_t size;
-    int64_t images, top1, top5; /* number of images; of those that are right; of those with the right class in the top five */
-    double loss;                /* mean cross entropy */
+    int64_t images, top1,
+        top5;    /* number of images; of those that are right; of those with the right class in the top five */
+    double loss; /* mean cross entropy */
     double seconds;
     int classes;
     int64_t *class_images, *class_right; /* [classes]; free with mhla_evaluation_free */
@@ -258,6 +258,23 @@ MHLA_API mhla_model *mhla_trainer_model(mhla_trainer *trainer);
  * .9 and .999, decay .05. The model keeps the optimiser's state for the next step. No dropout, no mixing of images. */
 MHLA_API mhla_status mhla_model_step(mhla_model *model, float *loss, const float *images, const int32_t *labels,
                                      int64_t n, double rate);
+
+/* ---- Several processes ----
+ *
+ * mpirun and srun start several processes of one program, called ranks. After mhla_ranks_begin a trainer shares each batch out among
+ * them, and evaluations, sampling and encoding of data are shared out as well. The results are the same, to the last byte, for any
+ * number of ranks. All ranks must make the same calls with the same arguments. Rank 0 alone writes files. */
+
+/* Joins the other ranks if a launcher has started this process, else there is one rank. MPI is looked for at run time: MHLA_EIO
+ * says why the others cannot be reached. Call it once, before anything else. */
+MHLA_API mhla_status mhla_ranks_begin(void);
+/* At the end of the program. code: what it will exit with; with 0 it waits for the other ranks, else they exit with that code, too. */
+MHLA_API void mhla_ranks_end(int code);
+MHLA_API int mhla_rank(void);  /* of this process, from 0 */
+MHLA_API int mhla_ranks(void); /* 1 without a launcher */
+/* Whether this rank should print a failure: one that all have is printed by rank 0. Other ranks wait here for a moment, and end here
+ * if rank 0 has printed its own. */
+MHLA_API int mhla_rank_tells(void);
 
 /* ---- 5. Reports ------------------------------------------------------------------------------------------------- */
 
