@@ -83,7 +83,8 @@ static void begin(mhla_loader *l, slot *s, int64_t n) {
     mhla_batch *b = &s->batch;
     b->epoch = epoch_of(l, n);
     b->batch = batch_of(l, n);
-    const int64_t start = b->batch * l->desc.batch, left = l->count - start;
+    const int64_t start = (b->batch * l->desc.ranks + l->desc.rank) * l->desc.batch, left = l->count - start;
+    b->start = start;
     b->count = left < l->desc.batch ? (int)left : l->desc.batch;
     if (l->desc.train) shuffle(l, b->epoch);
     for (int i = 0; i < b->count; i++) b->index[i] = l->desc.train ? l->order[start + i] : spread(l, start + i);
@@ -114,9 +115,20 @@ static mhla_status get_readable(mhla_loader *l, int64_t *index, mhla_image *imag
     return mhla_fail(status, "none of the %lld pictures can be read; the last one: %s", (long long)all, last);
 }
 
+/* Mixing takes row i and row B-1-i. */
+static int wanted(const mhla_loader *l, int i, int count) {
+    const int other = l->desc.mix.mixup > 0.0 || l->desc.mix.cutmix > 0.0 ? count - 1 - i : i;
+    return l->desc.last == 0 || (i >= l->desc.first && i < l->desc.last) ||
+           (other >= l->desc.first && other < l->desc.last);
+}
+
 /* Sample i of the batch: read, augmented, its label. */
 static mhla_status fill(mhla_loader *l, slot *s, int i, mhla_image *image, mhla_augment_scratch *scratch) {
     mhla_batch *b = &s->batch;
+    if (l->desc.train && !wanted(l, i, b->count)) {
+        b->labels[i] = 0;
+        return MHLA_OK;
+    }
     const size_t n = (size_t)l->channels * (size_t)l->height * (size_t)l->width;
     float *out = b->images + (size_t)i * n;
     const uint64_t key = (uint64_t)b->index[i]; /* also of a picture that stands in for a broken one */
@@ -281,7 +293,8 @@ static mhla_status make_slots(mhla_loader *l) {
     for (int i = 0; i < l->desc.ahead; i++) {
         mhla_batch *b = &l->slots[i].batch;
         l->slots[i].taken = -1;
-        b->images = mhla_alloc(B * pixels * sizeof *b->images);
+        b->images =
+            mhla_alloc_zero(B * pixels * sizeof *b->images); /* zeros: rows that nobody wants are mixed as well */
         if (!l->desc.no_targets) b->targets = mhla_alloc(B * (size_t)l->classes * sizeof *b->targets);
         b->labels = malloc(B * sizeof *b->labels);
         b->index = malloc(B * sizeof *b->index);
@@ -355,9 +368,12 @@ mhla_status mhla_loader_create(mhla_loader **loader, const mhla_loader_desc *des
     if (l == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for a loader");
     l->desc = *desc;
     if (l->desc.ahead == 0) l->desc.ahead = 3;
+    if (desc->train || desc->ranks < 2) l->desc.ranks = 1, l->desc.rank = 0;
     l->count = !desc->train && desc->limit > 0 && desc->limit < count ? desc->limit : count;
     l->batches = desc->train ? l->count / desc->batch : (l->count + desc->batch - 1) / desc->batch;
+    if (!desc->train) l->batches = (l->batches - l->desc.rank + l->desc.ranks - 1) / l->desc.ranks;
     l->length = l->batches + !desc->train;
+    if (l->batches == 0) l->desc.workers = 0; /* they would look for work for ever */
     l->classes = desc->classes > 0 ? desc->classes : mhla_dataset_classes(desc->data);
     l->order_epoch = -1;
     pthread_mutex_init(&l->lock, NULL);

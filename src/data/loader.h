@@ -26,6 +26,10 @@ typedef struct mhla_loader_desc {
     int latents;    /* the data are latents (latents.h): of augment, the sizes and flip count */
     int no_targets; /* leave out targets; labels only */
     int64_t limit;  /* evaluation: at most so many pictures, spread over the data; 0: all */
+    /* Of several processes each wants a part. Training: rows first .. last-1 of each batch, and what they are mixed with; others
+     * are not read, and their labels are 0. last 0: all rows. Evaluation: batches rank, rank + ranks, ..; ranks 0: all. */
+    int first, last;
+    int rank, ranks;
 } mhla_loader_desc;
 
 typedef struct mhla_batch {
@@ -35,6 +39,7 @@ typedef struct mhla_batch {
     int64_t *index; /* [count]: which pictures of the data these are */
     int count;      /* 0: the end of an evaluation */
     int64_t epoch, batch;
+    int64_t start; /* evaluation: number of its first picture among all that are evaluated */
 } mhla_batch;
 
 mhla_status mhla_loader_create(mhla_loader **loader, const mhla_loader_desc *desc);

@@ -6,6 +6,7 @@
 
 #include "core/clock.h"
 #include "core/status.h"
+#include "dist/dist.h"
 #include "measure/evaluate.h"
 
 enum { BATCH = MHLA_EVALUATE_BATCH, TOP = 5, OWNED = MHLA_UP_TO(mhla_evaluation, class_right) };
@@ -92,30 +93,56 @@ static mhla_status match_classes(int *own, const mhla_model *model, const mhla_d
     return MHLA_OK;
 }
 
-static void count_batch(mhla_evaluation *r, double *loss, const float *logits, const mhla_batch *batch,
-                        const int *own) {
+/* What a batch adds up to: numbers that are sums, then images and right ones of each class. Batches are added up in their order, so that
+ * it does not matter which rank took which. */
+enum { SUM_LOSS, SUM_IMAGES, SUM_TOP1, SUM_TOP5, SUM_SQUARES, SUM_MOST, SUM_SEEN, SUMS };
+
+static void count_batch(double *sums, int classes, const float *logits, const mhla_batch *batch, const int *own) {
     for (int b = 0; b < batch->count; b++) {
-        const float *y = logits + (int64_t)b * r->classes;
+        const float *y = logits + (int64_t)b * classes;
         if (batch->labels[b] < 0) continue; /* a file that could not be read */
         const int label = own[batch->labels[b]];
         int before = 0; /* classes that the model prefers; on a tie the first one wins */
-        for (int i = 0; i < r->classes; i++) before += y[i] > y[label] || (y[i] == y[label] && i < label);
-        *loss += cross_entropy(y, r->classes, label);
-        r->images++;
-        r->top1 += before == 0;
-        r->top5 += before < TOP;
-        r->class_images[label]++;
-        r->class_right[label] += before == 0;
+        for (int i = 0; i < classes; i++) before += y[i] > y[label] || (y[i] == y[label] && i < label);
+        sums[SUM_LOSS] += cross_entropy(y, classes, label);
+        sums[SUM_IMAGES] += 1.0;
+        sums[SUM_TOP1] += before == 0;
+        sums[SUM_TOP5] += before < TOP;
+        sums[SUMS + label] += 1.0;
+        sums[SUMS + classes + label] += before == 0;
     }
 }
 
-/* The logits [count,classes] of a batch beside those of the reference; *squares adds up. */
-static void compare_batch(mhla_evaluation *r, double *squares, const float *logits, const float *others, int count) {
-    for (int64_t i = 0; i < (int64_t)count * r->classes; i++) {
+/* The logits [count,classes] of a batch beside those of the reference. */
+static void compare_batch(double *sums, int classes, const float *logits, const float *others, int count) {
+    for (int64_t i = 0; i < (int64_t)count * classes; i++) {
         const double d = fabs((double)logits[i] - (double)others[i]);
-        if (!(d <= r->logits_max)) r->logits_max = d;
-        *squares += d * d;
+        if (!(d <= sums[SUM_MOST])) sums[SUM_MOST] = d;
+        sums[SUM_SQUARES] += d * d;
     }
+}
+
+/* All batches into the result. */
+static void add_up(mhla_evaluation *r, const double *rows, int64_t batches, size_t row, double *squares,
+                   int64_t *seen) {
+    double loss = 0.0;
+    *squares = 0.0;
+    *seen = 0;
+    for (int64_t b = 0; b < batches; b++) {
+        const double *sums = rows + (size_t)b * row;
+        loss += sums[SUM_LOSS];
+        *squares += sums[SUM_SQUARES];
+        if (!(sums[SUM_MOST] <= r->logits_max)) r->logits_max = sums[SUM_MOST];
+        r->images += (int64_t)sums[SUM_IMAGES];
+        r->top1 += (int64_t)sums[SUM_TOP1];
+        r->top5 += (int64_t)sums[SUM_TOP5];
+        *seen += (int64_t)sums[SUM_SEEN];
+        for (int i = 0; i < r->classes; i++) {
+            r->class_images[i] += (int64_t)sums[SUMS + i];
+            r->class_right[i] += (int64_t)sums[SUMS + r->classes + i];
+        }
+    }
+    r->loss = r->images ? loss / (double)r->images : NAN;
 }
 
 mhla_status mhla_evaluate(mhla_model *model, mhla_model *reference, mhla_evaluation *result, mhla_dataset *data,
@@ -131,15 +158,18 @@ mhla_status mhla_evaluate(mhla_model *model, mhla_model *reference, mhla_evaluat
     int64_t all = mhla_dataset_count(data);
     if (limit > 0 && limit < all) all = limit;
     const double begin = mhla_seconds();
-    double loss = 0.0, squares = 0.0, beside = 0.0;
+    double squares = 0.0, beside = 0.0;
     int64_t done = 0;
+    const int64_t batches = (all + BATCH - 1) / BATCH;
+    const size_t row = SUMS + 2 * (size_t)classes;
+    double *rows = calloc((size_t)batches * row + 1, sizeof *rows);
     mhla_loader *loader = NULL;
     float *logits = malloc(2 * (size_t)BATCH * (size_t)classes * sizeof *logits);
     float *const others = logits ? logits + (int64_t)BATCH * classes : NULL;
     int *own = malloc((size_t)classes * sizeof *own);
     result->class_images = calloc((size_t)classes, sizeof *result->class_images);
     result->class_right = calloc((size_t)classes, sizeof *result->class_right);
-    mhla_status status = logits && own && result->class_images && result->class_right
+    mhla_status status = logits && own && rows && result->class_images && result->class_right
                              ? match_classes(own, model, data)
                              : mhla_fail(MHLA_ENOMEM, "no memory for %d classes", classes);
     if (status == MHLA_OK)
@@ -150,34 +180,40 @@ mhla_status mhla_evaluate(mhla_model *model, mhla_model *reference, mhla_evaluat
                                                                  .augment = mhla_model_augment(model),
                                                                  .classes = classes,
                                                                  .no_targets = 1,
-                                                                 .limit = limit});
+                                                                 .limit = limit,
+                                                                 .rank = mhla_dist_rank(),
+                                                                 .ranks = mhla_dist_ranks()});
     while (status == MHLA_OK && !(stop && *stop)) {
         const mhla_batch *batch;
         status = mhla_loader_next(loader, &batch);
         if (status != MHLA_OK || batch->count == 0) break;
         status = mhla_model_infer(model, logits, batch->images, batch->count);
         if (status != MHLA_OK) break;
-        count_batch(result, &loss, logits, batch, own);
+        double *sums = rows + (size_t)(batch->start / BATCH) * row;
+        count_batch(sums, classes, logits, batch, own);
+        sums[SUM_SEEN] = batch->count;
         if (reference) {
             const double start = mhla_seconds();
             status = mhla_model_infer(reference, others, batch->images, batch->count);
             if (status != MHLA_OK) break;
-            compare_batch(result, &squares, logits, others, batch->count);
+            compare_batch(sums, classes, logits, others, batch->count);
             beside += mhla_seconds() - start;
         }
-        done += batch->count;
-        if (progress) progress(user, done, all);
+        if (progress) progress(user, batch->start + batch->count, all);
     }
     mhla_loader_free(loader);
     free(logits);
     free(own);
-    if (status == MHLA_OK && result->images == 0 && !(stop && *stop))
+    status = mhla_dist_agree(status);
+    if (status == MHLA_OK) status = mhla_dist_merge(rows, batches, row * sizeof *rows);
+    if (status == MHLA_OK) add_up(result, rows, batches, row, &squares, &done);
+    free(rows);
+    if (status == MHLA_OK && result->images == 0 && (done > 0 || all == 0)) /* none was seen: told to stop */
         status = mhla_fail(MHLA_EDATA, "none of %lld images could be read", (long long)all);
     if (status != MHLA_OK) {
         mhla_evaluation_free(result);
         return status;
     }
-    result->loss = result->images ? loss / (double)result->images : NAN;
     result->seconds = mhla_seconds() - begin - beside;
     if (reference)
         result->logits_rms = sqrt(squares / (double)(done * classes));

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "core/status.h"
+#include "dist/dist.h"
 #include "file/file.h"
 #include "train/train.h"
 
@@ -101,32 +102,89 @@ mhla_status mhla_checkpoint_find(char *folder, size_t size, const char *run) {
 
 static const float *averaged(void *user, int i) { return mhla_ema_data(user, i); }
 
+/* ---- The optimiser's state may be shared out over ranks. The writer asks for one tensor after the other; the other ranks send what they
+ * have of it, until there is no more to ask for. ---- */
+
+enum { TAG_STATE = 3 };
+
+/* Which tensor of which slot; an index below 0: no more. */
+typedef struct state_tensor {
+    int32_t index, slot;
+} state_tensor;
+
+/* Those of a file: tensor i of the list is states[i]. */
+typedef struct state_file {
+    mhla_trainer *t;
+    const mhla_storable *list;
+    const state_tensor *states;
+} state_file;
+
+static mhla_status fetch_state(void *user, const mhla_storable *tensor, float *all) {
+    const state_file *file = user;
+    const state_tensor *w = &file->states[tensor - file->list];
+    mhla_optim *o = file->t->optim;
+    const int ranks = mhla_dist_ranks();
+    state_tensor asked = *w;
+    MHLA_TRY(mhla_dist_spread(&asked, sizeof asked, 0));
+    mhla_optim_join(o, w->index, 0, all, mhla_optim_slot(o, w->index, w->slot));
+    for (int r = 1; r < ranks; r++) {
+        const int64_t n = mhla_optim_owned(o, w->index, r);
+        mhla_message_t m;
+        float *part = malloc((size_t)(n + 1) * sizeof *part);
+        mhla_status status =
+            part ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory for the optimiser's state of rank %d", r);
+        if (status == MHLA_OK) status = mhla_dist_receive(&m, part, (size_t)n * sizeof *part, r, TAG_STATE);
+        if (status == MHLA_OK) status = mhla_dist_wait(&m, 1);
+        if (status == MHLA_OK) mhla_optim_join(o, w->index, r, all, part);
+        free(part);
+        MHLA_TRY(status);
+    }
+    return MHLA_OK;
+}
+
+static mhla_status serve_state(mhla_trainer *t) {
+    for (;;) {
+        state_tensor asked;
+        mhla_message_t m;
+        MHLA_TRY(mhla_dist_spread(&asked, sizeof asked, 0));
+        if (asked.index < 0) return MHLA_OK;
+        const int64_t n = mhla_optim_owned(t->optim, asked.index, mhla_dist_rank());
+        MHLA_TRY(mhla_dist_send(&m, mhla_optim_slot(t->optim, asked.index, asked.slot), (size_t)n * sizeof(float), 0,
+                                TAG_STATE));
+        MHLA_TRY(mhla_dist_wait(&m, 1));
+    }
+}
+
 static mhla_status write_optimizer(mhla_trainer *t, const char *path) {
     const mhla_params *ps = t->model->params;
-    const int n = mhla_params_count(ps), slots = mhla_optim_slots(t->optim);
+    const int n = mhla_params_count(ps), slots = mhla_optim_slots(t->optim), alone = mhla_dist_ranks() == 1;
     int stored = 0;
     mhla_storable *list = calloc((size_t)(n * slots + 1), sizeof *list);
     char(*names)[160] = calloc((size_t)(n * slots), sizeof *names);
     int64_t *updates = calloc((size_t)n, sizeof *updates);
+    state_tensor *states = calloc((size_t)(n * slots + 1), sizeof *states);
     const int64_t shape = n;
-    mhla_status status = list && names && updates ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory for a list of tensors");
+    mhla_status status =
+        list && names && updates && states ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory for a list of tensors");
     for (int i = 0; i < n && status == MHLA_OK; i++) {
         const mhla_param *p = mhla_params_at(ps, i);
         updates[i] = *mhla_optim_updates(t->optim, i);
         for (int s = 0; s < slots && !(p->flags & MHLA_PARAM_BUFFER); s++) { /* a buffer has no moments */
             char *name = names[stored];
             snprintf(name, sizeof *names, "%s.%s", mhla_optim_slot_name(t->optim, s), p->name);
-            list[stored++] =
-                (mhla_storable){name, p->dims, p->shape, mhla_optim_slot(t->optim, i, s), MHLA_IO_F32, MHLA_IO_F32};
+            states[stored] = (state_tensor){i, s};
+            list[stored++] = (mhla_storable){
+                name, p->dims, p->shape, alone ? mhla_optim_slot(t->optim, i, s) : NULL, MHLA_IO_F32, MHLA_IO_F32};
         }
     }
     if (status == MHLA_OK) {
         list[stored++] = (mhla_storable){"updates", 1, &shape, updates, MHLA_IO_I64, MHLA_IO_I64};
-        status = mhla_safetensors_write(path, list, stored, NULL, 0);
+        status = mhla_safetensors_write_fetched(path, list, stored, fetch_state, &(state_file){t, list, states});
     }
     free(list);
     free(names);
     free(updates);
+    free(states);
     return status;
 }
 
@@ -166,7 +224,7 @@ static mhla_status fill(mhla_trainer *t, const char *folder) {
     return flush_folder(folder);
 }
 
-mhla_status mhla_checkpoint_write(mhla_trainer *t) {
+static mhla_status write_checkpoint(mhla_trainer *t) {
     char all[PATH], temporary[PATH + 64], final[PATH + 64], old[PATH + 64];
     snprintf(all, sizeof all, "%s/checkpoints", t->run);
     snprintf(temporary, sizeof temporary, "%s/.tmp-step-%08lld", all, (long long)t->step);
@@ -174,6 +232,11 @@ mhla_status mhla_checkpoint_write(mhla_trainer *t) {
     snprintf(old, sizeof old, "%s/prev-step-%08lld", all, (long long)t->step);
     mhla_folder_remove(temporary);
     mhla_status status = fill(t, temporary);
+    if (mhla_dist_ranks() > 1) { /* also where it failed before it asked for anything */
+        state_tensor last = {-1, -1};
+        const mhla_status told = mhla_dist_spread(&last, sizeof last, 0);
+        if (status == MHLA_OK) status = told;
+    }
     /* One of the same step is there only where an evaluation was interrupted; it is the same but for that. */
     if (status == MHLA_OK && t->saved == t->step) rename(final, old);
     if (status == MHLA_OK && rename(temporary, final) != 0)
@@ -184,10 +247,17 @@ mhla_status mhla_checkpoint_write(mhla_trainer *t) {
         return status;
     }
     t->saved = t->step;
+    if (mhla_dist_rank() > 0) return MHLA_OK;
     MHLA_TRY(point(t->run, "last", t->step));
     if (t->best_step >= 0) MHLA_TRY(point(t->run, "best", t->best_step));
     clean(t->run, t->step, t->best_step);
     return MHLA_OK;
+}
+
+mhla_status mhla_checkpoint_write(mhla_trainer *t) {
+    const mhla_status status = mhla_dist_agree(mhla_dist_rank() == 0 ? write_checkpoint(t) : serve_state(t));
+    if (status == MHLA_OK) t->saved = t->step;
+    return status;
 }
 
 /* ---- Reading ------------------------------------------------------------------------------------------------------------ */
@@ -211,7 +281,14 @@ static mhla_status read_optimizer(mhla_trainer *t, const char *path) {
         for (int s = 0; s < slots && status == MHLA_OK; s++) {
             char name[160];
             snprintf(name, sizeof name, "%s.%s", mhla_optim_slot_name(t->optim, s), p->name);
-            status = mhla_safetensors_load(mhla_optim_slot(t->optim, i, s), file, name, p->dims, p->shape);
+            float *all =
+                mhla_dist_ranks() == 1 ? mhla_optim_slot(t->optim, i, s) : malloc((size_t)p->count * sizeof *all);
+            status = all ? mhla_safetensors_load(all, file, name, p->dims, p->shape)
+                         : mhla_fail(MHLA_ENOMEM, "no memory for %s", name);
+            if (mhla_dist_ranks() == 1) continue;
+            if (status == MHLA_OK)
+                mhla_optim_split(t->optim, i, mhla_dist_rank(), mhla_optim_slot(t->optim, i, s), all);
+            free(all);
         }
     }
     mhla_safetensors_close(file);
@@ -269,6 +346,7 @@ mhla_status mhla_checkpoint_read(mhla_trainer *t, const char *folder) {
     if (status == MHLA_OK && t->task->load) status = t->task->load(t, folder);
     if (status != MHLA_OK) return status;
     t->saved = t->step;
+    if (mhla_dist_rank() > 0) return MHLA_OK;
     MHLA_TRY(point(t->run, "last", t->step));
     if (t->best_step >= 0) MHLA_TRY(point(t->run, "best", t->best_step));
     clean(t->run, t->step, t->best_step);

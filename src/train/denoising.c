@@ -9,6 +9,7 @@
 #include "core/rng.h"
 #include "core/status.h"
 #include "data/latents.h"
+#include "dist/dist.h"
 
 /* ---- Making ---------------------------------------------------------------------------------------------------------- */
 
@@ -78,7 +79,7 @@ static mhla_status check_sampling(const mhla_trainer *t) {
 }
 
 mhla_status mhla_denoising_prepare(mhla_trainer *t, mhla_denoising *j) {
-    MHLA_TRY(mhla_pictures_load(&j->p, t->recipe,
+    MHLA_TRY(mhla_pictures_load(&j->p, t,
                                 (mhla_loader_desc){.augment = mhla_model_augment(t->model),
                                                    .classes = j->info.classes,
                                                    .no_targets = 1,
@@ -193,7 +194,9 @@ double mhla_denoising_data_bytes(const mhla_trainer *t) {
 
 /* ---- Evaluation ---------------------------------------------------------------------------------------------------------- */
 
-static mhla_status measure_batch(mhla_trainer *t, const mhla_batch *batch, int64_t first) {
+enum { SUM_MSE, SUM_VB, SUM_LOSS, SUM_COUNT, SUMS };
+
+static mhla_status measure_batch(mhla_trainer *t, const mhla_batch *batch, int64_t first, double *sums) {
     mhla_denoising *j = t->job;
     const int64_t rows = batch->count;
     work w = work_of(t, batch, 0, rows);
@@ -208,10 +211,10 @@ static mhla_status measure_batch(mhla_trainer *t, const mhla_batch *batch, int64
     mhla_parallel(t->context, rows, judge_task, &w);
     for (int64_t i = 0; i < rows; i++) {
         if (batch->labels[i] < 0) continue; /* a file that could not be read */
-        j->sum.mse += j->losses[i].mse;
-        j->sum.vb += j->losses[i].vb;
-        j->sum.loss += j->losses[i].loss;
-        j->counted++;
+        sums[SUM_MSE] += j->losses[i].mse;
+        sums[SUM_VB] += j->losses[i].vb;
+        sums[SUM_LOSS] += j->losses[i].loss;
+        sums[SUM_COUNT] += 1.0;
     }
     return MHLA_OK;
 }
@@ -221,19 +224,20 @@ mhla_status mhla_denoising_evaluate(mhla_trainer *t, mhla_score *score, json_t *
     mhla_denoising *j = t->job;
     const mhla_denoiser_info *c = &j->info;
     const double begin = mhla_seconds();
-    int64_t seen;
-    j->sum = (mhla_noising_loss){0};
-    j->counted = 0;
+    const int64_t limit = mhla_recipe_int(t->recipe, "eval.limit");
+    double sums[SUMS];
     if (j->measuring == NULL) MHLA_TRY(mhla_tape_create(&j->measuring, t->context));
-    MHLA_TRY(
-        mhla_pictures_each(t, &j->p, mhla_recipe_int(t->recipe, "eval.limit"), measure_batch, progress, user, &seen));
-    if (j->counted == 0 && !t->stop) return mhla_fail(MHLA_EDATA, "none of %lld images could be read", (long long)seen);
-    const double n = j->counted > 0 ? (double)j->counted : 1.0;
-    *score = (mhla_score){j->sum.loss / n, j->sum.loss / n, mhla_seconds() - begin, 0.0};
-    mhla_json_put(row, "images", json_integer(j->counted));
-    mhla_json_put(row, "loss", mhla_json_real(score->loss));
-    mhla_json_put(row, "noise_mse", mhla_json_real(j->sum.mse / n));
-    if (c->answers > c->channels) mhla_json_put(row, "variance_bits", mhla_json_real(j->sum.vb / n));
+    MHLA_TRY(mhla_pictures_each(t, &j->p, limit, measure_batch, sums, SUMS, progress, user));
+    MHLA_TRY(mhla_ranks_stop(t));
+    if (sums[SUM_COUNT] == 0.0 && !t->stopping)
+        return mhla_fail(MHLA_EDATA, "none of %lld images could be read",
+                         (long long)mhla_pictures_tested(&j->p, limit));
+    const double n = fmax(sums[SUM_COUNT], 1.0), loss = sums[SUM_LOSS] / n;
+    *score = (mhla_score){loss, loss, mhla_seconds() - begin, 0.0};
+    mhla_json_put(row, "images", json_integer((json_int_t)sums[SUM_COUNT]));
+    mhla_json_put(row, "loss", mhla_json_real(loss));
+    mhla_json_put(row, "noise_mse", mhla_json_real(sums[SUM_MSE] / n));
+    if (c->answers > c->channels) mhla_json_put(row, "variance_bits", mhla_json_real(sums[SUM_VB] / n));
     return MHLA_OK;
 }
 
@@ -257,8 +261,10 @@ static mhla_status decode(const mhla_trainer *t, mhla_picture *grid, const float
     float *images = malloc((size_t)(n * each) * sizeof *images);
     mhla_status status = images ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory for %lld pictures", (long long)n);
     mhla_model_set_context(j->vae, t->context);
-    for (int64_t i = 0; i < n && status == MHLA_OK && !t->stop; i++)
+    for (int64_t i = mhla_dist_rank(); i < n && status == MHLA_OK && !t->stop; i += mhla_dist_ranks())
         status = mhla_model_decode(j->vae, images + i * each, latents + i * j->pixels, 1, &coding);
+    status = mhla_dist_agree(status);
+    if (status == MHLA_OK) status = mhla_dist_merge(images, n, (size_t)each * sizeof *images);
     if (status == MHLA_OK && !t->stop)
         status = mhla_picture_tile(grid, images, n, c.outputs, coding.height, coding.width, columns);
     free(images);
@@ -280,6 +286,36 @@ static mhla_status tile_frame(const mhla_trainer *t, mhla_picture *grid, const f
     return status;
 }
 
+/* Images rank, rank + ranks, .. of what d describes, into their places of [d->images]; then those of the other ranks. */
+static mhla_status sample_own(mhla_trainer *t, float *images, const mhla_sample_desc *d, int *stopped) {
+    const mhla_denoising *j = t->job;
+    const int rank = mhla_dist_rank(), ranks = mhla_dist_ranks();
+    mhla_sample_desc own = *d;
+    own.images = (d->images - rank + ranks - 1) / ranks;
+    *stopped = 0;
+    if (ranks == 1) return mhla_model_sample(t->model, images, d, stopped);
+    int32_t *classes = calloc((size_t)own.images + 1, sizeof *classes);
+    uint64_t *seeds = calloc((size_t)own.images + 1, sizeof *seeds);
+    float *some = malloc((size_t)(own.images * j->pixels + 1) * sizeof *some);
+    mhla_status status = classes && seeds && some
+                             ? MHLA_OK
+                             : mhla_fail(MHLA_ENOMEM, "no memory for %lld pictures", (long long)own.images);
+    for (int64_t k = 0; status == MHLA_OK && k < own.images; k++) {
+        classes[k] = d->classes[k * ranks + rank];
+        seeds[k] = d->seeds[k * ranks + rank];
+    }
+    own.classes = classes;
+    own.seeds = seeds;
+    if (status == MHLA_OK && own.images) status = mhla_model_sample(t->model, some, &own, stopped);
+    for (int64_t k = 0; status == MHLA_OK && !*stopped && k < own.images; k++)
+        memcpy(images + (k * ranks + rank) * j->pixels, some + k * j->pixels, (size_t)j->pixels * sizeof *images);
+    free(classes);
+    free(seeds);
+    free(some);
+    MHLA_TRY(mhla_dist_agree(status));
+    return mhla_dist_merge(images, d->images, (size_t)j->pixels * sizeof *images);
+}
+
 static mhla_status draw(mhla_trainer *t, mhla_picture *grids, const mhla_sample_desc *desc, int columns,
                         float *images) {
     int stopped;
@@ -292,8 +328,9 @@ static mhla_status draw(mhla_trainer *t, mhla_picture *grids, const mhla_sample_
     d.clip = j->vae == NULL; /* latents have no range */
     d.report = told_to_stop;
     d.user = t;
-    MHLA_TRY(mhla_model_sample(t->model, images, &d, &stopped));
-    if (stopped) return MHLA_OK;
+    MHLA_TRY(sample_own(t, images, &d, &stopped));
+    MHLA_TRY(mhla_ranks_stop(t));
+    if (t->stopping || stopped) return MHLA_OK;
     if (j->vae) return decode(t, grids, images, d.images, columns);
     for (int64_t f = 0; f < c->extent.frames && status == MHLA_OK; f++)
         status = tile_frame(t, &grids[f], images, d.images, columns, f);

@@ -21,8 +21,6 @@ typedef struct mhla_denoising {
     int32_t *labels;           /* [rows] what the task calls a picture: its class, or which text */
     mhla_noising_loss *losses; /* [rows] */
     mhla_tape *measuring;
-    mhla_noising_loss sum; /* of an evaluation, of `counted` pictures */
-    int64_t counted;
 
     /* The task's: the share of pictures that are trained as `none`, what a picture is called, and what the network is told of `rows`
      * pictures, whose labels are there (in a dry run they are not). */

@@ -8,6 +8,7 @@
 
 #include "core/status.h"
 #include "data/latents.h"
+#include "dist/dist.h"
 #include "file/text.h"
 
 const mhla_recipe_row mhla_picture_keys[] = {
@@ -78,7 +79,12 @@ mhla_status mhla_pictures_open(mhla_pictures *p, mhla_recipe *recipe, int may_be
     return MHLA_OK;
 }
 
-mhla_status mhla_pictures_load(mhla_pictures *p, const mhla_recipe *r, mhla_loader_desc d) {
+mhla_status mhla_pictures_load(mhla_pictures *p, const mhla_trainer *t, mhla_loader_desc d) {
+    const mhla_recipe *r = t->recipe;
+    int64_t first, last;
+    mhla_ranks_rows(t, mhla_recipe_int(r, "train.batch"), &first, &last);
+    d.first = (int)first;
+    d.last = (int)last;
     d.data = p->train;
     d.batch = (int)mhla_recipe_int(r, "train.batch");
     d.train = 1;
@@ -137,9 +143,15 @@ int64_t mhla_pictures_part(const mhla_pictures *p, const mhla_recipe *recipe, in
     return rows;
 }
 
+int64_t mhla_pictures_tested(const mhla_pictures *p, int64_t limit) {
+    const int64_t all = mhla_dataset_count(p->test);
+    return limit > 0 && limit < all ? limit : all;
+}
+
 mhla_status mhla_pictures_each(mhla_trainer *t, const mhla_pictures *p, int64_t limit, mhla_pictures_fn fn,
-                               mhla_progress_fn progress, void *user, int64_t *seen) {
-    const int64_t all = mhla_dataset_count(p->test), wanted = limit > 0 && limit < all ? limit : all;
+                               double *sums, int n, mhla_progress_fn progress, void *user) {
+    const int64_t all = mhla_pictures_tested(p, limit), batches = (all + MHLA_EVALUATE_BATCH - 1) / MHLA_EVALUATE_BATCH;
+    const size_t row = (size_t)n + 1; /* a number more than none */
     mhla_loader *loader = NULL;
     mhla_loader_desc d = {.data = p->test,
                           .batch = MHLA_EVALUATE_BATCH,
@@ -149,24 +161,32 @@ mhla_status mhla_pictures_each(mhla_trainer *t, const mhla_pictures *p, int64_t 
                           .classes = mhla_model_classes(t->model),
                           .no_targets = 1,
                           .latents = mhla_dataset_latents(p->test) != NULL,
-                          .limit = limit};
+                          .limit = limit,
+                          .rank = mhla_dist_rank(),
+                          .ranks = mhla_dist_ranks()};
     d.augment.crop = mhla_crop_named(mhla_recipe_text(t->recipe, "augment.crop"), 1);
-    *seen = 0;
-    mhla_status status = mhla_loader_create(&loader, &d);
+    double *rows = calloc((size_t)batches * row + 1, sizeof *rows);
+    mhla_status status = rows ? mhla_loader_create(&loader, &d) : mhla_fail(MHLA_ENOMEM, "no memory for an evaluation");
     while (status == MHLA_OK && !t->stop) {
         const mhla_batch *batch;
         status = mhla_loader_next(loader, &batch);
         if (status != MHLA_OK || batch->count == 0) break;
-        status = fn(t, batch, *seen);
-        *seen += batch->count;
-        if (progress) progress(user, *seen, wanted);
+        status = fn(t, batch, batch->start, rows + (size_t)(batch->start / MHLA_EVALUATE_BATCH) * row);
+        if (progress) progress(user, batch->start + batch->count, all);
     }
     mhla_loader_free(loader);
+    status = mhla_dist_agree(status);
+    if (status == MHLA_OK) status = mhla_dist_merge(rows, batches, row * sizeof *rows);
+    for (int i = 0; i < n; i++) sums[i] = 0.0;
+    for (int64_t b = 0; status == MHLA_OK && b < batches; b++)
+        for (int i = 0; i < n; i++) sums[i] += rows[(size_t)b * row + (size_t)i];
+    free(rows);
     return status;
 }
 
 mhla_status mhla_pictures_save(const mhla_trainer *t, const mhla_picture *grids, int64_t frames) {
     char path[MHLA_RUN_PATH];
+    if (mhla_dist_rank() > 0) return MHLA_OK;
     double *seconds = calloc((size_t)frames, sizeof *seconds);
     if (seconds == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for %lld frames", (long long)frames);
     for (int64_t f = 0; f < frames; f++) seconds[f] = MHLA_FRAME_SECONDS;

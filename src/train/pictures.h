@@ -20,8 +20,9 @@ extern const mhla_recipe_row mhla_picture_keys[];
 /* Opens what data.source names; the number of classes and channels, where the recipe leaves them open, follow from it and
  * are set in the recipe; of latents, the model's sides as well. */
 mhla_status mhla_pictures_open(mhla_pictures *p, mhla_recipe *recipe, int may_be_latents);
-/* Batches for training; batch, workers, seed and what the recipe says of cropping and flipping are filled in here. */
-mhla_status mhla_pictures_load(mhla_pictures *p, const mhla_recipe *recipe, mhla_loader_desc desc);
+/* Batches for training; batch, workers, seed and what the recipe says of cropping and flipping are filled in here. Of a batch only the
+ * rows are read that this rank needs. */
+mhla_status mhla_pictures_load(mhla_pictures *p, const mhla_trainer *t, mhla_loader_desc desc);
 void mhla_pictures_close(mhla_pictures *p);
 
 /* Part `part` of `parts` of the present batch, rows *first .. *first + the result - 1; *share of all are in it. In a dry run the
@@ -30,10 +31,13 @@ int64_t mhla_pictures_part(const mhla_pictures *p, const mhla_recipe *recipe, in
                            int64_t *first, double *share);
 
 /* Test pictures as the model sees them, in batches, the first of which is number `first`; at most `limit` (0: all), spread over the
- * data. Ends early where t->stop is set. *seen: how many there were; those that could not be read have label -1. */
-typedef mhla_status (*mhla_pictures_fn)(mhla_trainer *t, const mhla_batch *batch, int64_t first);
+ * data. fn adds its results to sums[0 .. n-1], which begin at 0 with each batch; all batches are then added up in their order, so that
+ * it does not matter which rank took which. Ends early where t->stop is set. Pictures that could not be read have label -1. */
+typedef mhla_status (*mhla_pictures_fn)(mhla_trainer *t, const mhla_batch *batch, int64_t first, double *sums);
 mhla_status mhla_pictures_each(mhla_trainer *t, const mhla_pictures *p, int64_t limit, mhla_pictures_fn fn,
-                               mhla_progress_fn progress, void *user, int64_t *seen);
+                               double *sums, int n, mhla_progress_fn progress, void *user);
+/* How many of them: all that there are, or the limit. */
+int64_t mhla_pictures_tested(const mhla_pictures *p, int64_t limit);
 /* The grid of this step, RUN/samples/step-NNNNNNNN.png; of clips a grid for each frame, played one after the other. */
 mhla_status mhla_pictures_save(const mhla_trainer *t, const mhla_picture *grids, int64_t frames);
 

@@ -22,7 +22,10 @@ static const mhla_recipe_row own[] = {
     {"train.epochs", REAL, "10", 0.001, 100000, NULL, "passes over the training data"},
     {"train.steps", INT, "0", 0, 1e12, NULL, "updates in all; 0: by epochs"},
     {"train.batch", INT, "64", 1, 65536, NULL, "images, or windows of text, per update"},
-    {"train.accumulate", INT, "1", 1, 65536, NULL, "split the batch into N parts, one after the other: less memory"},
+    {"train.accumulate", INT, "1", 1, 65536, NULL, "split the batch into N pieces, one after the other: less memory"},
+    {"train.parts", INT, "0", 0, 65536, NULL,
+     "cut the batch into N parts for at most N processes, which all get the same bytes; 0: 8 under mpirun or srun, "
+     "else 1"},
     {"train.recompute", BOOL, "false", 0, 0, NULL, "compute blocks again in the backward pass: less memory"},
     {"train.dtype", TEXT, "float32", 0, 0, "float32|bfloat16",
      "of products; bfloat16 is faster on CPUs that multiply it; weights, gradients and optimiser stay float32"},

@@ -14,6 +14,7 @@
 #include "core/parallel.h"
 #include "core/rng.h"
 #include "core/status.h"
+#include "dist/dist.h"
 #include "train/pictures.h"
 #include "train/train.h"
 
@@ -34,12 +35,8 @@ static const mhla_recipe_row keys[] = {
     {0},
 };
 
-/* What an evaluation has summed up, in nats and pixels of -1 .. 1. */
-typedef struct sums {
-    int64_t images;
-    double l1, squares, divergence; /* of images */
-    double first, second;           /* of the numbers of latents: they, their squares */
-} sums;
+/* What an evaluation sums up, in nats and pixels of -1 .. 1: of images, and of the numbers of latents: they, their squares. */
+enum { SUM_IMAGES, SUM_L1, SUM_SQUARES, SUM_DIVERGENCE, SUM_FIRST, SUM_SECOND, SUMS };
 
 typedef struct job {
     mhla_pictures p; /* first */
@@ -48,9 +45,7 @@ typedef struct job {
     int64_t rows;            /* room for this many */
     float *noise;            /* [rows,numbers]; not used where latents are certain */
     mhla_tape *measuring;
-    sums sum;
-    float *shown; /* [images of a grid,pixels], and how many there are */
-    int64_t filled;
+    float *shown; /* [images of a grid, in whole batches,pixels] */
 } job;
 
 /* ---- Making ---------------------------------------------------------------------------------------------------------- */
@@ -79,8 +74,8 @@ static mhla_status open_job(mhla_trainer *t) {
     MHLA_TRY(mhla_autoencoder_query(t->model, &j->info));
     MHLA_TRY(check_model(t, j));
     MHLA_TRY(mhla_params_init(t->model->params, (uint64_t)mhla_recipe_int(t->recipe, "seed")));
-    MHLA_TRY(mhla_pictures_load(&j->p, t->recipe,
-                                (mhla_loader_desc){.augment = mhla_model_augment(t->model), .no_targets = 1}));
+    MHLA_TRY(
+        mhla_pictures_load(&j->p, t, (mhla_loader_desc){.augment = mhla_model_augment(t->model), .no_targets = 1}));
     t->per_epoch = mhla_loader_batches(j->p.loader);
 
     const int64_t parts = mhla_recipe_int(t->recipe, "train.accumulate"),
@@ -175,35 +170,35 @@ static double data_bytes(const mhla_trainer *t) {
 
 /* ---- Evaluation ---------------------------------------------------------------------------------------------------------- */
 
-static mhla_status measure_some(const mhla_trainer *t, job *j, const float *images, int64_t first, int64_t rows) {
+static mhla_status measure_some(const mhla_trainer *t, job *j, const float *images, int64_t first, int64_t rows,
+                                double *s) {
     mhla_tape *tape = j->measuring;
-    sums *s = &j->sum;
     if (!j->info.certain) draw_noise(t, first, rows, 1);
     mhla_tape_begin(tape, MHLA_TAPE_INFER);
     const passed r = pass(tape, t, images, rows);
     const mhla_tensor *error = mhla_nn_l1(tape, r.images, images), *square = mhla_nn_mse(tape, r.images, images),
                       *divergence = j->info.certain ? NULL : mhla_nn_divergence(tape, r.moments);
     MHLA_TRY(mhla_tape_status(tape));
-    s->images += rows;
-    s->l1 += (double)rows * (double)error->data[0];
-    s->squares += (double)rows * (double)square->data[0];
-    if (divergence) s->divergence += (double)rows * (double)divergence->data[0];
+    s[SUM_IMAGES] += (double)rows;
+    s[SUM_L1] += (double)rows * (double)error->data[0];
+    s[SUM_SQUARES] += (double)rows * (double)square->data[0];
+    if (divergence) s[SUM_DIVERGENCE] += (double)rows * (double)divergence->data[0];
     for (int64_t i = 0; i < rows * j->numbers; i++) {
         const double z = (double)r.latents->data[i];
-        s->first += z;
-        s->second += z * z;
+        s[SUM_FIRST] += z;
+        s[SUM_SECOND] += z * z;
     }
     return MHLA_OK;
 }
 
 /* In pieces, without the files that could not be read. */
-static mhla_status measure_batch(mhla_trainer *t, const mhla_batch *batch, int64_t first) {
+static mhla_status measure_batch(mhla_trainer *t, const mhla_batch *batch, int64_t first, double *s) {
     job *j = t->job;
     const int64_t area = (int64_t)j->info.side * j->info.side, most = PIECE / area > 0 ? PIECE / area : 1;
     for (int64_t i = 0, n; i < batch->count; i += n) {
         for (n = 0; n < most && i + n < batch->count && batch->labels[i + n] >= 0;) n++;
         if (n > 0)
-            MHLA_TRY(measure_some(t, j, batch->images + i * j->pixels, first + i, n));
+            MHLA_TRY(measure_some(t, j, batch->images + i * j->pixels, first + i, n, s));
         else
             n = 1;
     }
@@ -213,21 +208,22 @@ static mhla_status measure_batch(mhla_trainer *t, const mhla_batch *batch, int64
 static mhla_status evaluate(mhla_trainer *t, mhla_score *score, json_t *row, mhla_progress_fn progress, void *user) {
     job *j = t->job;
     const double begin = mhla_seconds();
-    int64_t seen;
-    j->sum = (sums){0};
+    const int64_t limit = mhla_recipe_int(t->recipe, "eval.limit");
+    double s[SUMS];
     if (j->measuring == NULL) MHLA_TRY(mhla_tape_create(&j->measuring, t->context));
-    MHLA_TRY(
-        mhla_pictures_each(t, &j->p, mhla_recipe_int(t->recipe, "eval.limit"), measure_batch, progress, user, &seen));
-    const sums *s = &j->sum;
-    if (s->images == 0 && !t->stop) return mhla_fail(MHLA_EDATA, "none of %lld images could be read", (long long)seen);
-    const double n = s->images > 0 ? (double)s->images : 1.0, all = n * (double)j->numbers, mean = s->first / all;
-    const double whole = s->l1 / n + weight_of(t) * s->divergence / n;
-    *score = (mhla_score){whole, whole, mhla_seconds() - begin, sqrt(fmax(s->second / all - mean * mean, 0.0))};
-    mhla_json_put(row, "images", json_integer(s->images));
+    MHLA_TRY(mhla_pictures_each(t, &j->p, limit, measure_batch, s, SUMS, progress, user));
+    MHLA_TRY(mhla_ranks_stop(t));
+    if (s[SUM_IMAGES] == 0.0 && !t->stopping)
+        return mhla_fail(MHLA_EDATA, "none of %lld images could be read",
+                         (long long)mhla_pictures_tested(&j->p, limit));
+    const double n = fmax(s[SUM_IMAGES], 1.0), all = n * (double)j->numbers, mean = s[SUM_FIRST] / all;
+    const double whole = s[SUM_L1] / n + weight_of(t) * s[SUM_DIVERGENCE] / n;
+    *score = (mhla_score){whole, whole, mhla_seconds() - begin, sqrt(fmax(s[SUM_SECOND] / all - mean * mean, 0.0))};
+    mhla_json_put(row, "images", json_integer((json_int_t)s[SUM_IMAGES]));
     mhla_json_put(row, "loss", mhla_json_real(whole));
-    mhla_json_put(row, "l1", mhla_json_real(s->l1 / n));
-    mhla_json_put(row, "psnr", mhla_json_real(10.0 * log10(4.0 * n / s->squares)));
-    if (!j->info.certain) mhla_json_put(row, "divergence", mhla_json_real(s->divergence / n));
+    mhla_json_put(row, "l1", mhla_json_real(s[SUM_L1] / n));
+    mhla_json_put(row, "psnr", mhla_json_real(10.0 * log10(4.0 * n / s[SUM_SQUARES])));
+    if (!j->info.certain) mhla_json_put(row, "divergence", mhla_json_real(s[SUM_DIVERGENCE] / n));
     mhla_json_put(row, "latent_mean", mhla_json_real(mean));
     mhla_json_put(row, "latent_deviation", mhla_json_real(score->deviation));
     return MHLA_OK;
@@ -258,11 +254,10 @@ static mhla_status load(mhla_trainer *t, const char *folder) {
 
 /* ---- Pictures ------------------------------------------------------------------------------------------------------------ */
 
-static mhla_status take(mhla_trainer *t, const mhla_batch *batch, int64_t first) {
+static mhla_status take(mhla_trainer *t, const mhla_batch *batch, int64_t first, double *sums) {
     job *j = t->job;
-    (void)first;
-    memcpy(j->shown + j->filled * j->pixels, batch->images, (size_t)(batch->count * j->pixels) * sizeof *j->shown);
-    j->filled += batch->count;
+    (void)sums;
+    memcpy(j->shown + first * j->pixels, batch->images, (size_t)(batch->count * j->pixels) * sizeof *j->shown);
     return MHLA_OK;
 }
 
@@ -271,18 +266,25 @@ static mhla_status draw(mhla_trainer *t, mhla_picture *grid, int64_t rows, int64
     job *j = t->job;
     const mhla_autoencoder_info *a = &j->info;
     const mhla_coding coding = {.size = sizeof coding, .height = a->side, .width = a->side};
-    float *latent = malloc((size_t)j->numbers * sizeof *latent);
-    mhla_status status = latent ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory for a latent");
-    for (int64_t i = 0; i < rows * columns && status == MHLA_OK && !t->stop; i++) {
-        const float *from = j->shown + i * j->pixels;
-        float *to = all + (2 * (i / columns) * columns + i % columns) * j->pixels;
-        memcpy(to, from, (size_t)j->pixels * sizeof *to);
-        status = mhla_model_encode(t->model, latent, NULL, from, 1, &coding);
-        if (status == MHLA_OK) status = mhla_model_decode(t->model, to + columns * j->pixels, latent, 1, &coding);
+    const int64_t n = rows * columns;
+    float *latent = malloc((size_t)j->numbers * sizeof *latent), *made = calloc((size_t)(n * j->pixels), sizeof *made);
+    mhla_status status = latent && made ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory for a grid of images");
+    for (int64_t i = mhla_dist_rank(); i < n && status == MHLA_OK && !t->stop; i += mhla_dist_ranks()) {
+        status = mhla_model_encode(t->model, latent, NULL, j->shown + i * j->pixels, 1, &coding);
+        if (status == MHLA_OK) status = mhla_model_decode(t->model, made + i * j->pixels, latent, 1, &coding);
     }
     free(latent);
-    if (status == MHLA_OK && !t->stop)
-        status = mhla_picture_tile(grid, all, 2 * rows * columns, a->outputs, a->side, a->side, (int)columns);
+    status = mhla_dist_agree(status);
+    if (status == MHLA_OK) status = mhla_dist_merge(made, n, (size_t)j->pixels * sizeof *made);
+    for (int64_t i = 0; i < n && status == MHLA_OK; i++) {
+        float *to = all + (2 * (i / columns) * columns + i % columns) * j->pixels;
+        memcpy(to, j->shown + i * j->pixels, (size_t)j->pixels * sizeof *to);
+        memcpy(to + columns * j->pixels, made + i * j->pixels, (size_t)j->pixels * sizeof *to);
+    }
+    free(made);
+    if (status == MHLA_OK) status = mhla_ranks_stop(t);
+    if (status == MHLA_OK && !t->stopping)
+        status = mhla_picture_tile(grid, all, 2 * n, a->outputs, a->side, a->side, (int)columns);
     return status;
 }
 
@@ -295,13 +297,14 @@ static mhla_status show(mhla_trainer *t) {
                   rows = wanted < all / columns ? wanted : all / columns;
     const size_t n = (size_t)(rows * columns * j->pixels);
     mhla_picture grid = {.size = sizeof grid};
-    int64_t seen;
+    const int64_t batches = (rows * columns + MHLA_EVALUATE_BATCH - 1) / MHLA_EVALUATE_BATCH;
+    const size_t batch = (size_t)(MHLA_EVALUATE_BATCH * j->pixels);
     float *images = malloc(2 * n * sizeof *images);
-    j->shown = malloc(n * sizeof *j->shown);
-    j->filled = 0;
+    j->shown = malloc((size_t)batches * batch * sizeof *j->shown);
     mhla_status status = images && j->shown ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory for a grid of images");
-    if (status == MHLA_OK) status = mhla_pictures_each(t, &j->p, rows * columns, take, NULL, NULL, &seen);
-    if (status == MHLA_OK && !t->stop) status = draw(t, &grid, rows, columns, images);
+    if (status == MHLA_OK) status = mhla_pictures_each(t, &j->p, rows * columns, take, NULL, 0, NULL, NULL);
+    if (status == MHLA_OK) status = mhla_dist_merge(j->shown, batches, batch * sizeof *j->shown);
+    if (status == MHLA_OK) status = draw(t, &grid, rows, columns, images);
     if (status == MHLA_OK && grid.pixels) status = mhla_pictures_save(t, &grid, 1);
     mhla_picture_free(&grid);
     free(images);

@@ -26,7 +26,6 @@ static const mhla_recipe_row keys[] = {
 
 typedef struct job {
     mhla_pictures p; /* first */
-    int64_t right;   /* of the pictures of the present update */
 } job;
 
 /* ---- Making ---------------------------------------------------------------------------------------------------------- */
@@ -55,7 +54,7 @@ static mhla_status make_loader(mhla_trainer *t, job *j) {
     d.augment.erase = (float)mhla_recipe_real(r, "augment.erasing");
     MHLA_TRY(mhla_augment_parse(&d.augment, mhla_recipe_text(r, "augment.randaugment")));
     if (d.mix.prob == 0.0) d.mix.mixup = d.mix.cutmix = 0.0;
-    return mhla_pictures_load(&j->p, r, d);
+    return mhla_pictures_load(&j->p, t, d);
 }
 
 static mhla_status open_job(mhla_trainer *t) {
@@ -79,7 +78,6 @@ static void close_job(mhla_trainer *t) {
 
 static mhla_status next(mhla_trainer *t) {
     job *j = t->job;
-    j->right = 0;
     return mhla_loader_next(j->p.loader, &j->p.batch);
 }
 
@@ -112,7 +110,7 @@ static mhla_tensor *loss(mhla_trainer *t, mhla_tape *tape, int64_t part, int64_t
     mhla_tensor *logits = mhla_classifier_forward(tape, t->model, &run, x);
     mhla_tensor *mean =
         mhla_nn_cross_entropy(tape, logits, NULL, dry ? NULL : j->p.batch->targets + first * c.classes, 0.0f, NULL);
-    if (mean && !dry) j->right += right_ones(logits, j->p.batch->labels + first);
+    if (mean && !dry) t->right += right_ones(logits, j->p.batch->labels + first);
     return mean;
 }
 
@@ -121,7 +119,7 @@ static double count(mhla_trainer *t, mhla_train_event *e) {
     const int mixed =
         mhla_recipe_real(t->recipe, "augment.mix_prob") > 0.0 &&
         (mhla_recipe_real(t->recipe, "augment.mixup") > 0.0 || mhla_recipe_real(t->recipe, "augment.cutmix") > 0.0);
-    e->accuracy = mixed ? NAN : (double)j->right / j->p.batch->count;
+    e->accuracy = mixed ? NAN : (double)t->right / j->p.batch->count;
     return j->p.batch->count;
 }
 

@@ -8,6 +8,7 @@
 #include "core/clock.h"
 #include "core/status.h"
 #include "data/packer.h"
+#include "dist/dist.h"
 #include "text/tokenizer.h"
 #include "text/tokenizer_copy.h"
 #include "train/train.h"
@@ -233,30 +234,38 @@ static mhla_status evaluate(mhla_trainer *t, mhla_score *score, json_t *row, mhl
     const mhla_packer_desc d = describe(t, j, 0);
     mhla_packer *p = NULL;
     const double begin = mhla_seconds();
-    double sum = 0.0;
-    int64_t tokens = 0, done = 0;
     if (j->measuring == NULL) MHLA_TRY(mhla_tape_create(&j->measuring, t->context));
     MHLA_TRY(mhla_packer_create(&p, &d));
-    mhla_status status = MHLA_OK;
-    while (status == MHLA_OK && !t->stop) {
+    const int64_t batches = mhla_packer_batches(p);
+    double(*sums)[2] = calloc((size_t)batches + 1, sizeof *sums); /* of each batch: loss, tokens */
+    mhla_status status = sums ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory for an evaluation");
+    for (int64_t i = 0; status == MHLA_OK && i < batches && !t->stop; i++) {
         const mhla_token_batch *b;
         status = mhla_packer_next(p, &b);
         if (status != MHLA_OK || b->tokens == 0) break;
+        if (i % mhla_dist_ranks() != mhla_dist_rank()) continue;
         mhla_tape_begin(j->measuring, MHLA_TAPE_INFER);
         const mhla_tensor *mean = loss_of(t, j->measuring, b, 0, b->tokens, 1.0f);
         status = mhla_tape_status(j->measuring);
         if (status != MHLA_OK) break;
-        sum += (double)mean->data[0] * (double)b->counted;
-        tokens += b->counted;
-        if (progress) progress(user, ++done, mhla_packer_batches(p));
+        sums[i][0] = (double)mean->data[0] * (double)b->counted;
+        sums[i][1] = (double)b->counted;
+        if (progress) progress(user, i + 1, batches);
+    }
+    status = mhla_dist_agree(status);
+    if (status == MHLA_OK) status = mhla_dist_merge(sums, batches, sizeof *sums);
+    double sum = 0.0, tokens = 0.0;
+    for (int64_t i = 0; status == MHLA_OK && i < batches; i++) {
+        sum += sums[i][0];
+        tokens += sums[i][1];
     }
     const double bytes = (double)mhla_packer_bytes(p);
     mhla_packer_free(p);
+    free(sums);
     MHLA_TRY(status);
-    *score = (mhla_score){.loss = sum / (double)(tokens ? tokens : 1),
-                          .value = sum / log(2.0) / bytes,
-                          .seconds = mhla_seconds() - begin};
-    mhla_json_put(row, "tokens", json_integer(tokens));
+    *score = (mhla_score){
+        .loss = sum / fmax(tokens, 1.0), .value = sum / log(2.0) / bytes, .seconds = mhla_seconds() - begin};
+    mhla_json_put(row, "tokens", json_integer((json_int_t)tokens));
     mhla_json_put(row, "bytes", json_integer((int64_t)bytes));
     mhla_json_put(row, "loss", mhla_json_real(score->loss));
     mhla_json_put(row, "bits_per_byte", mhla_json_real(score->value));

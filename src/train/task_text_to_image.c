@@ -8,6 +8,7 @@
 #include "core/status.h"
 #include "data/captions.h"
 #include "data/latents.h"
+#include "dist/dist.h"
 #include "file/sha256.h"
 #include "train/denoising.h"
 
@@ -228,7 +229,7 @@ static mhla_status show(mhla_trainer *t) {
                                 .texts = rows + 1,
                                 .longest = c->longest};
     if (status == MHLA_OK) status = mhla_denoising_show(t, &d, which, rows, columns);
-    if (status == MHLA_OK && !t->stop) status = write_names(t, j, rows);
+    if (status == MHLA_OK && !t->stop && mhla_dist_rank() == 0) status = write_names(t, j, rows);
     free(text);
     free(lengths);
     free(which);

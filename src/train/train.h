@@ -11,6 +11,7 @@
 #include "measure/evaluate.h"
 #include "models/model.h"
 #include "nn/optim.h"
+#include "train/parts.h"
 #include "train/task.h"
 
 enum { MHLA_TRAIN_AHEAD = 4 }; /* batches ahead of their use */
@@ -38,6 +39,13 @@ struct mhla_trainer {
     double best;                    /* by the task's measure */
     int64_t saved;                  /* the step of the newest checkpoint, -1: none */
 
+    /* A batch is cut into `parts`, and those of them that are this rank's into `pieces` each, one after the other. */
+    int64_t parts, pieces;
+    mhla_parts *sums; /* NULL: one part, one process */
+    int64_t right;    /* images of the present update that this rank's parts got right */
+    int stopping;     /* all ranks know that one was asked to stop */
+    int save_due;     /* by rank 0's clock */
+
     char *notes; /* of its making, told when it runs */
     mhla_jsonl log;
     mhla_train_fn report;
@@ -49,6 +57,22 @@ struct mhla_trainer {
 /* A trainer with its task and its recipe, and nothing else yet; also where it fails. */
 mhla_status mhla_trainer_start(mhla_trainer **trainer, const char *run, const char *recipe, const char *const *settings,
                                int count);
+
+/* ---- ranks.c: a run on several processes ---- */
+
+/* train.parts, where the recipe leaves it open; MHLA_EINVAL where there are more ranks than parts. old: a run of a recipe without. */
+mhla_status mhla_ranks_cut(mhla_trainer *trainer, int old);
+/* Collective: all ranks have the same program, recipe, data and weights, or all fail with a sentence that says which rank differs. */
+mhla_status mhla_ranks_compare(const mhla_trainer *trainer);
+/* Collective: what each has found in its parts of an update; the sum of the losses [own parts] of all parts. It fails at all ranks if it
+ * fails at one. */
+mhla_status mhla_ranks_meet(mhla_trainer *trainer, mhla_status mine, const double *losses, double *loss);
+/* Collective: t->stopping, from what each rank was told. */
+mhla_status mhla_ranks_stop(mhla_trainer *trainer);
+/* A line about ranks, threads and what travels, for the start of a run. */
+void mhla_ranks_describe(const mhla_trainer *trainer, char *text, size_t size);
+/* Batch rows first .. last-1 are all that this rank needs. */
+void mhla_ranks_rows(const mhla_trainer *trainer, int64_t rows, int64_t *first, int64_t *last);
 
 /* ---- schema.c ---- */
 

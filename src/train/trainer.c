@@ -11,6 +11,7 @@
 
 #include "core/clock.h"
 #include "core/status.h"
+#include "dist/dist.h"
 #include "file/file.h"
 #include "train/train.h"
 
@@ -38,6 +39,8 @@ static mhla_optim_desc optimizer_of(const mhla_recipe *r) {
         .weight_decay = mhla_recipe_real(r, "train.weight_decay"),
         .momentum = mhla_recipe_real(r, "train.momentum"),
         .clip_norm = mhla_recipe_real(r, "train.clip"),
+        .rank = mhla_dist_rank(),
+        .ranks = mhla_dist_ranks(),
     };
 }
 
@@ -47,6 +50,7 @@ static mhla_status make_optimizer(mhla_trainer *t) {
     mhla_params *ps = t->model->params;
     const mhla_optim_desc d = optimizer_of(r);
     MHLA_TRY(mhla_optim_create(&t->optim, ps, &d));
+    if (t->parts > 1) MHLA_TRY(mhla_parts_create(&t->sums, ps, t->optim, t->parts));
     if (mhla_recipe_real(r, "train.ema") > 0.0)
         MHLA_TRY(mhla_ema_create(&t->ema, ps, mhla_recipe_real(r, "train.ema"), 1));
     t->steps = mhla_recipe_int(r, "train.steps");
@@ -141,6 +145,7 @@ mhla_status mhla_trainer_create(mhla_trainer **trainer, const char *run, const c
     *trainer = NULL;
     mhla_trainer *t = NULL;
     mhla_status status = mhla_trainer_start(&t, run, recipe, settings, count);
+    if (status == MHLA_OK) status = mhla_ranks_cut(t, 0);
     if (status == MHLA_OK) status = build(t);
     if (status == MHLA_OK && *mhla_recipe_text(t->recipe, "train.init")) {
         status = t->task->adopt(t, mhla_recipe_text(t->recipe, "train.init"), keep_note, t);
@@ -150,7 +155,10 @@ mhla_status mhla_trainer_create(mhla_trainer **trainer, const char *run, const c
             status = mhla_ema_create(&t->ema, t->model->params, mhla_recipe_real(t->recipe, "train.ema"), 1);
         }
     }
-    if (status == MHLA_OK) status = make_run(t);
+    status = mhla_dist_agree(status);
+    if (status == MHLA_OK) status = mhla_ranks_compare(t);
+    if (status == MHLA_OK && mhla_dist_rank() == 0) status = make_run(t);
+    status = mhla_dist_agree(status);
     /* Something to go back to from the first moment on. */
     if (status == MHLA_OK) status = mhla_checkpoint_write(t);
     if (status != MHLA_OK) {
@@ -181,18 +189,30 @@ mhla_status mhla_trainer_resume(mhla_trainer **trainer, const char *run) {
     mhla_trainer *t = NULL;
     char folder[PATH], path[PATH];
     snprintf(path, sizeof path, "%.*s/recipe.json", PATH - 32, run);
-    int lock;
-    MHLA_TRY(lock_run(&lock, run));
-    mhla_status status = mhla_checkpoint_find(folder, sizeof folder, run);
+    int lock = -1;
+    mhla_status status = MHLA_OK;
+    if (mhla_dist_rank() == 0) {
+        status = lock_run(&lock, run);
+        if (status == MHLA_OK) status = mhla_checkpoint_find(folder, sizeof folder, run); /* may rename */
+    }
+    status = mhla_dist_agree(status);
+    if (status != MHLA_OK) {
+        if (lock >= 0) close(lock);
+        return status;
+    }
+    if (mhla_dist_rank() > 0) status = mhla_checkpoint_find(folder, sizeof folder, run);
     if (status == MHLA_OK) status = mhla_trainer_start(&t, run, path, NULL, 0);
     if (t)
         t->lock = lock;
     else if (lock >= 0)
         close(lock);
+    if (status == MHLA_OK) status = mhla_ranks_cut(t, 1);
     if (status == MHLA_OK) status = build(t);
     if (status == MHLA_OK) status = mhla_checkpoint_read(t, folder);
-    if (status == MHLA_OK) status = cut_log(t);
+    if (status == MHLA_OK && mhla_dist_rank() == 0) status = cut_log(t);
     if (status == MHLA_OK) status = t->task->seek(t, t->step / t->per_epoch, t->step % t->per_epoch);
+    status = mhla_dist_agree(status);
+    if (status == MHLA_OK) status = mhla_ranks_compare(t);
     if (status != MHLA_OK) {
         mhla_trainer_free(t);
         return status;
@@ -207,6 +227,7 @@ void mhla_trainer_free(mhla_trainer *t) {
     if (t->lock >= 0) close(t->lock);
     if (t->task) t->task->close(t);
     mhla_tape_free(t->tape);
+    mhla_parts_free(t->sums);
     mhla_optim_free(t->optim);
     mhla_ema_free(t->ema);
     mhla_model_free(t->model);
@@ -276,15 +297,19 @@ static mhla_status tell_memory(mhla_trainer *t) {
     mhla_tape *dry = t->tape;
     double share;
     mhla_tape_begin(dry, MHLA_TAPE_DRY | mode_of(t));
-    mhla_tensor *loss = t->task->loss(t, dry, 0, mhla_recipe_int(t->recipe, "train.accumulate"), &share);
+    mhla_tensor *loss = t->task->loss(t, dry, 0, t->parts * t->pieces, &share);
     mhla_status status = mhla_tape_backward(dry, loss, (float)share);
     if (status == MHLA_OK) {
         const mhla_optim_desc d = optimizer_of(t->recipe);
         const double tape = (double)mhla_tape_peak(dry), weights = (double)mhla_params_bytes(ps, 1);
         const double state = (double)mhla_optim_bytes(ps, &d) + (t->ema ? (double)mhla_ema_bytes(ps) : 0.0);
         const double data = t->task->data_bytes(t);
-        note(t, "memory: %.1f MiB (%.1f activations, %.1f parameters and gradients, %.1f optimiser, %.1f data)",
-             (tape + weights + state + data) / 0x1p20, tape / 0x1p20, weights / 0x1p20, state / 0x1p20, data / 0x1p20);
+        const double sums = t->sums ? (double)mhla_parts_bytes(ps, t->parts, mhla_dist_ranks()) : 0.0;
+        char more[48] = "";
+        if (t->sums) snprintf(more, sizeof more, ", %.1f sums of parts", sums / 0x1p20);
+        note(t, "memory%s: %.1f MiB (%.1f activations, %.1f parameters and gradients, %.1f optimiser%s, %.1f data)",
+             mhla_dist_ranks() > 1 ? " of a rank" : "", (tape + weights + state + sums + data) / 0x1p20, tape / 0x1p20,
+             weights / 0x1p20, state / 0x1p20, more, data / 0x1p20);
     }
     return status;
 }
@@ -296,25 +321,63 @@ static mhla_status not_finite(const mhla_trainer *t, const char *what) {
                      what, (long long)t->step + 1, (long long)t->saved);
 }
 
-/* One update. The batch may be taken in parts, whose gradients add up to those of the whole. *seen: pictures or tokens. */
-static mhla_status step(mhla_trainer *t, mhla_train_event *e, double *seen) {
-    const int64_t parts = mhla_recipe_int(t->recipe, "train.accumulate");
-    MHLA_TRY(t->task->next(t));
-    e->loss = 0.0;
-    for (int64_t part = 0; part < parts; part++) {
+/* Forward and backward of one part, in pieces; *loss: its share of the batch's. */
+static mhla_status take_part(mhla_trainer *t, int64_t part, double *loss, int64_t *passes) {
+    int64_t first, last;
+    mhla_parts_own(t->parts, mhla_dist_rank(), mhla_dist_ranks(), &first, &last);
+    *loss = 0.0;
+    *passes = 0;
+    for (int64_t piece = 0; piece < t->pieces; piece++) {
         double share;
+        if (t->sums && part == last - 1 && piece == t->pieces - 1) mhla_parts_overlap(t->sums, t->tape);
         mhla_tape_begin(t->tape, mode_of(t));
-        mhla_tensor *loss = t->task->loss(t, t->tape, part, parts, &share);
+        mhla_tensor *mean = t->task->loss(t, t->tape, part * t->pieces + piece, t->parts * t->pieces, &share);
         MHLA_TRY(mhla_tape_status(t->tape));
-        if (loss == NULL) continue;
-        e->loss += share * (double)loss->data[0];
-        if (!isfinite(e->loss)) return not_finite(t, "the loss");
-        MHLA_TRY(mhla_tape_backward(t->tape, loss, (float)share));
+        if (mean == NULL) continue;
+        *loss += share * (double)mean->data[0];
+        if (!isfinite(*loss)) return not_finite(t, "the loss");
+        MHLA_TRY(mhla_tape_backward(t->tape, mean, (float)share));
+        ++*passes;
     }
-    e->rate = mhla_schedule_at(&t->schedule, t->step);
-    const mhla_status status = mhla_optim_step(t->optim, e->rate, t->context, &e->gradient_norm);
-    if (status == MHLA_ERANGE) return not_finite(t, "the gradient");
+    mhla_tape_after(t->tape, NULL, NULL);
+    return MHLA_OK;
+}
+
+/* Those of this rank. losses: [own parts]. */
+static mhla_status take_parts(mhla_trainer *t, double *losses) {
+    int64_t first, last, passes;
+    mhla_parts_own(t->parts, mhla_dist_rank(), mhla_dist_ranks(), &first, &last);
+    MHLA_TRY(t->task->next(t));
+    t->right = 0;
+    for (int64_t part = first; part < last; part++) {
+        if (t->sums) mhla_parts_begin(t->sums);
+        MHLA_TRY(take_part(t, part, &losses[part - first], &passes));
+        if (t->sums) MHLA_TRY(mhla_parts_end(t->sums, part, passes, t->context));
+    }
+    return MHLA_OK;
+}
+
+/* One update. The parts of a batch may be on several processes; their gradients add up to those of the whole. *seen: images or
+ * tokens. */
+static mhla_status step(mhla_trainer *t, mhla_train_event *e, double *seen) {
+    double *losses = calloc((size_t)t->parts, sizeof *losses);
+    mhla_status status = losses ? take_parts(t, losses) : mhla_fail(MHLA_ENOMEM, "no memory for the losses of a batch");
+    if (t->sums)
+        status = mhla_ranks_meet(t, status, losses, &e->loss);
+    else if (losses)
+        e->loss = losses[0];
+    free(losses);
     MHLA_TRY(status);
+    if (t->sums)
+        MHLA_TRY(mhla_parts_reduce(t->sums, t->context));
+    else
+        (void)mhla_optim_measure(t->optim, t->context);
+    e->rate = mhla_schedule_at(&t->schedule, t->step);
+    status = mhla_optim_update(t->optim, e->rate, t->context, &e->gradient_norm);
+    if (status == MHLA_ERANGE) return mhla_dist_agree(not_finite(t, "the gradient"));
+    MHLA_TRY(status);
+    if (t->sums) MHLA_TRY(mhla_parts_share(t->sums));
+    MHLA_TRY(mhla_optim_finish(t->optim, t->context));
     if (t->ema) mhla_ema_update(t->ema, t->context);
     *seen = t->task->count(t, e);
     t->step++;
@@ -324,6 +387,7 @@ static mhla_status step(mhla_trainer *t, mhla_train_event *e, double *seen) {
 }
 
 static mhla_status log_step(mhla_trainer *t, const mhla_train_event *e) {
+    if (mhla_dist_rank() > 0) return MHLA_OK;
     const unsigned lost = mhla_json_lost();
     json_t *row = json_object();
     mhla_json_put(row, "kind", json_string("step"));
@@ -369,6 +433,12 @@ static mhla_status show(mhla_trainer *t) {
     return MHLA_OK;
 }
 
+/* After something that all ranks did and that ends early where one of them is told to stop. */
+static mhla_status meet(mhla_trainer *t, mhla_status mine) {
+    MHLA_TRY(mhla_dist_agree(mine));
+    return mhla_ranks_stop(t);
+}
+
 /* Sets `best` and, unless it was told to stop meanwhile, `evaluated`. */
 static mhla_status evaluate(mhla_trainer *t) {
     const mhla_task *task = t->task;
@@ -380,17 +450,19 @@ static mhla_status evaluate(mhla_trainer *t) {
     mhla_json_put(row, "epoch", mhla_json_real((double)t->step / (double)t->per_epoch));
     mhla_status status =
         row && other ? task->evaluate(t, &plain, row, evaluating, t) : mhla_fail(MHLA_ENOMEM, "no memory");
-    if (status == MHLA_OK && t->ema && !t->stop) {
+    status = meet(t, status);
+    if (status == MHLA_OK && t->ema && !t->stopping) {
         mhla_ema_swap(t->ema);
-        status = task->evaluate(t, &average, other, evaluating, t);
+        status = meet(t, task->evaluate(t, &average, other, evaluating, t));
         mhla_ema_swap(t->ema);
     }
-    if (status == MHLA_OK && !t->stop) {
+    if (status == MHLA_OK && !t->stopping) {
         t->average_counts = t->ema && (task->lower ? average.value < plain.value : average.value > plain.value);
         if (task->settle) status = task->settle(t, t->average_counts ? &average : &plain);
         if (status == MHLA_OK && task->show) status = show(t);
+        status = meet(t, status);
     }
-    if (status == MHLA_OK && !t->stop) {
+    if (status == MHLA_OK && !t->stopping) {
         char name[64];
         mhla_train_event e = event(t, MHLA_TRAIN_EVALUATED);
         task->tell(&e, &plain, t->ema ? &average : NULL);
@@ -410,18 +482,20 @@ static mhla_status evaluate(mhla_trainer *t) {
             if (t->average_counts && classes) mhla_json_put(row, "classes", json_incref(classes));
         }
         mhla_json_put(row, "seconds", mhla_json_real(plain.seconds + average.seconds));
-        status = mhla_json_lost() == lost ? mhla_jsonl_write(&t->log, json_incref(row))
-                                          : mhla_fail(MHLA_ENOMEM, "%s: no memory for a line", t->log.path);
+        if (mhla_dist_rank() == 0)
+            status = mhla_json_lost() == lost ? mhla_jsonl_write(&t->log, json_incref(row))
+                                              : mhla_fail(MHLA_ENOMEM, "%s: no memory for a line", t->log.path);
         if (t->report) t->report(t->user, &e);
     }
     json_decref(row);
     json_decref(other);
-    return status;
+    return mhla_dist_agree(status);
 }
 
 static mhla_status save(mhla_trainer *t) {
     char path[PATH];
-    MHLA_TRY(mhla_jsonl_flush(&t->log)); /* before the checkpoint that stands for its lines: see cut_log */
+    /* before the checkpoint that stands for its lines: see cut_log */
+    MHLA_TRY(mhla_dist_agree(mhla_dist_rank() == 0 ? mhla_jsonl_flush(&t->log) : MHLA_OK));
     MHLA_TRY(mhla_checkpoint_write(t));
     mhla_train_event e = event(t, MHLA_TRAIN_CHECKPOINT);
     snprintf(path, sizeof path, "%s/checkpoints/step-%08lld", t->run, (long long)t->step);
@@ -442,22 +516,25 @@ static mhla_status loop(mhla_trainer *t) {
                   lines = mhla_recipe_int(t->recipe, "log.steps");
     const int images = strcmp(t->task->unit, "images") == 0;
     double pace = 0.0, saved = mhla_seconds(); /* pace: seconds of a step, averaged */
-    while (!t->stop) {
+    MHLA_TRY(mhla_ranks_stop(t));
+    while (!t->stopping) {
         /* Due evaluations come first, also when a run goes on: one may have been interrupted. */
         const int due = evaluation_due(t) && t->evaluated != t->step;
         if (due) {
             MHLA_TRY(evaluate(t));
             complain(t);
         }
-        if (due && !t->stop) {
+        if (due && !t->stopping) {
             MHLA_TRY(save(t));
             saved = mhla_seconds();
         }
-        if (t->stop || t->step == t->steps) break;
+        if (t->stopping || t->step == t->steps) break;
         mhla_train_event e = event(t, MHLA_TRAIN_STEP);
         const double begin = mhla_seconds();
         double seen = 0.0;
+        t->save_due = minutes > 0.0 && begin - saved > 60.0 * minutes;
         MHLA_TRY(step(t, &e, &seen));
+        if (t->sums == NULL) t->stopping = t->stop;
         const double now = mhla_seconds();
         pace = pace == 0.0 ? now - begin : 0.95 * pace + 0.05 * (now - begin);
         *(images ? &e.images_per_second : &e.tokens_per_second) = seen / pace;
@@ -465,7 +542,7 @@ static mhla_status loop(mhla_trainer *t) {
         if (t->step % lines == 0 || t->step == t->steps) MHLA_TRY(log_step(t, &e));
         if (t->report) t->report(t->user, &e);
         if (evaluation_due(t)) continue; /* it ends with a checkpoint */
-        if ((every > 0 && t->step % every == 0) || (minutes > 0.0 && now - saved > 60.0 * minutes)) {
+        if ((every > 0 && t->step % every == 0) || t->save_due) {
             MHLA_TRY(save(t));
             saved = mhla_seconds();
         }
@@ -479,8 +556,18 @@ mhla_status mhla_trainer_run(mhla_trainer *t, mhla_train_fn report, void *user, 
     t->report = report;
     t->user = user;
     snprintf(path, sizeof path, "%s/metrics.jsonl", t->run);
-    if (t->log.fd < 0) MHLA_TRY(mhla_jsonl_open(&t->log, path));
+    if (mhla_dist_rank() == 0) {
+        const mhla_status opened = t->log.fd < 0 ? mhla_jsonl_open(&t->log, path) : MHLA_OK;
+        MHLA_TRY(mhla_dist_agree(opened));
+    } else {
+        MHLA_TRY(mhla_dist_agree(MHLA_OK));
+    }
     complain(t);
+    if (mhla_dist_ranks() > 1) {
+        char text[512];
+        mhla_ranks_describe(t, text, sizeof text);
+        note(t, "%s", text);
+    }
     for (char *line = t->notes, *rest; line && *line; line = rest) {
         rest = strchrnul(line, '\n');
         const char end = *rest;
@@ -493,7 +580,7 @@ mhla_status mhla_trainer_run(mhla_trainer *t, mhla_train_fn report, void *user, 
     const mhla_status status = loop(t);
     *finished = status == MHLA_OK && t->step == t->steps && t->evaluated == t->step;
     /* For the report; the run is complete without. */
-    if (*finished && t->task->finish && t->task->finish(t) != MHLA_OK)
+    if (*finished && mhla_dist_rank() == 0 && t->task->finish && t->task->finish(t) != MHLA_OK)
         note(t, "no samples for the report: %s", mhla_message());
     return status;
 }
