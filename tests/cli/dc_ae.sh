@@ -13,7 +13,7 @@ cat >vae/config.json <<END
  "encoder_layers_per_block": [1, 1, 1], "decoder_layers_per_block": [1, 1, 1],
  "encoder_block_types": ["ResBlock", "EfficientViTBlock", "EfficientViTBlock"], "encoder_qkv_multiscales": [[], [5], [5]],
  "decoder_block_types": ["ResBlock", "EfficientViTBlock", "EfficientViTBlock"], "decoder_qkv_multiscales": [[], [5], [5]],
- "decoder_norm_types": "rms_norm", "decoder_act_fns": "silu", "upsample_block_type": "interpolate", "downsample_block_type": "conv",
+ "decoder_norm_types": "rms_norm", "decoder_act_fns": "silu", "upsample_block_type": "interpolate", "downsample_block_type": "Conv",
  "scaling_factor": 0.41407}
 END
 mhla info dc_ae | sed -E 's/, [0-9.]+ GiB/, SIZE/'

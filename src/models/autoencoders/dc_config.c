@@ -167,7 +167,7 @@ static mhla_status need_layers(const char *half, const json_t *tree, const char 
     return MHLA_OK;
 }
 
-mhla_status mhla_dc_config_read(mhla_dc_config *c, const json_t *tree, const char *path) {
+static mhla_status read_tree(mhla_dc_config *c, const json_t *tree, const char *path) {
     MHLA_TRY(mhla_dc_preset(c, "dc_ae"));
     *c->model = '\0';                           /* another program's */
     if (json_object_get(tree, "_class_name")) { /* what diffusers means where a key is missing */
@@ -185,6 +185,21 @@ mhla_status mhla_dc_config_read(mhla_dc_config *c, const json_t *tree, const cha
     }
     while (c->side % mhla_dc_factor(c) != 0 && c->side < 1 << 14) c->side *= 2;
     return mhla_blame(mhla_dc_config_check(c), path);
+}
+
+/* SANA's published file has "Conv" for what is "conv" in others. */
+mhla_status mhla_dc_config_read(mhla_dc_config *c, const json_t *tree, const char *path) {
+    static const char key[] = "downsample_block_type";
+    const char *down = json_string_value(json_object_get(tree, key));
+    if (down == NULL || strcmp(down, "Conv") != 0) return read_tree(c, tree, path);
+    json_t *same = json_copy((json_t *)(uintptr_t)tree);
+    if (same == NULL || json_object_set_new(same, key, json_string("conv")) != 0) {
+        json_decref(same);
+        return mhla_fail(MHLA_ENOMEM, "%s: no memory for it", path);
+    }
+    const mhla_status status = read_tree(c, same, path);
+    json_decref(same);
+    return status;
 }
 
 static int put_blocks(json_t *tree, const mhla_dc_stages *s, const char *half) {
