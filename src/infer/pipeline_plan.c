@@ -5,16 +5,18 @@
 #include "infer/images.h"
 #include "infer/pipeline.h"
 
-/* Bytes of the weights while they are multiplied, as they would be stored. */
+/* Bytes of the weights as they would be stored; of a model without them, whose matrices of other types than float32 have no memory. */
 static size_t weights_of(const mhla_model *m, const char *storage) {
-    size_t bytes = 0;
+    size_t bytes = mhla_params_bytes(m->params, 0), half = 0;
     int dtype;
     (void)mhla_storage_named(&dtype, storage); /* the pipeline knows it */
-    for (int i = 0; i < mhla_params_count(m->params) && dtype == MHLA_BF16; i++) {
+    for (int i = 0; i < mhla_params_count(m->params); i++) {
         const mhla_param *p = mhla_params_at(m->params, i);
-        bytes += (size_t)p->count * (p->flags & MHLA_PARAM_MATRIX ? 2 : sizeof(float));
+        const int matrix = (p->flags & MHLA_PARAM_MATRIX) != 0;
+        half += (size_t)p->count * (matrix ? 2 : sizeof(float));
+        if (p->data == NULL && p->dtype != MHLA_F32) bytes += (size_t)p->count * (p->dtype == MHLA_BF16 ? 64 : 34) / 32;
     }
-    return bytes ? bytes : mhla_params_bytes(m->params, 0);
+    return dtype == MHLA_BF16 && m->architecture->load != NULL && half < bytes ? half : bytes;
 }
 
 static mhla_status plan_texts(mhla_pipeline *p, mhla_component_plan *plan, const mhla_make_desc *d) {

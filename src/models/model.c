@@ -533,7 +533,9 @@ static mhla_status open_model(mhla_model **model, const char *path, const mhla_o
     void *net = NULL;
     mhla_status status = look_at(s, path, desc->weights);
     if (status == MHLA_OK) status = mhla_architecture_detect(&a, &s->e);
+    mhla_params_outline(!weights);
     if (status == MHLA_OK) status = a->read(&net, &s->e, desc);
+    mhla_params_outline(0);
     /* a decoder keeps the keys of its file, which may be another program's */
     if (status == MHLA_OK) status = mhla_model_wrap(&m, a, net, a->decoder ? s->tree : NULL);
     if (status == MHLA_OK) status = read_names(m, s);

@@ -90,6 +90,9 @@ static int fits(mhla_dtype dtype, int64_t cols) { return dtype != MHLA_Q8_0 || c
 /* Its numbers are elsewhere, or will be. */
 static int is_lent(const mhla_param *p) { return p->data == NULL && (p->lender || p->packed == NULL); }
 
+static _Thread_local int outlined;
+void mhla_params_outline(int on) { outlined = on; }
+
 void mhla_params_set_lending(mhla_params *params, int lending) { params->lending = lending; }
 
 void mhla_params_set_storage(mhla_params *params, mhla_dtype dtype) {
@@ -127,9 +130,10 @@ mhla_param *mhla_params_add(mhla_params *params, const char *name, const int64_t
     if (p && (flags & MHLA_PARAM_MATRIX) && fits(params->storage, count / shape[0])) p->dtype = params->storage;
     if (p) p->packs_as = p->dtype == MHLA_F32 ? params->precision : p->dtype;
     if (p) p->slab = &params->slab;
-    const int lent = params->lending && (flags & MHLA_PARAM_MATRIX);
-    if (p && lent) p->dtype = MHLA_F32;
-    if (p && lent) p->packs_as = params->precision;
+    const int kept = params->lending && (flags & MHLA_PARAM_MATRIX),
+              lent = kept || (p && outlined && p->dtype != MHLA_F32);
+    if (p && kept) p->dtype = MHLA_F32;
+    if (p && kept) p->packs_as = params->precision;
     if (p && !lent && p->dtype != MHLA_F32)
         (void)mhla_weight_create_in(&p->packed, p->slab, p->dtype, shape[0], count / shape[0]);
     else if (p && !lent)

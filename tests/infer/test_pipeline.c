@@ -381,6 +381,31 @@ static void broken_weights(void **state) {
     mhla_pipeline_free(p);
 }
 
+/* A model that is looked at has no memory for its matrices: a text encoder of bfloat16 takes gigabytes of it. */
+static void looks(void **state) {
+    (void)state;
+    mhla_model *m;
+    int matrices = 0;
+    ASSERT_OK(mhla_model_open(&m, in_folder("pipe/text_encoder")));
+    const int64_t elements = mhla_params_elements(m->params);
+    ASSERT_OK(mhla_model_store(m, "bfloat16"));
+    ASSERT_OK(mhla_model_save(m, in_folder("half")));
+    mhla_model_free(m);
+    ASSERT_OK(mhla_model_look(&m, in_folder("half"), NULL));
+    assert_int_equal(mhla_params_elements(m->params), elements);
+    for (int i = 0; i < mhla_params_count(m->params); i++) {
+        const mhla_param *p = mhla_params_at(m->params, i);
+        if (!(p->flags & MHLA_PARAM_MATRIX)) continue;
+        assert_true(p->dtype == MHLA_BF16 && p->data == NULL && p->packed == NULL);
+        matrices++;
+    }
+    assert_true(matrices > 5);
+    mhla_model_free(m);
+    ASSERT_OK(mhla_model_open(&m, in_folder("half"))); /* and one that is opened has */
+    assert_true(mhla_params_bytes(m->params, 0) > (size_t)elements);
+    mhla_model_free(m);
+}
+
 /* Folders that have a variant of float16 alone are opened as they are. */
 static void variants(void **state) {
     (void)state;
@@ -411,9 +436,10 @@ static int begin(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(same_bits),    cmocka_unit_test(resumed),      cmocka_unit_test(other_states),
-        cmocka_unit_test(by_name),      cmocka_unit_test(made_again),   cmocka_unit_test(bins),
-        cmocka_unit_test(resizing),     cmocka_unit_test(refused_work), cmocka_unit_test(refused_folders),
-        cmocka_unit_test(long_prompts), cmocka_unit_test(variants),     cmocka_unit_test(broken_weights)};
+        cmocka_unit_test(same_bits),     cmocka_unit_test(resumed),      cmocka_unit_test(other_states),
+        cmocka_unit_test(by_name),       cmocka_unit_test(made_again),   cmocka_unit_test(bins),
+        cmocka_unit_test(resizing),      cmocka_unit_test(refused_work), cmocka_unit_test(refused_folders),
+        cmocka_unit_test(long_prompts),  cmocka_unit_test(looks),        cmocka_unit_test(variants),
+        cmocka_unit_test(broken_weights)};
     return cmocka_run_group_tests(tests, begin, remove_folder);
 }
