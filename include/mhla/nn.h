@@ -261,9 +261,10 @@ MHLA_API mhla_status mhla_model_step(mhla_model *model, float *loss, const float
 
 /* ---- Several processes ----
  *
- * mpirun and srun start several processes of one program, called ranks. After mhla_ranks_begin a trainer shares each batch out among
- * them, and evaluations, sampling and encoding of data are shared out as well. The results are the same, to the last byte, for any
- * number of ranks. All ranks must make the same calls with the same arguments. Rank 0 alone writes files. */
+ * mpirun and srun start several processes of one program, called ranks. After mhla_ranks_begin a trainer shares each batch, its
+ * evaluations and its sample grids out among them, and mhla_model_evaluate shares the images. The results are the same, to the last
+ * byte, for any number of ranks. All ranks must make the same calls with the same arguments. Rank 0 alone writes a run. Other calls
+ * are made by each rank for itself. */
 
 /* Joins the other ranks if a launcher has started this process, else there is one rank. MPI is looked for at run time: MHLA_EIO
  * says why the others cannot be reached. Call it once, before anything else. */
