@@ -16,7 +16,8 @@ enum { IMAGES_MOST = 1000000 };
 static const cli_option options[] = {
     {"model,m", CLI_TEXT, &sample_given.model, "MODEL",
      "a folder, a run or a shipped model, or the folder of a pipeline; required"},
-    {"prompt,p", CLI_TEXT, &sample_given.prompt, "TEXT", "pipelines: what the images are to show"},
+    {"prompt,p", CLI_TEXT, &sample_given.prompt, "TEXT",
+     "pipelines and models of captions: what the images are to show"},
     {"prompts", CLI_TEXT, &sample_given.prompts, "FILE", "pipelines: a prompt on each line; -: standard input"},
     {"negative", CLI_TEXT, &sample_given.negative, "TEXT",
      "pipelines: what they are not to show; default: the pipeline's own"},

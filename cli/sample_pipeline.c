@@ -160,6 +160,7 @@ static int dry_run(work *w) {
         const double bytes = (double)plan.weights + (double)plan.work, seconds = 2.0 * plan.multiply_adds / rate;
         all += seconds;
         most = fmax(most, bytes);
+        if (paths[i] == NULL) continue; /* a model of pixels has no autoencoder */
         if (sample_given.json) {
             json_put_open(NULL, '{');
             json_put_text("component", names[i]);
@@ -364,7 +365,7 @@ static void print(const work *w, int same) {
         json_put_text("pipeline", w->info.name);
         json_put_text("transformer", w->info.transformer);
         json_put_text("text_encoder", w->info.text_encoder);
-        json_put_text("vae", w->info.vae);
+        if (w->info.vae) json_put_text("vae", w->info.vae);
         json_put_text("weights", w->info.weights);
         json_put_int("images", d->images);
         json_put_int("made", w->made);

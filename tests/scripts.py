@@ -74,6 +74,38 @@ def latents_page(tmp):
     python("latents_page.py", code=2, said="usage")
 
 
+def emoji_page(tmp):
+    """Runs of one update on a set of two images of two classes, whose captions an untrained language model has read."""
+    (tmp / "texts").mkdir()
+    for name in ("train", "validation"):
+        (tmp / "texts" / f"{name}.txt").write_text("one grey thing and another grey thing\n" * 40)
+    for split in ("train", "test"):
+        for kind in ("some", "others"):
+            (tmp / "data" / split / kind).mkdir(parents=True)
+            (tmp / "data" / split / kind / "1.png").write_bytes(grey_png())
+        (tmp / "data" / split / "metadata.jsonl").write_text("".join(
+            json.dumps({"file_name": f"{kind}/1.png", "text": f"{split} {kind}"}) + "\n" for kind in ("some", "others")))
+    (tmp / "prompts").write_text("train some\ntest others\n")
+    mhla = lambda *args: run(PROGRAM, *args)  # noqa: E731
+    few = ("--batch", 1, "--steps", 1, "--quiet", "--out")
+    mhla("tokenize", "train", tmp / "texts" / "tokenizer.json", tmp / "texts" / "train.txt", "--vocabulary", 280)
+    mhla("train", "--model", "lm_micro", "--source", tmp / "texts", "--attention", "softmax", "--hidden_size", 16, "--num_hidden_layers", 1, "--num_heads", 1,
+         "--intermediate_size", 16, "--context", 16, *few, tmp / "encoder")
+    mhla("captions", tmp / "data", "--encoder", tmp / "encoder", "--instruction", "A ", "--out", tmp / "captions", "--quiet")
+    for attention in ("mhla", "linear"):
+        mhla("train", "--source", tmp / "data", "--captions", tmp / "captions", "--model", "sana_nano", "--attention", attention, "--in_channels", 3,
+             "--sample_size", 8, "--patch_size", 2, "--blocks", 2, "--sample.columns", 0, *few, tmp / attention)
+    mhla("train", "--source", tmp / "data", "--model", "deit_nano", "--image", 8, "--channels", 3, "--patch", 4, "--dim", 16, "--depth", 1, "--heads", 1,
+         "--padding", 0, *few, tmp / "judge")
+    (tmp / "docs").mkdir()
+    python("emoji_page.py", PROGRAM, tmp / "mhla", tmp / "linear", tmp / "judge", tmp / "captions", "--folder", tmp / "docs", "--remark", "A remark.",
+           "--prompts", tmp / "prompts", said="text-to-image.md")
+    page = (tmp / "docs" / "text-to-image.md").read_text()
+    assert "A remark." in page and "| right group, held out captions | " in page and "2 of 4 captions were held out" in page, page
+    assert len(list((tmp / "docs").glob("text-to-image-*.svg"))) == 2
+    python("emoji_page.py", code=2, said="usage")
+
+
 def tutorial_figures(tmp):
     """Models as large as the tutorial's, fresh ones: 64 tokens, 4 layers; a picture; then figures elsewhere than docs/."""
     (tmp / "data" / "some").mkdir(parents=True)
@@ -137,6 +169,7 @@ SCRIPTS = {
     "check_includes.py": lambda tmp: python("check_includes.py"),
     "check_slow.sh": lambda tmp: run("sh", "scripts/check_slow.sh", "no-such-stage", code=2, said="no-such-stage"),
     "docs.sh": docs_sh,
+    "emoji_page.py": emoji_page,
     "fuzz.sh": lambda tmp: run("sh", "scripts/fuzz.sh", code=2, said="usage"),
     "latents_page.py": latents_page,
     "lint.sh": lint_sh,

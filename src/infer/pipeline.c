@@ -46,7 +46,8 @@ static const mhla_pipeline_kind *kind_by_files(const char *folder) {
 
 int mhla_pipeline_is(const char *folder) {
     char path[PATH];
-    return folder && ((in_folder(path, folder, "model_index.json") && is_there(path)) || kind_by_files(folder));
+    return folder && ((in_folder(path, folder, "model_index.json") && is_there(path)) || mhla_pipeline_run_is(folder) ||
+                      kind_by_files(folder));
 }
 
 static mhla_status unknown_kind(const char *path, const char *name) {
@@ -115,14 +116,33 @@ static mhla_status find_parts(mhla_pipeline *p) {
 /* ---- Components ---- */
 
 mhla_status mhla_pipeline_part(mhla_model **model, const mhla_pipeline *p, mhla_component part, int look) {
-    const mhla_open_desc desc = {.size = sizeof desc, .storage = p->storage};
+    /* a run's encoder as it was when the captions were made */
+    const int own = part == MHLA_TEXT_ENCODER && p->kind == &p->own;
+    const mhla_open_desc desc = {.size = sizeof desc, .storage = own ? NULL : p->storage};
     MHLA_TRY(look ? mhla_model_look(model, p->parts[part], &desc) : mhla_model_open_as(model, p->parts[part], &desc));
     if (p->context) mhla_model_set_context(*model, p->context);
     return MHLA_OK;
 }
 
+/* A run's model without an autoencoder makes pixels itself. */
+static mhla_status make_pixels(mhla_pipeline *p) {
+    const int channels = p->denoiser.channels;
+    if (channels != 1 && channels != 3)
+        return mhla_fail(MHLA_EINVAL, "%s makes latents of %d channels: --vae names the autoencoder that decodes them",
+                         p->parts[MHLA_PART_TRANSFORMER], channels);
+    p->autoencoder = (mhla_autoencoder_info){
+        .channels = channels, .outputs = channels, .latents = channels, .factor = 1, .decodes = 1};
+    memset(p->fingerprints[MHLA_VAE], '0', 64);
+    return MHLA_OK;
+}
+
 static mhla_status look_at(mhla_pipeline *p, mhla_component part) {
     mhla_model *m;
+    if (p->parts[part] == NULL && part == MHLA_VAE) return make_pixels(p);
+    if (p->kind == &p->own && part == MHLA_TEXT_ENCODER) { /* it may not be there, and need not */
+        memcpy(p->fingerprints[part], p->encoder_sum, sizeof p->encoder_sum);
+        return MHLA_OK;
+    }
     MHLA_TRY(mhla_pipeline_part(&m, p, part, 1));
     mhla_status status = part == MHLA_TEXT_ENCODER  ? mhla_encoder_query(m, &p->encoder)
                          : part == MHLA_TRANSFORMER ? mhla_denoiser_query(m, &p->denoiser)
@@ -178,7 +198,10 @@ static mhla_status open_parts(mhla_pipeline *p, const mhla_pipeline_desc *d) {
     MHLA_TRY(set(&p->folder, d->folder));
     MHLA_TRY(set(&p->storage, d->storage));
     MHLA_TRY(set(&p->texts, d->texts));
-    if (p->folder) MHLA_TRY(find_parts(p));
+    if (p->folder && mhla_pipeline_run_is(p->folder))
+        MHLA_TRY(mhla_pipeline_run_find(p));
+    else if (p->folder)
+        MHLA_TRY(find_parts(p));
     if (p->given[MHLA_PART_TEXT_ENCODER] && !p->given[MHLA_PART_TOKENIZER]) { /* the folder's is another one's */
         free(p->parts[MHLA_PART_TOKENIZER]);
         p->parts[MHLA_PART_TOKENIZER] = NULL;
@@ -215,6 +238,8 @@ void mhla_pipeline_free(mhla_pipeline *p) {
     free(p->storage);
     free(p->texts);
     mhla_prompts_free(p->prompts);
+    mhla_captions_free(&p->known);
+    free(p->instruction);
     free(p);
 }
 

@@ -11,6 +11,7 @@
 
 #include "file/json.h"
 #include "models/model.h"
+#include "text/caption_rows.h"
 
 /* ---- flow_schedule.c ---- */
 
@@ -38,7 +39,8 @@ typedef struct mhla_pipeline_kind {
     const char *name;         /* _class_name of model_index.json */
     const char *architecture; /* of its transformer */
     const char *instruction, *negative;
-    int64_t rows; /* of a text, at most */
+    int instructs_negative; /* the instruction is put in front of the negative prompt, too */
+    int64_t rows;           /* of a text, at most */
     mhla_status (*clean)(char **to, const char *prompt);
     mhla_flow_schedule schedule; /* where no file says it */
     int steps;
@@ -66,6 +68,11 @@ struct mhla_pipeline {
     char fingerprints[MHLA_COMPONENTS][65], weights[65];
     char given[MHLA_PARTS];      /* 1: by name, not from the folder */
     struct mhla_prompt *prompts; /* rows of what has been encoded */
+    /* of a run: */
+    mhla_pipeline_kind own;
+    char *instruction, encoder_sum[65]; /* mhla_model_hash of its encoder, */
+    int checked;                        /* and whether the encoder has been compared with it */
+    mhla_captions known;                /* rows of texts that need no encoder; none: texts is 0 */
 };
 
 /* A component with its weights, or (look) without. */
@@ -74,6 +81,17 @@ mhla_status mhla_pipeline_part(mhla_model **model, const mhla_pipeline *p, mhla_
 mhla_status mhla_make_settle(const mhla_pipeline *p, mhla_make_desc *d, const mhla_make_desc *given);
 /* Of the latents of desc, which is settled. */
 mhla_extent mhla_make_extent(const mhla_pipeline *p, const mhla_make_desc *desc);
+
+/* ---- pipeline_run.c: a model that was trained here ---- */
+
+int mhla_pipeline_run_is(const char *folder);
+/* Its kind and its parts, but for those that are named; it may have no autoencoder, and a text encoder that is not there. */
+mhla_status mhla_pipeline_run_find(mhla_pipeline *p);
+/* The number of a text of p->known, or -1. */
+int64_t mhla_pipeline_run_known(const mhla_pipeline *p, const char *text);
+/* Is the encoder there that this text needs, and is it that of the training? */
+mhla_status mhla_pipeline_run_encoder(const mhla_pipeline *p, const char *text);
+mhla_status mhla_pipeline_run_check(mhla_pipeline *p, const mhla_model *encoder);
 
 /* ---- pipeline_texts.c ---- */
 

@@ -153,21 +153,32 @@ static const float *resized(const job *j, int64_t planes) {
 
 /* ---- Latents ---- */
 
+/* A model of pixels has no autoencoder: *vae is NULL, and its latents are pixels. */
+static mhla_status open_vae(mhla_model **vae, const job *j) {
+    return j->p->parts[MHLA_PART_VAE] ? mhla_pipeline_part(vae, j->p, MHLA_VAE, 0) : MHLA_OK;
+}
+
+static mhla_status decode_one(job *j, mhla_model *vae, const float *latents, const mhla_coding *coding) {
+    if (vae) return mhla_model_decode(vae, j->made, latents, 1, coding);
+    memcpy(j->made, latents, (size_t)j->each * sizeof *latents);
+    return MHLA_OK;
+}
+
 /* The first frame of what image `image` may become. */
 static mhla_status preview(job *j, const float *predicted, int64_t image, const mhla_make_state *state) {
     const int64_t plane = j->extent.height * j->extent.width, frames = j->extent.frames ? j->extent.frames : 1;
-    mhla_model *vae;
+    mhla_model *vae = NULL;
     const mhla_coding coding = {.size = sizeof coding,
                                 .height = j->d.made_height,
                                 .width = j->d.made_width,
                                 .memory = j->d.memory,
                                 .frames = j->extent.frames ? 1 : 0};
-    MHLA_TRY(mhla_pipeline_part(&vae, j->p, MHLA_VAE, 0));
+    MHLA_TRY(open_vae(&vae, j));
     float *first = malloc((size_t)(j->p->denoiser.channels * plane) * sizeof *first);
     mhla_status status = first ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory for a preview");
     for (int c = 0; c < j->p->denoiser.channels && first; c++)
         memcpy(first + c * plane, predicted + c * frames * plane, (size_t)plane * sizeof *first);
-    if (status == MHLA_OK) status = mhla_model_decode(vae, j->made, first, 1, &coding);
+    if (status == MHLA_OK) status = decode_one(j, vae, first, &coding);
     if (status == MHLA_OK) {
         mhla_make_state s = *state;
         s.image = image;
@@ -228,6 +239,7 @@ static mhla_status make_latents(job *j, const mhla_text_rows *rows, const int32_
                                    .method = d->method,
                                    .steps = d->steps,
                                    .shift = d->shift,
+                                   .clip = j->p->parts[MHLA_PART_VAE] == NULL, /* pixels have a range */
                                    .frames = (int)j->extent.frames,
                                    .height = (int)j->extent.height,
                                    .width = (int)j->extent.width,
@@ -259,7 +271,7 @@ static void on_tile(void *user, int64_t done, int64_t all) {
 }
 
 static mhla_status decode(job *j) {
-    mhla_model *vae;
+    mhla_model *vae = NULL;
     const int64_t planes = (int64_t)j->p->autoencoder.outputs * (j->d.frames ? j->d.frames : 1);
     const int64_t each = planes * j->d.height * j->d.width;
     const mhla_coding coding = {.size = sizeof coding,
@@ -269,11 +281,11 @@ static mhla_status decode(job *j) {
                                 .frames = j->d.frames,
                                 .progress = on_tile,
                                 .user = j};
-    MHLA_TRY(mhla_pipeline_part(&vae, j->p, MHLA_VAE, 0));
+    MHLA_TRY(open_vae(&vae, j));
     mhla_status status = MHLA_OK;
     tell(j, &(mhla_make_state){.size = sizeof(mhla_make_state), .component = MHLA_VAE, .all = j->d.images});
     for (j->image = 0; j->image < j->d.images && status == MHLA_OK && !j->stopped; j->image++) {
-        status = mhla_model_decode(vae, j->made, j->latents + j->image * j->each, 1, &coding);
+        status = decode_one(j, vae, j->latents + j->image * j->each, &coding);
         if (status != MHLA_OK) break;
         const float *pixels = resized(j, planes);
         if (j->pixels) memcpy(j->pixels + j->image * each, pixels, (size_t)each * sizeof *pixels);

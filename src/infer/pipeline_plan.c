@@ -5,6 +5,8 @@
 #include "infer/images.h"
 #include "infer/pipeline.h"
 
+enum { ROWS = 64 }; /* of a text, where there is no limit */
+
 /* Bytes of the weights as they would be stored; of a model without them, whose matrices of other types than float32 have no memory. */
 static size_t weights_of(const mhla_model *m, const char *storage) {
     size_t bytes = mhla_params_bytes(m->params, 0), half = 0;
@@ -50,7 +52,7 @@ static mhla_status plan_latents(mhla_pipeline *p, mhla_component_plan *plan, con
     if (status == MHLA_OK) {
         mhla_tape_begin(t, MHLA_TAPE_INFER | MHLA_TAPE_DRY);
         mhla_tensor *x = mhla_denoiser_input(t, NULL, rows, p->denoiser.channels, e);
-        const mhla_condition condition = {.longest = d->rows};
+        const mhla_condition condition = {.longest = d->rows ? d->rows : ROWS};
         (void)mhla_denoiser_forward(t, m, &(mhla_network_run){0}, x, NULL, &condition);
         status = mhla_tape_status(t);
     }
@@ -72,6 +74,7 @@ static mhla_status plan_pixels(mhla_pipeline *p, mhla_component_plan *plan, cons
                           .width = d->made_width,
                           .memory = d->memory,
                           .frames = d->frames};
+    if (p->parts[MHLA_PART_VAE] == NULL) return MHLA_OK; /* a model of pixels */
     MHLA_TRY(mhla_pipeline_part(&m, p, MHLA_VAE, 1));
     const mhla_status status = mhla_coding_settle(m, &coding, 1);
     if (status == MHLA_OK) {

@@ -83,6 +83,15 @@ static mhla_status read_kept(const job *j, prompt *at) {
     struct stat info;
     mhla_safetensors *file;
     const mhla_stored *s;
+    const int64_t known = mhla_pipeline_run_known(j->p, at->text);
+    if (known >= 0 && (at->instructed || *j->p->kind->instruction == '\0')) {
+        const mhla_captions *c = &j->p->known;
+        at->length = c->lengths[known];
+        at->rows = malloc((size_t)(at->length * c->about.width + 1) * sizeof *at->rows);
+        if (at->rows == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for a text");
+        (void)mhla_captions_get(c, at->rows, at->length, known);
+        return MHLA_OK;
+    }
     if (!path_of(j, path, at) || stat(path, &info) != 0) return MHLA_OK;
     MHLA_TRY(mhla_safetensors_open(&file, path));
     mhla_status status = mhla_safetensors_need(&s, file, "rows");
@@ -148,7 +157,10 @@ static mhla_status encode_missing(job *j, prompt *const *list, int *stopped) {
     for (int i = 0; i < j->texts && status == MHLA_OK && !*stopped; i++) {
         if (list[i]->rows == NULL) status = read_kept(j, list[i]);
         if (status == MHLA_OK && list[i]->rows == NULL && encoder == NULL) {
-            status = mhla_pipeline_part(&encoder, j->p, MHLA_TEXT_ENCODER, 0);
+            const int own = j->p->kind == &j->p->own;
+            if (own) status = mhla_pipeline_run_encoder(j->p, list[i]->text);
+            if (status == MHLA_OK) status = mhla_pipeline_part(&encoder, j->p, MHLA_TEXT_ENCODER, 0);
+            if (status == MHLA_OK && own) status = mhla_pipeline_run_check(j->p, encoder);
             if (status == MHLA_OK && j->p->parts[MHLA_PART_TOKENIZER])
                 status = mhla_tokenizer_open(&j->own, j->p->parts[MHLA_PART_TOKENIZER]);
         }
@@ -175,7 +187,8 @@ static mhla_status list_texts(job *j, prompt ***list, int32_t *prompts, int32_t 
     *negative = 0;
     for (int64_t i = d->guidance == 1.0 ? 0 : -1; i < d->images; i++) {
         prompt *at;
-        MHLA_TRY(want(j, &at, i < 0 ? d->negative : d->prompts[i], i >= 0 && *d->instruction));
+        MHLA_TRY(want(j, &at, i < 0 ? d->negative : d->prompts[i],
+                      (i >= 0 || j->p->kind->instructs_negative) && *d->instruction));
         if (at->number < 0) {
             at->number = j->texts++;
             (*list)[at->number] = at;

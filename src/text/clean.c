@@ -79,6 +79,12 @@ static mhla_status strip(char **to, const char *from, int runs) {
     return finish(to, &t);
 }
 
+mhla_status mhla_clean_ends(char **to, const char *from) {
+    *to = NULL;
+    MHLA_TRY(check(from));
+    return strip(to, from, 0);
+}
+
 mhla_status mhla_clean_lower(char **to, const char *from) {
     text t = {0};
     char *lower;
