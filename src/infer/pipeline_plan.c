@@ -7,18 +7,22 @@
 
 enum { ROWS = 64 }; /* of a text, where there is no limit */
 
-/* Bytes of the weights as they would be stored; of a model without them, whose matrices of other types than float32 have no memory. */
-static size_t weights_of(const mhla_model *m, const char *storage) {
-    size_t bytes = mhla_params_bytes(m->params, 0), half = 0;
-    int dtype;
-    (void)mhla_storage_named(&dtype, storage); /* the pipeline knows it */
+/* Bytes of the weights as they would be stored, of float32 with their packed copies; of a model that was looked at, whose matrices have no
+ * memory. vocabulary: of an encoder whose matrices stay in their file, of which one at a time is packed, but not the embedding; 0: all are. */
+static size_t weights_of(const mhla_model *m, const char *storage, int vocabulary) {
+    size_t bytes = mhla_params_bytes(m->params, 0), most = 0;
+    int asked;
+    (void)mhla_storage_named(&asked, storage); /* the pipeline knows it */
     for (int i = 0; i < mhla_params_count(m->params); i++) {
         const mhla_param *p = mhla_params_at(m->params, i);
-        const int matrix = (p->flags & MHLA_PARAM_MATRIX) != 0;
-        half += (size_t)p->count * (matrix ? 2 : sizeof(float));
-        if (p->data == NULL && p->dtype != MHLA_F32) bytes += (size_t)p->count * (p->dtype == MHLA_BF16 ? 64 : 34) / 32;
+        const int half = p->dtype == MHLA_BF16 || asked == MHLA_BF16;
+        size_t n = 0;
+        if (p->data == NULL && p->shape[0] != vocabulary)
+            n = (size_t)p->count * (half ? 64 : p->dtype == MHLA_Q8_0 ? 34 : 256) / 32;
+        if (n > most) most = n;
+        bytes += vocabulary ? 0 : n;
     }
-    return dtype == MHLA_BF16 && m->architecture->load != NULL && half < bytes ? half : bytes;
+    return vocabulary ? bytes + most : bytes;
 }
 
 static mhla_status plan_texts(mhla_pipeline *p, mhla_component_plan *plan, const mhla_make_desc *d) {
@@ -31,7 +35,7 @@ static mhla_status plan_texts(mhla_pipeline *p, mhla_component_plan *plan, const
     if (status == MHLA_OK && tokens > 0) {                    /* else all rows are there */
         const int of_text = m->architecture->decoder != NULL; /* multiply_adds are of one token there */
         plan->parameters = info.parameters;
-        plan->weights = weights_of(m, p->storage);
+        plan->weights = weights_of(m, p->storage, p->encoder.together ? p->encoder.vocabulary : 0);
         plan->multiply_adds = (double)info.multiply_adds * (double)tokens / (of_text ? 1.0 : (double)info.tokens);
     }
     mhla_model_free(m);
@@ -58,7 +62,7 @@ static mhla_status plan_latents(mhla_pipeline *p, mhla_component_plan *plan, con
     }
     if (status == MHLA_OK) {
         plan->parameters = mhla_params_elements(m->params);
-        plan->weights = weights_of(m, p->storage);
+        plan->weights = weights_of(m, p->storage, 0);
         plan->work = mhla_tape_peak(t);
         plan->multiply_adds = (double)mhla_denoiser_cost(m, e, 0) * twice * (double)d->images * (double)d->steps;
     }
@@ -78,7 +82,7 @@ static mhla_status plan_pixels(mhla_pipeline *p, mhla_component_plan *plan, cons
     MHLA_TRY(mhla_pipeline_part(&m, p, MHLA_VAE, 1));
     const mhla_status status = mhla_coding_settle(m, &coding, 1);
     if (status == MHLA_OK) {
-        const size_t stored = weights_of(m, p->storage), all = mhla_params_bytes(m->params, 0);
+        const size_t stored = weights_of(m, p->storage, 0), all = mhla_params_bytes(m->params, 0);
         plan->parameters = mhla_params_elements(m->params);
         plan->weights = stored;
         plan->work = coding.peak > all ? coding.peak - all : 0;

@@ -151,8 +151,7 @@ mhla_status mhla_params_store(mhla_params *params, mhla_dtype dtype);
  * mhla_param_return gives that copy back, which a model calls behind the last product of a matrix. `dtype`: what the numbers are
  * there. After _set_lending, matrices are added without any memory, to be lent before they are used. */
 void mhla_params_set_lending(mhla_params *params, int lending);
-/* While it is on, for this thread: matrices that are stored as another type than float32 have no memory either, because theirs, unlike zeros
- * of float32, would be written. For models that are only looked at. */
+/* While it is on, for this thread: matrices have no memory either, but the type of their storage. For models that are only looked at. */
 void mhla_params_outline(int on);
 void mhla_param_lend(mhla_param *param, mhla_dtype dtype, const mhla_lender *lender, const void *of);
 void mhla_param_return(mhla_param *param);       /* nothing of one that is not lent */

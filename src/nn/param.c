@@ -130,8 +130,8 @@ mhla_param *mhla_params_add(mhla_params *params, const char *name, const int64_t
     if (p && (flags & MHLA_PARAM_MATRIX) && fits(params->storage, count / shape[0])) p->dtype = params->storage;
     if (p) p->packs_as = p->dtype == MHLA_F32 ? params->precision : p->dtype;
     if (p) p->slab = &params->slab;
-    const int kept = params->lending && (flags & MHLA_PARAM_MATRIX),
-              lent = kept || (p && outlined && p->dtype != MHLA_F32);
+    const int matrix = (flags & MHLA_PARAM_MATRIX) != 0, kept = params->lending && matrix,
+              lent = kept || (outlined && matrix);
     if (p && kept) p->dtype = MHLA_F32;
     if (p && kept) p->packs_as = params->precision;
     if (p && !lent && p->dtype != MHLA_F32)

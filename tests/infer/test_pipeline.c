@@ -401,6 +401,9 @@ static void looks(void **state) {
     }
     assert_true(matrices > 5);
     mhla_model_free(m);
+    ASSERT_OK(mhla_model_look(&m, in_folder("pipe/transformer"), NULL));
+    assert_null(mhla_params_find(m->params, "time_embed.linear.weight")->data);
+    mhla_model_free(m);
     ASSERT_OK(mhla_model_open(&m, in_folder("half"))); /* and one that is opened has */
     assert_true(mhla_params_bytes(m->params, 0) > (size_t)elements);
     mhla_model_free(m);
