@@ -42,6 +42,7 @@ typedef struct work {
     mhla_model *model;
     mhla_codec_info codec;
     mhla_coding coding[2]; /* on the way in, on the way out */
+    char **paths;          /* [count] */
     mhla_picture *frames;  /* [count] of one size */
     int count, latent_frames, height, width;
     float *image, *latent, *made; /* [channels,count,height,width] */
@@ -72,42 +73,45 @@ static int is_image(const char *name) {
     return 0;
 }
 
-/* The paths of the images of a folder, in the order of their names; `path` itself if it is not a folder. NULL: a message was printed. */
-static char **list_frames(const char *path, int *count) {
-    char **list = NULL;
-    int room = 0;
-    DIR *folder = opendir(path);
-    *count = 0;
-    if (folder == NULL && errno != ENOTDIR) {
-        fprintf(stderr, "mhla %s: %s: %s\n", usage.verb, path, strerror(errno));
-        return NULL;
+static int add_path(work *w, const char *folder, const char *name) {
+    char **more = realloc(w->paths, ((size_t)w->count + 1) * sizeof *more);
+    if (more) w->paths = more;
+    char *path = more ? malloc(strlen(folder) + strlen(name) + 2) : NULL;
+    if (path == NULL) {
+        fprintf(stderr, "mhla %s: no memory for a list of frames\n", usage.verb);
+        return 0;
     }
-    for (const struct dirent *e = NULL; folder == NULL || (e = readdir(folder)) != NULL;) {
-        if (folder && !is_image(e->d_name)) continue;
-        char *name = malloc(strlen(path) + (folder ? strlen(e->d_name) : 0) + 2);
-        char **more = *count < room ? list : realloc(list, (size_t)(room = 2 * room + 64) * sizeof *list);
-        if (name == NULL || more == NULL) {
-            fprintf(stderr, "mhla %s: no memory for a list of frames\n", usage.verb);
-            return NULL; /* and the program ends */
-        }
-        sprintf(name, folder ? "%s/%s" : "%s", path, folder ? e->d_name : "");
-        list = more;
-        list[(*count)++] = name;
-        if (folder == NULL) return list;
-    }
-    closedir(folder);
-    if (list) qsort(list, (size_t)*count, sizeof *list, by_name);
-    if (list == NULL) fprintf(stderr, "mhla %s: %s: no PNG or JPEG in this folder\n", usage.verb, path);
-    return list;
+    sprintf(path, "%s%s%s", folder, *name ? "/" : "", name);
+    w->paths[w->count++] = path;
+    return 1;
 }
 
-static mhla_status read_frames(work *w, char *const *paths) {
+/* The images of a folder, in the order of their names; `path` itself if it is not a folder. 0: a message was printed. */
+static int list_frames(work *w, const char *path) {
+    DIR *folder = opendir(path);
+    if (folder == NULL && errno == ENOTDIR) return add_path(w, path, "");
+    if (folder == NULL) {
+        fprintf(stderr, "mhla %s: %s: %s\n", usage.verb, path, strerror(errno));
+        return 0;
+    }
+    int fine = 1;
+    for (const struct dirent *e; fine && (e = readdir(folder)) != NULL;)
+        if (is_image(e->d_name)) fine = add_path(w, path, e->d_name);
+    closedir(folder);
+    if (fine && w->count == 0)
+        fprintf(stderr, "mhla %s: %s: no PNG or JPEG in this folder\n", usage.verb, path);
+    else if (fine)
+        qsort(w->paths, (size_t)w->count, sizeof *w->paths, by_name);
+    return fine && w->count > 0;
+}
+
+static mhla_status read_frames(work *w) {
     w->frames = calloc((size_t)w->count, sizeof *w->frames);
     if (w->frames == NULL) return MHLA_ENOMEM;
     for (int i = 0; i < w->count; i++) {
         mhla_picture *p = &w->frames[i];
         p->size = sizeof *p;
-        const mhla_status status = mhla_picture_read(p, paths[i]);
+        const mhla_status status = mhla_picture_read(p, w->paths[i]);
         if (status != MHLA_OK) return status;
     }
     w->height = w->frames->height;
@@ -115,18 +119,18 @@ static mhla_status read_frames(work *w, char *const *paths) {
     return MHLA_OK;
 }
 
-static int same_sizes(const work *w, char *const *paths) {
+static int same_sizes(const work *w) {
     for (int i = 0; i < w->count; i++) {
         const mhla_picture *p = &w->frames[i];
         if (p->height == w->height && p->width == w->width) continue;
-        fprintf(stderr, "mhla %s: %s is %d x %d, the first frame is %d x %d\n", usage.verb, paths[i], p->width,
+        fprintf(stderr, "mhla %s: %s is %d x %d, the first frame is %d x %d\n", usage.verb, w->paths[i], p->width,
                 p->height, w->width, w->height);
         return 0;
     }
     return 1;
 }
 
-static mhla_status open_all(work *w, char *const *paths, mhla_context **context) {
+static mhla_status open_all(work *w, mhla_context **context) {
     mhla_status status = mhla_model_open_as(&w->model, model_path(model),
                                             &(mhla_open_desc){.size = sizeof(mhla_open_desc), .storage = dtype});
     if (status == MHLA_OK && threads) {
@@ -135,7 +139,7 @@ static mhla_status open_all(work *w, char *const *paths, mhla_context **context)
         if (status == MHLA_OK) mhla_model_set_context(w->model, *context);
     }
     if (status == MHLA_OK) status = mhla_codec_query(w->model, &w->codec);
-    if (status == MHLA_OK) status = read_frames(w, paths);
+    if (status == MHLA_OK) status = read_frames(w);
     for (int decode = 0; decode < 2 && status == MHLA_OK; decode++) {
         w->coding[decode] = (mhla_coding){.size = sizeof w->coding[decode],
                                           .height = w->height,
@@ -168,7 +172,8 @@ static int fill_image(work *w) {
     for (int64_t i = 0; i < C * n; i++) {
         const mhla_picture *p = &w->frames[i / plane % w->count];
         const uint8_t *from = p->pixels + i % plane * p->channels;
-        const float value = p->channels == C ? (float)from[i / n]
+        const int64_t channel = i / n;
+        const float value = p->channels == C ? (float)from[channel]
                             : p->channels == 1
                                 ? (float)from[0] /* grey in colour */
                                 : 0.299f * (float)from[0] + 0.587f * (float)from[1] + 0.114f * (float)from[2];
@@ -277,11 +282,10 @@ int cmd_reconstruct(int argc, char **argv) {
         return cli_wrong(usage.verb, "--out is \"%s\": expected a name that ends with .png", out);
     work w = {.codec = {.size = sizeof w.codec}};
     mhla_context *context = NULL;
-    char **paths = list_frames(argv[0], &w.count);
-    if (paths == NULL) return CLI_FAILED;
-    mhla_status status = open_all(&w, paths, &context);
-    if (status != MHLA_OK) code = cli_failed(usage.verb, status);
-    if (code < 0 && (!same_sizes(&w, paths) || !fill_image(&w))) code = CLI_FAILED;
+    mhla_status status = MHLA_OK;
+    if (!list_frames(&w, argv[0])) code = CLI_FAILED;
+    if (code < 0 && (status = open_all(&w, &context)) != MHLA_OK) code = cli_failed(usage.verb, status);
+    if (code < 0 && (!same_sizes(&w) || !fill_image(&w))) code = CLI_FAILED;
     if (code < 0 && (status = convert(&w)) != MHLA_OK) code = cli_failed(usage.verb, status);
     if (code < 0) {
         w.ratio = ratio_of(&w);
@@ -293,9 +297,9 @@ int cmd_reconstruct(int argc, char **argv) {
     free(w.made);
     for (int i = 0; i < w.count; i++) {
         if (w.frames) mhla_picture_free(&w.frames[i]);
-        free(paths[i]);
+        free(w.paths[i]);
     }
-    free(paths);
+    free(w.paths);
     free(w.frames);
     mhla_model_free(w.model);
     mhla_context_free(context);
