@@ -51,8 +51,9 @@ class Pipeline(Model):
         native_type()  # or says why there are no models
         given = (folder, transformer, vae, text_encoder, tokenizer, scheduler, texts)
         paths = [None if p is None else os.path.abspath(os.fsdecode(p)) for p in given]
-        self._pipeline = _mhla.Pipeline(*paths[:6], storage, paths[6])
-        self._origin = ("pipeline", *paths[:6], storage, paths[6])
+        arguments: Any = (*paths[:6], storage, paths[6])
+        self._pipeline = _mhla.Pipeline(*arguments)
+        self._origin = ("pipeline", *arguments)
         self.info: Dict[str, Any] = self._pipeline.info()
         self.config: Dict[str, Any] = {}
         self.classes: List[str] = []

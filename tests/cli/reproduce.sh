@@ -53,7 +53,7 @@ for signal in INT TERM HUP; do
 done
 echo "# and in measuring" # the whole form takes minutes: nobody is too late to stop it
 mhla reproduce scaling --work w 2>log &
-until grep -q part log; do sleep 0.05; done
+until grep -q part log 2>/dev/null; do sleep 0.05; done
 kill -INT $!; wait $!; echo "-> $?"
 tail -n 1 log
 python3 - <<'END' # what cannot go on ends with the same code, not by the signal, which a shell would not tell apart

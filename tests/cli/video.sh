@@ -5,7 +5,7 @@ small_clips clips
 mhla reproduce video --help | sed -n 1,4p
 video="mhla reproduce video --quick --data clips --work w --threads 1"
 $video >/dev/null 2>log &
-until grep -q 'part 5 of 8' log; do sleep 0.05; done # softmax goes on from its own weights
+until grep -q 'part 5 of 8' log 2>/dev/null; do sleep 0.05; done # softmax goes on from its own weights
 kill -INT $!; wait $!; echo "-> $?"
 tail -n 1 log
 json <w/video-quick/results.jsonl >/dev/null; wc -l <w/video-quick/results.jsonl | tr -d ' '
