@@ -130,6 +130,7 @@ static int settle_vae(sample_work *w) {
                               .height = r->height * w->codec.factor,
                               .width = r->width * w->codec.factor,
                               .memory = (size_t)sample_given.memory};
+    if (r->frames) w->coding.frames = w->codec.frames ? 1 + (r->frames - 1) * w->codec.frames : r->frames;
     const mhla_status status = mhla_coding_settle(w->vae, &w->coding, 1);
     if (status != MHLA_OK) return cli_failed(verb, status);
     if (sample_given.quiet) return -1;

@@ -24,7 +24,8 @@ typedef struct pass {
     uint64_t *seeds;     /* [count] */
     float *images;       /* [count,each] */
     float *frames;       /* [frame,count,each] of the steps, or NULL */
-    float *pixels;       /* what the autoencoder makes of some images, or NULL */
+    float *pixels;       /* what the autoencoder makes of some images or clips, or NULL */
+    float *frame;        /* one frame of some clips, or NULL */
     int frame_count;
 } pass;
 
@@ -130,13 +131,20 @@ static void close_pass(pass *p) {
     free(p->images);
     free(p->frames);
     free(p->pixels);
+    free(p->frame);
+}
+
+/* Frames of a clip as it is shown; 0: images. An autoencoder of clips makes several of one. */
+static int shown_frames(const sample_work *w) {
+    return w->vae && w->record.frames ? w->coding.frames : w->record.frames;
 }
 
 /* The pixels of count images of the model: themselves, or what the autoencoder makes of them. NULL: *status says why not. */
 static const float *pixels_of(pass *p, const float *images, int64_t count, mhla_status *status) {
     const sample_work *w = p->work;
     if (w->vae == NULL) return images;
-    const int64_t each = (int64_t)w->codec.outputs * w->coding.height * w->coding.width;
+    const int64_t frames = w->coding.frames ? w->coding.frames : 1,
+                  each = w->codec.outputs * frames * w->coding.height * w->coding.width;
     free(p->pixels);
     p->pixels = malloc((size_t)(count * each) * sizeof *p->pixels);
     *status = p->pixels ? mhla_model_decode(w->vae, p->pixels, images, count, &w->coding) : MHLA_ENOMEM;
@@ -171,23 +179,27 @@ static mhla_status sample_pass(pass *p, const int64_t *index, int64_t count, int
 
 /* What is shown of some images as frame f: the image itself, a step on the way to it, or the frame of a clip. NULL: *status says why not. */
 static const float *frame_of_images(pass *p, int64_t first, int64_t count, int f, mhla_status *status) {
-    const int frames = p->work->record.frames;
+    const sample_work *w = p->work;
+    const int frames = shown_frames(w);
     const float *images = p->images + first * p->each;
     if (frames == 0)
         return pixels_of(p, p->frames ? p->frames + (f * p->count + first) * p->each : images, count, status);
-    const int64_t planes = count * p->work->info.channels, pixels = p->each / p->work->info.channels / frames;
-    free(p->pixels);
-    p->pixels = malloc((size_t)(planes * pixels) * sizeof *p->pixels);
-    *status = p->pixels ? MHLA_OK : MHLA_ENOMEM;
-    for (int64_t i = 0; i < planes && p->pixels; i++)
-        memcpy(p->pixels + i * pixels, images + (i * frames + f) * pixels, (size_t)pixels * sizeof *images);
-    return p->pixels;
+    const float *clips = w->vae && f > 0 ? p->pixels : pixels_of(p, images, count, status); /* decoded with the first */
+    const int64_t planes = count * w->codec.outputs,
+                  pixels = (int64_t)w->record.height * w->record.width * w->codec.factor * w->codec.factor;
+    if (clips == NULL) return NULL;
+    free(p->frame);
+    p->frame = malloc((size_t)(planes * pixels) * sizeof *p->frame);
+    *status = p->frame ? MHLA_OK : MHLA_ENOMEM;
+    for (int64_t i = 0; i < planes && p->frame; i++)
+        memcpy(p->frame + i * pixels, clips + (i * frames + f) * pixels, (size_t)pixels * sizeof *clips);
+    return p->frame;
 }
 
 /* Images first .. first+count-1 of the pass as one picture, with the text of `record`; frames where there are any. */
 static mhla_status write_picture(pass *p, const char *path, int64_t first, int64_t count,
                                  const mhla_sample_record *record) {
-    const int clip = record->frames, frames = clip ? clip : p->frames ? p->frame_count : 1;
+    const int clip = shown_frames(p->work), frames = clip ? clip : p->frames ? p->frame_count : 1;
     mhla_picture *pictures = calloc((size_t)frames, sizeof *pictures);
     double *seconds = calloc((size_t)frames, sizeof *seconds);
     mhla_status status = pictures && seconds ? MHLA_OK : MHLA_ENOMEM;
@@ -215,15 +227,12 @@ static mhla_status write_picture(pass *p, const char *path, int64_t first, int64
 static mhla_status write_array(pass *p) {
     const sample_work *w = p->work;
     mhla_status status = MHLA_OK;
-    if (w->record.frames) {
-        status = mhla_clips_write(w->out, p->images, p->count, w->info.channels, w->record.frames, w->record.height,
-                                  w->record.width);
-        if (status != MHLA_OK) cli_failed(w->verb, status);
-        return status;
-    }
     const float *pixels = pixels_of(p, p->images, p->count, &status);
     const int factor = w->codec.factor;
-    if (pixels)
+    if (pixels && w->record.frames)
+        status = mhla_clips_write(w->out, pixels, p->count, w->codec.outputs, shown_frames(w),
+                                  factor * w->record.height, factor * w->record.width);
+    else if (pixels)
         status = mhla_images_write(w->out, pixels, p->count, w->codec.outputs, factor * w->record.height,
                                    factor * w->record.width);
     if (status != MHLA_OK) cli_failed(w->verb, status);
@@ -257,7 +266,7 @@ static int run_grid(sample_work *w) {
         status = sample_pass(&p, index, w->record.images, &stopped);
         clear_bar();
         if (status == MHLA_OK && !stopped) {
-            w->record.animated = w->record.frames ? w->record.frames : p.frames ? p.frame_count : 0;
+            w->record.animated = w->record.frames ? shown_frames(w) : p.frames ? p.frame_count : 0;
             status = w->array ? write_array(&p) : write_picture(&p, w->out, 0, w->record.images, &w->record);
         }
         if (status == MHLA_OK && !stopped) w->made = w->record.images;
@@ -296,7 +305,7 @@ static mhla_sample_record one_of(const sample_work *w, int64_t i) {
     r.classes += i;
     r.seeds += i;
     r.images = r.columns = 1;
-    r.animated = r.frames ? r.frames : !w->animate ? 0 : r.steps < FRAMES_MOST ? r.steps : FRAMES_MOST;
+    r.animated = r.frames ? shown_frames(w) : !w->animate ? 0 : r.steps < FRAMES_MOST ? r.steps : FRAMES_MOST;
     return r;
 }
 

@@ -323,8 +323,9 @@ typedef struct mhla_coding {
     size_t peak;           /* bytes of the network and its work */
     int tiles;             /* of an image; 1: it goes through whole */
     int64_t multiply_adds; /* of an image */
-    /* The caller's again: of the clips, pixels' frames, 1 and a multiple of the autoencoder's more; 0: 1. Where it has no frames: 0 or
-     * 1. A clip goes through frame by frame with exactly the result of the whole. */
+    /* The caller's again: of the clips, pixels' frames, 1 and a multiple of the autoencoder's more; 0: 1. A clip goes through frame by
+     * frame with exactly the result of the whole. An autoencoder of images takes any number, each frame as an image of its own:
+     * clips and latents are [n,channels,frames,height,width], with as many frames of latents. */
     int frames;
 } mhla_coding;
 

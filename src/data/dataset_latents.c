@@ -31,7 +31,7 @@ static mhla_status read_sum(char to[65], const json_t *tree, const char *key, co
 }
 
 static mhla_status read_about(mhla_latents_about *a, const json_t *tree, const char *path) {
-    int64_t channels = 0, factor = 0, height = 0, width = 0;
+    int64_t channels = 0, factor = 0, height = 0, width = 0, frames = 0, latent_frames = 0;
     const char *source = NULL;
     const json_t *names = NULL;
     MHLA_TRY(read_sum(a->vae, tree, "vae_sha256", path));
@@ -42,6 +42,11 @@ static mhla_status read_about(mhla_latents_about *a, const json_t *tree, const c
     MHLA_TRY(mhla_json_get_int(&factor, tree, "factor", 1, 1024, path));
     MHLA_TRY(mhla_json_get_int(&height, tree, "height", 1, 16384, path));
     MHLA_TRY(mhla_json_get_int(&width, tree, "width", 1, 16384, path));
+    MHLA_TRY(mhla_json_get_int(&frames, tree, "frames", 1, 1024, path));
+    MHLA_TRY(mhla_json_get_int(&latent_frames, tree, "latent_frames", 1, 1024, path));
+    if ((frames == 0) != (latent_frames == 0) || latent_frames > frames)
+        return mhla_fail(MHLA_EDATA, "%s: frames is %lld and latent_frames is %lld", path, (long long)frames,
+                         (long long)latent_frames);
     MHLA_TRY(mhla_json_get_int(&a->train, tree, "train", 1, INT32_MAX, path));
     MHLA_TRY(mhla_json_get_int(&a->test, tree, "test", 1, INT32_MAX, path));
     MHLA_TRY(mhla_json_get_text(&source, tree, "source", path));
@@ -59,6 +64,8 @@ static mhla_status read_about(mhla_latents_about *a, const json_t *tree, const c
     snprintf(a->source, sizeof a->source, "%s", source);
     a->channels = (int)channels;
     a->factor = (int)factor;
+    a->frames = (int)frames;
+    a->latent_frames = (int)latent_frames;
     a->height = (int)height;
     a->width = (int)width;
     return MHLA_OK;
@@ -124,15 +131,17 @@ static void close_shards(mhla_dataset *d) {
 static mhla_status open_shard(shard *s, const latents *l, const char *path, int64_t images) {
     struct stat info;
     const mhla_latents_about *a = &l->about;
-    const int64_t shape[] = {images, 2, a->channels, a->height / a->factor, a->width / a->factor};
+    const int clip = a->frames > 0;
+    const int64_t h = a->height / a->factor, w = a->width / a->factor, pictures[] = {images, 2, a->channels, h, w},
+                  clips[] = {images, 2, a->channels, a->latent_frames, h, w}, *shape = clip ? clips : pictures;
     if (stat(path, &info) != 0)
         return mhla_fail(MHLA_EDATA, "%s is not there yet: the same mhla latents again makes what is missing", path);
     MHLA_TRY(mhla_safetensors_open(&s->file, path));
     MHLA_TRY(mhla_safetensors_need(&s->mean, s->file, "mean"));
     MHLA_TRY(mhla_safetensors_need(&s->deviation, s->file, "deviation"));
     MHLA_TRY(mhla_safetensors_need(&s->labels, s->file, "labels"));
-    MHLA_TRY(mhla_stored_check(s->mean, 5, shape));
-    MHLA_TRY(mhla_stored_check(s->deviation, 5, shape));
+    MHLA_TRY(mhla_stored_check(s->mean, 5 + clip, shape));
+    MHLA_TRY(mhla_stored_check(s->deviation, 5 + clip, shape));
     MHLA_TRY(mhla_stored_check(s->labels, 1, shape));
     if (s->mean->dtype != MHLA_IO_F32 || s->deviation->dtype != MHLA_IO_F32 || s->labels->dtype != MHLA_IO_I32)
         return mhla_fail(MHLA_EDATA, "%s: expected mean and deviation as F32, labels as I32", path);
@@ -175,7 +184,13 @@ mhla_status mhla_dataset_open_latents(mhla_dataset *d, const char *folder, mhla_
     MHLA_TRY(status);
     d->count = split == MHLA_SPLIT_TRAIN ? a->train : a->test;
     d->channels = a->channels;
-    l->each = (int64_t)a->channels * (a->height / a->factor) * (a->width / a->factor);
+    l->each =
+        (int64_t)a->channels * (a->frames ? a->latent_frames : 1) * (a->height / a->factor) * (a->width / a->factor);
+    if (a->frames) {
+        d->frames = a->latent_frames;
+        d->height = a->height / a->factor;
+        d->width = a->width / a->factor;
+    }
     const int64_t shards = (d->count + MHLA_LATENTS_SHARD - 1) / MHLA_LATENTS_SHARD;
     l->shards = calloc((size_t)shards, sizeof *l->shards);
     if (l->shards == NULL) return mhla_fail(MHLA_ENOMEM, "%s: no memory for the dataset", folder);

@@ -3,7 +3,7 @@
  *   latents.json                  what they were made of, by what (mhla_latents_about), and the names of the classes
  *   train-00000.safetensors ...   MHLA_LATENTS_SHARD images each, the last one the rest; test-00000.safetensors ...
  *
- * A file holds mean and deviation [n,2,channels,height,width], as a diffusion sees them: of the image, then of the image flipped
+ * A file holds mean and deviation [n,2,channels,height,width], of clips [n,2,channels,frames,height,width], as a diffusion sees them: of the image, then of the image flipped
  * horizontally; and labels [n], -1 for an image that could not be read. A latent is mean + deviation * noise. */
 #ifndef MHLA_DATA_LATENTS_H
 #define MHLA_DATA_LATENTS_H
@@ -14,13 +14,14 @@
 enum { MHLA_LATENTS_SHARD = 64 };
 
 typedef struct mhla_latents_about {
-    char vae[65];         /* mhla_model_hash of the autoencoder */
-    double scale, shift;  /* its: latents are (z - shift) * scale */
-    int channels, factor; /* of its latents; pixels of a side per latent */
-    int height, width;    /* of the images, pixels */
-    char source[4096];    /* the folder of the images */
-    char data[65];        /* mhla_data_sum of it */
-    int64_t train, test;  /* images of each part */
+    char vae[65];              /* mhla_model_hash of the autoencoder */
+    double scale, shift;       /* its: latents are (z - shift) * scale */
+    int channels, factor;      /* of its latents; pixels of a side per latent */
+    int frames, latent_frames; /* of clips: of pixels, of latents; 0: images */
+    int height, width;         /* of the images, pixels */
+    char source[4096];         /* the folder of the images */
+    char data[65];             /* mhla_data_sum of it */
+    int64_t train, test;       /* images of each part */
     int classes;
 } mhla_latents_about;
 

@@ -349,7 +349,8 @@ static mhla_status check_latents(const mhla_loader_desc *d) {
     const mhla_latents_about *about = mhla_dataset_latents(d->data);
     if (about == NULL && !d->latents) return MHLA_OK;
     if (about == NULL) return mhla_fail(MHLA_EINVAL, "the data are pictures, not latents");
-    const int height = about->height / about->factor, width = about->width / about->factor;
+    const int frames = about->frames ? about->latent_frames : 1; /* one below the other */
+    const int height = frames * (about->height / about->factor), width = about->width / about->factor;
     if (!d->latents)
         return mhla_fail(MHLA_EINVAL, "the data are latents of %d channels: only a diffusion model learns them",
                          about->channels);

@@ -39,6 +39,7 @@ typedef struct job {
     int64_t from, to;     /* channels that go in, that come out */
     int64_t grow, shrink; /* a number per side that goes in becomes grow / shrink */
     int64_t frames[2];    /* that go in, that come out; 1 of an image */
+    int64_t single;       /* frames of a clip that an autoencoder of images takes one by one; else 1 */
     int64_t size[2];      /* sides of what goes in */
     int64_t tile[2], overlap;
     int64_t count[2]; /* tiles on each axis */
@@ -95,10 +96,10 @@ static mhla_status choose(job *j) {
 /* How many frames go in and come out. */
 static mhla_status count_frames(job *j) {
     const int n = j->a.frames;
-    if (j->d.frames < 0 || j->d.frames > MOST || (n == 0 && j->d.frames > 1))
-        return mhla_fail(MHLA_EINVAL, "frames is %d: %s", j->d.frames,
-                         n == 0 ? "the autoencoder is one of images" : "not a number of frames");
+    if (j->d.frames < 0 || j->d.frames > MOST)
+        return mhla_fail(MHLA_EINVAL, "frames is %d: not a number of frames", j->d.frames);
     if (n && j->d.frames == 0) j->d.frames = 1;
+    j->single = n == 0 && j->d.frames > 1 ? j->d.frames : 1;
     if (n && (j->d.frames - 1) % n != 0)
         return mhla_fail(MHLA_EINVAL, "%d frames: expected 1 and a multiple of %d more", j->d.frames, n);
     const int64_t pixels = n ? j->d.frames : 1, latents = n ? 1 + (pixels - 1) / n : 1;
@@ -248,16 +249,30 @@ static mhla_status run_image(job *j, const float *x, int64_t image, int64_t imag
     return MHLA_OK;
 }
 
-/* Images 0 .. n-1 of x, each handed to `take`. */
-static mhla_status run(job *j, const float *x, int64_t n, void (*take)(const job *j, int64_t i, void *to), void *to) {
+/* Frame f of what goes in, [from,single,...]: into `own` where there are several. */
+static const float *frame_of(const job *j, const float *x, int64_t f, float *own) {
+    const int64_t plane = j->frames[0] * j->size[0] * j->size[1];
+    if (j->single == 1) return x;
+    for (int64_t c = 0; c < j->from; c++)
+        memcpy(own + c * plane, x + (c * j->single + f) * plane, (size_t)plane * sizeof *own);
+    return own;
+}
+
+/* Images 0 .. n-1 of x, and of each its frames where they go one by one, handed to `take`. */
+static mhla_status run(job *j, const float *x, int64_t n, void (*take)(const job *j, int64_t i, int64_t f, void *to),
+                       void *to) {
     if (n < 0 || (n > 0 && x == NULL))
         return mhla_fail(MHLA_EINVAL, n < 0 ? "n is negative" : "%s is NULL", j->decode ? "latents" : "images");
-    mhla_status status = make_room(j);
+    const int64_t each = j->from * j->frames[0] * j->size[0] * j->size[1];
+    float *own = j->single > 1 ? mhla_alloc((size_t)each * sizeof *own) : NULL;
+    mhla_status status = j->single > 1 && own == NULL ? mhla_fail(MHLA_ENOMEM, "no memory for a frame") : make_room(j);
     if (status == MHLA_OK && j->m->tape == NULL) status = mhla_tape_create(&j->m->tape, j->m->context);
-    for (int64_t i = 0; i < n && status == MHLA_OK; i++) {
-        status = run_image(j, x + i * j->from * j->frames[0] * j->size[0] * j->size[1], i, n);
-        if (status == MHLA_OK) take(j, i, to);
+    for (int64_t i = 0; i < n * j->single && status == MHLA_OK; i++) {
+        const float *clip = x + i / j->single * j->single * each;
+        status = run_image(j, frame_of(j, clip, i % j->single, own), i, n * j->single);
+        if (status == MHLA_OK) take(j, i / j->single, i % j->single, to);
     }
+    mhla_free(own);
     mhla_free(j->memory);
     return status;
 }
@@ -266,23 +281,30 @@ typedef struct moments {
     float *mean, *deviation;
 } moments;
 
-static void take_moments(const job *j, int64_t i, void *to) {
+/* Where channel c of frame f of the i-th begins, of so many channels. */
+static int64_t place_of(const job *j, int64_t i, int64_t f, int64_t c, int64_t channels, int64_t plane) {
+    return ((i * channels + c) * j->single + f) * plane;
+}
+
+static void take_moments(const job *j, int64_t i, int64_t f, void *to) {
     const moments *m = to;
     const int64_t plane = j->frames[1] * out_of(j, j->size[0]) * out_of(j, j->size[1]), n = j->a.latents * plane;
     for (int64_t e = 0; e < n; e++) {
         double scale, shift;
+        const int64_t at = place_of(j, i, f, e / plane, j->a.latents, plane) + e % plane;
         scale_of(j, e / plane, &scale, &shift);
-        m->mean[i * n + e] = (float)(((double)j->out[e] - shift) * scale);
+        m->mean[at] = (float)(((double)j->out[e] - shift) * scale);
         if (m->deviation && j->a.certain)
-            m->deviation[i * n + e] = 0.0f;
+            m->deviation[at] = 0.0f;
         else if (m->deviation)
-            m->deviation[i * n + e] = (float)(exp(0.5 * fmin(fmax((double)j->out[n + e], -30.0), 20.0)) * scale);
+            m->deviation[at] = (float)(exp(0.5 * fmin(fmax((double)j->out[n + e], -30.0), 20.0)) * scale);
     }
 }
 
-static void take_images(const job *j, int64_t i, void *to) {
-    const int64_t n = j->to * j->frames[1] * out_of(j, j->size[0]) * out_of(j, j->size[1]);
-    memcpy((float *)to + i * n, j->out, (size_t)n * sizeof(float));
+static void take_images(const job *j, int64_t i, int64_t f, void *to) {
+    const int64_t plane = j->frames[1] * out_of(j, j->size[0]) * out_of(j, j->size[1]);
+    for (int64_t c = 0; c < j->to; c++)
+        memcpy((float *)to + place_of(j, i, f, c, j->to, plane), j->out + c * plane, (size_t)plane * sizeof(float));
 }
 
 mhla_status mhla_model_encode(mhla_model *m, float *mean, float *deviation, const float *images, int64_t n,

@@ -249,15 +249,45 @@ static int told_to_stop(void *user, const mhla_sample_state *state) {
     return t->stop != 0;
 }
 
+/* Frames of pixels that a clip has; 0: images. Of latents the data say it. */
+static int shown_frames(const mhla_denoising *j) {
+    const mhla_latents_about *about = mhla_dataset_latents(j->p.train);
+    return about ? about->frames : (int)j->info.extent.frames;
+}
+
+/* Frame f of n clips [channels,frames,height,width] as one grid. */
+static mhla_status tile_frame(mhla_picture *grid, const float *clips, int64_t n, int64_t channels, mhla_extent e,
+                              int columns, int64_t f) {
+    const int64_t pixels = e.height * e.width;
+    float *frame = malloc((size_t)(n * channels * pixels) * sizeof *frame);
+    if (frame == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for %lld pictures", (long long)n);
+    for (int64_t i = 0; i < n * channels; i++)
+        memcpy(frame + i * pixels, clips + (i * e.frames + f) * pixels, (size_t)pixels * sizeof *frame);
+    const mhla_status status = mhla_picture_tile(grid, frame, n, (int)channels, (int)e.height, (int)e.width, columns);
+    free(frame);
+    return status;
+}
+
+/* n images as one grid, or clips as one for each of their frames. */
+static mhla_status tile(mhla_picture *grids, const float *x, int64_t n, int64_t channels, mhla_extent e, int columns) {
+    mhla_status status = MHLA_OK;
+    if (e.frames == 0) return mhla_picture_tile(grids, x, n, (int)channels, (int)e.height, (int)e.width, columns);
+    for (int64_t f = 0; f < e.frames && status == MHLA_OK; f++)
+        status = tile_frame(&grids[f], x, n, channels, e, columns, f);
+    return status;
+}
+
 /* Latents as pictures; told to stop meanwhile, none. */
-static mhla_status decode(const mhla_trainer *t, mhla_picture *grid, const float *latents, int64_t n, int columns) {
+static mhla_status decode(const mhla_trainer *t, mhla_picture *grids, const float *latents, int64_t n, int columns) {
     const mhla_denoising *j = t->job;
     mhla_codec_info c = {.size = sizeof c};
     MHLA_TRY(mhla_codec_query(j->vae, &c));
     const mhla_coding coding = {.size = sizeof coding,
                                 .height = (int)j->info.extent.height * c.factor,
-                                .width = (int)j->info.extent.width * c.factor};
-    const int64_t each = (int64_t)c.outputs * coding.height * coding.width;
+                                .width = (int)j->info.extent.width * c.factor,
+                                .frames = shown_frames(j)};
+    const mhla_extent extent = {coding.frames, coding.height, coding.width};
+    const int64_t each = c.outputs * mhla_extent_pixels(extent);
     float *images = malloc((size_t)(n * each) * sizeof *images);
     mhla_status status = images ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory for %lld pictures", (long long)n);
     mhla_model_set_context(j->vae, t->context);
@@ -265,24 +295,8 @@ static mhla_status decode(const mhla_trainer *t, mhla_picture *grid, const float
         status = mhla_model_decode(j->vae, images + i * each, latents + i * j->pixels, 1, &coding);
     status = mhla_dist_agree(status);
     if (status == MHLA_OK) status = mhla_dist_merge(images, n, (size_t)each * sizeof *images);
-    if (status == MHLA_OK && !t->stop)
-        status = mhla_picture_tile(grid, images, n, c.outputs, coding.height, coding.width, columns);
+    if (status == MHLA_OK && !t->stop) status = tile(grids, images, n, c.outputs, extent, columns);
     free(images);
-    return status;
-}
-
-/* Frame f of n clips as one grid. */
-static mhla_status tile_frame(const mhla_trainer *t, mhla_picture *grid, const float *clips, int64_t n, int columns,
-                              int64_t f) {
-    const mhla_denoising *j = t->job;
-    const mhla_extent *e = &j->info.extent;
-    const int64_t pixels = e->height * e->width, channels = j->info.channels;
-    float *frame = malloc((size_t)(n * channels * pixels) * sizeof *frame);
-    if (frame == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for %lld pictures", (long long)n);
-    for (int64_t i = 0; i < n * channels; i++)
-        memcpy(frame + i * pixels, clips + (i * e->frames + f) * pixels, (size_t)pixels * sizeof *frame);
-    const mhla_status status = mhla_picture_tile(grid, frame, n, (int)channels, (int)e->height, (int)e->width, columns);
-    free(frame);
     return status;
 }
 
@@ -319,7 +333,6 @@ static mhla_status sample_own(mhla_trainer *t, float *images, const mhla_sample_
 static mhla_status draw(mhla_trainer *t, mhla_picture *grids, const mhla_sample_desc *desc, int columns,
                         float *images) {
     int stopped;
-    mhla_status status = MHLA_OK;
     const mhla_denoising *j = t->job;
     const mhla_denoiser_info *c = &j->info;
     mhla_sample_desc d = *desc;
@@ -332,11 +345,7 @@ static mhla_status draw(mhla_trainer *t, mhla_picture *grids, const mhla_sample_
     MHLA_TRY(mhla_ranks_stop(t));
     if (t->stopping || stopped) return MHLA_OK;
     if (j->vae) return decode(t, grids, images, d.images, columns);
-    for (int64_t f = 0; f < c->extent.frames && status == MHLA_OK; f++)
-        status = tile_frame(t, &grids[f], images, d.images, columns, f);
-    if (c->extent.frames) return status;
-    return mhla_picture_tile(grids, images, d.images, c->channels, (int)c->extent.height, (int)c->extent.width,
-                             columns);
+    return tile(grids, images, d.images, c->channels, c->extent, columns);
 }
 
 int mhla_denoising_shows(const mhla_denoising *j) { return mhla_dataset_latents(j->p.train) == NULL || j->vae; }
@@ -344,7 +353,7 @@ int mhla_denoising_shows(const mhla_denoising *j) { return mhla_dataset_latents(
 mhla_status mhla_denoising_show(mhla_trainer *t, const mhla_sample_desc *desc, const int32_t *classes, int rows,
                                 int columns) {
     const mhla_denoising *j = t->job;
-    const int64_t frames = j->info.extent.frames ? j->info.extent.frames : 1;
+    const int64_t frames = shown_frames(j) ? shown_frames(j) : 1;
     const size_t n = (size_t)rows * (size_t)columns;
     mhla_picture *grids = calloc((size_t)frames, sizeof *grids);
     float *images = malloc(n * (size_t)j->pixels * sizeof *images);

@@ -24,7 +24,8 @@ typedef struct making {
     mhla_dataset *data[2];
     mhla_image image;
     mhla_augment_scratch scratch;
-    int64_t pixels, each;    /* numbers of an image, of a latent */
+    int64_t pixels, each;    /* numbers of an image or clip, of a latent */
+    int latent_frames;       /* 0: images */
     float *images;           /* [2,pixels]: an image, and flipped */
     float *mean, *deviation; /* [MHLA_LATENTS_SHARD,2,each] */
     int32_t labels[MHLA_LATENTS_SHARD];
@@ -32,37 +33,69 @@ typedef struct making {
 
 /* ---- What is to be made ---- */
 
+static mhla_status open_data(making *m) {
+    char folder[4096];
+    MHLA_TRY(mhla_data_locate(folder, sizeof folder, m->d.source));
+    for (int i = 0; i < 2; i++) {
+        MHLA_TRY(mhla_dataset_open(&m->data[i], folder, i ? MHLA_SPLIT_TEST : MHLA_SPLIT_TRAIN));
+        if (mhla_dataset_latents(m->data[i]))
+            return mhla_fail(MHLA_EINVAL, "%s holds latents already: expected images", m->d.source);
+    }
+    return MHLA_OK;
+}
+
+/* Clips are encoded as they are: all frames, of their own size. */
+static mhla_status follow_clips(making *m) {
+    mhla_coding *c = &m->coding;
+    const mhla_dataset *d = m->data[0], *test = m->data[1];
+    const int frames = mhla_dataset_frames(d), height = mhla_dataset_height(d), width = mhla_dataset_width(d);
+    if (frames == 0 && mhla_dataset_frames(test) == 0) return MHLA_OK;
+    if (frames != mhla_dataset_frames(test) || height != mhla_dataset_height(test) || width != mhla_dataset_width(test))
+        return mhla_fail(MHLA_EDATA, "%s: its clips for training and those for test are not of one size", m->d.source);
+    if ((c->height && c->height != height) || (c->width && c->width != width))
+        return mhla_fail(MHLA_EINVAL, "%s holds clips of %d x %d: they are not resized to %d x %d", m->d.source, width,
+                         height, c->width, c->height);
+    c->frames = frames;
+    c->height = height;
+    c->width = width;
+    return MHLA_OK;
+}
+
 static mhla_status describe(making *m) {
     mhla_latents_about *a = &m->about;
     mhla_codec_info c = {.size = sizeof c};
     MHLA_TRY(mhla_codec_query(m->vae, &c));
+    MHLA_TRY(open_data(m));
     m->coding = (mhla_coding){.size = sizeof m->coding, .height = m->d.height, .width = m->d.width};
+    MHLA_TRY(follow_clips(m));
     MHLA_TRY(mhla_coding_settle(m->vae, &m->coding, 0));
+    const int frames = m->coding.frames;
+    if (mhla_dataset_frames(m->data[0])) m->latent_frames = c.frames ? 1 + (frames - 1) / c.frames : frames;
     *a = (mhla_latents_about){.scale = c.scale,
                               .shift = c.shift,
                               .channels = c.latents,
                               .factor = c.factor,
+                              .frames = m->latent_frames ? frames : 0,
+                              .latent_frames = m->latent_frames,
                               .height = m->coding.height,
                               .width = m->coding.width};
-    m->augment = (mhla_augment){
-        .height = a->height, .width = a->width, .channels = c.channels, .crop = MHLA_CROP_EVAL, .crop_pct = 1.0};
+    m->augment = (mhla_augment){.height = a->height * (a->frames ? a->frames : 1), /* one below the other */
+                                .width = a->width,
+                                .channels = c.channels,
+                                .crop = MHLA_CROP_EVAL,
+                                .crop_pct = 1.0};
     for (int i = 0; i < 3; i++) m->augment.mean[i] = m->augment.std[i] = 0.5f;
     MHLA_TRY(mhla_augment_prepare(&m->augment));
     MHLA_TRY(mhla_model_hash(m->vae, a->vae));
     MHLA_TRY(mhla_data_locate(a->source, sizeof a->source, m->d.source));
-    for (int i = 0; i < 2; i++) {
-        MHLA_TRY(mhla_dataset_open_images(&m->data[i], a->source, i ? MHLA_SPLIT_TEST : MHLA_SPLIT_TRAIN));
-        if (mhla_dataset_latents(m->data[i]))
-            return mhla_fail(MHLA_EINVAL, "%s holds latents already: expected images", m->d.source);
-    }
     MHLA_TRY(mhla_data_whole_path(a->source, sizeof a->source));
     MHLA_TRY(mhla_data_sum(a->data, a->source));
     a->train = mhla_dataset_count(m->data[0]);
     a->test = mhla_dataset_count(m->data[1]);
     a->classes = mhla_dataset_classes(m->data[0]);
     if (mhla_dataset_classes(m->data[1]) > a->classes) a->classes = mhla_dataset_classes(m->data[1]);
-    m->pixels = (int64_t)c.channels * a->height * a->width;
-    m->each = (int64_t)c.latents * (a->height / c.factor) * (a->width / c.factor);
+    m->pixels = (int64_t)c.channels * (a->frames ? a->frames : 1) * a->height * a->width;
+    m->each = (int64_t)c.latents * (a->frames ? a->latent_frames : 1) * (a->height / c.factor) * (a->width / c.factor);
     return MHLA_OK;
 }
 
@@ -79,6 +112,8 @@ static mhla_status write_about(const making *m) {
     mhla_json_put(tree, "shift", mhla_json_real(a->shift));
     mhla_json_put(tree, "channels", json_integer(a->channels));
     mhla_json_put(tree, "factor", json_integer(a->factor));
+    if (a->frames) mhla_json_put(tree, "frames", json_integer(a->frames));
+    if (a->frames) mhla_json_put(tree, "latent_frames", json_integer(a->latent_frames));
     mhla_json_put(tree, "height", json_integer(a->height));
     mhla_json_put(tree, "width", json_integer(a->width));
     mhla_json_put(tree, "train", json_integer(a->train));
@@ -112,7 +147,7 @@ static mhla_status begin_or_resume(const making *m) {
     if (strcmp(was.vae, a->vae) != 0 || was.scale != a->scale || was.shift != a->shift)
         return mhla_fail(MHLA_EINVAL, "%s has latents made with another autoencoder: SHA-256 %.12s, this one has %.12s",
                          m->d.out, was.vae, a->vae);
-    if (was.height != a->height || was.width != a->width)
+    if (was.height != a->height || was.width != a->width || was.frames != a->frames)
         return mhla_fail(MHLA_EINVAL, "%s has latents of images of %d x %d, not %d x %d", m->d.out, was.width,
                          was.height, a->width, a->height);
     if (strcmp(was.data, a->data) != 0)
@@ -151,9 +186,11 @@ static mhla_status encode(making *m, mhla_dataset *data, int64_t index, int64_t 
 static mhla_status make_file(making *m, int test, int64_t number, int64_t images) {
     char path[4096];
     const mhla_latents_about *a = &m->about;
-    const int64_t shape[] = {images, 2, a->channels, a->height / a->factor, a->width / a->factor};
-    const mhla_storable tensors[] = {{"mean", 5, shape, m->mean, MHLA_IO_F32, MHLA_IO_F32},
-                                     {"deviation", 5, shape, m->deviation, MHLA_IO_F32, MHLA_IO_F32},
+    const int64_t h = a->height / a->factor, w = a->width / a->factor, pictures[] = {images, 2, a->channels, h, w},
+                  clips[] = {images, 2, a->channels, a->latent_frames, h, w}, *shape = a->frames ? clips : pictures;
+    const int rank = a->frames ? 6 : 5;
+    const mhla_storable tensors[] = {{"mean", rank, shape, m->mean, MHLA_IO_F32, MHLA_IO_F32},
+                                     {"deviation", rank, shape, m->deviation, MHLA_IO_F32, MHLA_IO_F32},
                                      {"labels", 1, shape, m->labels, MHLA_IO_I32, MHLA_IO_I32}};
     mhla_latents_path(path, m->d.out, test ? MHLA_SPLIT_TEST : MHLA_SPLIT_TRAIN, number);
     const int64_t before = test ? a->train : 0, first = number * MHLA_LATENTS_SHARD;
@@ -191,7 +228,7 @@ static mhla_status look(making *m) {
     m->made.test = m->about.test;
     for (int test = 0; test < 2; test++) {
         mhla_dataset *data = NULL;
-        MHLA_TRY(mhla_dataset_open_images(&data, m->d.out, test ? MHLA_SPLIT_TEST : MHLA_SPLIT_TRAIN));
+        MHLA_TRY(mhla_dataset_open(&data, m->d.out, test ? MHLA_SPLIT_TEST : MHLA_SPLIT_TRAIN));
         for (int64_t i = 0; i < mhla_dataset_count(data); i++) m->made.unreadable += mhla_dataset_label(data, i) < 0;
         mhla_dataset_free(data);
     }

@@ -33,6 +33,18 @@ for kind in dit dig; do
     ls $kind/samples
     mhla sample -m $kind --vae run --classes all --steps 2 --out $kind.png --quiet | sed 's/, .*//'
 done
+small_clips clips # frame by frame
+mhla latents clips --vae run --out clip-latents; echo "latents of clips -> $?"
+mhla train $recipes/wan-moving.toml --source clip-latents --vae run --patch 1 --dim 24 --ffn 32 --depth 2 --heads 2 --blocks 3,2,2 --batch 8 --steps 4 \
+    --warmup_steps 1 --sample.columns 1 --sample.steps 2 --out wan --quiet; echo "wan -> $?"
+mhla info wan --no-measure | grep input
+mhla sample -m wan --vae run --classes all --steps 2 --out wan.png --quiet | sed 's/, .*//'
+mhla sample -m wan --vae run --classes all --steps 2 --out wan.npy --quiet | sed 's/, .*//'; dd if=wan.npy bs=1 skip=10 count=80 2>/dev/null; echo
+for file in wan/samples/step-00000004.png wan.png; do
+    python3 -c 'import struct, sys; b = open(sys.argv[1], "rb").read(); print(struct.unpack(">II", b[16:24]), b.count(b"fcTL"), "frames")' $file
+done
+mhla sample --like wan.png --out again.png --quiet | tail -n 1
+mhla train $recipes/dit-emoji-latents.toml --source clip-latents --vae run --blocks 1 --out a --quiet; echo "-> $?"
 mhla sample -m dit -n 3 --steps 2 --quiet -o latents.npy >/dev/null
 mhla train --source data $small_model --batch 16 --steps 2 --out judge --quiet >/dev/null
 mhla measure data latents.npy --features judge --vae run --json 2>/dev/null | json | positive 'frechet_distance'

@@ -6,6 +6,7 @@
 
 #include "core/rng.h"
 #include "data/latents.h"
+#include "file/npy.h"
 #include "file/safetensors.h"
 
 enum { TRAIN = 320, TEST = 64, C = 4, EACH = C * 4 * 4 };
@@ -126,6 +127,87 @@ static void by_definition(void **state) {
     mhla_dataset_free(data);
     mhla_dataset_free(latents);
     mhla_model_free(vae);
+}
+
+/* ---- Clips ---- */
+
+enum { CLIPS = 3, FRAMES = 5, PLANE = FRAMES * 64 };
+
+static void new_clips(const char *name) {
+    static uint8_t pixels[CLIPS * PLANE], labels[CLIPS];
+    static const char *const parts[] = {"train", "test"};
+    const int64_t shape[] = {CLIPS, FRAMES, 8, 8};
+    char folder[300], path[400];
+    snprintf(folder, sizeof folder, "%s", in_root(name));
+    assert_int_equal(mkdir(folder, 0777), 0);
+    for (size_t i = 0; i < sizeof pixels; i++) pixels[i] = (uint8_t)(i * i / 7);
+    for (int p = 0; p < 2; p++) {
+        snprintf(path, sizeof path, "%s/%s_clips.npy", folder, parts[p]);
+        assert_int_equal(mhla_npy_write(path, MHLA_IO_U8, 4, shape, pixels), MHLA_OK);
+        snprintf(path, sizeof path, "%s/%s_labels.npy", folder, parts[p]);
+        assert_int_equal(mhla_npy_write(path, MHLA_IO_U8, 1, shape, labels), MHLA_OK);
+    }
+}
+
+/* An autoencoder of images takes the frames one by one; one of clips makes 2 frames of latents of 5. */
+static void of_clips(void **state) {
+    (void)state;
+    mhla_model *vae = new_vae(1), *wan;
+    mhla_dataset *data, *latents;
+    mhla_image image = {0};
+    float clip[PLANE], mean[EACH], deviation[EACH], got[FRAMES * EACH], back[PLANE], frame[64];
+    int label;
+    new_clips("clips");
+    const mhla_latents_desc d = {.size = sizeof d, .source = in_root("clips"), .out = in_root("clip-latents")};
+    if (mhla_latents_make(vae, &d, NULL) != MHLA_OK) fail_msg("%s", mhla_message());
+    assert_int_equal(mhla_dataset_open(&data, in_root("clips"), MHLA_SPLIT_TRAIN), MHLA_OK);
+    if (mhla_dataset_open(&latents, in_root("clip-latents"), MHLA_SPLIT_TRAIN) != MHLA_OK)
+        fail_msg("%s", mhla_message());
+    assert_true(mhla_dataset_frames(latents) == FRAMES && mhla_dataset_height(latents) == 4);
+    assert_int_equal(mhla_dataset_get(data, 1, &image, &label), MHLA_OK);
+    for (int i = 0; i < PLANE; i++) clip[i] = ((float)image.data[i] / 255.0f - 0.5f) / 0.5f;
+    assert_int_equal(mhla_dataset_draw(latents, 1, got, &label, 0.0, 3, 0), MHLA_OK);
+    const mhla_rng draw = mhla_rng_make(3, 0, 1, MHLA_PLACE_LATENT);
+    float noise[FRAMES * EACH];
+    mhla_rng_normals(&draw, noise, FRAMES * EACH);
+    const mhla_coding one = {.size = sizeof one}, whole = {.size = sizeof whole, .frames = FRAMES};
+    for (int f = 0; f < FRAMES; f++) {
+        assert_int_equal(mhla_model_encode(vae, mean, deviation, clip + f * 64, 1, &one), MHLA_OK);
+        for (int i = 0; i < EACH; i++) {
+            const int at = (i / 16 * FRAMES + f) * 16 + i % 16;
+            const float wanted = mean[i] + deviation[i] * noise[at];
+            if (fabsf(got[at] - wanted) > 1e-5f * (1.0f + fabsf(wanted)))
+                fail_msg("frame %d, %d: %g, expected %g", f, i, (double)got[at], (double)wanted);
+        }
+    }
+    /* and back: frame by frame the same */
+    assert_int_equal(mhla_model_decode(vae, back, got, 1, &whole), MHLA_OK);
+    for (int f = 0; f < FRAMES; f++) {
+        for (int i = 0; i < EACH; i++) mean[i] = got[(i / 16 * FRAMES + f) * 16 + i % 16];
+        assert_int_equal(mhla_model_decode(vae, frame, mean, 1, &one), MHLA_OK);
+        assert_memory_equal(frame, back + f * 64, sizeof frame);
+    }
+    mhla_dataset_free(data);
+    mhla_dataset_free(latents);
+    mhla_image_free(&image);
+    /* resumed: nothing is made again; another size is refused, and frames that an autoencoder of clips cannot take */
+    mhla_latents_made made = {.size = sizeof made};
+    assert_int_equal(mhla_latents_make(vae, &d, &made), MHLA_OK);
+    assert_int_equal(made.kept, 2 * CLIPS);
+    mhla_latents_desc other = d;
+    other.height = other.width = 16;
+    assert_int_equal(mhla_latents_make(vae, &other, &made), MHLA_EINVAL);
+    assert_non_null(strstr(mhla_message(), "holds clips of 8 x 8"));
+    mhla_model_free(vae);
+    assert_int_equal(mhla_model_create(&wan, "wan_vae_nano", NULL, 0, 1), MHLA_OK);
+    other = d;
+    other.out = in_root("wan-latents");
+    if (mhla_latents_make(wan, &other, &made) != MHLA_OK) fail_msg("%s", mhla_message());
+    assert_int_equal(mhla_dataset_open(&latents, in_root("wan-latents"), MHLA_SPLIT_TEST), MHLA_OK);
+    assert_true(mhla_dataset_frames(latents) == 2 && mhla_dataset_height(latents) == 1 &&
+                mhla_dataset_channels(latents) == 16);
+    mhla_dataset_free(latents);
+    mhla_model_free(wan);
 }
 
 /* ---- Training ---- */
@@ -254,7 +336,7 @@ static void refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(killed), /* first: it forks */
-                                       cmocka_unit_test(by_definition), cmocka_unit_test(trains),
-                                       cmocka_unit_test(refused)};
+                                       cmocka_unit_test(by_definition), cmocka_unit_test(of_clips),
+                                       cmocka_unit_test(trains), cmocka_unit_test(refused)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
