@@ -69,7 +69,7 @@ mhla_tensor *mhla_nn_frame(mhla_tape *t, int64_t f, mhla_tensor *clip) {
 
 /* ---- A clip of frames ---- */
 
-struct mhla_clip {
+struct mhla_nn_clip {
     mhla_record r;
     mhla_tensor *y, **frames; /* [F], kept while the tape records */
     int64_t count;
@@ -78,7 +78,7 @@ struct mhla_clip {
 
 /* dx_f (=, +=) dy[f] */
 static void clip_backward(mhla_tape *t, void *p) {
-    const mhla_clip *op = p;
+    const mhla_nn_clip *op = p;
     for (int64_t f = 0; f < op->count; f++) {
         const mhla_slot dx = mhla_tape_grad(t, op->frames[f]);
         frames w = {.clip = op->y, .f = f, .rows = dx.data, .ld = dx.ld, .add = dx.add};
@@ -88,14 +88,14 @@ static void clip_backward(mhla_tape *t, void *p) {
     }
 }
 
-mhla_clip *mhla_nn_clip_begin(mhla_tape *t, int64_t B, int64_t C, int64_t F, int64_t H, int64_t W) {
-    mhla_clip *op = mhla_tape_op(t, sizeof *op);
+mhla_nn_clip *mhla_nn_clip_begin(mhla_tape *t, int64_t B, int64_t C, int64_t F, int64_t H, int64_t W) {
+    mhla_nn_clip *op = mhla_tape_op(t, sizeof *op);
     if (op) op->y = mhla_tape_tensor(t, MHLA_SHAPE(B, C, F, H, W));
     if (op && op->y && t->recording) op->frames = mhla_tape_op(t, (size_t)F * sizeof *op->frames);
     return t->status == MHLA_OK ? op : NULL;
 }
 
-void mhla_nn_clip_put(mhla_tape *t, mhla_clip *op, mhla_tensor *x) {
+void mhla_nn_clip_put(mhla_tape *t, mhla_nn_clip *op, mhla_tensor *x) {
     char text[96];
     if (t->status != MHLA_OK || op == NULL || x == NULL) return;
     const int64_t *s = op->y->shape;
@@ -111,7 +111,7 @@ void mhla_nn_clip_put(mhla_tape *t, mhla_clip *op, mhla_tensor *x) {
     op->count++;
 }
 
-mhla_tensor *mhla_nn_clip_end(mhla_tape *t, mhla_clip *op) {
+mhla_tensor *mhla_nn_clip_end(mhla_tape *t, mhla_nn_clip *op) {
     if (t->status != MHLA_OK) return NULL;
     MHLA_GIVEN(t, op);
     MHLA_NEED(t, op->count == op->y->shape[2], "%lld frames of a clip of %lld", (long long)op->count,

@@ -146,7 +146,7 @@ static void cut(window *v, const mhla_weight *w, int64_t B, int threads) {
     const int64_t pixel = v->ct * (v->pairs ? 2 : 4), width = mhla_panels_width(&w->panels);
     int64_t columns = COLUMNS, rows;
     for (;; columns /= 2) {
-        v->col_blocks = ceil_div(g->Wo, columns);
+        v->col_blocks = g->Wo > columns ? ceil_div(g->Wo, columns) : 1;
         const int64_t cols = ceil_div(g->Wo, v->col_blocks), line = mhla_conv_reach(g, cols, g->kw) * pixel;
         rows = (TILE_BYTES / line - g->kh) / g->stride + 1;
         rows = least(rows, least(OUTPUTS, SUMS_BYTES / 4 / width) / cols);

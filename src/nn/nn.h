@@ -246,7 +246,7 @@ mhla_tensor *mhla_tape_release(mhla_tape *tape, mhla_mark mark, mhla_tensor *kee
 /* For networks that go through their input piece by piece and remember some of it: room for a tensor, made before the mark, and a
  * copy of x in that room, which outlives the release. Where the tape records there is no room, and what is kept is x itself. */
 mhla_tensor *mhla_tape_room(mhla_tape *tape, const int64_t *shape, int dims);
-mhla_tensor *mhla_tape_keep(mhla_tape *tape, mhla_tensor *room, mhla_tensor *x);
+mhla_tensor *mhla_tape_keep(mhla_tape *t, mhla_tensor *place, mhla_tensor *x);
 
 /* Recomputation: y = block(t, arg, x) without keeping what is inside; backward runs the block again, recorded. arg must
  * live until then. Same numbers, bit by bit. Where the tape does not record, the block's scratch is given back. */
@@ -328,10 +328,10 @@ mhla_tensor *mhla_nn_patches(mhla_tape *t, int p, mhla_tensor *x);
 mhla_tensor *mhla_nn_patch_embed(mhla_tape *t, mhla_param *w, mhla_param *b, mhla_tensor *x);
 /* Frame f of clips [B,C,F,H,W] as tokens [B,H*W,C]; and clips of frames of tokens, put in one after the other. */
 mhla_tensor *mhla_nn_frame(mhla_tape *t, int64_t f, mhla_tensor *clip);
-typedef struct mhla_clip mhla_clip;
-mhla_clip *mhla_nn_clip_begin(mhla_tape *t, int64_t B, int64_t C, int64_t F, int64_t H, int64_t W);
-void mhla_nn_clip_put(mhla_tape *t, mhla_clip *clip, mhla_tensor *x);
-mhla_tensor *mhla_nn_clip_end(mhla_tape *t, mhla_clip *clip);
+typedef struct mhla_nn_clip mhla_nn_clip;
+mhla_nn_clip *mhla_nn_clip_begin(mhla_tape *t, int64_t B, int64_t C, int64_t F, int64_t H, int64_t W);
+void mhla_nn_clip_put(mhla_tape *t, mhla_nn_clip *op, mhla_tensor *x);
+mhla_tensor *mhla_nn_clip_end(mhla_tape *t, mhla_nn_clip *op);
 /* Tokens x [B, H*W, p*p*C], a patch's numbers by row, column, channel -> images [B,C,H*p,W*p]. */
 mhla_tensor *mhla_nn_unpatch(mhla_tape *t, int p, int64_t H, int64_t W, mhla_tensor *x);
 /* The same of clips: tokens [B, F*H*W, p*p*C] -> [B,C,F,H*p,W*p]; grid is F, H, W. */

@@ -216,7 +216,7 @@ static double through(mhla_tape *t, const float *x, const float *dy, mhla_tensor
     double sum = 0.0;
     mhla_tensor *in = mhla_nn_input(t, x, MHLA_SHAPE(1, 3, 5, 8, 16));
     mhla_tensor *m = mhla_wan_vae_encode(t, model->net, NULL, in);
-    mhla_clip *mean = mhla_nn_clip_begin(t, 1, LATENTS, 2, 1, 2);
+    mhla_nn_clip *mean = mhla_nn_clip_begin(t, 1, LATENTS, 2, 1, 2);
     for (int f = 0; f < 2; f++) mhla_nn_clip_put(t, mean, mhla_nn_slice(t, mhla_nn_frame(t, f, m), 0, LATENTS));
     *y = mhla_wan_vae_decode(t, model->net, NULL, mhla_nn_clip_end(t, mean));
     ASSERT_OK(mhla_tape_status(t));

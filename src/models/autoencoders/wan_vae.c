@@ -217,7 +217,7 @@ typedef struct pass {
     const mhla_wan_vae_watch *watch;
     int64_t H, W;
     past *pasts; /* [h->count] */
-    mhla_clip *out;
+    mhla_nn_clip *out;
 } pass;
 
 static void show(const pass *p, const char *name, int level, const mhla_tensor *x, int shift) {

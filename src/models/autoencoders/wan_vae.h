@@ -57,9 +57,9 @@ mhla_status mhla_wan_vae_load(mhla_params *params, const mhla_wan_vae_config *c,
 typedef struct mhla_wan_vae mhla_wan_vae;
 
 mhla_status mhla_wan_vae_create(mhla_wan_vae **model, const mhla_wan_vae_config *config);
-void mhla_wan_vae_free(mhla_wan_vae *model);
-const mhla_wan_vae_config *mhla_wan_vae_config_of(const mhla_wan_vae *model);
-mhla_params *mhla_wan_vae_params(const mhla_wan_vae *model);
+void mhla_wan_vae_free(mhla_wan_vae *v);
+const mhla_wan_vae_config *mhla_wan_vae_config_of(const mhla_wan_vae *v);
+mhla_params *mhla_wan_vae_params(const mhla_wan_vae *v);
 
 /* Is shown each frame of tokens [B,H*W,C] that a part of the network makes, by diffusers' names. */
 typedef struct mhla_wan_vae_watch {
@@ -69,9 +69,8 @@ typedef struct mhla_wan_vae_watch {
 
 /* Mean and log variance [B,2*latents,1+n,H/8,W/8] of clips [B,in,1+4n,H,W]; clips of latents. A clip goes through frame by frame; while
  * the tape does not record, each convolution remembers two frames, so that memory hardly grows with the clip. watch may be NULL. */
-mhla_tensor *mhla_wan_vae_encode(mhla_tape *t, mhla_wan_vae *model, const mhla_wan_vae_watch *watch, mhla_tensor *clip);
-mhla_tensor *mhla_wan_vae_decode(mhla_tape *t, mhla_wan_vae *model, const mhla_wan_vae_watch *watch,
-                                 mhla_tensor *latents);
+mhla_tensor *mhla_wan_vae_encode(mhla_tape *t, mhla_wan_vae *v, const mhla_wan_vae_watch *watch, mhla_tensor *clip);
+mhla_tensor *mhla_wan_vae_decode(mhla_tape *t, mhla_wan_vae *v, const mhla_wan_vae_watch *watch, mhla_tensor *latents);
 
 /* Multiply-adds of a clip, every product; convolutions at borders as inside. */
 int64_t mhla_wan_vae_multiply_adds(const mhla_wan_vae_config *c, mhla_extent extent, int decode);

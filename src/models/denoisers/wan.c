@@ -133,7 +133,7 @@ mhla_tensor *mhla_wan_run_block(mhla_tape *t, const void *call, mhla_tensor *x) 
     const mhla_wan_config *c = &a->model->config;
     const float eps = (float)c->eps;
     mhla_wan_text text = *a->text;
-    mhla_tensor *part[6], *kv[2], *h; /* shift, scale, gate; twice */
+    mhla_tensor *part[6] = {0}, *kv[2], *h; /* shift, scale, gate; twice */
     if (x == NULL) return NULL;
     modulation(t, part, b->modulation, a->time);
     const mhla_mark mark = mhla_tape_mark(t);
@@ -201,7 +201,7 @@ mhla_tensor *mhla_wan_forward(mhla_tape *t, mhla_wan *m, const mhla_network_run 
         else
             x = mhla_tape_release(t, mark, x);
     }
-    mhla_tensor *part[2]; /* shift, scale */
+    mhla_tensor *part[2] = {0}; /* shift, scale */
     if (e) e = mhla_nn_reshape(t, e, MHLA_SHAPE(B, 1, D));
     modulation(t, part, m->modulation, mhla_nn_concat_tokens(t, e, e));
     x = mhla_nn_modulated_norm(t, (float)c->eps, part[0], part[1], x);

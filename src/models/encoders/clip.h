@@ -50,13 +50,13 @@ mhla_status mhla_clip_load(mhla_params *params, const mhla_clip_config *c, const
 typedef struct mhla_clip mhla_clip;
 
 mhla_status mhla_clip_create(mhla_clip **net, const mhla_clip_config *config); /* parameters are zeros */
-void mhla_clip_free(mhla_clip *net);
-const mhla_clip_config *mhla_clip_config_of(const mhla_clip *net);
-mhla_params *mhla_clip_params(const mhla_clip *net);
+void mhla_clip_free(mhla_clip *m);
+const mhla_clip_config *mhla_clip_config_of(const mhla_clip *m);
+mhla_params *mhla_clip_params(const mhla_clip *m);
 /* Vectors [B,dims] of ids [B,positions], which live until the tape begins anew, and of pixels [B,3,side,side], value / 255 minus mean
  * over deviation. trace, unless NULL, gets the rows before the first layer and behind each [layers + 1]. */
-mhla_tensor *mhla_clip_texts(mhla_tape *t, mhla_clip *net, const int32_t *ids, int64_t B, mhla_tensor **trace);
-mhla_tensor *mhla_clip_images(mhla_tape *t, mhla_clip *net, mhla_tensor *pixels, mhla_tensor **trace);
+mhla_tensor *mhla_clip_texts(mhla_tape *t, mhla_clip *m, const int32_t *ids, int64_t B, mhla_tensor **trace);
+mhla_tensor *mhla_clip_images(mhla_tape *t, mhla_clip *m, mhla_tensor *pixels, mhla_tensor **trace);
 int64_t mhla_clip_multiply_adds(const mhla_clip_config *c); /* of an image and a text */
 
 #endif

@@ -148,12 +148,12 @@ int mhla_lm_gemma_kinds(mhla_softmax_settings kinds[2], const mhla_lm_config *c)
 }
 
 static int gemma_fits(const mhla_lm_config *c) {
-    mhla_softmax_settings kinds[2];
+    mhla_softmax_settings kinds[2] = {0};
     return mhla_lm_gemma_kinds(kinds, c) && (kinds[0].qk_norm == 0 || kinds[LOCAL].unscaled || !c->scaling.kind);
 }
 
 static void gemma_write(json_t *tree, const mhla_lm_config *c) {
-    mhla_softmax_settings kinds[2], *s = &kinds[0];
+    mhla_softmax_settings kinds[2] = {0}, *s = &kinds[0];
     mhla_lm_gemma_kinds(kinds, c);
     mhla_json_put(tree, "architectures", json_pack("[s]", s->qk_norm ? "Gemma3ForCausalLM" : "Gemma2ForCausalLM"));
     mhla_json_put(tree, "model_type", json_string(s->qk_norm ? "gemma3_text" : "gemma2"));

@@ -188,7 +188,7 @@ mhla_status mhla_lm_gguf_softmax_read(mhla_lm_config *c, mhla_softmax_settings *
 }
 
 static mhla_status read_llama(mhla_lm_config *c, const mhla_gguf *f) {
-    mhla_softmax_settings a;
+    mhla_softmax_settings a = {0};
     MHLA_TRY(mhla_lm_gguf_softmax_read(c, &a, f, "llama"));
     c->naming = MHLA_LM_NAMES_HF;
     memcpy(&mhla_lm_add_group(c, &mhla_mixer_softmax, NULL)->settings, &a, sizeof a);

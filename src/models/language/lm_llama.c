@@ -35,7 +35,7 @@ mhla_status mhla_lm_layer_types_read(mhla_lm_config *c, int *windowed, const jso
 
 /* Layers that see `window` tokens only: as "layer_types" lists them, else all from "max_window_layers" on. */
 static mhla_status read_windows(mhla_lm_config *c, const json_t *tree, int window, const char *path) {
-    int from = 28, windowed;
+    int from = 28, windowed = 0;
     MHLA_TRY(mhla_settings_read_int(&from, tree, "max_window_layers", 0, 1 << 16, path));
     for (int i = from; i < c->layers; i++) c->group_of[i] = 1;
     MHLA_TRY(mhla_lm_layer_types_read(c, &windowed, tree, path));
