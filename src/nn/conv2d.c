@@ -23,7 +23,8 @@ enum {
     PAGE = 4096
 };
 
-static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+static int64_t ceil_div(int64_t a, int64_t b) { return most(1, (a + b - 1) / b); } /* a, b: 1 or more */
 static int64_t even(int64_t n) { return (n + 1) / 2 * 2; }
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
@@ -146,13 +147,13 @@ static void cut(window *v, const mhla_weight *w, int64_t B, int threads) {
     const int64_t pixel = v->ct * (v->pairs ? 2 : 4), width = mhla_panels_width(&w->panels);
     int64_t columns = COLUMNS, rows;
     for (;; columns /= 2) {
-        v->col_blocks = g->Wo > columns ? ceil_div(g->Wo, columns) : 1;
+        v->col_blocks = ceil_div(g->Wo, columns);
         const int64_t cols = ceil_div(g->Wo, v->col_blocks), line = mhla_conv_reach(g, cols, g->kw) * pixel;
         rows = (TILE_BYTES / line - g->kh) / g->stride + 1;
         rows = least(rows, least(OUTPUTS, SUMS_BYTES / 4 / width) / cols);
         if (rows >= 2 || columns <= COLUMNS / 4) break;
     }
-    rows = rows < 1 ? 1 : least(rows, g->Ho);
+    rows = most(1, least(rows, g->Ho));
     v->panel_blocks = 1;
     for (;;) { /* until every thread has several tasks */
         v->row_blocks = ceil_div(g->Ho, rows);
