@@ -7,7 +7,7 @@ long="mhla train --source data $small_model --batch 16 --steps 3000 --rate 3e-3 
 pid_of() { # RANK: the process of this case
     for p in $(pgrep -x mhla); do
         [ "$(readlink "/proc/$p/cwd")" = "$PWD" ] || continue
-        tr '\0' '\n' <"/proc/$p/environ" | grep -q "^OMPI_COMM_WORLD_RANK=$1$" && echo "$p"
+        tr '\0' '\n' 2>/dev/null <"/proc/$p/environ" | grep -q "^OMPI_COMM_WORLD_RANK=$1$" && echo "$p"
     done
 }
 until_signal() { # SIGNAL RANK COMMAND..: sent to that rank after some more lines of the log
