@@ -239,6 +239,15 @@ const char *text_bytes(char *text, size_t size, double bytes);  /* "1.5 MiB" */
 const char *text_left(char *text, size_t size, double left);    /* seconds to go: "1:05", "2.5 h", "-" */
 const char *text_count(char *text, size_t size, int64_t count); /* "31500" -> "31,500" */
 
+/* "12 of 400 images, 1:05 left" on stderr: one line of a terminal, else now and then a line. count_show takes a count_line as user. */
+typedef struct count_line {
+    const char *things;
+    double begin, shown;
+    int64_t before; /* done before it began, -1: not known yet */
+} count_line;
+count_line count_begin(const char *things);
+void count_show(void *line, int64_t done, int64_t all);
+
 /* Arithmetic per (batch, head), as the literature counts it. */
 double flops_mhla(double T, double K, double V, double M);
 double flops_linear(double T, double K, double V);

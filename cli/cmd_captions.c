@@ -1,7 +1,6 @@
 /* mhla captions: the captions of a dataset through a frozen text encoder, once; a text-to-image model is then trained on the rows. */
 #include <mhla/diffusion.h>
 #include <stdio.h>
-#include <unistd.h>
 
 #include "cli.h"
 
@@ -13,8 +12,8 @@ static const cli_option options[] = {
     {"encoder", CLI_TEXT, &encoder, "MODEL", "a text encoder or language model: a folder or a file; required"},
     {"out,o", CLI_TEXT, &out, "DIR", "the folder that gets the rows; required"},
     {"instruction", CLI_TEXT, &instruction, "TEXT",
-     "put in front of every caption; of its own rows the first and the\n"
-     "                         last are kept"},
+     "put in front of every caption; of the rows of TEXT itself, only the\n"
+     "                         first and the last are kept"},
     {"longest", CLI_INT, &longest, "N", "rows of a caption, at most; default: as many as the encoder takes"},
     {"dtype", CLI_TEXT, &dtype, "TYPE", "storage of the encoder's weights: float32, bfloat16, q8_0"},
     {"threads", CLI_INT, &threads, "N", "default: OpenMP's; does not change the result"},
@@ -37,23 +36,6 @@ static const cli_usage usage = {
         "and ends with the same bytes. DIR keeps the captions and the SHA-256 of the encoder: another encoder or a\n"
         "caption that has changed is an error.\n",
 };
-
-static double first, shown;
-
-static void show(void *user, int64_t done, int64_t all) {
-    const double now = now_seconds();
-    const int terminal = isatty(STDERR_FILENO);
-    static int64_t before = -1;
-    char left[32];
-    (void)user;
-    if (before < 0) before = done - 1; /* what was there already took no time */
-    if (now - shown < (terminal ? 0.2 : 10.0) && done < all) return;
-    shown = now;
-    text_left(left, sizeof left, (now - first) / (double)(done - before) * (double)(all - done));
-    fprintf(stderr, terminal ? "\r%lld of %lld captions, %s left\033[K" : "%lld of %lld captions, %s left\n",
-            (long long)done, (long long)all, left);
-    if (terminal && done == all) fprintf(stderr, "\r\033[K");
-}
 
 static void print(const mhla_captions_made *m) {
     if (json) {
@@ -92,7 +74,7 @@ int cmd_captions(int argc, char **argv) {
         status = mhla_context_create(&context,
                                      &(mhla_context_desc){.size = sizeof(mhla_context_desc), .threads = (int)threads});
     if (status == MHLA_OK && context) mhla_model_set_context(model, context);
-    first = shown = now_seconds();
+    count_line line = count_begin("captions");
     if (status == MHLA_OK)
         status = mhla_captions_make(model,
                                     &(mhla_captions_desc){.size = sizeof(mhla_captions_desc),
@@ -100,7 +82,8 @@ int cmd_captions(int argc, char **argv) {
                                                           .out = out,
                                                           .instruction = instruction,
                                                           .longest = longest,
-                                                          .progress = quiet ? NULL : show},
+                                                          .progress = quiet ? NULL : count_show,
+                                                          .user = &line},
                                     &made);
     mhla_model_free(model);
     mhla_context_free(context);

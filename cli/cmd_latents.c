@@ -1,7 +1,6 @@
 /* mhla latents: a dataset through an autoencoder's encoder, once; a diffusion model is then trained on what it makes. */
 #include <mhla/diffusion.h>
 #include <stdio.h>
-#include <unistd.h>
 
 #include "cli.h"
 
@@ -33,23 +32,6 @@ static const cli_usage usage = {
             "mhla train takes DIR as data: --source DIR. Killed at any moment, the same command again makes what is\n"
             "missing and ends with the same bytes. DIR keeps the SHA-256 of the autoencoder and of the data.\n",
 };
-
-static double first, shown;
-
-static void show(void *user, int64_t done, int64_t all) {
-    const double now = now_seconds();
-    const int terminal = isatty(STDERR_FILENO);
-    static int64_t before = -1;
-    char left[32];
-    (void)user;
-    if (before < 0) before = done - 1; /* what was there already took no time */
-    if (now - shown < (terminal ? 0.2 : 10.0) && done < all) return;
-    shown = now;
-    text_left(left, sizeof left, (now - first) / (double)(done - before) * (double)(all - done));
-    fprintf(stderr, terminal ? "\r%lld of %lld images, %s left\033[K" : "%lld of %lld images, %s left\n",
-            (long long)done, (long long)all, left);
-    if (terminal && done == all) fprintf(stderr, "\r\033[K");
-}
 
 static void print(const mhla_latents_made *m) {
     if (json) {
@@ -89,7 +71,7 @@ int cmd_latents(int argc, char **argv) {
         status = mhla_context_create(&context,
                                      &(mhla_context_desc){.size = sizeof(mhla_context_desc), .threads = (int)threads});
     if (status == MHLA_OK && context) mhla_model_set_context(model, context);
-    first = shown = now_seconds();
+    count_line line = count_begin("images");
     if (status == MHLA_OK)
         status = mhla_latents_make(model,
                                    &(mhla_latents_desc){.size = sizeof(mhla_latents_desc),
@@ -97,7 +79,8 @@ int cmd_latents(int argc, char **argv) {
                                                         .out = out,
                                                         .height = size.size[size.axes == 2],
                                                         .width = size.size[0],
-                                                        .progress = quiet ? NULL : show},
+                                                        .progress = quiet ? NULL : count_show,
+                                                        .user = &line},
                                    &made);
     mhla_model_free(model);
     mhla_context_free(context);

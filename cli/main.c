@@ -97,7 +97,7 @@ static int run_verb(const struct verb *v, int argc, char **argv) {
         if (mhla_rank() > 0 && freopen("/dev/null", "w", stdout) == NULL) return CLI_FAILED;
         code = v->run(argc, argv);
     }
-    mhla_ranks_end(code < 128 ? code : CLI_OK); /* who is told to stop has not failed */
+    mhla_ranks_end(code < 128 ? code : CLI_OK); /* a process that was told to stop has not failed */
     return code;
 }
 

@@ -38,7 +38,7 @@ static int read_classes(const sample_work *w, int **list, int *n) {
         const size_t first = strcspn(at, ",");
         size_t end = first;
         mhla_status status = find_class(w, at, end, &(*list)[*n]);
-        while (status != MHLA_OK && at[end] != '\0') { /* a name may have commas of its own */
+        while (status != MHLA_OK && at[end] != '\0') { /* the name of a class may contain commas */
             end += 1 + strcspn(at + end + 1, ",");
             status = find_class(w, at, end, &(*list)[*n]);
         }
@@ -103,7 +103,7 @@ static mhla_status settle(sample_work *w, const char *method) {
 static int open_vae(sample_work *w, mhla_context *context) {
     mhla_sample_record *r = &w->record;
     char hash[65];
-    const int half = strcmp(r->dtype, "bfloat16") == 0; /* of its convolutions there is no other form */
+    const int half = strcmp(r->dtype, "bfloat16") == 0; /* convolutions have no q8_0 form */
     mhla_status status =
         mhla_model_open_as(&w->vae, model_path(r->vae),
                            &(mhla_open_desc){.size = sizeof(mhla_open_desc), .storage = half ? "bfloat16" : NULL});

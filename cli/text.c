@@ -2,6 +2,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli.h"
 
@@ -62,3 +63,22 @@ double flops_causal_mhla(double T, double K, double V, double C) {
 }
 
 double flops_causal_linear(double T, double K, double V, double C) { return 4.0 * T * K * V + T * (C + 1.0) * (K + V); }
+
+count_line count_begin(const char *things) {
+    const double now = now_seconds();
+    return (count_line){things, now, now, -1};
+}
+
+void count_show(void *line, int64_t done, int64_t all) {
+    count_line *l = line;
+    const double now = now_seconds();
+    const int terminal = isatty(STDERR_FILENO);
+    char left[32];
+    if (l->before < 0) l->before = done - 1; /* what was there already took no time */
+    if (now - l->shown < (terminal ? 0.2 : 10.0) && done < all) return;
+    l->shown = now;
+    text_left(left, sizeof left, (now - l->begin) / (double)(done - l->before) * (double)(all - done));
+    fprintf(stderr, terminal ? "\r%lld of %lld %s, %s left\033[K" : "%lld of %lld %s, %s left\n", (long long)done,
+            (long long)all, l->things, left);
+    if (terminal && done == all) fprintf(stderr, "\r\033[K");
+}
