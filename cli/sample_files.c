@@ -129,9 +129,8 @@ int sample_files_there(const sample_files *f, int64_t i, uint64_t seed, const ch
     const int same = mhla_picture_read(&there, path) == MHLA_OK && there.text && made_alike(there.text, text);
     mhla_picture_free(&there);
     if (same) return 1;
-    fprintf(stderr,
-            "mhla %s: %s is there, and was made otherwise than now asked for: choose another --out, or remove it\n",
-            verb, path);
+    fprintf(stderr, "mhla %s: %s exists and was made with other settings: choose another --out, or remove it\n", verb,
+            path);
     return -1;
 }
 

@@ -306,7 +306,7 @@ static mhla_status write_mixing(const page *p) {
             if (any++ == 0)
                 fputs("<section id=\"mixing\"><h2>Mixing matrices</h2>\n<p>What each query block takes from each "
                       "block. On a "
-                      "grid, the small picture at a block's place is its row of the matrix, laid out over the blocks "
+                      "grid, the small image at a block's place is its row of the matrix, laid out over the blocks "
                       "of the image: before training a block takes most from itself and its neighbours. Blocks of "
                       "clips come by frames, rows, columns; <i>over frames</i> is what a block takes from all blocks "
                       "of each stretch of frames, mean over the blocks of its own; so of rows and columns.</p>\n",
@@ -417,7 +417,7 @@ static mhla_status write_picture(FILE *out, const mhla_image *image) {
     MHLA_TRY(mhla_image_encode_png(&bytes, &size, image, NULL, 0));
     char *text = mhla_base64(bytes, size);
     free(bytes);
-    if (text == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for a picture");
+    if (text == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for an image");
     fprintf(out, "\"data:image/png;base64,%s\"", text);
     free(text);
     return MHLA_OK;

@@ -67,7 +67,7 @@ static mhla_status read_about(mhla_dataset *d, clips *all, const char *path) {
     if (status == MHLA_OK) status = mhla_json_get_int(&step, tree, "step", 1, 1024, path);
     json_decref(tree);
     MHLA_TRY(status);
-    if (frames == 0) return mhla_fail(MHLA_EDATA, "%s: frames is not there: how many a clip has", path);
+    if (frames == 0) return mhla_fail(MHLA_EDATA, "%s: frames is missing: how many a clip has", path);
     if ((height == 0) != (width == 0))
         return mhla_fail(MHLA_EDATA, "%s: %s is there without %s", path, height ? "height" : "width",
                          height ? "width" : "height");

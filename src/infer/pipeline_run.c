@@ -32,7 +32,7 @@ int mhla_pipeline_run_is(const char *folder) {
 static mhla_status read_sum(char to[65], const json_t *tree, const char *path) {
     const char *text = "";
     MHLA_TRY(mhla_json_get_text(&text, tree, "encoder_sha256", path));
-    if (strlen(text) != 64) return mhla_fail(MHLA_EDATA, "%s: encoder_sha256 is no SHA-256", path);
+    if (strlen(text) != 64) return mhla_fail(MHLA_EDATA, "%s: encoder_sha256 is not a SHA-256", path);
     snprintf(to, 65, "%s", text);
     return MHLA_OK;
 }
@@ -113,8 +113,7 @@ mhla_status mhla_pipeline_run_encoder(const mhla_pipeline *p, const char *text) 
     const char *path = p->parts[MHLA_PART_TEXT_ENCODER];
     if (path && is_there(path)) return MHLA_OK;
     if (p->known.texts) some_texts(some, sizeof some, &p->known);
-    return mhla_fail(MHLA_EIO,
-                     "the prompt %s needs the text encoder %s, which is not there: --text-encoder names it%s%s",
+    return mhla_fail(MHLA_EIO, "the prompt %s needs the text encoder %s, which is missing: --text-encoder names it%s%s",
                      MHLA_QUOTE(text), path ? path : "of the training",
                      *some ? "; without it there are the texts of captions/: " : "", some);
 }

@@ -24,7 +24,7 @@
 #define DEIT_GATE                                                                                                      \
     .gate = "accuracy", .gate_least = 0.15,                                                                            \
     .gate_text =                                                                                                       \
-        "An arm counts as trained if it gets more than 15 % of the test pictures right, where guessing gives 10 %; a " \
+        "An arm counts as trained if it gets more than 15 % of the test images right, where guessing gives 10 %; a "   \
         "claim about one that is not trained is undecided."
 
 #define ACCURACY                                                                                                       \
@@ -212,7 +212,7 @@ const mhla_experiment mhla_experiments[] = {
     },
     {
         .info = {.name = "deit-cifar",
-                 .title = "The same four attentions on pictures in colour (Tab. 2a)",
+                 .title = "The same four attentions on colour images (Tab. 2a)",
                  .claim = DEIT_CLAIM,
                  .paper = "Tab. 2a: DeiT-T and DeiT-S on ImageNet-1K, 224 px, 300 epochs, top-1",
                  .known = "256 tokens. Of the 10,000 test images of CIFAR-10, 8,000 are for training and 2,000 for the "
@@ -237,7 +237,7 @@ const mhla_experiment mhla_experiments[] = {
     },
     {
         .info = {.name = "vlt",
-                 .title = "VLT with four linear attentions, small images in colour (Tab. 2b)",
+                 .title = "VLT with four linear attentions on small colour images (Tab. 2b)",
                  .claim = "in the backbone of RALA, MHLA classifies better than MALA, and MALA better than RALA.",
                  .paper = "Tab. 2b: VLT-T and VLT-S on ImageNet-1K, 224 px, 300 epochs, top-1",
                  .known = "vlt_nano has 64 tokens in its first stage and 16 in its second; later stages have softmax "
@@ -335,7 +335,7 @@ const mhla_experiment mhla_experiments[] = {
         .info = {.name = "modules",
                  .title = "CPE and gate around MHLA, in a DiT (Tab. 12)",
                  .claim =
-                     "a convolution of the tokens (CPE) and an output gate each make MHLA better at making pictures.",
+                     "a convolution of the tokens (CPE) and an output gate each make MHLA better at generating images.",
                  .paper = "Tab. 12: DiT-S/2 on ImageNet-1K, 256 px, 400,000 updates; linear attention: FID 89.7",
                  .known = "measured by the loss on held-out images, not by FID: images of such small models are too "
                           "poor for that.",

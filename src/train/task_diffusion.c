@@ -47,11 +47,10 @@ static mhla_status check_clips(const mhla_trainer *t, const mhla_denoising *j) {
         return mhla_fail(MHLA_EINVAL,
                          "%s holds clips, and the model makes single images: model.model names one of clips", source);
     if (e->frames && frames == 0)
-        return mhla_fail(
-            MHLA_EINVAL,
-            "%s holds pictures, and the model makes clips of %lld frames; for folders of frames, clips.json "
-            "says so",
-            source, (long long)e->frames);
+        return mhla_fail(MHLA_EINVAL,
+                         "%s holds images, and the model makes clips of %lld frames; for folders of frames, clips.json "
+                         "says so",
+                         source, (long long)e->frames);
     for (int i = 0; frames && i < 2; i++) {
         const mhla_dataset *d = i ? j->p.test : j->p.train;
         if (e->frames != frames || e->height != mhla_dataset_height(d) || e->width != mhla_dataset_width(d))

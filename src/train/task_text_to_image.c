@@ -41,8 +41,8 @@ static mhla_status check_captions(const mhla_trainer *t, const job *j, const cha
     char folder[4096];
     struct stat info;
     if (a->train != mhla_dataset_count(sets[0]) || a->test != mhla_dataset_count(sets[1]))
-        return mhla_fail(MHLA_EDATA, "%s has rows of %lld and %lld captions, and %s has %lld and %lld pictures",
-                         captions, (long long)a->train, (long long)a->test, mhla_recipe_text(t->recipe, "data.source"),
+        return mhla_fail(MHLA_EDATA, "%s has rows of %lld and %lld captions, and %s has %lld and %lld images", captions,
+                         (long long)a->train, (long long)a->test, mhla_recipe_text(t->recipe, "data.source"),
                          (long long)mhla_dataset_count(sets[0]), (long long)mhla_dataset_count(sets[1]));
     if (latents && stat(latents->source, &info) != 0) return MHLA_OK;
     if (latents)

@@ -102,7 +102,7 @@ static void test_idx(void **state) {
     write_file(folder, "t10k-images-idx3-ubyte.gz", "\x1f\x8b\x08\0\0\0", 6);
     OPEN_FAILS(folder, MHLA_SPLIT_TEST, MHLA_EDATA, "broken gzip");
     unlink(in_folder(folder, "train-labels-idx1-ubyte"));
-    OPEN_FAILS(folder, MHLA_SPLIT_TRAIN, MHLA_EIO, "train-labels-idx1-ubyte is not there");
+    OPEN_FAILS(folder, MHLA_SPLIT_TRAIN, MHLA_EIO, "train-labels-idx1-ubyte is missing");
     remove_folder(folder);
 }
 
@@ -180,7 +180,7 @@ static void test_npy(void **state) {
     assert_int_equal(label, 2);
     assert_memory_equal(m.data, pixels + 48, 24);
     mhla_dataset_free(d);
-    OPEN_FAILS(folder, MHLA_SPLIT_TEST, MHLA_EIO, "test_images.npy is not there");
+    OPEN_FAILS(folder, MHLA_SPLIT_TEST, MHLA_EIO, "test_images.npy is missing");
     ASSERT_OK(mhla_npy_write(in_folder(folder, "train_labels.npy"), MHLA_IO_I64, 1, (int64_t[]){2}, labels));
     OPEN_FAILS(folder, MHLA_SPLIT_TRAIN, MHLA_EDATA, "2 labels for 3 pictures");
     ASSERT_OK(
@@ -268,7 +268,7 @@ static void test_broken_files(void **state) {
     OPEN_FAILS(in_folder(folder, "none"), MHLA_SPLIT_TRAIN, MHLA_EIO, "none: No such file");
     write_picture(folder, "train/a/1.png", 5);
     OPEN_FAILS(in_folder(folder, "train/a/1.png"), MHLA_SPLIT_TRAIN, MHLA_EIO, "a dataset is a folder");
-    OPEN_FAILS(folder, MHLA_SPLIT_TEST, MHLA_EIO, "none of val, validation, valid, test is there");
+    OPEN_FAILS(folder, MHLA_SPLIT_TEST, MHLA_EIO, "none of val, validation, valid, test exists");
     mkdir(in_folder(folder, "train/b"), 0777);
     OPEN_FAILS(folder, MHLA_SPLIT_TRAIN, MHLA_EDATA, "train/b: no readable picture of this class");
     write_file(folder, "train/b/empty.png", "", 0);
@@ -378,13 +378,13 @@ static void test_clips(void **state) {
     mhla_image_free(&frame);
     mhla_image_free(&fitted);
     /* what goes wrong */
-    OPEN_FAILS(folder, MHLA_SPLIT_TEST, MHLA_EIO, "none of val, validation, valid, test is there");
+    OPEN_FAILS(folder, MHLA_SPLIT_TEST, MHLA_EIO, "none of val, validation, valid, test exists");
     about_clips(folder, "{\"frames\": 8}");
     OPEN_FAILS(folder, MHLA_SPLIT_TRAIN, MHLA_EDATA, "train/b: no clip of this class that can be read; for example ");
     about_clips(folder, "{\"frame\": 8}");
     OPEN_FAILS(folder, MHLA_SPLIT_TRAIN, MHLA_EDATA, "clips.json: ");
     about_clips(folder, "{}");
-    OPEN_FAILS(folder, MHLA_SPLIT_TRAIN, MHLA_EDATA, "clips.json: frames is not there");
+    OPEN_FAILS(folder, MHLA_SPLIT_TRAIN, MHLA_EDATA, "clips.json: frames is missing");
     about_clips(folder, "{\"frames\": 3, \"width\": 9}");
     OPEN_FAILS(folder, MHLA_SPLIT_TRAIN, MHLA_EDATA, "clips.json: width is there without height");
     about_clips(folder, "{\"frames\": 0}");

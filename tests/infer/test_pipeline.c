@@ -334,7 +334,7 @@ static void refused_work(void **state) {
     mhla_make_desc d = wanted();
     d.images = 1;
     d.prompts = bad;
-    ASSERT_FAILS(mhla_pipeline_make(p, pixels, &d, NULL), MHLA_EDATA, "is no UTF-8");
+    ASSERT_FAILS(mhla_pipeline_make(p, pixels, &d, NULL), MHLA_EDATA, "is not UTF-8");
     mhla_pipeline_free(p);
 }
 

@@ -144,9 +144,9 @@ static void refusals(void **state) {
     static const char *const wrong[][2] = {
         {"\"is_residual\": true", "is_residual"},
         {"\"patch_size\": 2", "patch_size"},
-        {"\"latents_mean\": [1, 2]", "latents_mean is no list of 16"},
+        {"\"latents_mean\": [1, 2]", "latents_mean is not a list of 16"},
         {"\"latents_std\": [0,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1]", "latents_std[0]"},
-        {"\"temperal_downsample\": [true]", "temperal_downsample is no list of 3"},
+        {"\"temperal_downsample\": [true]", "temperal_downsample is not a list of 3"},
         {"\"base_dim\": 1000", "attention is over at most 1024"},
     };
     write_text("w/config.json", "{}");

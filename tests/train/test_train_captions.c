@@ -440,7 +440,7 @@ static void wrong(void **state) {
     mhla_trainer_free(t);
     /* files that are missing or of another shape */
     assert_int_equal(rename(in_root("rows/rows-00001.safetensors"), in_root("kept")), 0);
-    REFUSED(create_run(&t, "wrong", NULL), "rows-00001.safetensors is not there yet");
+    REFUSED(create_run(&t, "wrong", NULL), "rows-00001.safetensors is not complete");
     ASSERT_OK(make_as("encoder", "words.txt", NULL, "words", NULL));
     assert_int_equal(link(in_root("rows/rows-00000.safetensors"), in_root("rows/rows-00001.safetensors")), 0);
     REFUSED(create_run(&t, "wrong", NULL), "lengths");
