@@ -51,7 +51,7 @@ static void print(const mhla_captions_made *m) {
         json_put_close('}');
         return;
     }
-    printf("%s: rows of %d numbers of %lld captions to train and %lld to test, at most %lld each", out, m->width,
+    printf("%s: %d numbers per token, %lld captions to train and %lld to test, at most %lld tokens each", out, m->width,
            (long long)m->train, (long long)m->test, (long long)m->longest);
     if (m->kept) printf("; %lld were there", (long long)m->kept);
     if (m->cut) printf("; %lld were cut at their end", (long long)m->cut);

@@ -489,16 +489,16 @@ static mhla_status write_controls(const page *p, const budget *b, const budget *
         if (shown_maps(p->list[i]) && p->list[i]->maps == all->samples) titles = p->list[i]->titles;
     }
     FILE *out = p->out;
-    fprintf(out,
-            "<p>Point at a %s, or reach a map with the Tab key and walk with the arrow keys: bright is what it attends "
-            "to, in "
-            "all models at once. <kbd>PageUp</kbd> <kbd>PageDown</kbd> change the layer, <kbd>+</kbd> <kbd>-</kbd> the "
-            "head, <kbd>n</kbd> <kbd>p</kbd> the sample%s. Weights are shares of their row, to 1/255 of the "
-            "largest; negative ones are shown as 0.</p>\n<div class=\"controls\">\n",
-            text && pictures ? "patch or token"
-            : text           ? "token"
-                             : "patch",
-            class_token ? ", <kbd>c</kbd> asks the class token" : "");
+    fprintf(
+        out,
+        "<p>Point at a %s, or select a map with the Tab key and use the arrow keys. Bright is what it attends to, in "
+        "all models at once. <kbd>PageUp</kbd> <kbd>PageDown</kbd> change the layer, <kbd>+</kbd> <kbd>-</kbd> the "
+        "head, <kbd>n</kbd> <kbd>p</kbd> the sample%s. Weights are shares of their row, to 1/255 of the "
+        "largest; negative ones are shown as 0.</p>\n<div class=\"controls\">\n",
+        text && pictures ? "patch or token"
+        : text           ? "token"
+                         : "patch",
+        class_token ? ", <kbd>c</kbd> asks the class token" : "");
     write_select(out, "sample", text && !pictures ? "text" : "image", (int)b->samples, NULL, titles);
     write_select(out, "layer", "layer", b->layers, layers, NULL);
     write_select(out, "head", "head", b->heads, NULL, NULL);

@@ -214,15 +214,15 @@ mhla_status mhla_captions_of_lines(mhla_caption_list *list, const char *path) {
 
 mhla_status mhla_captions_check(const mhla_captions *c, const mhla_caption_list *list, const char *folder) {
     if (list->count != c->texts - 1)
-        return mhla_fail(MHLA_EDATA, "%s has rows of %lld captions, and there are %lld now: make them again", folder,
-                         (long long)c->texts - 1, (long long)list->count);
+        return mhla_fail(MHLA_EDATA, "%s has %lld encoded captions, and the data has %lld now: encode them again",
+                         folder, (long long)c->texts - 1, (long long)list->count);
     for (int64_t i = 0; i < list->count; i++) {
         const char *file = json_string_value(json_array_get(c->files, (size_t)i)), *text = mhla_captions_text(c, i + 1);
         if (strcmp(file, list->files[i]) != 0)
-            return mhla_fail(MHLA_EDATA, "%s has rows of other images: number %lld is %s, and was %s", folder,
+            return mhla_fail(MHLA_EDATA, "%s was made from other images: number %lld is %s, and was %s", folder,
                              (long long)i, MHLA_QUOTE(list->files[i]), MHLA_QUOTE(file));
         if (strcmp(text, list->texts[i]) == 0) continue;
-        return mhla_fail(MHLA_EDATA, "%s: the caption of %s was %s and is %s: its rows are to be made anew", folder,
+        return mhla_fail(MHLA_EDATA, "%s: the caption of %s was %s and is %s: encode the captions again", folder,
                          *file ? MHLA_QUOTE(file) : "a text", MHLA_QUOTE(text), MHLA_QUOTE(list->texts[i]));
     }
     return MHLA_OK;

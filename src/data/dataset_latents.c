@@ -58,7 +58,7 @@ static mhla_status read_about(mhla_latents_about *a, const json_t *tree, const c
     if (a->classes < 1 || a->train < 1 || a->test < 1 || factor < 1 || channels < 1 || height < 1 || width < 1 ||
         height % factor || width % factor || source == NULL || strlen(source) >= sizeof a->source)
         return mhla_fail(MHLA_EDATA,
-                         "%s: source, classes, train, test, channels, factor, height and width are not all there, or "
+                         "%s: one of source, classes, train, test, channels, factor, height and width is missing, or "
                          "the factor does not divide the sides",
                          path);
     snprintf(a->source, sizeof a->source, "%s", source);
@@ -212,7 +212,7 @@ mhla_status mhla_dataset_draw(mhla_dataset *d, int64_t index, float *latent, int
     const latents *l = d->own;
     const shard *s = &l->shards[index / MHLA_LATENTS_SHARD];
     *of = mhla_dataset_label(d, index);
-    if (label(d, index) < 0) return mhla_fail(MHLA_EDATA, "image %lld had no latent made of it", (long long)index);
+    if (label(d, index) < 0) return mhla_fail(MHLA_EDATA, "image %lld has no latent", (long long)index);
     mhla_rng turn = mhla_rng_make(seed, epoch, (uint64_t)index, MHLA_PLACE_FLIP);
     const int row = flip > 0.0 && (double)mhla_rng_uniform(&turn) < flip;
     const mhla_rng noise = mhla_rng_make(seed, epoch, (uint64_t)index, MHLA_PLACE_LATENT);

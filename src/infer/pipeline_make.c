@@ -46,7 +46,7 @@ static mhla_status settle_size(const mhla_pipeline *p, mhla_make_desc *d) {
     }
     if (d->frames == 0) d->frames = 1 + ((int)usual->frames - 1) * a->frames;
     if (d->frames < 1 || d->frames > SIDE_MOST || (d->frames - 1) % a->frames)
-        return mhla_fail(MHLA_EINVAL, "%d frames: expected 1 and a multiple of %d more, as %d or %d", d->frames,
+        return mhla_fail(MHLA_EINVAL, "%d frames: expected 1 plus a multiple of %d, such as %d or %d", d->frames,
                          a->frames, d->frames < 1 ? 1 : 1 + (d->frames - 1) / a->frames * a->frames,
                          d->frames < 1 ? 1 + a->frames : 1 + ((d->frames - 1) / a->frames + 1) * a->frames);
     return MHLA_OK;
@@ -214,7 +214,7 @@ static void note_size(job *j) {
     if (usual->frames == 0 || (usual->frames == e->frames && usual->height == e->height && usual->width == e->width))
         return;
     snprintf(text, sizeof text,
-             "the model is for clips of %lld frames of %lld x %lld pixels: of %d frames of %d x %d they may be worse",
+             "the model was trained on clips of %lld frames of %lld x %lld pixels: %d frames of %d x %d may look worse",
              (long long)(1 + (usual->frames - 1) * j->p->autoencoder.frames), (long long)(usual->width * f),
              (long long)(usual->height * f), j->d.frames, j->d.width, j->d.height);
     note(j, MHLA_TRANSFORMER, text);

@@ -208,7 +208,7 @@ mhla_status mhla_lab_run(mhla_lab *lab, mhla_lab_fn report, void *user, int *fin
     if (lock < 0) return mhla_fail(MHLA_EIO, "%s: %s", path, strerror(errno));
     if (flock(lock, LOCK_EX | LOCK_NB) != 0) { /* the system lets go of it when a process ends, however that happens */
         close(lock);
-        return mhla_fail(MHLA_EIO, "%s: another experiment is at work in this folder", lab->work);
+        return mhla_fail(MHLA_EIO, "%s: another experiment is running in this folder", lab->work);
     }
     lab->report = report;
     lab->user = user;

@@ -167,7 +167,7 @@ static void refusals(void **state) {
     float *x = new_poisoned(X), *z = new_poisoned(Z);
     mhla_coding c = usual;
     c.frames = 8;
-    ASSERT_FAILS(mhla_model_encode(model, z, NULL, x, 1, &c), MHLA_EINVAL, "8 frames: expected 1 and a multiple of 4");
+    ASSERT_FAILS(mhla_model_encode(model, z, NULL, x, 1, &c), MHLA_EINVAL, "8 frames: expected 1 plus a multiple of 4");
     c.frames = -3;
     ASSERT_FAILS(mhla_model_encode(model, z, NULL, x, 1, &c), MHLA_EINVAL, "frames is -3");
     c = usual;

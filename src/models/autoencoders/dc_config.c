@@ -29,7 +29,7 @@ static const mhla_setting fields[] = {
     F("decoder_in_shortcut", BOOL, BOOL, in_shortcut, 0, 0, NULL, "latents, repeated, are added to the first channels"),
     F("decoder_conv_act_fn", TEXT, CHOICE, end, 0, 0, "relu|silu", "before the last convolution"),
     F("sample_size", INT, INT, side, 1, 16384, NULL, "side of an image in training, pixels"),
-    F("scaling_factor", REAL, REAL, scale, 1e-6, 1e6, NULL, "diffusions see latents times this"),
+    F("scaling_factor", REAL, REAL, scale, 1e-6, 1e6, NULL, "scale of the latents for diffusion models"),
 #undef F
 };
 static const mhla_settings table = {fields, sizeof fields / sizeof *fields, offsetof(mhla_dc_config, channels)};

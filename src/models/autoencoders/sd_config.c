@@ -23,7 +23,7 @@ static const mhla_setting fields[] = {
     F("use_quant_conv", BOOL, BOOL, quant, 0, 0, NULL, "a last convolution of the encoder, 1x1"),
     F("use_post_quant_conv", BOOL, BOOL, post_quant, 0, 0, NULL, "a first convolution of the decoder, 1x1"),
     F("sample_size", INT, INT, side, 1, 16384, NULL, "side of an image in training, pixels"),
-    F("scaling_factor", REAL, REAL, scale, 1e-6, 1e6, NULL, "diffusions see latents times this"),
+    F("scaling_factor", REAL, REAL, scale, 1e-6, 1e6, NULL, "scale of the latents for diffusion models"),
     F("shift_factor", REAL, REAL, shift, -1e6, 1e6, NULL, "and minus this before"),
 #undef F
 };
