@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""results_page.py [--check]: writes docs/results/README.md, the front page of the results, and the verdicts in README.md.
+"""results_page.py [--check]: writes docs/results/README.md, the front page of the results, and the figures of results in README.md.
 
 Every figure and verdict is read from a page that `mhla reproduce` wrote. An experiment without a page is listed as missing. With --check
 nothing is written, and the exit code is 1 if either page is not up to date.
@@ -147,12 +147,12 @@ def front(pages: dict) -> str:
            "about an hour. The models are far smaller than the paper's, so a verdict is about this size. *Holds* and *does not hold* are decided by a",
            "stated test; *undecided* means that these runs cannot tell.", "",
            "| claim | result | verdict |", "| --- | --- | --- |"]
-    for claim, name, figure, sentence in CLAIMS:
+    for claim, name, figure, text in CLAIMS:
         if name not in pages:
             out.append(f"| {claim} | Not run yet: `mhla reproduce {name}` | |")
             continue
         page = pages[name]
-        said = re.sub(r"\{(.*?) \| (.*?)\}", lambda m: page.cell(m[1], m[2]), sentence)
+        said = sentence(page, text)
         picture = f"![{page.title}]({name}-{figure}.svg)"
         out.append(f"| {claim} | {said}<br>{picture} | [{page.score()}]({name}.md), {page.scale()} |")
     out += ["", "## Every table and figure of the paper", "",
@@ -172,7 +172,16 @@ def front(pages: dict) -> str:
     return "\n".join(out)
 
 
-BEGIN, END = "<!-- verdicts: written by scripts/results_page.py -->\n", "<!-- end of verdicts -->"
+def filled(text: str, name: str, content: str) -> str:
+    """The text with the content between the marks of that name."""
+    begin, end = f"<!-- {name}: written by scripts/results_page.py -->\n", f"<!-- end of {name} -->"
+    before, rest = text.split(begin)
+    return before + begin + content + end + rest.split(end)[1]
+
+
+def sentence(page: Page, text: str) -> str:
+    """With figures of the page for {arm | column}."""
+    return re.sub(r"\{(.*?) \| (.*?)\}", lambda m: page.cell(m[1], m[2]), text)
 
 
 def verdicts(pages: dict) -> str:
@@ -196,9 +205,10 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="write nothing; exit code 1 where the page is not up to date")
     check = parser.parse_args().check
     pages = {name: Page(name) for _, name, _, _ in CLAIMS if (FOLDER / f"{name}.md").exists()}
-    readme = (ROOT / "README.md").read_text()
-    before, rest = readme.split(BEGIN)
-    wanted = {FOLDER / "README.md": front(pages), ROOT / "README.md": before + BEGIN + verdicts(pages) + END + rest.split(END)[1]}
+    length = next(text for _, name, _, text in CLAIMS if name == "length")
+    readme = filled((ROOT / "README.md").read_text(), "verdicts", verdicts(pages))
+    readme = filled(readme, "length", sentence(pages["length"], length) + "\n")
+    wanted = {FOLDER / "README.md": front(pages), ROOT / "README.md": readme}
     for path, text in wanted.items():
         if check and path.read_text() != text:
             print(f"{path.relative_to(ROOT)} is not what the pages of results say: run python3 scripts/results_page.py")
