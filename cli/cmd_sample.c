@@ -26,11 +26,12 @@ static const cli_option options[] = {
     {"count,n", CLI_INT, &sample_given.count, "N", "images of each class or prompt; default 1"},
     {"seed,s", CLI_COUNT, &sample_given.seed, "S", "images of a class or prompt have the seeds S, S+1, ...; default 0"},
     {"guidance,g", CLI_AMOUNT, &sample_given.guidance, "X",
-     "strength of the class or prompt, 1: no guidance; default 2 if the model supports it, else 1; pipelines have "
-     "other defaults"},
+     "strength of the class or prompt; 1: no guidance; default 2 if the model supports it,\n"
+     "                         else 1; pipelines: as in their files"},
     {"guided-channels", CLI_INT, &sample_given.channels, "N", "apply guidance to the first N channels; default all"},
     {"sampler", CLI_TEXT, &sample_given.sampler, "NAME",
-     "ddim (default), ddpm, dpm++, unipc; flow models: euler (default), dpm++, unipc; pipelines: as in their files"},
+     "ddim (default), ddpm, dpm++, unipc; flow models: euler (default), dpm++, unipc;\n"
+     "                         pipelines: as in their files"},
     {"steps", CLI_INT, &sample_given.steps, "N", "default 50; ddpm 250; SANA 20"},
     {"eta", CLI_AMOUNT, &sample_given.eta, "X", "ddim: amount of added noise, 0 to 1; default 0"},
     {"shift", CLI_REAL, &sample_given.shift, "X",
