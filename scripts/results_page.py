@@ -121,8 +121,9 @@ class Page:
         self.title = text.split("\n", 1)[0].removeprefix("# ")
         self.verdict = re.search(r"\*\*Verdict: (.*?)\.\*\*", text)[1]
         self.earlier = re.search(r"\*\*An earlier form\*\*: (.*?)\. ", text)
-        cells = table(text.split("What came out", 1)[1].split("\n"))
-        self.seeds = re.search(r"What came out \((.*?)\)", text)[1].removeprefix("mean ± deviation over ")
+        found = re.search(r"^(?:Results|What came out) \((.*?)\):$", text, re.M)
+        cells = table(text[found.end():].split("\n"))
+        self.seeds = found[1].removeprefix("mean ± deviation over ")
         # of columns with one title, "at 1,024", the first counts: what is told by the column before it
         self.cells = {row[0]: dict(reversed(list(zip(cells[0], row)))) for row in cells[1:]}
         self.claims = [row[-1] for row in table(text.split("## Claims", 1)[1].split("\n"))[1:]]

@@ -131,7 +131,7 @@ static double bar_of(const mhla_seeds *s) {
 
 static void put_title(char *text, size_t size, const mhla_lab *lab, const char *what) {
     snprintf(text, size, "%s: %s (bars: %s)", lab->name, what,
-             lab->seeds > 1 ? "deviation between seeds" : "error of the test");
+             lab->seeds > 1 ? "deviation between seeds" : "error of the test set");
 }
 
 void mhla_figure_dots(FILE *out, const mhla_lab *lab, const mhla_lab_column *column) {

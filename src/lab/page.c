@@ -190,8 +190,8 @@ static void put_page(FILE *out, const mhla_lab *lab, const drawn *figures) {
     fprintf(out, "# %s\n\n", e->info.title);
     fprintf(out, "**Verdict: %s.**", mhla_verdict_text(verdict_of(lab)));
     put_caution(out, lab);
-    fprintf(out, "\n\nWhat the paper says: %s (%s.)\n\n", e->info.claim, e->info.paper);
-    fputs("What came out (", out);
+    fprintf(out, "\n\nClaim of the paper: %s (%s.)\n\n", e->info.claim, e->info.paper);
+    fputs("Results (", out);
     put_seeds(out, lab);
     fputs("):\n\n", out);
     mhla_table_markdown(out, lab);
@@ -210,7 +210,7 @@ static void put_page(FILE *out, const mhla_lab *lab, const drawn *figures) {
     mhla_claims_text(out, lab, 1);
     fprintf(out, "\n%s\n", mhla_judge_rule);
     if (e->gate_text) fprintf(out, "%s\n", e->gate_text);
-    if (e->info.known) fprintf(out, "\nKnown beforehand: %s\n", e->info.known);
+    if (e->info.known) fprintf(out, "\nNotes: %s\n", e->info.known);
     mhla_fair_markdown(out, lab);
     fputc('\n', out);
     put_making(out, lab);
