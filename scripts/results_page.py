@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""results_page.py [--check]: writes docs/results/README.md, the front page of the results, and the figures of results in README.md.
+"""results_page.py [--check]: writes docs/results/README.md, the front page of the results, and the figures of results in README.md and docs/guide.md.
 
 Every figure and verdict is read from a page that `mhla reproduce` wrote. An experiment without a page is listed as missing. With --check
-nothing is written, and the exit code is 1 if either page is not up to date.
+nothing is written, and the exit code is 1 if a page is not up to date.
 """
 import argparse
 import pathlib
@@ -128,10 +128,13 @@ class Page:
         self.cells = {row[0]: dict(reversed(list(zip(cells[0], row)))) for row in cells[1:]}
         self.claims = [row[-1] for row in table(text.split("## Claims", 1)[1].split("\n"))[1:]]
 
+    def whole(self, arms: str, column: str) -> str:
+        """A cell; of several arms that may be there, "a; b", the first that is."""
+        return next(self.cells[a] for a in arms.split("; ") if a in self.cells)[column]
+
     def cell(self, arms: str, column: str) -> str:
-        """The mean in a cell; of several arms that may be there, "a; b", the first that is."""
-        row = next(self.cells[a] for a in arms.split("; ") if a in self.cells)
-        return row[column].split(" ± ")[0]
+        """Its mean."""
+        return self.whole(arms, column).split(" ± ")[0]
 
     def score(self) -> str:
         """ "holds (4 of 4 claims)" """
@@ -201,6 +204,13 @@ def verdicts(pages: dict) -> str:
     return "".join(f"* **{kind}**: {'; '.join(claims)}.\n" for kind, claims in kinds.items() if claims)
 
 
+def language(page: Page) -> str:
+    """The table of the guide: bits per byte of the three attentions."""
+    names = ("MHLA", "linear", "softmax")
+    cells = [page.whole(f"{n}, 512 tokens; {n}, text", "bits per byte") for n in names]
+    return f"| {' | '.join(names)} |\n| --- | --- | --- |\n| {' | '.join(cells)} |\n"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--check", action="store_true", help="write nothing; exit code 1 where the page is not up to date")
@@ -209,7 +219,8 @@ def main() -> int:
     length = next(text for _, name, _, text in CLAIMS if name == "length")
     readme = filled((ROOT / "README.md").read_text(), "verdicts", verdicts(pages))
     readme = filled(readme, "length", sentence(pages["length"], length) + "\n")
-    wanted = {FOLDER / "README.md": front(pages), ROOT / "README.md": readme}
+    guide = filled((ROOT / "docs" / "guide.md").read_text(), "language", language(pages["language"]))
+    wanted = {FOLDER / "README.md": front(pages), ROOT / "README.md": readme, ROOT / "docs" / "guide.md": guide}
     for path, text in wanted.items():
         if check and path.read_text() != text:
             print(f"{path.relative_to(ROOT)} is not what the pages of results say: run python3 scripts/results_page.py")
