@@ -88,7 +88,7 @@ def parse(text: str, first: int = 1) -> List[Block]:
                 body = [lines[i][width:]]
                 i += 1
                 while i < len(lines):
-                    if lines[i].strip() and not lines[i].startswith("  ") and (ITEM.match(lines[i]) or not lines[i - 1].strip()):
+                    if lines[i].strip() and not lines[i].startswith("  ") and (ITEM.match(lines[i]) or lines[i].startswith("<!--") or not lines[i - 1].strip()):
                         break
                     body.append(lines[i][width:] if lines[i].startswith(" " * width) else lines[i].lstrip())
                     i += 1
@@ -98,7 +98,7 @@ def parse(text: str, first: int = 1) -> List[Block]:
             blocks.append(block)
         else:
             body = []
-            while i < len(lines) and lines[i].strip() and not re.match(r"#{1,6} |```|>", lines[i]) and not (body and ITEM.match(lines[i]) and not lines[i][0].isdigit()):
+            while i < len(lines) and lines[i].strip() and not re.match(r"#{1,6} |```|>|<!--", lines[i]) and not (body and ITEM.match(lines[i]) and not lines[i][0].isdigit()):
                 body.append(lines[i])
                 i += 1
             blocks.append(Block("paragraph", at, "\n".join(body)))
