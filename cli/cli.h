@@ -192,8 +192,10 @@ typedef mhla_status (*work_fn)(void *arg);
 
 double now_seconds(void);
 double thread_seconds(void); /* of the CPU, for this thread */
-/* The clock of what is measured: now_seconds, or that of simulated threads (bench/bench_simulate.c). */
-extern double (*work_seconds)(void);
+/* The clock of what is measured, read before and after a call: now_seconds, or that of simulated threads
+ * (bench/bench_simulate.c). Calls of one kind do the same. */
+extern double (*work_begin)(int64_t kind);
+extern double (*work_end)(void);
 
 /* Calls work for about `seconds` after a first call to warm up (which counts if it took longer than that), in slices
  * between which the peak of `dtype` is measured; with_peak 0 leaves that out. */

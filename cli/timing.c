@@ -15,7 +15,13 @@ static double seconds_of(clockid_t clock) {
 double now_seconds(void) { return seconds_of(CLOCK_MONOTONIC); }
 double thread_seconds(void) { return seconds_of(CLOCK_THREAD_CPUTIME_ID); }
 
-double (*work_seconds)(void) = now_seconds;
+static double begin_now(int64_t kind) {
+    (void)kind;
+    return now_seconds();
+}
+
+double (*work_begin)(int64_t kind) = begin_now;
+double (*work_end)(void) = now_seconds;
 
 /* The best of this run so far: a burst of other work makes the peak of one slice too low, never too high. */
 static double raise_best(mhla_dtype dtype, double peak) {
@@ -94,10 +100,10 @@ mhla_status timing_run(timing *t, work_fn work, void *arg, const mhla_context *c
     const double slice = seconds / 12.0;
     for (double spent = 0.0; status == MHLA_OK && spent < seconds && t->count < MOST;) {
         for (double used = 0.0; status == MHLA_OK && used < slice && t->count < MOST;) {
-            const double begin = work_seconds(), since = now_seconds();
+            const double since = now_seconds(), begin = work_begin(0);
             status = work(arg);
+            t->samples[t->count++] = work_end() - begin;
             const double took = now_seconds() - since;
-            t->samples[t->count++] = work_seconds() - begin;
             used += took;
             spent += took;
         }

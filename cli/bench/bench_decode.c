@@ -128,13 +128,13 @@ static int by_value(const void *a, const void *b) {
 /* One token for each of `n` states at the same place. */
 static mhla_status timed_step(decoder *d, mhla_state *const *states, int n, places *at, double *spent) {
     const int place = (int)(mhla_state_tokens(states[0]) % PLACES);
-    const double start = work_seconds();
+    const double since = now_seconds(), start = work_begin(place);
     const mhla_status status = feed(d, states, n, 1);
-    const double took = work_seconds() - start;
+    const double took = work_end() - start;
     const float each = (float)(took / n);
     if (at->count[place] == 0 || each < at->best[place]) at->best[place] = each;
     at->seconds[place][at->count[place]++ % KEPT] = each;
-    *spent += took;
+    *spent += now_seconds() - since;
     return status;
 }
 

@@ -291,10 +291,10 @@ static void openmp_run(int threads, int64_t n, mhla_task_fn task, void *arg) {
 void mhla_parallel(const mhla_context *context, int64_t n, mhla_task_fn task, void *arg) {
     const int threads = mhla_context_threads(context);
     if (n <= 0) return;
-    if (threads == 1 || n == 1) {
-        serial(n, task, arg);
-    } else if (context && context->backend == MHLA_BACKEND_CUSTOM) {
+    if (n > 1 && context && context->backend == MHLA_BACKEND_CUSTOM) { /* with one thread, too: it may be measuring */
         context->parallel(context->user, n, task, arg);
+    } else if (threads == 1 || n == 1) {
+        serial(n, task, arg);
     } else if (context && context->backend == MHLA_BACKEND_PTHREADS) {
         pooled(context->pool, threads, n, task, arg);
     } else if (atomic_load(&forks) != 0) {
