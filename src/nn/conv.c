@@ -8,7 +8,7 @@
 #include "nn/op.h"
 
 enum {
-    CHANNELS = 64,           /* of a tile, at most */
+    CHANNELS = 64,           /* of a tile, at most; fewer where threads would be idle */
     TILE_BYTES = 256 * 1024, /* of a tile, about: half an L2 */
     LEAST_LINES = 4,         /* of a strip: k - 1 more are copied */
     WEIGHT_PARTS = 16        /* of the samples, for the gradient of the weight */
@@ -40,7 +40,10 @@ typedef struct depthwise {
 static int64_t taps_of(const depthwise *op) { return (int64_t)op->deep * op->k * op->k; }
 
 static void lay_out(depthwise *op, int threads) {
-    op->blocks = (op->C + CHANNELS - 1) / CHANNELS;
+    const int64_t B = op->x->shape[0], most = op->H / LEAST_LINES > 1 ? op->H / LEAST_LINES : 1; /* strips */
+    int64_t channels = CHANNELS;
+    while (channels > 16 && B * op->F * most * ((op->C + channels - 1) / channels) < threads) channels /= 2;
+    op->blocks = (op->C + channels - 1) / channels;
     op->ct = ((op->C + op->blocks - 1) / op->blocks + 15) / 16 * 16;
     op->blocks = (op->C + op->ct - 1) / op->ct;
     const int64_t line = (op->W + op->k - 1) * op->ct * (int64_t)sizeof(float);
@@ -50,7 +53,6 @@ static void lay_out(depthwise *op, int threads) {
     op->bands = (op->H + rows - 1) / rows;
     op->rows = (op->H + op->bands - 1) / op->bands;
     op->tile_floats = (size_t)((op->rows + op->k - 1) * (op->W + op->k - 1) * op->ct);
-    const int64_t B = op->x->shape[0];
     op->strips = op->bands;
     while (B * op->F * op->blocks * op->strips < 2 * (int64_t)threads && op->strips * 2 * LEAST_LINES <= op->H)
         op->strips *= 2;
@@ -73,35 +75,38 @@ static int carve(mhla_tape *t, depthwise *op, int weight) {
     return !mhla_tape_dry(t);
 }
 
-/* Kernels w [filters,deep*k*k] as taps of blocks of channels, turned by half a turn for the way back. */
-static void fill_taps(const depthwise *op, float *taps, const float *w, int turned) {
-    const int64_t k2 = (int64_t)op->k * op->k, all = taps_of(op);
-    memset(taps, 0, sizeof(float) * (size_t)(op->blocks * all * op->ct));
-    for (int64_t c = 0; c < op->C; c++) {
-        const float *from = w + c % op->filters * all;
-        float *to = taps + c / op->ct * k2 * op->ct + c % op->ct;
-        for (int64_t e = 0; e < all; e++) {
-            const int64_t at = turned ? all - 1 - e : e;
-            to[(at / k2 * op->blocks * k2 + at % k2) * op->ct] = from[e];
+/* Kernels w [filters,deep*k*k] as taps of a block of channels, turned by half a turn for the way back. */
+static void fill_taps(const depthwise *op, float *taps, const float *w, int64_t block, int turned) {
+    const int64_t k2 = (int64_t)op->k * op->k, all = taps_of(op), first = block * op->ct;
+    const int64_t n = op->C - first < op->ct ? op->C - first : op->ct;
+    for (int64_t frame = 0; frame < op->deep; frame++) {
+        float *to = taps + (frame * op->blocks + block) * k2 * op->ct;
+        if (n < op->ct) memset(to, 0, sizeof(float) * (size_t)(k2 * op->ct));
+        for (int64_t c = 0; c < n; c++) {
+            const float *from = w + (first + c) % op->filters * all + (turned ? all - 1 - frame * k2 : frame * k2);
+            for (int64_t e = 0; e < k2; e++) to[e * op->ct + c] = from[turned ? -e : e];
         }
     }
 }
 
-static void own_taps_task(void *arg, int64_t b, int worker) {
+/* Of one block, and its bias; of each sample where it has kernels of its own. */
+static void taps_task(void *arg, int64_t task, int worker) {
     const depthwise *op = arg;
     (void)worker;
-    fill_taps(op, op->taps + b * op->blocks * op->k * op->k * op->ct, op->own->data + b * op->own->ld, op->dx.wanted);
+    const int64_t block = task % op->blocks, b = task / op->blocks, first = block * op->ct;
+    if (op->own) {
+        fill_taps(op, op->taps + b * op->blocks * op->k * op->k * op->ct, op->own->data + b * op->own->ld, block,
+                  op->dx.wanted);
+        return;
+    }
+    fill_taps(op, op->taps, op->w->data, block, op->dx.wanted);
+    for (int64_t c = first; c < first + op->ct; c++)
+        op->bias[c] = op->b && c < op->C ? op->b->data[c % op->filters] : 0.0f;
 }
 
 /* The kernels and the bias, for the convolution or (dx.wanted) the way back. */
 static void prepare(mhla_tape *t, depthwise *op) {
-    if (op->own) {
-        mhla_tape_run(t, op->x->shape[0], own_taps_task, op);
-        return;
-    }
-    fill_taps(op, op->taps, op->w->data, op->dx.wanted);
-    memset(op->bias, 0, sizeof(float) * (size_t)(op->blocks * op->ct));
-    for (int64_t c = 0; c < op->C && op->b; c++) op->bias[c] = op->b->data[c % op->filters];
+    mhla_tape_run(t, (op->own ? op->x->shape[0] : 1) * op->blocks, taps_task, op);
 }
 
 /* The first token of a frame of sample b. */
@@ -516,21 +521,26 @@ typedef struct padding {
     mhla_slot dx;
 } padding;
 
-/* One channel of one image. */
-static void padding_task(void *arg, int64_t i, int worker) {
+enum { LINES = 16 }; /* of a task */
+static int64_t padding_bands(const padding *op) { return (op->y->shape[2] + LINES - 1) / LINES; }
+
+/* Some lines of one channel of one image, borders among them. */
+static void padding_task(void *arg, int64_t task, int worker) {
     const padding *op = arg;
     (void)worker;
     const int64_t H = op->x->shape[2], W = op->x->shape[3], Hy = op->y->shape[2], Wy = op->y->shape[3];
-    float *y = (op->dx.wanted ? mhla_tape_arrived(op->y) : op->y->data) + i * Hy * Wy;
-    if (!op->dx.wanted) memset(y, 0, sizeof(float) * (size_t)(Hy * Wy));
-    for (int64_t h = 0; h < H; h++) {
-        float *inside = y + (h + op->top) * Wy + op->left;
+    const int64_t i = task / padding_bands(op), first = task % padding_bands(op) * LINES;
+    for (int64_t at = first; at < first + LINES && at < Hy; at++) {
+        const int64_t h = at - op->top;
+        float *y = (op->dx.wanted ? mhla_tape_arrived(op->y) : op->y->data) + (i * Hy + at) * Wy;
+        if (!op->dx.wanted) memset(y, 0, sizeof(float) * (size_t)Wy);
+        if (h < 0 || h >= H) continue;
         if (!op->dx.wanted)
-            memcpy(inside, op->x->data + (i * H + h) * W, sizeof(float) * (size_t)W);
+            memcpy(y + op->left, op->x->data + (i * H + h) * W, sizeof(float) * (size_t)W);
         else
             for (int64_t w = 0; w < W; w++) {
                 float *d = op->dx.data + (i * H + h) * W + w;
-                *d = op->dx.add ? *d + inside[w] : inside[w];
+                *d = op->dx.add ? *d + y[op->left + w] : y[op->left + w];
             }
     }
 }
@@ -538,7 +548,7 @@ static void padding_task(void *arg, int64_t i, int worker) {
 static void padding_backward(mhla_tape *t, void *p) {
     padding *op = p;
     op->dx = mhla_tape_grad(t, op->x);
-    if (op->dx.wanted) mhla_tape_run(t, op->x->shape[0] * op->x->shape[1], padding_task, op);
+    if (op->dx.wanted) mhla_tape_run(t, op->x->shape[0] * op->x->shape[1] * padding_bands(op), padding_task, op);
 }
 
 mhla_tensor *mhla_nn_pad_image(mhla_tape *t, int top, int bottom, int left, int right, mhla_tensor *x) {
@@ -554,6 +564,6 @@ mhla_tensor *mhla_nn_pad_image(mhla_tape *t, int top, int bottom, int left, int 
                         : NULL;
     if (y == NULL) return NULL;
     *op = (padding){.x = x, .y = y, .top = top, .left = left};
-    mhla_tape_run(t, x->shape[0] * x->shape[1], padding_task, op);
+    mhla_tape_run(t, x->shape[0] * x->shape[1] * padding_bands(op), padding_task, op);
     return mhla_tape_record(t, &op->r, padding_backward, y, x->needs_grad);
 }

@@ -88,7 +88,7 @@ static void make(mhla_tape *t, mhla_tensor **y, const linear *given, int count) 
     for (int i = 0; i < count; i++) {
         if (begin(t, &given[i], &ops[i], &calls[i].desc) == NULL) return;
         const size_t bytes =
-            mhla_linear_workspace(&calls[i].desc, ops[i]->y->cols, ops[i]->x->cols, ops[i]->w->packs_as);
+            mhla_linears_workspace(&calls[i].desc, ops[i]->y->cols, ops[i]->x->cols, ops[i]->w->packs_as);
         if (bytes > most) most = bytes;
         calls[i].y = ops[i]->y->data;
     }

@@ -14,11 +14,11 @@ typedef struct norm {
     mhla_activation activation; /* of y in place; not where the tape records */
 } norm;
 
-enum { LEAST_ROWS = 16 };
+enum { LEAST_ROWS = 16, FORWARD_ROWS = 8 }; /* of a part; of a task of forward, which sums nothing over rows */
 
-static mhla_norm rows_of_part(const norm *op, int64_t part, int64_t *first) {
+static mhla_norm rows_of_part(const norm *op, int64_t part, int64_t parts, int64_t *first) {
     mhla_norm n = op->n;
-    const int64_t from = part * n.rows / op->parts, to = (part + 1) * n.rows / op->parts, groups = n.cols / n.group;
+    const int64_t from = part * n.rows / parts, to = (part + 1) * n.rows / parts, groups = n.cols / n.group;
     *first = from;
     n.rows = to - from;
     n.x += from * n.ldx;
@@ -32,7 +32,7 @@ static void forward_task(void *arg, int64_t part, int worker) {
     const norm *op = arg;
     (void)worker;
     int64_t first;
-    mhla_norm n = rows_of_part(op, part, &first);
+    mhla_norm n = rows_of_part(op, part, mhla_row_parts(op->n.rows, FORWARD_ROWS), &first);
     n.y += first * n.ldy;
     op->kernels->norm_forward(&n);
     if (op->activation == MHLA_ACT_NONE) return;
@@ -44,7 +44,7 @@ static void backward_task(void *arg, int64_t part, int worker) {
     const norm *op = arg;
     (void)worker;
     int64_t first;
-    mhla_norm n = rows_of_part(op, part, &first);
+    mhla_norm n = rows_of_part(op, part, op->parts, &first);
     n.dy += first * n.lddy;
     if (n.dx) n.dx += first * n.lddx;
     if (n.dgate) n.dgate += first * n.lddgate;
@@ -115,7 +115,7 @@ static mhla_tensor *make(mhla_tape *t, mhla_param *w, mhla_param *b, float eps, 
         if (centred) op->n.mean = mhla_tape_floats(t, stats);
         op->n.rstd = mhla_tape_floats(t, stats);
     }
-    mhla_tape_run(t, op->parts, forward_task, op);
+    mhla_tape_run(t, mhla_row_parts(x->rows, FORWARD_ROWS), forward_task, op);
     return mhla_tape_record(t, &op->r, norm_backward, y, needs);
 }
 

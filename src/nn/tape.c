@@ -129,6 +129,36 @@ size_t mhla_tape_peak(const mhla_tape *t) { return t->meta.high + t->data.high +
 
 mhla_mark mhla_tape_mark(const mhla_tape *t) { return (mhla_mark){t->meta.at, t->data.at}; }
 
+enum { STRETCH = 16384, LEAST_STRETCH = 2048 }; /* elements of a task; at least, where threads would be idle */
+
+static int64_t stretch_of(const mhla_tape *t, int64_t elements) {
+    const int64_t share = elements / mhla_context_threads(t->context);
+    return share >= STRETCH ? STRETCH : share > LEAST_STRETCH ? share : LEAST_STRETCH;
+}
+
+typedef struct copy {
+    float *to;
+    const float *from;
+    int64_t n, cols, ld, rows; /* n rows, `rows` of them a task; `to` is contiguous */
+} copy;
+
+static void copy_task(void *arg, int64_t i, int worker) {
+    const copy *c = arg;
+    (void)worker;
+    for (int64_t r = i * c->rows; r < (i + 1) * c->rows && r < c->n; r++)
+        memmove(c->to + r * c->cols, c->from + r * c->ld, sizeof *c->to * (size_t)c->cols);
+}
+
+/* The new place lies below or at the old one, in the same or an earlier block: where they overlap, rows move one after the other. */
+static void move_rows(mhla_tape *t, mhla_tensor *y, const mhla_tensor *old) {
+    const uintptr_t to = (uintptr_t)y->data, from = (uintptr_t)old->data;
+    const size_t bytes = sizeof *y->data * (size_t)(y->rows * y->cols);
+    const int apart = from >= to + bytes || to >= from + sizeof *y->data * (size_t)(old->rows * old->ld);
+    const int64_t stretch = stretch_of(t, y->rows * y->cols), rows = y->cols < stretch ? stretch / y->cols : 1;
+    copy c = {y->data, old->data, y->rows, y->cols, old->ld, apart ? rows : y->rows};
+    if (to != from || old->ld != y->ld) mhla_tape_run(t, (c.n + c.rows - 1) / c.rows, copy_task, &c);
+}
+
 mhla_tensor *mhla_tape_release(mhla_tape *t, mhla_mark mark, mhla_tensor *keep) {
     if (t->status != MHLA_OK || t->recording) return keep;
     mhla_tensor old = {0};
@@ -136,12 +166,8 @@ mhla_tensor *mhla_tape_release(mhla_tape *t, mhla_mark mark, mhla_tensor *keep) 
     t->meta.at = mark.meta;
     t->data.at = mark.data;
     if (keep == NULL) return NULL;
-    /* The new place lies below or at the old one, in the same or an earlier block: moving upwards row by row is safe. */
     mhla_tensor *y = mhla_tape_tensor(t, old.shape, old.dims);
-    if (y == NULL) return NULL;
-    if (!mhla_tape_dry(t))
-        for (int64_t r = 0; r < y->rows; r++)
-            memmove(y->data + r * y->ld, old.data + r * old.ld, sizeof(float) * (size_t)y->cols);
+    if (y) move_rows(t, y, &old);
     return y;
 }
 
@@ -533,8 +559,6 @@ mhla_tensor *mhla_nn_checkpoint(mhla_tape *t, mhla_block_fn block, const void *a
 
 /* ---- Work on rows ---- */
 
-enum { STRETCH = 16384 }; /* elements of a task */
-
 typedef struct blend_work {
     const mhla_kernels *kernels;
     mhla_blend b;
@@ -555,7 +579,7 @@ static void blend_task(void *arg, int64_t i, int worker) {
 }
 
 void mhla_tape_blend(mhla_tape *t, const mhla_blend *b) {
-    const int64_t rows = b->cols < STRETCH ? STRETCH / b->cols : 1;
+    const int64_t stretch = stretch_of(t, b->n * b->cols), rows = b->cols < stretch ? stretch / b->cols : 1;
     blend_work w = {t->kernels, *b, rows};
     mhla_tape_run(t, (b->n + rows - 1) / rows, blend_task, &w);
 }
@@ -583,7 +607,8 @@ static void blends_task(void *arg, int64_t task, int worker) {
 }
 
 void mhla_tape_blends(mhla_tape *t, const mhla_blends *s, int64_t B) {
-    blends_work w = {t->kernels, *s, (s->b.n * s->b.cols + STRETCH - 1) / STRETCH};
+    const int64_t each = s->b.n * s->b.cols, stretch = stretch_of(t, B * each);
+    blends_work w = {t->kernels, *s, (each + stretch - 1) / stretch};
     if (w.parts > s->b.n) w.parts = s->b.n;
     mhla_tape_run(t, B * w.parts, blends_task, &w);
 }

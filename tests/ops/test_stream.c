@@ -2,8 +2,10 @@
 #include "causal_case.h"
 
 /* Feeds tokens [from, to) of batch entry b to a state; o is shaped like the case's. */
-static mhla_status feed(const causal_case *p, mhla_state *s, float *o, int64_t b, int64_t from, int64_t to) {
+static mhla_status feed_with(const mhla_context *context, const causal_case *p, mhla_state *s, float *o, int64_t b,
+                             int64_t from, int64_t to) {
     mhla_call c = {.size = sizeof c,
+                   .context = context,
                    .batch = 1,
                    .tokens = to - from,
                    .q = p->c.q,
@@ -22,6 +24,10 @@ static mhla_status feed(const causal_case *p, mhla_state *s, float *o, int64_t b
     float *out = o + (p->o.data - p->o.memory) + b * p->o.s.batch + from * p->o.s.token;
     return mhla_step(p->plan, &c, &s, 1, out, placed_at(&p->q, b, from, 0), placed_at(&p->k, b, from, 0),
                      placed_at(&p->v, b, from, 0), p->mix);
+}
+
+static mhla_status feed(const causal_case *p, mhla_state *s, float *o, int64_t b, int64_t from, int64_t to) {
+    return feed_with(NULL, p, s, o, b, from, to);
 }
 
 static void feed_in_pieces(const causal_case *p, mhla_state *s, float *o, int64_t b, int64_t from, int64_t to, rng *r,
@@ -188,6 +194,43 @@ static void assert_same_state(const mhla_state *a, const mhla_state *b) {
     assert_memory_equal(x, y, na);
     free(x);
     free(y);
+}
+
+/* The number of threads changes no bit of an output nor of the state: few heads are divided among many threads by columns, whole
+ * panels, parts of them, and a last one with fewer columns. */
+static void test_threads(void **state) {
+    (void)state;
+    static const causal_options list[] = {
+        {.T = 40, .C = 16, .K = 128, .V = 200, .H = 2, .G = 2, .batch = 1, .normed = 1},
+        {.T = 40, .C = 16, .K = 128, .V = 72, .H = 4, .G = 2, .batch = 1, .per_head = 1, .clamp = 1, .M = 2},
+        {.T = 40, .C = 16, .K = 100, .V = 130, .H = 2, .G = 1, .batch = 1, .normed = 1, .second = 1},
+        {.T = 40, .C = 16, .K = 128, .V = 256, .H = 1, .G = 1, .batch = 1, .linear = 1},
+    };
+    const char *isa[8];
+    const int isas = isa_names(isa, 8);
+    for (size_t i = 0; i < sizeof list / sizeof *list * (size_t)isas; i++) {
+        rng r = {70 + i};
+        ASSERT_OK(mhla_set_isa(isa[i % (size_t)isas]));
+        causal_case *p = stream_case(&list[i / (size_t)isas], &r);
+        causal_result one = new_result(p, 1);
+        mhla_state *alone = new_state(p);
+        for (int64_t t = 0; t < p->T; t++) ASSERT_OK(feed(p, alone, one.o, 0, t, t + 1));
+        for (int threads = 1; threads <= 64; threads = threads < 16 ? 4 * threads : threads + 24) {
+            mhla_context *c = new_context(threads);
+            causal_result many = new_result(p, 1);
+            mhla_state *s = new_state(p);
+            for (int64_t t = 0; t < p->T; t++) ASSERT_OK(feed_with(c, p, s, many.o, 0, t, t + 1));
+            assert_memory_equal(one.o, many.o, (size_t)one.no * 4);
+            assert_same_state(alone, s);
+            mhla_state_free(s);
+            free_result(&many);
+            mhla_context_free(c);
+        }
+        mhla_state_free(alone);
+        free_result(&one);
+        free_case(p);
+    }
+    ASSERT_OK(mhla_set_isa(NULL));
 }
 
 static const causal_options kinds[] = {
@@ -482,7 +525,7 @@ int main(void) {
         cmocka_unit_test(test_any_split),      cmocka_unit_test(test_many_states), cmocka_unit_test(test_fork),
         cmocka_unit_test(test_rollback),       cmocka_unit_test(test_far_back),    cmocka_unit_test(test_save_and_load),
         cmocka_unit_test(test_hostile_bytes),  cmocka_unit_test(test_no_memory),   cmocka_unit_test(test_bad_input),
-        cmocka_unit_test(test_memory_is_flat),
+        cmocka_unit_test(test_memory_is_flat), cmocka_unit_test(test_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

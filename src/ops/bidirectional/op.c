@@ -359,17 +359,40 @@ mhla_head mhla_bidirectional_head(const mhla_run *run, const mhla_geometry *g, i
 typedef struct forward_job {
     const mhla_run *run;
     mhla_geometry g;
-    int64_t first;         /* head of task 0 */
-    mhla_buffers *buffers; /* [threads] */
-    float **S;             /* [threads]: summaries of the team that a thread works on; [team][k.M][ld] */
-    float **P;             /* [heads that are split]: their mixtures, [q.M][ld]; linear attention has none */
-    mhla_buffers *dens;    /* [threads * team]: `released` denominators */
+    int64_t first; /* head of task 0 */
+    int64_t left;  /* heads that are split among threads; linear attention then needs its blocks one by one */
+    char *parts;   /* [threads] of part_bytes, see part_of */
+    size_t part_bytes;
+    float *P; /* [left][P_floats]: the mixtures of heads that are split, [q.M][ld]; linear attention has none */
+    int64_t P_floats;
 } forward_job;
 
-static mhla_buffers with_dens(const mhla_buffers *own, const mhla_buffers *dens) {
-    mhla_buffers b = *own;
-    b.dots = dens->dots;
-    b.dens = dens->dens;
+/* The memory of a thread. Summaries and denominators of the i-th head that is split are in part i. */
+typedef struct part {
+    mhla_buffers own;
+    float *S;           /* summaries of the team that a thread works on; [team][k.M][ld] */
+    float *dots, *dens; /* `released`: [team][k.M][ldn], [team][q.M][ldn] */
+} part;
+
+static part carve_part(mhla_carver *w, const forward_job *job) {
+    const mhla_geometry *g = &job->g;
+    part p = {.own = mhla_bidirectional_buffers(w, g, 0)};
+    p.S = mhla_carve_floats(w, g->team * (g->linear && job->left == 0 ? 1 : g->k.M) * g->ld + 16);
+    p.dots = mhla_carve_floats(w, g->released ? g->team * g->k.M * g->ldn : 0);
+    p.dens = mhla_carve_floats(w, g->released ? g->team * g->q.M * g->ldn : 0);
+    return p;
+}
+
+/* Tasks cut their part themselves: a list of all would be work that no other thread does. */
+static part part_of(const forward_job *job, int64_t i) {
+    return carve_part(&(mhla_carver){.base = job->parts + (size_t)i * job->part_bytes}, job);
+}
+
+/* A thread's buffers with the denominators of head j of a part. */
+static mhla_buffers buffers_of(const part *own, const part *dens, const mhla_geometry *g, int j) {
+    mhla_buffers b = own->own;
+    b.dots = dens->dots + j * g->k.M * g->ldn;
+    b.dens = dens->dens + j * g->q.M * g->ldn;
     return b;
 }
 
@@ -385,12 +408,13 @@ static void whole_team(void *arg, int64_t task, int worker) {
     const int team = g->team;
     mhla_head x[MHLA_MAX_TEAM];
     mhla_buffers buf[MHLA_MAX_TEAM];
+    const part own = part_of(job, worker);
+    float *S = own.S;
     for (int j = 0; j < team; j++) {
         x[j] = mhla_bidirectional_head(job->run, g, task * team + j);
-        buf[j] = with_dens(&job->buffers[worker], &job->dens[worker * team + j]);
+        buf[j] = buffers_of(&own, &own, g, j);
         buf[j].P += j * g->group * g->ld;
     }
-    float *S = job->S[worker];
     if (g->linear) {
         for (int64_t b = 0; b < g->k.M; b++)
             for (int j = 0; j < team; j++) add_block(&x[j], &buf[j], b, S + j * g->ld);
@@ -411,8 +435,9 @@ static void split_summaries(void *arg, int64_t task, int worker) {
     const mhla_geometry *g = &job->g;
     const int64_t i = task / g->k.M, block = task % g->k.M;
     const mhla_head x = mhla_bidirectional_head(job->run, g, job->first + i);
-    const mhla_buffers buf = with_dens(&job->buffers[worker], &job->dens[i]);
-    float *S = job->S[i] + block * g->ld;
+    const part own = part_of(job, worker), head = part_of(job, i);
+    const mhla_buffers buf = buffers_of(&own, &head, g, 0);
+    float *S = head.S + block * g->ld;
     summarise(&x, &buf, block, S);
     if (g->released) mhla_head_released_dots(&x, &buf, block, S + g->z);
 }
@@ -422,15 +447,15 @@ static void split_mix(void *arg, int64_t task, int worker) {
     const mhla_geometry *g = &job->g;
     const int64_t tasks = g->slabs + g->released, i = task / tasks, slab = task % tasks;
     const mhla_head x = mhla_bidirectional_head(job->run, g, job->first + i);
-    const mhla_buffers buf = with_dens(&job->buffers[worker], &job->dens[i]);
+    const part own = part_of(job, worker), head = part_of(job, i);
+    const mhla_buffers buf = buffers_of(&own, &head, g, 0);
     if (slab == g->slabs) {
         mhla_head_released_mix(&x, &buf);
     } else if (g->linear) {
         const int64_t at = slab * SLAB, n = g->used - at < SLAB ? g->used - at : SLAB;
-        for (int64_t b = 1; b < g->k.M; b++)
-            job->run->kernels->axpy(job->S[i] + at, 1.0f, job->S[i] + b * g->ld + at, n);
+        for (int64_t b = 1; b < g->k.M; b++) job->run->kernels->axpy(head.S + at, 1.0f, head.S + b * g->ld + at, n);
     } else {
-        mhla_head_mix_slab(&x, job->P[i], job->S[i], slab, 0);
+        mhla_head_mix_slab(&x, job->P + i * job->P_floats, head.S, slab, 0);
     }
 }
 
@@ -439,39 +464,21 @@ static void split_outputs(void *arg, int64_t task, int worker) {
     const mhla_geometry *g = &job->g;
     const int64_t i = task / g->q.M, block = task % g->q.M;
     const mhla_head x = mhla_bidirectional_head(job->run, g, job->first + i);
-    const mhla_buffers buf = with_dens(&job->buffers[worker], &job->dens[i]);
-    outputs(&x, &buf, block, g->linear ? job->S[i] : job->P[i] + block * g->ld);
+    const part own = part_of(job, worker), head = part_of(job, i);
+    const mhla_buffers buf = buffers_of(&own, &head, g, 0);
+    outputs(&x, &buf, block, g->linear ? head.S : job->P + i * job->P_floats + block * g->ld);
 }
 
 /* Carves everything; with a counting carver this is the size of the workspace. */
 static forward_job make_forward(const mhla_run *run, mhla_carver *w) {
     forward_job job = {.run = run, .g = mhla_bidirectional_geometry(run, 0)};
-    const mhla_geometry *g = &job.g;
-    const int threads = run->threads;
-    const int64_t left = run->call.batch * run->plan->d.heads % threads;
-    const int split = left != 0; /* then linear needs its blocks one by one */
-    job.buffers = mhla_carve(w, (size_t)threads * sizeof *job.buffers);
-    job.S = mhla_carve(w, (size_t)threads * sizeof *job.S);
-    job.P = mhla_carve(w, (size_t)threads * sizeof *job.P);
-    job.dens = mhla_carve(w, (size_t)(threads * g->team) * sizeof *job.dens);
-    for (int i = 0; i < threads; i++) {
-        const mhla_buffers own = mhla_bidirectional_buffers(w, g, 0);
-        float *S = mhla_carve_floats(w, g->team * (g->linear && !split ? 1 : g->k.M) * g->ld + 16);
-        float *P = i < left && !g->linear ? mhla_carve_floats(w, g->q.M * g->ld + 16) : NULL;
-        if (w->base) {
-            job.buffers[i] = own;
-            job.S[i] = S;
-            job.P[i] = P;
-        }
-        for (int j = 0; j < g->team; j++) {
-            mhla_buffers dens = {0};
-            if (g->released) {
-                dens.dots = mhla_carve_floats(w, g->k.M * g->ldn);
-                dens.dens = mhla_carve_floats(w, g->q.M * g->ldn);
-            }
-            if (w->base) job.dens[i * g->team + j] = dens;
-        }
-    }
+    job.left = run->call.batch * run->plan->d.heads % run->threads;
+    mhla_carver one = {0};
+    carve_part(&one, &job);
+    job.part_bytes = one.used;
+    job.parts = mhla_carve(w, (size_t)run->threads * job.part_bytes);
+    job.P_floats = job.g.linear ? 0 : job.g.q.M * job.g.ld + 16;
+    job.P = mhla_carve_floats(w, job.left * job.P_floats);
     return job;
 }
 

@@ -10,7 +10,8 @@
 
 #include "ops/causal/backward.h"
 
-enum { ROWS = 12, COLUMNS = 32 }; /* of a task of dmix: chunks of the group where threads share it, and of the list */
+/* Of a task of dmix: chunks of the group, where threads share it, and of the list; fewer where threads would be idle */
+enum { ROWS = 12, COLUMNS = 32, FEW_ROWS = 6, FEW_COLUMNS = 8 };
 
 typedef struct job {
     mhla_causal_work w;
@@ -167,13 +168,29 @@ static void open_products(const mhla_back_unit *bu) {
     }
 }
 
-/* Direct: chunks of the group, ROWS of them where threads share it, against COLUMNS rows of the list. Row x of the result is block n-1-x. Each pair of chunks has
- * an element of dmix to itself, unless chunks leave the window: those are added later, in order. */
-static int64_t product_columns(const mhla_causal_unit *u) { return (u->count - 1 + COLUMNS - 1) / COLUMNS; }
+/* Direct: chunks of the group against rows of the list. Row x of the result is block n-1-x. Each pair of chunks has an element of
+ * dmix to itself, unless chunks leave the window: those are added later, in order. */
+typedef struct product_cut {
+    int rows, columns; /* of a task */
+    int64_t down, across;
+} product_cut;
+
+static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+static product_cut cut_products(const job *j, const mhla_causal_unit *u) {
+    product_cut c = {j->crew.split ? ROWS : u->grp.n, COLUMNS, 0, 0};
+    const int64_t tasks = ceil_div(u->grp.n, ROWS) * ceil_div(u->count - 1, COLUMNS) * j->crew.units;
+    if (j->crew.split && tasks < 4 * (int64_t)j->workers) c.rows = FEW_ROWS, c.columns = FEW_COLUMNS;
+    c.down = ceil_div(u->grp.n, c.rows);
+    c.across = ceil_div(u->count - 1, c.columns);
+    return c;
+}
 static int64_t count_products(const void *arg, int unit) {
     const job *j = arg;
     const mhla_causal_unit *u = &j->now[unit].u;
-    return !u->live ? 0 : product_columns(u) * (j->crew.split ? (u->grp.n + ROWS - 1) / ROWS : 1);
+    if (!u->live) return 0;
+    const product_cut c = cut_products(j, u);
+    return c.down * c.across;
 }
 static void store_products(mhla_back_unit *bu, int x0, int x1, int64_t y0, int64_t y1) {
     const mhla_causal_unit *u = &bu->u;
@@ -191,11 +208,11 @@ static void products_task(void *arg, int unit, int64_t task, int worker) {
     mhla_back_unit *bu = &j->now[unit];
     const mhla_causal_work *w = &j->w;
     const mhla_causal_unit *u = &bu->u;
-    const int n = u->grp.n, rows = j->crew.split ? ROWS : n;
-    const int x0 = (int)(task / product_columns(u)) * rows, x1 = x0 + rows < n ? x0 + rows : n;
-    const int64_t first = bu->blocks - (bu->done + n), y0 = task % product_columns(u) * COLUMNS;
+    const product_cut cut = cut_products(j, u);
+    const int n = u->grp.n, x0 = (int)(task / cut.across) * cut.rows, x1 = x0 + cut.rows < n ? x0 + cut.rows : n;
+    const int64_t first = bu->blocks - (bu->done + n), y0 = task % cut.across * cut.columns;
     const int64_t last = u->grp.chunk0 + n - 1 - x0 - u->base; /* of the rows that chunk n-1-x0 reads */
-    int64_t y1 = y0 + COLUMNS < u->count - 1 ? y0 + COLUMNS : u->count - 1;
+    int64_t y1 = y0 + cut.columns < u->count - 1 ? y0 + cut.columns : u->count - 1;
     if (y1 > last) y1 = last;
     if (y1 <= y0) return;
     for (int r = 0; r < w->mixes; r++)

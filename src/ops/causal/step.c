@@ -22,6 +22,7 @@ typedef struct step {
     int64_t count;
     mhla_causal_scratch *scratch; /* [threads], for more than one token at a time */
     float **line;                 /* [threads] [block][Vw] */
+    int cuts, per_panel;          /* of a round that threads share: of a head's columns; of them in a panel */
 } step;
 
 static mhla_rows rows_at(const step *p, const seat *x, const void *base, const mhla_strides *st, int64_t h) {
@@ -60,15 +61,35 @@ static void ring_values(const mhla_state *s, int64_t g, const float *v, int n) {
     }
 }
 
-/* One token: o = scale/den (q~ P + m_ii sum over the open block of (q~ . k~_u) v_u). */
-static void one_token(const step *p, const seat *x, int64_t g, const float *mix) {
+/* The scratch of a head for one token. */
+typedef struct token_scratch {
+    float *q, *q2; /* [R][Kp] */
+    float *scores; /* [R][ld] */
+    int64_t ld;
+    float *v, *k2; /* [Vw], [Kp] */
+    float *scale;  /* [R] */
+} token_scratch;
+
+static token_scratch scratch_of(const mhla_state *s, int64_t g) {
+    token_scratch w = {.q = s->scratch + g * s->scratch_head, .ld = s->block + 16};
+    w.q2 = w.q + s->ratio * s->Kp;
+    w.scores = w.q2 + s->ratio * s->Kp;
+    w.v = w.scores + s->ratio * w.ld;
+    w.k2 = w.v + s->Vw;
+    w.scale = w.k2 + s->Kp;
+    return w;
+}
+
+/* One token: o = scale/den (q~ P + m_ii sum over the open block of (q~ . k~_u) v_u). First its scores and scales. */
+static void begin_token(const step *p, const seat *x, int64_t g, const float *mix) {
     mhla_state *s = x->s;
     const mhla_call *c = &p->run.call;
     const mhla_plan_desc *d = &p->run.plan->d;
     const mhla_kernels *kernels = s->kernels;
-    const int R = s->ratio, n = s->fill + 1, ld = s->block + 16;
-    float *q = s->scratch + g * s->scratch_head, *q2 = q + R * s->Kp, *scores = q2 + R * s->Kp,
-          *v = scores + (int64_t)R * ld, *k2 = v + s->Vw, *scale = k2 + s->Kp;
+    const int R = s->ratio, n = s->fill + 1;
+    const token_scratch w = scratch_of(s, g);
+    const int64_t ld = w.ld;
+    float *q = w.q, *q2 = w.q2, *scores = w.scores, *v = w.v, *k2 = w.k2, *scale = w.scale;
     float *ring_k = s->ring_k + g * s->block * s->Kp;
     const int64_t i = mhla_state_position_chunk(s);
     pack_rows(p, x, ring_k + s->fill * s->Kp, s->normed && !c->k2 ? k2 : NULL, p->run.k, &c->k, g, 1, 1);
@@ -93,28 +114,44 @@ static void one_token(const step *p, const seat *x, int64_t g, const float *mix)
         kernels->row_dots(&own, q2 + r * s->Kp, 0, s->z + g * s->Kp, 0, 1, s->K);
         scale[r] = d->scale / (d->scale * (past + m * own) + d->den_eps);
     }
+}
+
+/* Some columns of the output: all, or of one panel. */
+typedef struct token_columns {
+    mhla_panels n;
+    int first, panel, width; /* first column; the panel's, and its width, or 0: all */
+} token_columns;
+
+static void token_output(const step *p, const seat *x, int64_t g, const token_columns *t) {
+    const mhla_state *s = x->s;
+    const mhla_call *c = &p->run.call;
+    const int R = s->ratio, inside = t->first - t->panel;
+    const token_scratch w = scratch_of(s, g);
     for (int r = 0; r < s->mixes; r++) {
         mhla_gemm o = {.m = s->mixes > 1 ? 1 : R,
-                       .n = s->shape.n,
+                       .n = t->n,
                        .store = MHLA_STORE_ROWS,
                        .out = rows_at(p, x, p->run.o, &c->o, g * R + r),
-                       .row_scale = scale + r,
+                       .row_scale = w.scale + r,
                        .accumulate = c->accumulate};
         o.out.stride = c->o.head; /* rows are the heads */
-        if (s->tokens > s->fill)  /* something before the block */
+        o.out.base = (char *)o.out.base + t->first * (int64_t)mhla_dtype_size(o.out.dtype);
+        if (s->tokens > s->fill) /* something before the block */
             o.f = (mhla_factor){.k = s->K,
-                                .a = q + r * s->Kp,
+                                .a = w.q + r * s->Kp,
                                 .a_row = s->Kp,
                                 .a_k = 1,
-                                .b = s->P + (g * s->mixes + r) * s->shape.E,
-                                .b_rows = s->K};
-        o.f2 = (mhla_factor){.k = n,
-                             .a = scores + (int64_t)r * ld,
-                             .a_row = ld,
+                                .b = s->P + (g * s->mixes + r) * s->shape.E + (int64_t)s->K * t->panel + inside,
+                                .b_rows = s->K,
+                                .b_k = t->width};
+        o.f2 = (mhla_factor){.k = s->fill + 1,
+                             .a = w.scores + r * w.ld,
+                             .a_row = w.ld,
                              .a_k = 1,
-                             .b = s->ring_v + g * s->block * s->Vw,
-                             .b_rows = s->block};
-        kernels->gemm(&o);
+                             .b = s->ring_v + (g * s->Vw + t->panel) * s->block + inside,
+                             .b_rows = s->block,
+                             .b_k = t->width};
+        s->kernels->gemm(&o);
     }
 }
 
@@ -244,11 +281,70 @@ static void round_task(void *arg, int64_t task, int worker) {
     const int64_t G = p->run.plan->d.kv_heads, g = task % G;
     const seat *x = &p->seats[task / G];
     if (x->n == 0) return;
-    if (x->n == 1)
-        one_token(p, x, g, p->run.mix);
-    else
+    if (x->n == 1) {
+        begin_token(p, x, g, p->run.mix);
+        token_output(p, x, g, &(token_columns){.n = x->s->shape.n});
+    } else {
         some_tokens(p, x, g, p->run.mix, &p->scratch[worker], p->line[worker]);
+    }
     if (x->ends_block) close_block(x, g, p->run.mix);
+}
+
+/* ---- A token of few heads for many threads: these share the columns of each ---- */
+
+/* Of a head's P, at least: where it is smaller, waiting once more takes longer than reading it. */
+enum { SHARED_BYTES = 32 << 10 };
+
+static void begin_task(void *arg, int64_t task, int worker) {
+    const step *p = arg;
+    const int64_t G = p->run.plan->d.kv_heads;
+    (void)worker;
+    if (p->seats[task / G].n) begin_token(p, &p->seats[task / G], task % G, p->run.mix);
+}
+
+static void columns_task(void *arg, int64_t task, int worker) {
+    const step *p = arg;
+    const int64_t G = p->run.plan->d.kv_heads, head = task / p->cuts;
+    const seat *x = &p->seats[head / G];
+    const mhla_panels *all = &x->s->shape.n;
+    (void)worker;
+    if (x->n == 0) return;
+    const int i = (int)(task % p->cuts) / p->per_panel, part = (int)(task % p->cuts) % p->per_panel;
+    const int panel = mhla_panel_begin(all, i), vectors = all->base + (i < all->extra), unit = all->unit;
+    const int from = vectors * part / p->per_panel, to = vectors * (part + 1) / p->per_panel;
+    const int first = panel + from * unit, left = all->n - first, width = (to - from) * unit;
+    if (width == 0 || left <= 0) return;
+    token_output(p, x, head % G,
+                 &(token_columns){.n = mhla_panels_cut(left < width ? left : width, unit, to - from, 1),
+                                  .first = first,
+                                  .panel = panel,
+                                  .width = vectors * unit});
+}
+
+static void close_task(void *arg, int64_t task, int worker) {
+    const step *p = arg;
+    const int64_t G = p->run.plan->d.kv_heads;
+    (void)worker;
+    if (p->seats[task / G].ends_block) close_block(&p->seats[task / G], task % G, p->run.mix);
+}
+
+/* Runs the round if it is one token of few heads; the same arithmetic. */
+static int shared_round(step *p) {
+    const mhla_state *s = p->seats[0].s;
+    const int64_t heads = p->count * p->run.plan->d.kv_heads;
+    int ends = 0;
+    for (int64_t i = 0; i < p->count; i++) {
+        if (p->seats[i].n > 1) return 0;
+        ends |= p->seats[i].ends_block;
+    }
+    if (2 * heads > p->run.threads || s->shape.F * (int64_t)sizeof(float) < SHARED_BYTES) return 0;
+    const int64_t wanted = p->run.threads / (heads * s->shape.n.count);
+    p->per_panel = wanted < 1 ? 1 : wanted < s->shape.n.base ? (int)wanted : s->shape.n.base;
+    p->cuts = p->per_panel * s->shape.n.count;
+    mhla_parallel(p->run.call.context, heads, begin_task, p);
+    mhla_parallel(p->run.call.context, heads * p->cuts, columns_task, p);
+    if (ends) mhla_parallel(p->run.call.context, heads, close_task, p);
+    return 1;
 }
 
 /* What a state takes in the next round: tokens up to the end of its block. */
@@ -537,7 +633,7 @@ mhla_status mhla_step(const mhla_plan *plan, const mhla_call *call, mhla_state *
                 if (tokens > 0) read_prompt(&p, x, tokens, ws);
             }
             if (!next_round(&p)) break;
-            mhla_parallel(c->context, n * plan->d.kv_heads, round_task, &p);
+            if (!shared_round(&p)) mhla_parallel(c->context, n * plan->d.kv_heads, round_task, &p);
             settle(&p);
         }
     for (int64_t i = 0; i < n && status == MHLA_ENOMEM; i++) mhla_state_drop_spares(states[i]);

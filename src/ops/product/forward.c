@@ -56,13 +56,14 @@ static int64_t chunk_begin(const product *p, int64_t c) {
     return c == p->chunks ? p->w->K : c * p->w->K / p->chunks / whole * whole;
 }
 
-/* Few tasks: 33 of them keep 32 threads busy for as long as 64 would. Blocks of fewer rows, if all are through earlier. */
+/* Few tasks: 33 of them keep 32 threads busy for as long as 64 would. The number of rows with which all are through earliest, where
+ * a task costs a row more than it has, and the first one of a panel half as much again. */
 static int64_t share_rows(int64_t rows, int64_t panels, int64_t block, int threads) {
-    int64_t best = block, least = ceil_div(ceil_div(rows, block) * panels, threads) * block;
+    int64_t best = block, least = INT64_MAX;
     if (block > 24 || rows <= FEW_ROWS) return block;
-    for (int64_t less = 18; less >= 12; less -= 6) {
-        const int64_t takes = ceil_div(ceil_div(rows, less) * panels, threads) * less;
-        if (less < block && takes < least) best = less, least = takes;
+    for (int64_t n = 6; n <= 24; n++) {
+        const int64_t takes = 2 * ceil_div(ceil_div(rows, n) * panels, threads) * (n + 1) + n;
+        if (takes < least) best = n, least = takes;
     }
     return best;
 }
@@ -558,14 +559,22 @@ mhla_status mhla_linear_backward_input(const mhla_linear_desc *desc, float *dx, 
     return status;
 }
 
-size_t mhla_linear_workspace(const mhla_linear_desc *desc, int64_t N, int64_t K, mhla_dtype dtype) {
+size_t mhla_linears_workspace(const mhla_linear_desc *desc, int64_t N, int64_t K, mhla_dtype dtype) {
     mhla_linear_desc d;
     if (mhla_linear_check(&d, desc, N, K) != MHLA_OK) return 0;
+    mhla_weight w = {.kernels = mhla_kernels_get(), .dtype = dtype, .N = N, .K = K};
+    w.panels = mhla_product_panels(w.kernels, N, dtype);
+    return lay_out(&d, &w).worker_bytes * (size_t)mhla_context_threads(d.context) +
+           narrowed_bytes(&(narrowed){0}, NULL, d.rows, K);
+}
+
+size_t mhla_linear_workspace(const mhla_linear_desc *desc, int64_t N, int64_t K, mhla_dtype dtype) {
+    size_t squares_at, most = mhla_linears_workspace(desc, N, K, dtype);
+    mhla_linear_desc d;
+    if (dtype == MHLA_Q8_0 || mhla_linear_check(&d, desc, N, K) != MHLA_OK) return most;
     const size_t threads = (size_t)mhla_context_threads(d.context);
     mhla_weight w = {.kernels = mhla_kernels_get(), .dtype = dtype, .N = N, .K = K};
     w.panels = mhla_product_panels(w.kernels, N, dtype);
-    size_t squares_at, most = lay_out(&d, &w).worker_bytes * threads + narrowed_bytes(&(narrowed){0}, NULL, d.rows, K);
-    if (dtype == MHLA_Q8_0) return most;
     turning t = {.w = &w};
     size_t bytes = turning_bytes(&t, &d, &squares_at);
     bytes += lay_out(&d, &t.turned).worker_bytes * threads + narrowed_bytes(&(narrowed){0}, NULL, d.rows, N);

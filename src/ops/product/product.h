@@ -64,6 +64,9 @@ typedef struct mhla_product_call {
 } mhla_product_call;
 mhla_status mhla_linears_forward(const mhla_product_call *calls, int count, const float *x);
 
+/* The part of mhla_linear_workspace that this needs. */
+size_t mhla_linears_workspace(const mhla_linear_desc *desc, int64_t N, int64_t K, mhla_dtype dtype);
+
 /* Scratch bytes of the gradient of a weight, everything checked; dw tells whether there is one or only db. */
 size_t mhla_weight_grad_workspace(const mhla_linear_desc *desc, int dw, int64_t N, int64_t K);
 
