@@ -334,7 +334,7 @@ static int shared_round(step *p) {
     const int64_t heads = p->count * p->run.plan->d.kv_heads;
     int ends = 0;
     for (int64_t i = 0; i < p->count; i++) {
-        if (p->seats[i].n > 1) return 0;
+        if (p->seats[i].n > 1 || p->seats[i].s->kernels != s->kernels) return 0;
         ends |= p->seats[i].ends_block;
     }
     if (2 * heads > p->run.threads || s->shape.F * (int64_t)sizeof(float) < SHARED_BYTES) return 0;
