@@ -267,7 +267,7 @@ mhla_status mhla_part_language(mhla_lab_part *part) {
     return make_text(part);
 }
 
-/* ---- A mixer: text, held-out loss during training, needles, recall ---- */
+/* ---- A mixer: text, held-out loss during training, needles; recall, if the arm has rates for it ---- */
 
 static mhla_status take_curve(void *user, const json_t *line) {
     mhla_lab_part *part = user;
@@ -296,7 +296,7 @@ mhla_status mhla_part_mixer(mhla_lab_part *part) {
     MHLA_TRY(mhla_jsonl_read(path, take_curve, part));
     MHLA_TRY(measure_text(part, run));
     mhla_part_setting(part, "model.attention", attention, sizeof attention);
-    mhla_part_setting(part, "lab.recall_rates", rates, sizeof rates);
+    if (!mhla_part_setting(part, "lab.recall_rates", rates, sizeof rates) || *rates == '\0') return MHLA_OK;
     MHLA_TRY(mhla_search_rate(part, rates, "recall_", try_recall, &best));
     snprintf(rate, sizeof rate, "%g", best);
     return make_recall(part, attention, rate);
