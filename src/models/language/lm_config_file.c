@@ -169,9 +169,12 @@ static mhla_status read_rule(mhla_lm_config *c, const json_t *tree, const mhla_s
     const json_t *extends = value_of(tree, "attn_extends");
     int attention = 0;
     const mhla_mixer *rule = rule_of(tree, file, &attention);
+    if (rule == NULL && strcmp(type, "gla") == 0 && !json_is_string(extends))
+        return mhla_fail(MHLA_ENOTSUP, "%s: attn_extends is %s: known are mhla and gla", path,
+                         mhla_json_type_text(extends));
     if (rule == NULL && strcmp(type, "gla") == 0)
         return mhla_fail(MHLA_ENOTSUP, "%s: attn_extends is \"%.40s\": known are mhla and gla", path,
-                         json_is_string(extends) ? json_string_value(extends) : mhla_json_type_text(extends));
+                         json_string_value(extends));
     if (rule == NULL)
         return mhla_fail(MHLA_ENOTSUP, "%s: model_type \"%.40s\" is not known here: known are %s", path, type,
                          mhla_lm_types());
