@@ -138,7 +138,8 @@ int64_t mhla_pictures_part(const mhla_pictures *p, const mhla_recipe *recipe, in
                            int64_t *first, double *share) {
     const int64_t all = dry ? mhla_recipe_int(recipe, "train.batch") : p->batch->count;
     *first = dry ? 0 : part * all / parts;
-    const int64_t rows = dry ? (all + parts - 1) / parts : (part + 1) * all / parts - *first;
+    /* dry: the first part is the largest that a batch has, any other one the smallest */
+    const int64_t rows = dry ? (all + (part == 0 ? parts - 1 : 0)) / parts : (part + 1) * all / parts - *first;
     *share = (double)rows / (double)all;
     return rows;
 }

@@ -26,7 +26,7 @@ mhla_status mhla_pictures_load(mhla_pictures *p, const mhla_trainer *t, mhla_loa
 void mhla_pictures_close(mhla_pictures *p);
 
 /* Part `part` of `parts` of the present batch, rows *first .. *first + the result - 1; *share of all are in it. In a dry run the
- * largest part of what the recipe says. */
+ * largest part of what the recipe says, of part 0, or else the smallest. */
 int64_t mhla_pictures_part(const mhla_pictures *p, const mhla_recipe *recipe, int dry, int64_t part, int64_t parts,
                            int64_t *first, double *share);
 

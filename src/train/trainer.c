@@ -132,6 +132,21 @@ static mhla_status make_run(mhla_trainer *t) {
     return status;
 }
 
+static unsigned mode_of(const mhla_trainer *t) {
+    return MHLA_TAPE_RECORD | MHLA_TAPE_DROP |
+           (mhla_recipe_bool(t->recipe, "train.recompute") ? MHLA_TAPE_RECOMPUTE : 0u);
+}
+
+/* A piece of a batch forward and backward, of shapes alone. */
+static mhla_status try_piece(mhla_trainer *t, int64_t piece) {
+    if (t->tape == NULL) MHLA_TRY(mhla_tape_create(&t->tape, t->context));
+    double share;
+    mhla_tape_begin(t->tape, MHLA_TAPE_DRY | mode_of(t));
+    mhla_tensor *loss = t->task->loss(t, t->tape, piece, t->parts * t->pieces, &share);
+    MHLA_TRY(mhla_tape_status(t->tape));
+    return loss ? mhla_tape_backward(t->tape, loss, (float)share) : MHLA_OK;
+}
+
 static void keep_note(void *user, const char *text) {
     mhla_trainer *t = user;
     char *joined = NULL;
@@ -157,6 +172,9 @@ mhla_status mhla_trainer_create(mhla_trainer **trainer, const char *run, const c
     }
     status = mhla_dist_agree(status);
     if (status == MHLA_OK) status = mhla_ranks_compare(t);
+    /* A batch that cannot be trained leaves no folder. Pieces differ: the smallest, then the largest. */
+    if (status == MHLA_OK) status = try_piece(t, t->parts * t->pieces - 1);
+    if (status == MHLA_OK) status = try_piece(t, 0);
     if (status == MHLA_OK && mhla_dist_rank() == 0) status = make_run(t);
     status = mhla_dist_agree(status);
     /* Something to go back to from the first moment on. */
@@ -286,22 +304,13 @@ __attribute__((format(printf, 2, 3))) static void note(const mhla_trainer *t, co
     if (t->report) t->report(t->user, &e);
 }
 
-static unsigned mode_of(const mhla_trainer *t) {
-    return MHLA_TAPE_RECORD | MHLA_TAPE_DROP |
-           (mhla_recipe_bool(t->recipe, "train.recompute") ? MHLA_TAPE_RECOMPUTE : 0u);
-}
-
 /* What training will take, from shapes alone, before it begins; the tape then takes it at once. */
 static mhla_status tell_memory(mhla_trainer *t) {
     const mhla_params *ps = t->model->params;
-    mhla_tape *dry = t->tape;
-    double share;
-    mhla_tape_begin(dry, MHLA_TAPE_DRY | mode_of(t));
-    mhla_tensor *loss = t->task->loss(t, dry, 0, t->parts * t->pieces, &share);
-    mhla_status status = mhla_tape_backward(dry, loss, (float)share);
+    const mhla_status status = try_piece(t, 0);
     if (status == MHLA_OK) {
         const mhla_optim_desc d = optimizer_of(t->recipe);
-        const double tape = (double)mhla_tape_peak(dry), weights = (double)mhla_params_bytes(ps, 1);
+        const double tape = (double)mhla_tape_peak(t->tape), weights = (double)mhla_params_bytes(ps, 1);
         const double state = (double)mhla_optim_bytes(ps, &d) + (t->ema ? (double)mhla_ema_bytes(ps) : 0.0);
         const double data = t->task->data_bytes(t);
         const double sums = t->sums ? (double)mhla_parts_bytes(ps, t->parts, mhla_dist_ranks()) : 0.0;
@@ -575,7 +584,6 @@ mhla_status mhla_trainer_run(mhla_trainer *t, mhla_train_fn report, void *user, 
         note(t, "%s", line);
         if (end) *rest++ = end;
     }
-    if (t->tape == NULL) MHLA_TRY(mhla_tape_create(&t->tape, t->context));
     MHLA_TRY(tell_memory(t));
     const mhla_status status = loop(t);
     *finished = status == MHLA_OK && t->step == t->steps && t->evaluated == t->step;

@@ -39,4 +39,6 @@ cut -d, -f1-5 stage1.csv stage2.csv
 mhla analyze run --stage 5; echo "-> $?"
 echo '--- refused'
 $train --steps 1 --image 8 --blocks 1 --accumulate 16 --out alone --quiet; echo "-> $?"
+$train --steps 1 --image 8 --blocks 1 --batch 3 --accumulate 2 --out alone --quiet; echo "-> $?" # one of its pieces
+if [ -e alone ]; then echo 'a folder without a run'; fi
 mhla info mhla_vlt_tiny --image 24; echo "-> $?"
