@@ -40,6 +40,9 @@ static mhla_status open_data(making *m) {
         MHLA_TRY(mhla_dataset_open(&m->data[i], folder, i ? MHLA_SPLIT_TEST : MHLA_SPLIT_TRAIN));
         if (mhla_dataset_latents(m->data[i]))
             return mhla_fail(MHLA_EINVAL, "%s holds latents already: expected images", m->d.source);
+        int64_t left_out;
+        (void)mhla_dataset_broken(m->data[i], &left_out, NULL, 0);
+        m->made.unreadable += left_out;
     }
     return MHLA_OK;
 }
