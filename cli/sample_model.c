@@ -116,6 +116,10 @@ static int open_vae(sample_work *w, mhla_context *context) {
                 r->model, w->info.channels);
         return CLI_FAILED;
     }
+    const char *own = mhla_model_vae(w->model);
+    if (*own && strcmp(own, hash) != 0 && !half) /* not an error: decoders are trained further alone */
+        fprintf(stderr, "mhla %s: %s was trained on latents of another autoencoder: SHA-256 %.12s, not %.12s of %s\n",
+                verb, r->model, own, hash, r->vae);
     const int code = sample_same_weights(r->vae_weights, hash, r->vae);
     memcpy(r->vae_weights, hash, sizeof hash);
     return code;

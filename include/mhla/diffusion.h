@@ -126,6 +126,9 @@ MHLA_API mhla_status mhla_model_class_find(const mhla_model *model, const char *
 /* SHA-256 of the model's weights (names, shapes, values), 64 digits and a zero. It identifies the model of an image. */
 MHLA_API mhla_status mhla_model_hash(const mhla_model *model, char text[65]);
 
+/* mhla_model_hash of the autoencoder on whose latents a diffusion model was trained, or "" where its config.json does not say. */
+MHLA_API const char *mhla_model_vae(const mhla_model *model);
+
 /* Pixels of 8 bits, 1 grey or 3 RGB, [height,width,channels]. Start with {.size = sizeof}. */
 typedef struct mhla_picture {
     size_t size;

@@ -128,6 +128,7 @@ mhla_status mhla_model_name_classes(mhla_model *m, char *const *names, int class
         mhla_json_add(list, json_string(broken ? "" : copy[i]));
     }
     if (list) mhla_json_put(tree, "class_names", list);
+    if (*m->vae) mhla_json_put(tree, "vae_sha256", json_string(m->vae));
     char *text = tree && mhla_json_lost() == lost ? mhla_json_text(tree, JSON_INDENT(2)) : NULL;
     json_decref(tree);
     if ((names && copy == NULL) || text == NULL) {
@@ -142,6 +143,13 @@ mhla_status mhla_model_name_classes(mhla_model *m, char *const *names, int class
     m->config = text;
     return MHLA_OK;
 }
+
+mhla_status mhla_model_name_vae(mhla_model *m, const char *hash) {
+    snprintf(m->vae, sizeof m->vae, "%s", hash);
+    return mhla_model_name_classes(m, m->class_names, m->classes); /* writes the text of config.json anew */
+}
+
+const char *mhla_model_vae(const mhla_model *m) { return m->vae; }
 
 int mhla_model_classes(const mhla_model *m) {
     if (m->architecture->classifier) {
@@ -495,6 +503,8 @@ static mhla_status look_at(sources *s, const char *path, const char *which) {
 static mhla_status read_names(mhla_model *m, const sources *s) {
     char **names = NULL;
     const int classes = mhla_model_classes(m);
+    const char *vae = json_string_value(json_object_get(s->tree, "vae_sha256"));
+    if (vae) snprintf(m->vae, sizeof m->vae, "%s", vae);
     if (classes == 0) return MHLA_OK;
     MHLA_TRY(mhla_names_read(&names, json_object_get(s->tree, "class_names"), classes, s->config));
     if (names == NULL) return MHLA_OK;

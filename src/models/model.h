@@ -71,6 +71,7 @@ struct mhla_model {
     mhla_safetensors *file; /* that lends its weights, or NULL */
     char **class_names;     /* [classes], or NULL */
     int classes;
+    char vae[65]; /* hash of the autoencoder on whose latents it was trained, or "" */
     /* decoders */
     mhla_tokenizer *tokenizer;  /* opened when first asked for */
     int32_t end;                /* the token that ends a text where the config names one or none */
@@ -104,6 +105,8 @@ mhla_status mhla_model_of_recipe(mhla_model **model, mhla_role role, const mhla_
 mhla_status mhla_model_need(const mhla_model *model, mhla_role role);
 /* Names of classes, copied; NULL: none. They become part of config.json. */
 mhla_status mhla_model_name_classes(mhla_model *model, char *const *names, int classes);
+/* mhla_model_hash of the autoencoder on whose latents a denoiser is trained. It becomes part of config.json. */
+mhla_status mhla_model_name_vae(mhla_model *model, const char *hash);
 /* How many classes a classifier or a denoiser has; 0: none. */
 int mhla_model_classes(const mhla_model *model);
 

@@ -152,7 +152,8 @@ mhla_status mhla_settings_take(void *config, const mhla_settings *table, int fir
 
 mhla_status mhla_settings_parse(mhla_recipe **given, const mhla_recipe_row *rows, const json_t *tree,
                                 const char *path) {
-    static const char *const others[] = {"class_names", "format", "model_type"}; /* the caller's business */
+    static const char *const others[] = {"class_names", "format", "model_type",
+                                         "vae_sha256"}; /* the caller's business */
     json_t *copy = json_copy((json_t *)(uintptr_t)tree);
     char *text = NULL;
     *given = NULL;

@@ -85,6 +85,8 @@ mhla_status mhla_denoising_prepare(mhla_trainer *t, mhla_denoising *j) {
                                                    .no_targets = 1,
                                                    .latents = mhla_dataset_latents(j->p.train) != NULL}));
     t->per_epoch = mhla_loader_batches(j->p.loader);
+    const mhla_latents_about *about = mhla_dataset_latents(j->p.train);
+    if (about) MHLA_TRY(mhla_model_name_vae(t->model, about->vae));
     MHLA_TRY(check_sampling(t));
     return make_room(t, j);
 }
