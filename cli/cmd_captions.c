@@ -1,10 +1,11 @@
 /* mhla captions: the captions of a dataset through a frozen text encoder, once; a text-to-image model is then trained on the rows. */
 #include <mhla/diffusion.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "cli.h"
 
-static const char *encoder, *out, *instruction, *dtype;
+static const char *encoder, *out, *instruction, *dtype, *rows;
 static int64_t threads, longest;
 static int json, quiet;
 
@@ -15,6 +16,7 @@ static const cli_option options[] = {
      "put in front of every caption; of its rows only the first and the\n                         last are kept"},
     {"longest", CLI_INT, &longest, "N",
      "at most N rows per caption (a row is a token's embedding); default: the encoder's limit"},
+    {"rows", CLI_TEXT, &rows, "TYPE", "type of the rows in files: float32 (default), or bfloat16, half as large"},
     {"dtype", CLI_TEXT, &dtype, "TYPE", "storage of the encoder's weights: float32, bfloat16, q8_0"},
     {"threads", CLI_INT, &threads, "N", "default: OpenMP's; does not change the result"},
     {"json", CLI_FLAG, &json, NULL, "one JSON document instead of text"},
@@ -65,6 +67,8 @@ int cmd_captions(int argc, char **argv) {
     if (given != 1) return cli_wrong(usage.verb, "one DATA is expected, %d given", given);
     if (encoder == NULL) return cli_wrong(usage.verb, "--encoder is missing");
     if (out == NULL || *out == '\0') return cli_wrong(usage.verb, "--out is missing");
+    if (rows && strcmp(rows, "float32") != 0 && strcmp(rows, "bfloat16") != 0)
+        return cli_wrong(usage.verb, "--rows is \"%s\": expected float32 or bfloat16", rows);
     if (threads > 1024) return cli_wrong(usage.verb, "--threads is %lld: expected 1 to 1024", (long long)threads);
     mhla_model *model = NULL;
     mhla_context *context = NULL;
@@ -83,6 +87,7 @@ int cmd_captions(int argc, char **argv) {
                                                           .out = out,
                                                           .instruction = instruction,
                                                           .longest = longest,
+                                                          .rows = rows,
                                                           .progress = quiet ? NULL : count_show,
                                                           .user = &line},
                                     &made);

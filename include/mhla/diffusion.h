@@ -378,6 +378,7 @@ typedef struct mhla_captions_desc {
     int64_t longest;
     mhla_progress_fn progress; /* texts done and in all; may be NULL */
     void *user;
+    const char *rows; /* their type in files: "float32" (or NULL), or "bfloat16", half as large */
 } mhla_captions_desc;
 
 typedef struct mhla_captions_made {

@@ -18,7 +18,7 @@ static int is_file_name(const char *path) {
 static const char *const companions[] = {"config.json",       "generation_config.json", "tokenizer.json",
                                          "tokenizer.model",   "tokenizer.gguf",         "vocab.json",
                                          "merges.txt",        "tokenizer_config.json",  "special_tokens_map.json",
-                                         "added_tokens.json", "chat_template.jinja"};
+                                         "added_tokens.json", "chat_template.jinja",    "text.json"};
 enum { COMPANIONS = sizeof companions / sizeof *companions, PATH = 4096 };
 
 /* A file beside the tensors, into path; 0 if there is none. */

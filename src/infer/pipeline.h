@@ -98,8 +98,9 @@ mhla_status mhla_pipeline_run_check(mhla_pipeline *p, const mhla_model *encoder)
 /* Rows of all texts of desc, which is settled, each once; prompts [images] and *negative are their numbers. */
 mhla_status mhla_pipeline_texts(mhla_pipeline *p, mhla_text_rows *rows, int32_t *prompts, int32_t *negative,
                                 const mhla_make_desc *desc, int *stopped);
-/* How many tokens the encoder, given without its weights, would have to read for that. */
-mhla_status mhla_pipeline_tokens(mhla_pipeline *p, int64_t *tokens, mhla_model *encoder, const mhla_make_desc *desc);
+/* How many tokens the encoder would have to read for that. *encoder, NULL before, is the caller's: without its weights, or NULL where all
+ * rows are there. */
+mhla_status mhla_pipeline_tokens(mhla_pipeline *p, mhla_model **encoder, int64_t *tokens, const mhla_make_desc *desc);
 void mhla_prompts_free(struct mhla_prompt *prompts);
 
 #endif

@@ -26,13 +26,12 @@ static size_t weights_of(const mhla_model *m, const char *storage, int vocabular
 }
 
 static mhla_status plan_texts(mhla_pipeline *p, mhla_component_plan *plan, const mhla_make_desc *d) {
-    mhla_model *m;
+    mhla_model *m = NULL;
     mhla_model_info info = {.size = sizeof info};
     int64_t tokens = 0;
-    MHLA_TRY(mhla_pipeline_part(&m, p, MHLA_TEXT_ENCODER, 1));
-    mhla_status status = mhla_model_query(m, &info);
-    if (status == MHLA_OK) status = mhla_pipeline_tokens(p, &tokens, m, d);
-    if (status == MHLA_OK && tokens > 0) {                    /* else all rows are there */
+    mhla_status status = mhla_pipeline_tokens(p, &m, &tokens, d);
+    if (status == MHLA_OK && m) status = mhla_model_query(m, &info);
+    if (status == MHLA_OK && m) {                             /* else all rows are there */
         const int of_text = m->architecture->decoder != NULL; /* multiply_adds are of one token there */
         plan->parameters = info.parameters;
         plan->weights = weights_of(m, p->storage, p->encoder.together ? p->encoder.vocabulary : 0);

@@ -78,13 +78,25 @@ static int path_of(const job *j, char path[4096], const prompt *at) {
     return j->p->texts && snprintf(path, 4096, "%s/%s.safetensors", j->p->texts, at->key) < 4096;
 }
 
+/* Its number among the texts that came with a run's model, or -1. */
+static int64_t number_known(const job *j, const prompt *at) {
+    return at->instructed || *j->p->kind->instruction == '\0' ? mhla_pipeline_run_known(j->p, at->text) : -1;
+}
+
+/* Its rows are there, or in a file. */
+static int is_kept(const job *j, const prompt *at) {
+    char path[4096];
+    struct stat info;
+    return at->rows || number_known(j, at) >= 0 || (path_of(j, path, at) && stat(path, &info) == 0);
+}
+
 static mhla_status read_kept(const job *j, prompt *at) {
     char path[4096];
     struct stat info;
     mhla_safetensors *file;
     const mhla_stored *s;
-    const int64_t known = mhla_pipeline_run_known(j->p, at->text);
-    if (known >= 0 && (at->instructed || *j->p->kind->instruction == '\0')) {
+    const int64_t known = number_known(j, at);
+    if (known >= 0) {
         const mhla_captions *c = &j->p->known;
         at->length = c->lengths[known];
         at->rows = malloc((size_t)(at->length * c->about.width + 1) * sizeof *at->rows);
@@ -231,21 +243,24 @@ mhla_status mhla_pipeline_texts(mhla_pipeline *p, mhla_text_rows *rows, int32_t 
     return status;
 }
 
-mhla_status mhla_pipeline_tokens(mhla_pipeline *p, int64_t *tokens, mhla_model *encoder, const mhla_make_desc *desc) {
+mhla_status mhla_pipeline_tokens(mhla_pipeline *p, mhla_model **encoder, int64_t *tokens, const mhla_make_desc *desc) {
     job j = {.p = p, .d = desc};
     prompt **list = NULL;
     int32_t *numbers = calloc((size_t)desc->images, sizeof *numbers), negative;
+    const mhla_tokenizer *tokenizer = NULL;
     mhla_status status = numbers ? list_texts(&j, &list, numbers, &negative)
                                  : mhla_fail(MHLA_ENOMEM, "no memory for %lld prompts", (long long)desc->images);
     *tokens = 0;
-    if (status == MHLA_OK && p->parts[MHLA_PART_TOKENIZER])
-        status = mhla_tokenizer_open(&j.own, p->parts[MHLA_PART_TOKENIZER]);
-    const mhla_tokenizer *tokenizer = status == MHLA_OK && j.own == NULL ? mhla_lm_tokenizer(encoder) : j.own;
-    if (status == MHLA_OK && tokenizer == NULL) status = MHLA_EIO;
     for (int i = 0; i < j.texts && status == MHLA_OK; i++) {
-        char path[4096];
-        struct stat info;
-        if (list[i]->rows || (path_of(&j, path, list[i]) && stat(path, &info) == 0)) continue;
+        if (is_kept(&j, list[i])) continue;
+        if (*encoder == NULL) {
+            if (p->kind == &p->own) status = mhla_pipeline_run_encoder(p, list[i]->text);
+            if (status == MHLA_OK) status = mhla_pipeline_part(encoder, p, MHLA_TEXT_ENCODER, 1);
+            if (status == MHLA_OK && p->parts[MHLA_PART_TOKENIZER])
+                status = mhla_tokenizer_open(&j.own, p->parts[MHLA_PART_TOKENIZER]);
+            tokenizer = status == MHLA_OK && j.own == NULL ? mhla_lm_tokenizer(*encoder) : j.own;
+            if (status == MHLA_OK && tokenizer == NULL) status = MHLA_EIO;
+        }
         for (int k = 0; k < 2 && status == MHLA_OK; k++) {
             const char *text = k ? list[i]->text : list[i]->instructed ? desc->instruction : "";
             mhla_ids ids = {0};

@@ -43,12 +43,13 @@ static mhla_status check_texts(const json_t *list, int64_t count, const char *ke
 
 static mhla_status read_about(mhla_captions *c, const char *path) {
     mhla_captions_about *a = &c->about;
-    const char *instruction = "";
+    const char *instruction = "", *dtype = "float32";
     int64_t width = 0;
     MHLA_TRY(read_text(a->encoder, sizeof a->encoder, c->tree, "encoder", path));
     MHLA_TRY(read_text(a->encoder_hash, sizeof a->encoder_hash, c->tree, "encoder_sha256", path));
     MHLA_TRY(read_text(a->source, sizeof a->source, c->tree, "source", path));
     MHLA_TRY(mhla_json_get_text(&instruction, c->tree, "instruction", path));
+    MHLA_TRY(mhla_json_get_text(&dtype, c->tree, "dtype", path));
     MHLA_TRY(mhla_json_get_int(&a->limit, c->tree, "longest", 0, INT32_MAX, path));
     MHLA_TRY(mhla_json_get_int(&width, c->tree, "width", 1, 65536, path));
     MHLA_TRY(mhla_json_get_int(&a->train, c->tree, "train", 1, INT32_MAX, path));
@@ -56,6 +57,9 @@ static mhla_status read_about(mhla_captions *c, const char *path) {
     MHLA_TRY(mhla_json_get_array(&c->files, c->tree, "files", path));
     MHLA_TRY(mhla_json_get_array(&c->lines, c->tree, "texts", path));
     if (strlen(a->encoder_hash) != 64) return mhla_fail(MHLA_EDATA, "%s: encoder_sha256 is not a SHA-256", path);
+    a->dtype = strcmp(dtype, "bfloat16") == 0 ? MHLA_IO_BF16 : MHLA_IO_F32;
+    if (a->dtype == MHLA_IO_F32 && strcmp(dtype, "float32") != 0)
+        return mhla_fail(MHLA_EDATA, "%s: dtype is %s: expected float32 or bfloat16", path, MHLA_QUOTE(dtype));
     if (width < 1 || a->train < 1) return mhla_fail(MHLA_EDATA, "%s: width or train is missing", path);
     a->width = (int)width;
     MHLA_TRY(check_texts(c->lines, a->train + a->test, "texts", path));
@@ -90,8 +94,9 @@ static mhla_status open_shard(mhla_captions *c, const char *path, int64_t first,
     MHLA_TRY(mhla_safetensors_need(&rows, *to, "rows"));
     MHLA_TRY(mhla_safetensors_need(&lengths, *to, "lengths"));
     MHLA_TRY(mhla_stored_check(lengths, 1, &count));
-    if (rows->dtype != MHLA_IO_F32 || lengths->dtype != MHLA_IO_I32)
-        return mhla_fail(MHLA_EDATA, "%s: expected rows as F32, lengths as I32", path);
+    const mhla_io_dtype dtype = c->about.dtype;
+    if (rows->dtype != dtype || lengths->dtype != MHLA_IO_I32)
+        return mhla_fail(MHLA_EDATA, "%s: expected rows as %s, lengths as I32", path, mhla_io_dtype_text(dtype));
     int64_t all = 0;
     for (int64_t i = 0; i < count; i++) {
         int32_t n;
@@ -105,7 +110,7 @@ static mhla_status open_shard(mhla_captions *c, const char *path, int64_t first,
     all = 0;
     for (int64_t i = 0; i < count; i++) {
         const int32_t n = c->lengths[first + i];
-        c->rows[first + i] = n ? rows->data + (size_t)all * (size_t)c->about.width * sizeof(float) : NULL;
+        c->rows[first + i] = n ? rows->data + (size_t)all * (size_t)c->about.width * mhla_io_dtype_size(dtype) : NULL;
         all += n;
         if (n > c->longest) c->longest = n;
     }
@@ -143,7 +148,7 @@ void mhla_captions_free(mhla_captions *c) {
 int32_t mhla_captions_get(const mhla_captions *c, float *to, int64_t longest, int64_t i) {
     const size_t width = (size_t)c->about.width;
     const int64_t n = c->lengths[i] < longest ? c->lengths[i] : longest;
-    if (n) memcpy(to, c->rows[i], (size_t)n * width * sizeof *to);
+    if (n) mhla_io_to_f32(to, c->rows[i], c->about.dtype, (size_t)n * width);
     memset(to + (size_t)n * width, 0, (size_t)(longest - n) * width * sizeof *to);
     return (int32_t)n;
 }

@@ -1,13 +1,15 @@
 /* Rows that a frozen text encoder made of texts, in files. `mhla captions` makes them once, into a folder with
  *
  *   captions.json             of what they were made and by what (mhla_captions_about), with all texts and the files of the pictures
- *   rows-00000.safetensors    MHLA_CAPTIONS_SHARD texts each: rows [of all of them,width], one text behind the other, lengths [texts]
+ *   rows-00000.safetensors    MHLA_CAPTIONS_SHARD texts each: rows [of all of them,width], one text behind the other, as float32 or
+ *                             bfloat16; lengths [texts]
  *
  * Text 0 is the empty one, which guidance leads away from; then come those of the training pictures, in the order of the dataset, and
  * those of the test pictures. */
 #ifndef MHLA_TEXT_CAPTION_ROWS_H
 #define MHLA_TEXT_CAPTION_ROWS_H
 
+#include "file/dtype.h"
 #include "file/json.h"
 
 enum { MHLA_CAPTIONS_SHARD = 128 };
@@ -18,6 +20,7 @@ typedef struct mhla_captions_about {
     char *instruction;     /* in front of every text; "" without */
     int64_t limit;         /* rows of a text, at most; 0: any number */
     int width;             /* of a row */
+    mhla_io_dtype dtype;   /* of the rows in files */
     char source[4096];     /* the folder of the pictures, or the file of the texts */
     int64_t train, test;   /* texts of each part */
 } mhla_captions_about;
@@ -30,7 +33,7 @@ typedef struct mhla_captions {
     int64_t texts, shard_count;
     int64_t longest;            /* rows of the longest text, at least 1 */
     int32_t *lengths;           /* [texts] */
-    const unsigned char **rows; /* [texts]: float32, at any address */
+    const unsigned char **rows; /* [texts]: of about.dtype, at any address */
 } mhla_captions;
 
 /* What folder/captions.json says, without the rows. */

@@ -60,6 +60,7 @@ static mhla_status describe(making *m) {
     MHLA_TRY(read_data(m));
     a->width = e.width;
     a->limit = m->d.longest;
+    a->dtype = m->d.rows && strcmp(m->d.rows, "bfloat16") == 0 ? MHLA_IO_BF16 : MHLA_IO_F32;
     a->instruction = strdup(m->d.instruction ? m->d.instruction : "");
     if (a->instruction == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for the instruction");
     snprintf(a->encoder, sizeof a->encoder, "%s", m->encoder->origin ? m->encoder->origin : "");
@@ -81,6 +82,7 @@ static mhla_status write_about(const making *m) {
     mhla_json_put(tree, "instruction", json_string(a->instruction));
     mhla_json_put(tree, "longest", json_integer(a->limit));
     mhla_json_put(tree, "width", json_integer(a->width));
+    mhla_json_put(tree, "dtype", json_string(a->dtype == MHLA_IO_BF16 ? "bfloat16" : "float32"));
     mhla_json_put(tree, "source", json_string(a->source));
     mhla_json_put(tree, "train", json_integer(a->train));
     mhla_json_put(tree, "test", json_integer(a->test));
@@ -106,6 +108,9 @@ static mhla_status check_same(const making *m, const mhla_captions *was) {
         return mhla_fail(MHLA_EINVAL, "%s was encoded with another instruction or limit: %s and %lld, not %s and %lld",
                          m->d.out, MHLA_QUOTE(b->instruction), (long long)b->limit, MHLA_QUOTE(a->instruction),
                          (long long)a->limit);
+    if (b->dtype != a->dtype)
+        return mhla_fail(MHLA_EINVAL, "%s has rows as %s, not as %s", m->d.out, mhla_io_dtype_text(b->dtype),
+                         mhla_io_dtype_text(a->dtype));
     if (b->train != a->train || b->test != a->test)
         return mhla_fail(MHLA_EDATA, "%s has %lld and %lld encoded captions, and the data has %lld and %lld now",
                          m->d.out, (long long)b->train, (long long)b->test, (long long)a->train, (long long)a->test);
@@ -172,7 +177,7 @@ static mhla_status make_file(making *m, int64_t number, int64_t first, int64_t n
     int64_t rows = 0;
     for (int64_t i = 0; i < n; i++) rows += m->lengths[i];
     const mhla_storable tensors[] = {
-        {"rows", 2, (const int64_t[]){rows, m->about.width}, m->rows.data, MHLA_IO_F32, MHLA_IO_F32},
+        {"rows", 2, (const int64_t[]){rows, m->about.width}, m->rows.data, MHLA_IO_F32, m->about.dtype},
         {"lengths", 1, &n, m->lengths, MHLA_IO_I32, MHLA_IO_I32}};
     return mhla_safetensors_write(path, tensors, 2, NULL, 0);
 }
@@ -198,6 +203,8 @@ mhla_status mhla_captions_make(mhla_model *encoder, const mhla_captions_desc *de
     if (made) MHLA_TRY(mhla_struct_check(made, 0, "mhla_captions_made"));
     if (m.d.source == NULL || m.d.out == NULL)
         return mhla_fail(MHLA_EINVAL, "%s is NULL", m.d.source ? "out" : "source");
+    if (m.d.rows && strcmp(m.d.rows, "float32") != 0 && strcmp(m.d.rows, "bfloat16") != 0)
+        return mhla_fail(MHLA_EINVAL, "rows is %s: expected float32 or bfloat16", MHLA_QUOTE(m.d.rows));
     if (m.d.longest < 0) return mhla_fail(MHLA_EINVAL, "longest is %lld", (long long)m.d.longest);
     mhla_status status = describe(&m);
     if (status == MHLA_OK) status = begin_or_resume(&m);
