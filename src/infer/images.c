@@ -236,25 +236,25 @@ static mhla_status ask(job *j, double time) {
     return MHLA_OK;
 }
 
-/* The first tensor of the weights with a number that is not finite: of a file of float16 one that did not fit. NULL: there is none. */
-static const char *broken_tensor(const mhla_model *m) {
-    for (int i = 0; i < mhla_params_count(m->params); i++) {
+const char *mhla_model_broken(char text[MHLA_BROKEN], const mhla_model *m) {
+    *text = '\0';
+    for (int i = 0; i < mhla_params_count(m->params) && *text == '\0'; i++) {
         const mhla_param *p = mhla_params_at(m->params, i);
-        if (p->data && !mhla_all_finite(p->data, p->count)) return p->name;
+        if (p->data && !mhla_all_finite(p->data, p->count))
+            snprintf(text, MHLA_BROKEN, ", as has tensor %s%s%s", p->name, m->weights ? " of " : "",
+                     m->weights ? m->weights : "");
     }
-    return NULL;
+    return text;
 }
 
 static mhla_status check_finite(const job *j, const float *x, int64_t each, int step, int steps) {
     for (int64_t b = 0; b < j->count; b++) {
         if (mhla_all_finite(x + b * each, each)) continue;
-        const char *tensor = broken_tensor(j->model), *file = j->model->weights;
+        char broken[MHLA_BROKEN];
         const int64_t i = j->first + b;
-        return mhla_fail(MHLA_ERANGE,
-                         "step %d of %d: image %lld (%s %d, seed %llu) has a number that is not finite%s%s%s%s", step,
-                         steps, (long long)i, j->info.text_width ? "text" : "class", (int)j->desc.classes[i],
-                         (unsigned long long)j->desc.seeds[i], tensor ? ", as has tensor " : "", tensor ? tensor : "",
-                         tensor && file ? " of " : "", tensor && file ? file : "");
+        return mhla_fail(MHLA_ERANGE, "step %d of %d: image %lld (%s %d, seed %llu) has a number that is not finite%s",
+                         step, steps, (long long)i, j->info.text_width ? "text" : "class", (int)j->desc.classes[i],
+                         (unsigned long long)j->desc.seeds[i], mhla_model_broken(broken, j->model));
     }
     return MHLA_OK;
 }

@@ -9,4 +9,9 @@
 int64_t mhla_sample_batch(int *apart, const mhla_model *model, mhla_extent extent, int guided, int64_t asked,
                           int64_t images);
 
+/* ", as has tensor NAME of FILE": the first tensor of the weights with a number that is not finite, of a file of float16 one that did not
+ * fit; "" if there is none. */
+enum { MHLA_BROKEN = 4400 };
+const char *mhla_model_broken(char text[MHLA_BROKEN], const mhla_model *m);
+
 #endif

@@ -6,6 +6,8 @@
 
 #include "core/memory.h"
 #include "core/status.h"
+#include "diffusion/steps.h"
+#include "infer/images.h"
 #include "infer/pipeline.h"
 
 enum { SIDE_MOST = 1 << 16, IMAGES_MOST = 1000000 };
@@ -159,7 +161,15 @@ static mhla_status open_vae(mhla_model **vae, const job *j) {
 }
 
 static mhla_status decode_one(job *j, mhla_model *vae, const float *latents, const mhla_coding *coding) {
-    if (vae) return mhla_model_decode(vae, j->made, latents, 1, coding);
+    if (vae) {
+        const int64_t frames = coding->frames ? coding->frames : 1;
+        char broken[MHLA_BROKEN];
+        MHLA_TRY(mhla_model_decode(vae, j->made, latents, 1, coding));
+        if (j->stopped || mhla_all_finite(j->made, j->p->autoencoder.outputs * frames * coding->height * coding->width))
+            return MHLA_OK;
+        return mhla_fail(MHLA_ERANGE, "the autoencoder's pixels have a number that is not finite%s",
+                         mhla_model_broken(broken, vae));
+    }
     memcpy(j->made, latents, (size_t)j->each * sizeof *latents);
     return MHLA_OK;
 }

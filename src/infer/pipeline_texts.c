@@ -8,8 +8,10 @@
 
 #include "core/memory.h"
 #include "core/status.h"
+#include "diffusion/steps.h"
 #include "file/file.h"
 #include "file/sha256.h"
+#include "infer/images.h"
 #include "infer/pipeline.h"
 
 typedef struct mhla_prompt {
@@ -144,7 +146,12 @@ static mhla_status encode(const job *j, mhla_model *encoder, prompt *at) {
                                    .tokenizer = j->own,
                                    .longest = j->d->rows,
                                    .instruction = at->instructed ? j->d->instruction : NULL};
-    const mhla_status status = mhla_text_encode(encoder, &rows, &text, 1, &how);
+    mhla_status status = mhla_text_encode(encoder, &rows, &text, 1, &how);
+    if (status == MHLA_OK && !mhla_all_finite(rows.rows, rows.lengths[0] * rows.width)) {
+        char broken[MHLA_BROKEN];
+        status = mhla_fail(MHLA_ERANGE, "the text encoder's rows of %s have a number that is not finite%s",
+                           MHLA_QUOTE(text), mhla_model_broken(broken, encoder));
+    }
     if (status == MHLA_OK) {
         at->length = rows.lengths[0];
         at->cut = rows.cut[0];

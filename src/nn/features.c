@@ -140,7 +140,7 @@ mhla_tensor *mhla_nn_dpfp(mhla_tape *t, int64_t K, int released, mhla_tensor *x)
 #define SUM_EPS 1e-4f
 
 static float phi(mhla_feature kind, float x) {
-    if (kind == MHLA_FEATURE_RELU) return fmaxf(x, 0.0f);
+    if (kind == MHLA_FEATURE_RELU) return x < 0.0f ? 0.0f : x; /* not fmaxf, which hides NaN */
     if (kind == MHLA_FEATURE_ELU) return x > 0.0f ? x + 1.0f : expf(x);
     return x;
 }

@@ -20,10 +20,20 @@ mhla sample -m run --prompts words -n 2 -o folder --quiet >/dev/null; echo "-> $
 echo '# without the encoder: rows that came along'
 mhla sample -m run -p 'a red bag' -o with.npy --quiet >/dev/null
 mhla captions words --encoder encoder --instruction 'It is ' --out run/captions --quiet >/dev/null
+mhla convert run shipped --dtype bfloat16 | figures
+mhla captions words --encoder encoder --instruction 'It is ' --rows bfloat16 --out shipped/captions --quiet >/dev/null; echo "-> $?"
 mv encoder gone
 mhla sample -m run -p 'a red bag' -o without.npy --quiet >/dev/null; echo "-> $?"; cmp with.npy without.npy && echo same
 mhla sample -m run -p 'a blue bag' -o x.png 2>&1 | sed 's/encoder .*, which/encoder ..., which/'
 mhla sample -m run -p 'a blue bag' --text-encoder gone -o blue.png --quiet >/dev/null; echo "-> $?"
+echo '# as a folder of weights and rows in bfloat16'
+mhla sample -m shipped -p 'a red bag' -o shipped.png --quiet >/dev/null; echo "-> $?"
+mhla sample --like shipped.png -o x.png --quiet | tail -n 1; rm x.png
+mhla sample -m shipped -p 'a red bag' --dry-run | grep -c 'not needed'
+mhla sample -m shipped -p 'a blue bag' --dry-run 2>&1 | sed 's/encoder .*, which.*/encoder ..., which .../'
+grep -a -o BF16 shipped/captions/rows-00000.safetensors
+mhla captions words --encoder gone --instruction 'It is ' --out shipped/captions; echo "-> $?"
+mhla captions words --encoder gone --rows float16 --out x; echo "-> $?"
 echo '# from latents'
 mhla latents data --vae vae --size 16 --out latents --quiet >/dev/null
 mhla train --source latents --captions rows $tiny --out latent --quiet; echo "-> $?"
