@@ -59,5 +59,10 @@ $m -p "$(printf 'a\377')" -o no.png; echo "-> $?"
 mhla sample -m s/transformer -p 'a cat'; echo "-> $?"
 mhla sample -m s/transformer --dry-run; echo "-> $?"
 mv s/vae gone; $m -p 'a cat'; echo "-> $?"; mv gone s/vae
+kind=nan; small_sana broken; kind=
+for part in text_encoder transformer vae; do # one component at a time answers with what is no number
+    cp -r s "s-$part"; rm -r "s-$part/$part"; cp -r "broken/$part" "s-$part"
+    mhla sample -m "s-$part" --steps 4 --quiet -p 'a cat' -o no.png; echo "-> $?"
+done
 sed -i 's/flow_prediction/epsilon/' s/scheduler/scheduler_config.json; $m -p 'a cat'; echo "-> $?"
 [ ! -e no.png ] || echo "no.png is there"
