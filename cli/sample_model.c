@@ -224,8 +224,9 @@ static void print(const sample_work *w, int same) {
         if (w->folder && w->kept) printf("%lld images were there, ", (long long)w->kept);
         printf("%lld %s%s of ", (long long)w->made, r->frames ? "clip" : "image", w->made == 1 ? "" : "s");
         if (r->frames) printf("%d frames of ", r->frames);
-        printf("%d x %d, %s, %d step%s, guidance %g, %s", w->codec.factor * r->width, w->codec.factor * r->height,
-               r->method, r->steps, r->steps == 1 ? "" : "s", r->guidance, text_time(time, sizeof time, w->seconds));
+        printf("%d x %d, %s, %d step%s, guidance %g, %s", w->codec.factor * (r->frames ? r->height : r->width),
+               w->codec.factor * (r->frames ? r->width : r->height), r->method, r->steps, r->steps == 1 ? "" : "s",
+               r->guidance, text_time(time, sizeof time, w->seconds));
         printf(" (%s a step of an image)\n", text_time(time, sizeof time, w->seconds / evaluations));
         if (same) printf("%s: the same pixels as %s\n", w->out, sample_given.like);
         return;
@@ -296,11 +297,10 @@ static int run(sample_work *w, mhla_picture *original, mhla_context **context) {
         r->shift = sample_given.shift;
         r->clip = !sample_given.no_clip && !w->vae && (w->info.channels == 1 || w->info.channels == 3);
         r->frames = (int)sample_given.frames;
-        r->width = sample_given.size.axes ? sample_given.size.size[0] : 0;
-        r->height = sample_given.size.axes ? sample_given.size.size[sample_given.size.axes - 1] : 0;
+        sample_size(&r->height, &r->width, w->info.frames > 0);
         if (r->width % w->codec.factor || r->height % w->codec.factor)
-            code = cli_wrong(verb, "--size is %dx%d: the autoencoder makes multiples of %d", r->width, r->height,
-                             w->codec.factor);
+            code = cli_wrong(verb, "--size is %dx%d: the autoencoder makes multiples of %d", sample_given.size.size[0],
+                             sample_given.size.size[sample_given.size.axes - 1], w->codec.factor);
         r->width /= w->codec.factor;
         r->height /= w->codec.factor;
     }
@@ -312,7 +312,7 @@ static int run(sample_work *w, mhla_picture *original, mhla_context **context) {
     if (!sample_given.quiet &&
         (r->frames != w->info.frames || (r->frames && (r->height != w->info.height || r->width != w->info.width))))
         fprintf(stderr, "trained on clips of %d frames of %d x %d: others may be worse\n", w->info.frames,
-                w->info.width, w->info.height);
+                w->info.height, w->info.width);
     w->out = sample_given.out ? sample_given.out : sample_given.like ? sample_again() : "samples.png";
     w->array = sample_ends(w->out, ".npy");
     w->folder = !sample_is_picture(w->out) && !w->array;

@@ -366,8 +366,9 @@ MHLA_API mhla_status mhla_latents_make(mhla_model *vae, const mhla_latents_desc 
 
 typedef struct mhla_captions_desc {
     size_t size;
-    const char *source, *out; /* a dataset of images with captions, or a text file, a text in each line; the folder that gets the rows */
-    const char *instruction;  /* this and the next: see mhla_encoder_desc in lm.h */
+    const char *source,
+        *out; /* a dataset of images with captions, or a text file, a text in each line; the folder that gets the rows */
+    const char *instruction; /* this and the next: see mhla_encoder_desc in lm.h */
     int64_t longest;
     mhla_progress_fn progress; /* texts done, of how many; may be NULL */
     void *user;
@@ -470,8 +471,10 @@ typedef struct mhla_make_desc {
     mhla_make_fn report;
     void *user;
     const float *start; /* [images,latents,...]: initial noise, NULL: drawn from the seeds */
-    /* Written by mhla_pipeline_settle: what is made before it is resized */
+    /* Written by mhla_pipeline_settle: what is made before it is resized; how it is decoded: 1 whole, exactly; else in so many tiles of a
+     * side of `tile` pixels, which overlap and are blended. */
     int made_height, made_width;
+    int tiles, tile;
 } mhla_make_desc;
 
 /* Checks desc and replaces its zeros by what they stand for. MHLA_EINVAL names the setting. */
@@ -508,6 +511,7 @@ typedef struct mhla_made_info {
     int columns;
     char weights[65]; /* of mhla_pipeline_info */
     char isa[16], version[32];
+    int frame; /* of a clip that was written as single frames: which one, counted from 1; 0: the whole */
 } mhla_made_info;
 MHLA_API mhla_status mhla_made_query(const mhla_made *made, mhla_made_info *info);
 
