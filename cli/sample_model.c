@@ -223,7 +223,7 @@ static void print(const sample_work *w, int same) {
         printf("%s: ", w->out);
         if (w->folder && w->kept) printf("%lld images were there, ", (long long)w->kept);
         printf("%lld %s%s of ", (long long)w->made, r->frames ? "clip" : "image", w->made == 1 ? "" : "s");
-        if (r->frames) printf("%d frames of ", r->frames);
+        if (r->frames) printf("%d frames of ", w->vae ? w->coding.frames : r->frames);
         printf("%d x %d, %s, %d step%s, guidance %g, %s", w->codec.factor * (r->frames ? r->height : r->width),
                w->codec.factor * (r->frames ? r->width : r->height), r->method, r->steps, r->steps == 1 ? "" : "s",
                r->guidance, text_time(time, sizeof time, w->seconds));

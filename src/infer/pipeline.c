@@ -220,6 +220,8 @@ static mhla_status open_parts(mhla_pipeline *p, const mhla_pipeline_desc *d) {
         p->parts[MHLA_PART_TOKENIZER] = NULL;
     }
     for (int part = 0; part < MHLA_COMPONENTS; part++) MHLA_TRY(look_at(p, (mhla_component)part));
+    if (p->kind == &p->own && p->denoiser.extent.frames && p->autoencoder.frames == 0)
+        p->autoencoder.frames = 1; /* as many frames of latents, or of pixels without one, as of the clip */
     p->schedule = p->kind->schedule;
     if (p->parts[MHLA_PART_SCHEDULER]) MHLA_TRY(mhla_flow_schedule_read(&p->schedule, p->parts[MHLA_PART_SCHEDULER]));
     mhla_sha256_begin(&h);
