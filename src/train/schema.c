@@ -15,8 +15,8 @@
 
 static const mhla_recipe_row own[] = {
     {"task", TEXT, "images", 0, 0, "images|text|diffusion|video|autoencoder|text-to-image",
-     "what to learn: classes of images, the next token of text, images or clips of a class, clips of a class or, with "
-     "data.captions, of a caption, latents of images, images or clips of captions"},
+     "what to learn: classes of images, the next token of text, images of a class, clips of a class or (with "
+     "data.captions) of a caption, latents of images, images of captions"},
     {"seed", INT, "0", 0, 9e15, NULL, "seed of initial weights, data order, augmentation and dropout"},
 
     {"train.epochs", REAL, "10", 0.001, 100000, NULL, "passes over the training data"},
