@@ -151,6 +151,8 @@ static int refuse(void) {
     }
     if (g->out && *g->out == '\0')
         return cli_wrong(usage.verb, "--out is empty"); /* a folder of that name would be / */
+    if (g->out && strcmp(g->out, "-") == 0 && g->json)
+        return cli_wrong(usage.verb, "--out - and --json: both write to standard output");
     if (g->out && is_video(g->out))
         return cli_wrong(usage.verb,
                          "--out is \"%s\": videos are written as .y4m, .webp or .png; -o - | ffmpeg -i - %s", g->out,

@@ -48,6 +48,7 @@ typedef struct sample_work {
     mhla_sample_record record; /* all images, their classes and seeds, and how they are made; columns of the grid */
     int folder;                /* a file for each image instead of one grid */
     int array;                 /* numbers as they are, in a .npy */
+    int video;                 /* a .y4m, or standard output */
     int batch, animate, quiet;
     int64_t made, kept; /* images that were made, and that were there already */
     double seconds;

@@ -25,8 +25,8 @@ int sample_files_open(sample_files *f, const char *out, const mhla_pipeline_info
                                                       : SAMPLE_FOLDER;
     if (f->kind == SAMPLE_Y4M && f->frames == 0)
         return cli_wrong(verb, "--out is \"%s\": that is for clips, and the pipeline makes images", out);
-    if (f->kind == SAMPLE_Y4M && f->channels != 3)
-        return cli_wrong(verb, "--out is \"%s\": a video has 3 channels, the pipeline makes %d", out, f->channels);
+    if (f->kind == SAMPLE_Y4M && f->channels != 3 && f->channels != 1)
+        return cli_wrong(verb, "--out is \"%s\": a video has 1 or 3 channels, the pipeline makes %d", out, f->channels);
     return -1;
 }
 

@@ -142,7 +142,7 @@ MHLA_API mhla_status mhla_picture_tile(mhla_picture *picture, const float *image
  * Programs without animations show the last frame. The text is that of the last frame. */
 MHLA_API mhla_status mhla_picture_write(const char *path, const mhla_picture *frames, int64_t count,
                                         const double *seconds);
-/* Writes pictures of one size and 3 channels as a video without compression (YUV4MPEG2, .y4m), for programs that compress it; each is
+/* Writes pictures of one size and 1 or 3 channels as a video without compression (YUV4MPEG2, .y4m), for programs that compress it; each is
  * shown for `seconds`. "-" is standard output. */
 MHLA_API mhla_status mhla_video_write(const char *path, const mhla_picture *frames, int64_t count, double seconds);
 /* Reads a PNG or JPEG, of an animation the default image; of a WebP the last frame. */

@@ -21,6 +21,9 @@ mhla sample -m hybrid -c 1 --steps 2 --frames 5 --size 8x12 --out longer.npy 2>&
 dd if=longer.npy bs=1 skip=10 count=80 2>/dev/null; echo
 mhla sample -m hybrid -c 1,none --steps 2 --out folder --quiet | sed 's/, .*//'; find folder -type f | sort
 mhla sample -m hybrid -c 1,none --steps 2 --out folder --quiet
+mhla sample -m hybrid -c 1 -n 2 --steps 2 --out two.y4m --quiet | sed 's/, .*//'; head -n 1 two.y4m; wc -c <two.y4m | tr -d ' '
+mhla sample -m hybrid -c 1 -n 2 --steps 2 --out - --quiet 2>said | cmp - two.y4m && echo 'the same on standard output'; sed 's/, .*//' said
+mhla sample -m hybrid -c 1 --out - --json; echo "-> $?"
 mhla sample -m hybrid --animate; echo "-> $?"
 mhla analyze hybrid --samples 2 --rank-samples 1 --rows 9 --json hybrid.json --html hybrid.html | figures | sed 's/; .* for the SVD/; TIME/'; echo "-> $?"
 json <hybrid.json | grep -E '^models.0.(frames|frame_blocks|grid[.0-9]*|blocks[.0-9]*) |mixing.0.(frames|along_after.frames.0.0|shares_before.own) ' | sed 's/\(after.*\|own\) .*/\1 N/'
