@@ -21,7 +21,6 @@ build:
 	@$(call compile,$(BUILD))
 
 demo: build
-	@scripts/setup.sh run
 	@$(BUILD)/mhla demo
 
 bench: build

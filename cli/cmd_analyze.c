@@ -29,7 +29,7 @@ static const cli_option options[] = {
     {"rank-samples", CLI_INT, &rank_samples, "N",
      "measure the rank of N samples; default: 64 up to 128 tokens, 16 up to 256, else 4"},
     {"no-rank", CLI_FLAG, &no_rank, NULL, "do not measure ranks"},
-    {"rows", CLI_INT, &rows, "N", "form only N rows of every matrix, spread over it: for long sequences"},
+    {"rows", CLI_INT, &rows, "N", "form only N rows of every matrix, evenly spread: for long sequences"},
     {"window", CLI_INT, &window, "N", "tokens of a window of text; default: the model's context, 512 at most"},
     {"stage", CLI_INT, &stage, "N", "models of several stages: analyze the layers of stage N, from 1; default: 1"},
     {"time", CLI_REAL, &at_time, "T", "diffusion models: noise of this time, up to 1000; default: 500"},
@@ -41,8 +41,8 @@ static const cli_option options[] = {
      "print what token N attends to, of --image, --layer (the last), --head (0);\n"
      "                         --json has it for all of them"},
     {"dump", CLI_TEXT, &dump, "DIR",
-     "A, v and o as .npy, of --image (0), --layer and --head (all of them); of several\n"
-     "                         models each into a folder of its own there"},
+     "A, v and o as .npy, of --image (0), --layer and --head (all of them); with several\n                         "
+     "models one folder for each"},
     {"image", CLI_COUNT, &image, "N", "sample N, from 0"},
     {"layer", CLI_COUNT, &layer, "N", "layer N, from 0"},
     {"head", CLI_COUNT, &head, "N", "head N, from 0"},

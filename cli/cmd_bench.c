@@ -83,9 +83,9 @@ static const cli_option options[] = {
     {"threads", CLI_INT, &given.threads, "N", "threads; default: what OpenMP would use"},
     {"backend", CLI_TEXT, &given.backend, "NAME", "openmp or pthreads"},
     {"simulate-threads", CLI_TEXT, &given.simulate, "N,N",
-     "how far the work can be divided, for more threads than this machine has"},
+     "estimate the speed-up for more threads than this machine has"},
     {"isa", CLI_TEXT, &given.isa, "NAME", "plain, avx2, avx512, avx512bf16 or neon"},
-    {"small-pages", CLI_FLAG, &small_pages, NULL, "data on ordinary pages; default: of 2 MiB where possible"},
+    {"small-pages", CLI_FLAG, &small_pages, NULL, "data on ordinary pages; default: pages of 2 MiB where possible"},
     {"json", CLI_FLAG, &given.json, NULL, "one JSON document instead of text"},
     {"engine", CLI_FLAG, &given.engine, NULL, "{\"variant\": \"engine\", \"ms\": [..]}: for a harness"},
     {0},
@@ -97,8 +97,8 @@ static const cli_usage usage = {
     .text = "Times the operators and prints how much of this machine's peak they reach. A NAME\n"
             "selects a group, a shape, or with both a shape in a group; none means everything.\n"
             "\n"
-            "Groups: forward, backward, causal, causal-backward, layers, decode, mamba, models; only where they are\n"
-            "named: resolution, DiT-S/2 from 256 to 65,536 tokens, and lm-340m, a language model, which needs\n"
+            "Groups: forward, backward, causal, causal-backward, layers, decode, mamba, models; only if you\nname "
+            "them: resolution, DiT-S/2 from 256 to 65,536 tokens, and lm-340m, a language model, which needs\n"
             "gigabytes and minutes.\n"
             "Shapes: deit-t, dit-s-512, wan-480p, lm, dit-xl; causal T2048, T8192, T65536, and mamba2 for simple-gla,\n"
             "deltanet for gated-delta;\n"

@@ -10,11 +10,11 @@ static int json, quiet;
 
 static const cli_option options[] = {
     {"encoder", CLI_TEXT, &encoder, "MODEL", "a text encoder or language model: a folder or a file; required"},
-    {"out,o", CLI_TEXT, &out, "DIR", "the folder that gets the rows; required"},
+    {"out,o", CLI_TEXT, &out, "DIR", "the folder to write; required"},
     {"instruction", CLI_TEXT, &instruction, "TEXT",
-     "put in front of every caption; of the rows of TEXT itself, only the\n"
-     "                         first and the last are kept"},
-    {"longest", CLI_INT, &longest, "N", "rows of a caption, at most; default: as many as the encoder takes"},
+     "put in front of every caption; of its rows only the first and the\n                         last are kept"},
+    {"longest", CLI_INT, &longest, "N",
+     "at most N rows per caption (a row is a token's embedding); default: the encoder's limit"},
     {"dtype", CLI_TEXT, &dtype, "TYPE", "storage of the encoder's weights: float32, bfloat16, q8_0"},
     {"threads", CLI_INT, &threads, "N", "default: OpenMP's; does not change the result"},
     {"json", CLI_FLAG, &json, NULL, "one JSON document instead of text"},
@@ -29,12 +29,13 @@ static const cli_usage usage = {
         "Encodes the caption of every image of a dataset, and the empty caption. The captions of \"emoji\" are their\n"
         "names. A folder of images has them in metadata.jsonl, a line {\"file_name\": \"cat/1.png\", \"text\": \"a "
         "cat\"} for\n"
-        "each image, as Hugging Face's imagefolder has it: in the folder, or in train and test. DATA may also be a\n"
+        "each image, in the layout of Hugging Face's imagefolder: in the folder, or in train and test. DATA may also "
+        "be a\n"
         "text file, with a text in each line.\n"
         "\n"
-        "mhla train takes DIR as --captions DIR. Killed at any moment, the same command again makes what is missing\n"
-        "and ends with the same bytes. DIR keeps the captions and the SHA-256 of the encoder: another encoder or a\n"
-        "caption that has changed is an error.\n",
+        "mhla train takes DIR as --captions DIR. If the command is stopped or killed, run it again: it makes\nwhat is "
+        "missing and ends with the same bytes. DIR records the captions and the SHA-256 of the encoder:\nanother "
+        "encoder or a changed caption is an error.\n",
 };
 
 static void print(const mhla_captions_made *m) {
@@ -50,10 +51,10 @@ static void print(const mhla_captions_made *m) {
         json_put_close('}');
         return;
     }
-    printf("%s: rows of %d numbers of %lld captions to train and %lld to test, at most %lld each", out, m->width,
+    printf("%s: %d numbers per token, %lld captions to train and %lld to test, at most %lld tokens each", out, m->width,
            (long long)m->train, (long long)m->test, (long long)m->longest);
     if (m->kept) printf("; %lld were there", (long long)m->kept);
-    if (m->cut) printf("; %lld lost their end", (long long)m->cut);
+    if (m->cut) printf("; %lld were cut at their end", (long long)m->cut);
     printf("\n");
 }
 

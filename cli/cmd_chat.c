@@ -129,7 +129,7 @@ static mhla_status read_turn(speaker *s, talk *t, int32_t *last) {
     mhla_status status = mhla_chat_render(s->tokenizer, &text, t->messages, t->count, 1);
     if (status == MHLA_OK) status = mhla_tokenizer_encode(s->tokenizer, &ids, text.data, text.count, 0);
     if (status == MHLA_OK && ids.count == 0) {
-        fprintf(stderr, "mhla %s: the template makes nothing of this conversation\n", usage.verb);
+        fprintf(stderr, "mhla %s: the template produces no text for this conversation\n", usage.verb);
         t->told = 1;
         status = MHLA_EDATA;
     }
@@ -179,7 +179,7 @@ static mhla_status answer(speaker *s, talk *t) {
     fflush(stdout); /* before what standard error says of it */
     if (status == MHLA_OK && mhla_generation_finish(g) == MHLA_FINISH_LENGTH &&
         (speak_given.tokens == 0 || s->drawn < speak_given.tokens))
-        fprintf(stderr, "mhla %s: the conversation is full after %lld tokens; /reset begins anew (see --beyond)\n",
+        fprintf(stderr, "mhla %s: the conversation is full after %lld tokens; /reset starts over (see --beyond)\n",
                 usage.verb, (long long)mhla_sequence_tokens(t->sequence));
     if (status == MHLA_OK) status = say(t, "assistant", text.data, text.count);
     if (status == MHLA_OK && speak_given.stats) speak_stats(usage.verb, s, t->sequence, 1);
@@ -259,7 +259,7 @@ static mhla_status converse(speaker *s, talk *t) {
     size_t room = 0;
     int64_t number = 0, refused = 0; /* lines */
     mhla_status result = MHLA_OK, status;
-    if (person) fprintf(stderr, "%s. /reset begins anew, /exit ends it.\n", speak_given.model);
+    if (person) fprintf(stderr, "%s. /reset starts over, /exit quits.\n", speak_given.model);
     for (;;) {
         speak_watch();
         if (person) {
@@ -293,7 +293,7 @@ static mhla_status converse(speaker *s, talk *t) {
             forget(t, before);
             result = status;
             if (!person) break;
-            if (status == MHLA_ERANGE) fprintf(stderr, "The conversation does not fit; /reset begins anew.\n");
+            if (status == MHLA_ERANGE) fprintf(stderr, "The conversation does not fit; /reset starts over.\n");
             result = MHLA_OK;
         }
         if (speak_interrupted && (!person || interrupt_signal() != SIGINT)) break;

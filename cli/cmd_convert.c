@@ -49,7 +49,7 @@ int cmd_convert(int argc, char **argv) {
     const int code = cli_parse(&usage, argc, argv, &count);
     if (code >= 0) return code;
     if (count != 2) return cli_wrong(usage.verb, "expected IN and OUT");
-    const char *in = argv[0], *out = argv[1];
+    const char *in = model_path(argv[0]), *out = argv[1];
     mhla_convert_desc desc = {.size = sizeof desc, .dtype = dtype};
     const size_t n = strlen(out);
     const int gguf = n > 5 && strcmp(out + n - 5, ".gguf") == 0;
@@ -63,7 +63,8 @@ int cmd_convert(int argc, char **argv) {
         return cli_wrong(usage.verb, "--shard-size needs a folder, \"%s\" is one file", out);
     const size_t m = strlen(in);
     if (!gguf && m > 5 && strcmp(in + m - 5, ".gguf") == 0) {
-        fprintf(stderr, "mhla %s: %s: a .gguf becomes another .gguf only, and \"%s\" is none\n", usage.verb, in, out);
+        fprintf(stderr, "mhla %s: %s: a .gguf becomes another .gguf only, and \"%s\" is not one\n", usage.verb, in,
+                out);
         return CLI_FAILED;
     }
     mhla_convert_result result = {.size = sizeof result};

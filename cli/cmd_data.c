@@ -261,7 +261,7 @@ static int fetch(const mhla_data_info *info, const char *folder) {
     mhla_status status = MHLA_OK;
     const int fetched = get && get(source, work, info);
     if (fetched) {
-        printf("checking and laying out ...\n");
+        printf("checking and writing files ...\n");
         fflush(stdout);
         status = mhla_data_lay_out(info->name, source, folder);
     }
@@ -294,7 +294,7 @@ int cmd_data(int argc, char **argv) {
     const mhla_status status = mhla_data_check(info.name, folder, &there);
     if (status != MHLA_OK) return cli_failed(usage.verb, status);
     if (there) {
-        printf("%s is already in %s; every file has its SHA-256\n", info.name, folder);
+        printf("%s is already in %s; the SHA-256 of every file is right\n", info.name, folder);
         return CLI_OK;
     }
     if (info.terms && !accepted) {
@@ -318,7 +318,7 @@ int cmd_data(int argc, char **argv) {
         remove_parents(folder, kept);
         return code;
     }
-    printf("%s is in %s; every file has its SHA-256\n  %s\n  from     %s\n  licence  %s\n", info.name, folder,
+    printf("%s is in %s; the SHA-256 of every file is right\n  %s\n  from     %s\n  licence  %s\n", info.name, folder,
            info.title, info.origin, info.licence);
     return fetch_interrupted ? 128 + fetch_interrupted
                              : CLI_OK; /* laying out cannot be stopped: it came too late for that */

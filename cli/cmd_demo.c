@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 
 #include "demo.h"
 
@@ -29,6 +30,20 @@ static const cli_usage usage = {
             "Ends with a verdict computed from these figures and the path of an HTML page with all of\n"
             "them, runs/demo-N/demo.html.\n",
 };
+
+void demo_clock(demo_share *share, int begin) {
+    static double wall, cpu;
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    const double used = (double)t.tv_sec + 1e-9 * (double)t.tv_nsec, now = now_seconds();
+    if (begin) {
+        wall = now;
+        cpu = used;
+    } else {
+        share->wall += now - wall;
+        share->cpu += used - cpu;
+    }
+}
 
 /* runs/demo-N, the first that does not exist. */
 static int make_folder(void) {

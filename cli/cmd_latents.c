@@ -14,7 +14,7 @@ static const cli_option options[] = {
     {"size", CLI_GRID, &size, "WxH",
      "pixels of an image, multiples of the autoencoder's factor; N: a square;\n"
      "                         default: as in its training"},
-    {"out,o", CLI_TEXT, &out, "DIR", "the folder that gets the latents; required"},
+    {"out,o", CLI_TEXT, &out, "DIR", "the folder to write; required"},
     {"threads", CLI_INT, &threads, "N", "default: OpenMP's; does not change the result"},
     {"json", CLI_FLAG, &json, NULL, "one JSON document instead of text"},
     {"quiet", CLI_FLAG, &quiet, NULL, "no progress"},
@@ -24,13 +24,14 @@ static const cli_usage usage = {
     .verb = "latents",
     .arguments = "DATA",
     .options = options,
-    .text = "Encodes every image of a dataset (\"emoji\", or any folder of images that mhla train takes) with an\n"
-            "autoencoder. Images are resized so that the shorter side fits, then cropped to the centre. Mean and\n"
-            "deviation of each image are kept, and of the image flipped horizontally, so that every epoch of\n"
-            "training draws its latents anew.\n"
-            "\n"
-            "mhla train takes DIR as data: --source DIR. Killed at any moment, the same command again makes what is\n"
-            "missing and ends with the same bytes. DIR keeps the SHA-256 of the autoencoder and of the data.\n",
+    .text =
+        "Encodes every image of a dataset (\"emoji\", or any folder of images that mhla train takes) with an\n"
+        "autoencoder. Images are resized so that the shorter side fits, then cropped to the centre. Mean and\n"
+        "deviation of each image are kept, and of the image flipped horizontally, so that every epoch of\n"
+        "training draws its latents anew.\n"
+        "\n"
+        "mhla train takes DIR as data: --source DIR. If the command is stopped or killed, run it again:\nit makes what "
+        "is missing and ends with the same bytes. DIR records the SHA-256 of the autoencoder\nand of the data.\n",
 };
 
 static void print(const mhla_latents_made *m) {

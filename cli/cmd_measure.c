@@ -87,7 +87,8 @@ static void print_text(const mhla_measures *r) {
                r->inception ? "" : "; by this classifier's classes, not the Inception score");
     print_share("precision", r->precision, "of the generated are near a real one");
     print_share("recall", r->recall, "of the real are near a generated one");
-    if (r->labelled) printf("named       %-9.4f of the generated are given the class of their folder\n", r->accuracy);
+    if (r->labelled)
+        printf("named       %-9.4f of the generated are assigned the class of their folder\n", r->accuracy);
 }
 
 static void print_json(const mhla_measures *r) {

@@ -158,8 +158,8 @@ static int fill_image(work *w) {
     const int64_t plane = (int64_t)w->height * w->width, n = plane * w->count, f = w->codec.factor;
     const int C = w->codec.channels;
     if ((C != 1 && C != 3) || w->codec.outputs != C) {
-        fprintf(stderr, "mhla %s: %s has images of %d and %d channels, which are no pictures (1 or 3)\n", usage.verb,
-                model, C, w->codec.outputs);
+        fprintf(stderr, "mhla %s: %s has images of %d and %d channels: expected 1 or 3\n", usage.verb, model, C,
+                w->codec.outputs);
         return 0;
     }
     w->image = malloc((size_t)(C * n) * sizeof(float));

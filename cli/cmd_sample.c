@@ -17,31 +17,32 @@ static const cli_option options[] = {
     {"model,m", CLI_TEXT, &sample_given.model, "MODEL",
      "a folder, a run or a shipped model, or the folder of a pipeline; required"},
     {"prompt,p", CLI_TEXT, &sample_given.prompt, "TEXT",
-     "pipelines and models of captions: what the images are to show"},
+     "pipelines and models trained on captions: what the images show"},
     {"prompts", CLI_TEXT, &sample_given.prompts, "FILE", "pipelines: a prompt on each line; -: standard input"},
     {"negative", CLI_TEXT, &sample_given.negative, "TEXT",
-     "pipelines: what they are not to show; default: the pipeline's own"},
+     "pipelines: what the images must not show; default: the pipeline's negative prompt"},
     {"classes,c", CLI_TEXT, &sample_given.classes, "LIST",
      "names or numbers separated by commas, none, or all (the default)"},
     {"count,n", CLI_INT, &sample_given.count, "N", "images of each class or prompt; default 1"},
     {"seed,s", CLI_COUNT, &sample_given.seed, "S", "images of a class or prompt have the seeds S, S+1, ...; default 0"},
     {"guidance,g", CLI_AMOUNT, &sample_given.guidance, "X",
-     "strength of the class or prompt, 1: no guidance; default 2 if the model supports it, else 1; of pipelines their "
-     "own"},
+     "strength of the class or prompt; 1: no guidance; default 2 if the model supports it,\n"
+     "                         else 1; pipelines: as in their files"},
     {"guided-channels", CLI_INT, &sample_given.channels, "N", "apply guidance to the first N channels; default all"},
     {"sampler", CLI_TEXT, &sample_given.sampler, "NAME",
-     "ddim (default), ddpm, dpm++, unipc; of flows euler (default), dpm++, unipc; of pipelines as their files say"},
+     "ddim (default), ddpm, dpm++, unipc; flow models: euler (default), dpm++, unipc;\n"
+     "                         pipelines: as in their files"},
     {"steps", CLI_INT, &sample_given.steps, "N", "default 50; ddpm 250; SANA 20"},
     {"eta", CLI_AMOUNT, &sample_given.eta, "X", "ddim: amount of added noise, 0 to 1; default 0"},
     {"shift", CLI_REAL, &sample_given.shift, "X",
-     "flows: values above 1 take more steps at high noise; default 1; of pipelines as their files say"},
+     "flow models: values above 1 take more steps at high noise; default 1; pipelines: as in their files"},
     {"no-clip", CLI_FLAG, &sample_given.no_clip, NULL, "do not clip predicted pixels between steps"},
     {"size", CLI_GRID, &sample_given.size, "WxH",
      "pixels of images, width first; of clips HxW, height first, for example 480x800; multiples of the patch (times "
      "the factor of --vae); default: as in training"},
     {"frames", CLI_INT, &sample_given.frames, "N", "models of clips: frames of a clip; default: as in training"},
     {"exact-size", CLI_FLAG, &sample_given.exact, NULL,
-     "SANA: make exactly --size; default: the nearest shape of its training, resized and cropped"},
+     "SANA: generate exactly --size; default: the nearest training shape, resized and cropped"},
     {"no-instruction", CLI_FLAG, &sample_given.no_instruction, NULL,
      "SANA: do not put its instruction in front of prompts"},
     {"transformer", CLI_TEXT, &sample_given.transformer, "MODEL",
@@ -52,7 +53,7 @@ static const cli_option options[] = {
     {"tokenizer", CLI_TEXT, &sample_given.tokenizer, "PATH", "pipelines: this tokenizer; default: the text encoder's"},
     {"scheduler", CLI_TEXT, &sample_given.scheduler, "FILE", "pipelines: this scheduler_config.json"},
     {"text-cache", CLI_TEXT, &sample_given.texts, "FOLDER",
-     "pipelines: keep what the text encoder makes of each prompt here, and do not open it again"},
+     "pipelines: cache the encoded prompts here; the text encoder is not opened for prompts in the cache"},
     {"memory", CLI_BYTES, &sample_given.memory, "BYTES",
      "autoencoder: decode in overlapping tiles that need at most this much, for example 2G"},
     {"weights", CLI_TEXT, &sample_given.weights, "WHICH",
@@ -60,11 +61,11 @@ static const cli_option options[] = {
     {"dtype", CLI_TEXT, &sample_given.dtype, "TYPE", "weights and products as float32 (default), bfloat16 or q8_0"},
     {"out,o", CLI_TEXT, &sample_given.out, "PATH",
      "FILE.png, .webp: one image, a grid or a clip; FILE.npy: an array; FILE.y4m, -: a video; otherwise a folder"},
-    {"preview", CLI_INT, &sample_given.preview, "N", "pipelines: every N steps write what the first image may become"},
-    {"resume", CLI_FLAG, &sample_given.resume, NULL, "pipelines: continue a run that was stopped or killed"},
-    {"dry-run", CLI_FLAG, &sample_given.dry_run, NULL, "pipelines: print memory and estimated time, and make nothing"},
+    {"preview", CLI_INT, &sample_given.preview, "N", "pipelines: write a preview of the first image every N steps"},
+    {"resume", CLI_FLAG, &sample_given.resume, NULL, "pipelines: resume a run that was stopped or killed"},
+    {"dry-run", CLI_FLAG, &sample_given.dry_run, NULL, "pipelines: print memory and estimated time, and exit"},
     {"animate", CLI_FLAG, &sample_given.animate, NULL, "animated PNG of all steps"},
-    {"like", CLI_TEXT, &sample_given.like, "FILE.png", "make this image of mhla sample again and compare"},
+    {"like", CLI_TEXT, &sample_given.like, "FILE.png", "generate this image of mhla sample again and compare"},
     {"any-model", CLI_FLAG, &sample_given.any_model, NULL, "--like: allow other weights"},
     {"batch", CLI_INT, &sample_given.batch, "N", "images per batch; does not change the result"},
     {"threads", CLI_INT, &sample_given.threads, "N", "default: OpenMP's; does not change the result"},
@@ -76,9 +77,9 @@ static const cli_usage usage = {
     .verb = "sample",
     .arguments = "",
     .options = options,
-    .text = "Generates images, or clips as animated PNGs, with a diffusion model: of classes, or with a pipeline (a "
-            "folder\n"
-            "of components as diffusers writes it) of prompts. An image depends only on its class or prompt, its seed\n"
+    .text = "Generates images, or clips as animated PNGs, with a diffusion model: from classes, or from prompts with "
+            "a\npipeline (a folder of components in the layout of diffusers). An image depends only on its class or "
+            "prompt, its seed\n"
             "and the options, and its PNG records all of them: mhla sample --like FILE.png makes it again.\n"
             "An output folder has a folder for each class; the same command resumes an incomplete one. Ctrl-C stops.\n",
 };
@@ -99,7 +100,7 @@ static int refuse_like(void) {
         g->guidance >= 0.0 || g->eta > 0.0 || g->shift != 0.0 || g->no_clip || g->animate || g->count != 1 || g->seed ||
         g->prompt || g->prompts || g->negative || g->exact || g->no_instruction || g->scheduler)
         return cli_wrong(usage.verb,
-                         "--like takes everything from the picture: only models, --any-model, --out, --batch, "
+                         "--like takes everything from the image: only models, --any-model, --out, --batch, "
                          "--memory, --threads, --json and --quiet go with it");
     if (sample_ends(g->like, ".y4m") || sample_ends(g->like, ".npy"))
         return cli_wrong(usage.verb, "--like is \"%s\": only .png and .webp record how they were made", g->like);
@@ -147,7 +148,7 @@ static int refuse(void) {
         if (g->model == NULL && g->transformer == NULL) return cli_wrong(usage.verb, "--model is missing");
         if (g->any_model) return cli_wrong(usage.verb, "--any-model is for --like");
         if (g->animate && g->out && sample_ends(g->out, ".npy"))
-            return cli_wrong(usage.verb, "--animate makes pictures, --out is \"%s\"", g->out);
+            return cli_wrong(usage.verb, "--animate writes an image, --out is \"%s\"", g->out);
     }
     if (g->out && *g->out == '\0')
         return cli_wrong(usage.verb, "--out is empty"); /* a folder of that name would be / */
@@ -219,7 +220,7 @@ const char *sample_again(void) {
 int sample_same_weights(const char *was, const char *hash, const char *path) {
     if (!sample_given.like || strcmp(hash, was) == 0) return -1;
     fprintf(stderr, "mhla %s: %s was made with weights %.12s, those of %s are %.12s%s\n", usage.verb, sample_given.like,
-            was, path, hash, sample_given.any_model ? "" : ": the image would differ (--any-model makes it)");
+            was, path, hash, sample_given.any_model ? "" : ": the image would differ (--any-model allows it)");
     return sample_given.any_model ? -1 : CLI_FAILED;
 }
 
@@ -237,7 +238,7 @@ int sample_compare(const mhla_picture *original, const char *path, const char *w
     mhla_picture_free(&made);
     if (alike && differ == 0) return CLI_OK;
     if (alike)
-        fprintf(stderr, "mhla %s: %lld of %lld pixels of %s are others than those of %s", usage.verb, (long long)differ,
+        fprintf(stderr, "mhla %s: %lld of %lld pixels of %s differ from those of %s", usage.verb, (long long)differ,
                 (long long)n, path, sample_given.like);
     else
         fprintf(stderr, "mhla %s: %s has another size than %s", usage.verb, path, sample_given.like);

@@ -239,7 +239,7 @@ static void show(void *folder, const mhla_train_event *e) {
     evaluated = 0;
     if (write_report(folder) != MHLA_OK) {
         train_clear_bar();
-        fprintf(stderr, "mhla %s: no page for now: %s\n", verb, mhla_message());
+        fprintf(stderr, "mhla %s: the report was not written: %s\n", verb, mhla_message());
     }
 }
 

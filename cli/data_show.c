@@ -32,7 +32,7 @@ static const cli_usage usage = {
 
 static void print_labels(void *user, const mhla_preview_picture *p) {
     const int64_t across = *(const int64_t *)user;
-    printf("row %lld column %lld  picture %lld ", (long long)(p->number / across + 1),
+    printf("row %lld column %lld  image %lld ", (long long)(p->number / across + 1),
            (long long)(p->number % across + 1), (long long)p->index);
     for (int i = 0; i < p->labels; i++) {
         printf(i ? " + " : " ");

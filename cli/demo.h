@@ -12,6 +12,11 @@ enum { DEMO_ARMS = 3, DEMO_LENGTHS = 5, DEMO_VERDICTS = 12, DEMO_PATH = 160 };
 /* "mhla", "linear", "softmax", and as people write them: "MHLA", ... */
 extern const char *const demo_attention[DEMO_ARMS], *const demo_name[DEMO_ARMS];
 
+/* How much of the time of its threads a part got: seconds of the clock, and of the CPU on all threads. */
+typedef struct demo_share {
+    double wall, cpu;
+} demo_share;
+
 typedef struct demo {
     /* options */
     const char *data; /* Fashion-MNIST, or a folder like it */
@@ -29,13 +34,14 @@ typedef struct demo {
     int lengths;
     double tokens[DEMO_LENGTHS], seconds[DEMO_ARMS][DEMO_LENGTHS], bytes[DEMO_ARMS][DEMO_LENGTHS],
         matrix[DEMO_LENGTHS]; /* bytes of T x T scores */
+    demo_share cost_share;    /* of the measurements from 4,096 tokens on, which keep all threads at work */
 
     /* 3. learning */
     int learned; /* arms that are trained and tested */
     double accuracy[DEMO_ARMS], learn_seconds[DEMO_ARMS];
     int64_t test_images, parameters[DEMO_ARMS], batch;
-    double *step, *loss[DEMO_ARMS];   /* [steps], the caller frees them */
-    double wall_seconds, cpu_seconds; /* of all trainings */
+    double *step, *loss[DEMO_ARMS]; /* [steps], the caller frees them */
+    demo_share learn_share;         /* of all trainings */
     int threads;
 
     /* 4. attention */
@@ -55,6 +61,9 @@ int demo_models(demo *d);
 int demo_cost(demo *d);
 int demo_learn(demo *d);
 int demo_look(demo *d);
+
+/* Adds the time since the last call with begin = 1. */
+void demo_clock(demo_share *share, int begin);
 
 /* The sentences, from the figures; and the page. */
 void demo_judge(demo *d);

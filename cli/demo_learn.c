@@ -4,7 +4,6 @@
 #include <mhla/analysis.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "demo.h"
 
@@ -25,12 +24,6 @@ static void watch(void *user, const mhla_train_event *e) {
         d->loss[w->arm][e->step - 1] = e->loss;
     }
     if (e->kind == MHLA_TRAIN_STEP || e->kind == MHLA_TRAIN_EVALUATING) train_show(NULL, e);
-}
-
-static double cpu_seconds(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
 /* The same settings for all three but for one: recipes/fashion-mnist.toml with a patch of one pixel, two layers and a higher rate. */
@@ -75,11 +68,11 @@ static mhla_status learn(demo *d, int arm, int *finished) {
     status = mhla_model_query(mhla_trainer_model(trainer), &info);
     d->parameters[arm] = info.parameters;
     d->attention_tokens = info.tokens;
-    const double begin = now_seconds(), cpu = cpu_seconds();
+    const double begin = now_seconds();
+    demo_clock(&d->learn_share, 1);
     if (status == MHLA_OK) status = train_run(trainer, watch, &w, finished);
     d->learn_seconds[arm] = now_seconds() - begin;
-    d->wall_seconds += d->learn_seconds[arm];
-    d->cpu_seconds += cpu_seconds() - cpu;
+    demo_clock(&d->learn_share, 0);
     train_clear_bar();
     mhla_trainer_free(trainer);
     return status;

@@ -72,25 +72,34 @@ static void judge_attention(demo *d) {
         (long long)d->attention_tokens, d->rank[0], d->rank[1], d->rank[2]);
 }
 
+/* A part that got less of the time of its threads than this was disturbed. */
+static const double quiet = 0.7;
+
 static void judge_machine(demo *d) {
-    if (!(d->wall_seconds > 0.0) || d->threads < 1) return;
-    const double share = d->cpu_seconds / (d->wall_seconds * d->threads);
-    const char *plural = d->threads == 1 ? "" : "s";
-    if (share < 0.7)
-        say(d,
-            "The machine was busy: training got %.0f %% of the time of its %d thread%s. The measured times are too "
-            "long; accuracies and ranks are not affected.",
-            100.0 * share, d->threads, plural);
-    else
-        say(d, "The machine was quiet: training got %.0f %% of the time of its %d thread%s.", 100.0 * share, d->threads,
-            plural);
+    const struct {
+        const char *name;
+        const demo_share *share;
+    } parts[] = {{"the measurement of cost", &d->cost_share}, {"training", &d->learn_share}};
+    char text[200] = "";
+    int busy = 0, n = 0;
+    for (int i = 0; i < 2; i++) {
+        if (!(parts[i].share->wall > 0.0) || d->threads < 1) continue;
+        const double share = parts[i].share->cpu / (parts[i].share->wall * d->threads);
+        busy |= share < quiet;
+        n += snprintf(text + n, sizeof text - (size_t)n, "%s%s got %.0f %%", n ? " and " : "", parts[i].name,
+                      100.0 * share);
+    }
+    if (n)
+        say(d, "The machine was %s: %s of the time of %d thread%s.%s", busy ? "busy" : "quiet", text, d->threads,
+            d->threads == 1 ? "" : "s",
+            busy ? " The measured times are too long and may mislead; accuracies and ranks are not affected." : "");
 }
 
 void demo_judge(demo *d) {
     judge_cost(d);
+    judge_machine(d);
     judge_learning(d);
     judge_attention(d);
-    judge_machine(d);
     printf("\nVerdict\n\n");
     for (int i = 0; i < d->verdicts; i++) printf("* %s\n", d->verdict[i]);
 }
@@ -132,7 +141,7 @@ static void page_cost(mhla_page *page, const demo *d) {
     mhla_page_chart(page, "workspace, MiB", "tokens", MHLA_PAGE_LOG_X | MHLA_PAGE_LOG_Y);
     for (int arm = 0; arm < DEMO_ARMS; arm++)
         mhla_page_line(page, demo_name[arm], mhla_page_colour(demo_attention[arm]), d->tokens, mib[arm], d->lengths);
-    mhla_page_line(page, "all T x T scores (not stored)", 6, d->tokens, mib[DEMO_ARMS], d->lengths);
+    mhla_page_line(page, "all T x T scores (not stored)", mhla_page_colour(""), d->tokens, mib[DEMO_ARMS], d->lengths);
 }
 
 /* The first column names the arms; `write` fills the others of a row. */

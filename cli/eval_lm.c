@@ -392,7 +392,7 @@ static const char *what_is_wrong(const eval_options *o) {
     if (!o->longbench && o->max_tokens) return "--context is for --longbench";
     if ((o->needle || o->longbench) && o->files) return "--needle and --longbench take no DATA";
     if ((o->needle || o->longbench) && eval_storage(o->storage, 1)) return "--dtype all is for texts and questions";
-    if (o->task && o->files == 0) return "--task needs its files behind MODEL";
+    if (o->task && o->files == 0) return "--task needs its files after MODEL";
     if (o->files == 0 && asked == 0) return "a language model needs --data, --choices, --task, --longbench or --needle";
     if (o->beyond && strcmp(o->beyond, "error") != 0 && strcmp(o->beyond, "clamp") != 0 &&
         strcmp(o->beyond, "chunk") != 0)

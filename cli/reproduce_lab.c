@@ -15,10 +15,10 @@ static const char *work, *out, *data;
 
 static const cli_option options[] = {
     {"quick", CLI_FLAG, &quick, NULL, "smaller, shorter, one seed: takes minutes and checks that everything works"},
-    {"long", CLI_FLAG, &longer, NULL, "more tokens or more updates: takes a night; not for every experiment"},
+    {"long", CLI_FLAG, &longer, NULL, "more tokens or more updates: takes a night; some experiments only"},
     {"seeds", CLI_INT, &seeds, "N", "number of seeds, from 1; default 3 or 5, with --quick 1"},
     {"shuffle-labels", CLI_FLAG, &shuffle, NULL, "the control: shuffled labels; the verdict must be undecided"},
-    {"out", CLI_TEXT, &out, "FOLDER", "folder of the page and its figures; default: that of the results"},
+    {"out", CLI_TEXT, &out, "FOLDER", "folder of the page and its figures; default: beside the results in --work"},
     {"work", CLI_TEXT, &work, "FOLDER",
      "folder of runs and results, which the next call resumes; default runs/reproduce"},
     {"data", CLI_TEXT, &data, "FOLDER", "folder of the data; default: it is downloaded"},
@@ -143,7 +143,7 @@ int reproduce_lab(const char *name, int argc, char **argv) {
     if (code >= 0) return code;
     if (seeds > 100) return cli_wrong(verb, "--seeds is %lld: expected 1 to 100", (long long)seeds);
     if (threads > 1024) return cli_wrong(verb, "--threads is %lld: expected 1 to 1024", (long long)threads);
-    if (shuffle && !info.labels) return cli_wrong(verb, "%s has no labels that could be shuffled", name);
+    if (shuffle && !info.labels) return cli_wrong(verb, "%s has no labels to shuffle", name);
     if (longer && quick) return cli_wrong(verb, "--quick and --long exclude each other");
     if (longer && info.hours == 0.0) return cli_wrong(verb, "%s has no long form", name);
     if (data && info.data == NULL) return cli_wrong(verb, "%s takes no data", name);

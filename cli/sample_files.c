@@ -160,9 +160,8 @@ int sample_files_there(const sample_files *f, int64_t i, uint64_t seed, const ch
     if (same && f->frames && path_of(f, path, i, seed, -1) && strlen(path) + 7 <= 4096)
         unlink(strcat(path, ".state")); /* of a run that was killed after the last frame */
     if (same) return 1;
-    fprintf(stderr,
-            "mhla %s: %s is there, and was made otherwise than now asked for: choose another --out, or remove it\n",
-            verb, path);
+    fprintf(stderr, "mhla %s: %s exists and was made with other settings: choose another --out, or remove it\n", verb,
+            path);
     return -1;
 }
 

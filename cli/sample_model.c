@@ -193,7 +193,7 @@ static int read_like(sample_work *w, mhla_picture *original) {
     if (status != MHLA_OK) return cli_failed(verb, status);
     struct stat info;
     if (sample_given.model == NULL && stat(w->record.model ? model_path(w->record.model) : "", &info) != 0) {
-        fprintf(stderr, "mhla %s: %s was made with the model %s, which is not there: name it with --model\n", verb,
+        fprintf(stderr, "mhla %s: %s was made with the model %s, which is missing: give its path with --model\n", verb,
                 sample_given.like, w->record.model ? w->record.model : "");
         return CLI_FAILED;
     }
@@ -312,7 +312,7 @@ static int run(sample_work *w, mhla_picture *original, mhla_context **context) {
     if (code >= 0) return code;
     if (!sample_given.quiet &&
         (r->frames != w->info.frames || (r->frames && (r->height != w->info.height || r->width != w->info.width))))
-        fprintf(stderr, "trained on clips of %d frames of %d x %d: others may be worse\n", w->info.frames,
+        fprintf(stderr, "trained on clips of %d frames of %d x %d: other sizes may look worse\n", w->info.frames,
                 w->info.height, w->info.width);
     w->out = sample_given.out ? sample_given.out : sample_given.like ? sample_again() : "samples.png";
     w->array = sample_ends(w->out, ".npy");

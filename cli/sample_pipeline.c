@@ -295,7 +295,7 @@ static int run_file(work *w) {
             return cli_wrong(verb, "--out is too long");
         desc.state = w->state;
         if (stat(w->state, &info) == 0 && !sample_given.resume) {
-            fprintf(stderr, "mhla %s: %s is there, of a run that was stopped: --resume continues it\n", verb, w->state);
+            fprintf(stderr, "mhla %s: %s exists, from a run that was stopped: --resume resumes it\n", verb, w->state);
             return CLI_FAILED;
         }
     }
@@ -313,7 +313,7 @@ static int run_file(work *w) {
     if (status != MHLA_OK) return cli_failed(verb, status);
     if (stopped) {
         fprintf(stderr, "mhla %s: stopped; %s\n", verb,
-                stat(w->state, &info) == 0 ? "the same command with --resume continues" : "nothing is written");
+                stat(w->state, &info) == 0 ? "the same command with --resume resumes it" : "nothing is written");
         return interrupt_code();
     }
     unlink(w->state);

@@ -249,8 +249,7 @@ static int grid_is_too_large(const sample_work *w) {
     const double factor = w->codec.factor;
     const double pixels = (double)columns * (factor * r->width + 2.0) * (double)rows * (factor * r->height + 2.0);
     if (pixels <= pixels_most) return 0;
-    fprintf(stderr,
-            "mhla %s: %lld images make one picture of %.0f million pixels, more than %.0f: let --out be a folder\n",
+    fprintf(stderr, "mhla %s: %lld images make a grid of %.0f million pixels, more than %.0f: let --out be a folder\n",
             w->verb, (long long)r->images, pixels / 1e6, pixels_most / 1e6);
     return 1;
 }
@@ -352,7 +351,7 @@ static int plan(sample_work *w, int64_t **missing, int64_t *count) {
         const int there = is_there(w, i, path);
         if (there < 0) {
             fprintf(stderr,
-                    "mhla %s: %s is there, and was made otherwise than now asked for: choose another --out, or "
+                    "mhla %s: %s exists and was made with other settings: choose another --out, or "
                     "remove it\n",
                     w->verb, path);
             return CLI_FAILED;

@@ -50,7 +50,7 @@ def train(net: nn.Module, config: dict, steps: int, rate: float, say: str) -> No
     with torch.no_grad():
         images, labels = stripes(128, config)
         right = (net(images).argmax(1) == labels).float().mean().item()
-    print(f"{say}: loss {loss.item():.3f}, {100 * right:.0f} % of new pictures right")
+    print(f"{say}: loss {loss.item():.3f}, {100 * right:.0f} % of new images right")
 
 
 def save(folder: pathlib.Path, net: nn.Module, config: dict) -> None:

@@ -47,7 +47,7 @@ int main(void) {
             if (logits[n * CLASSES + c] > logits[n * CLASSES + best]) best = c;
         right += best == labels[n];
     }
-    printf("%d of %d new pictures right\n", right, BATCH);
+    printf("%d of %d new images right\n", right, BATCH);
     mhla_model_free(model); /* mhla_model_save(model, "stripes") would have kept it for `mhla classify` */
     return right < BATCH * 3 / 4;
 failed:

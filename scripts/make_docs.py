@@ -55,12 +55,14 @@ code, pre { font: .86em/1.5 ui-monospace, "DejaVu Sans Mono", monospace; } p cod
 pre { background: var(--soft); padding: .7rem .9rem; overflow-x: auto; border-radius: 5px; } pre code { font-size: inherit; }
 pre { font-size: .8rem; } p, li, dd { max-width: 50rem; } .wide { overflow-x: auto; } table { border-collapse: collapse; font-size: .9rem; }
 th, td { border: 1px solid var(--line); padding: .3rem .55rem; text-align: left; vertical-align: top; } th { background: var(--soft); }
-figure { margin: 1.2rem 0; } img { max-width: 100%; height: auto; } blockquote { border-left: 3px solid var(--line); margin-left: 0; padding-left: 1rem; color: var(--note); }
+td.n { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
+figure { margin: 1.2rem 0; overflow-x: auto; } img { max-width: 100%; height: auto; } :is(figure, td) img[src$=".svg"] { min-width: 34rem; } blockquote { border-left: 3px solid var(--line); margin-left: 0; padding-left: 1rem; color: var(--note); }
 .note { color: var(--note); font-size: .9rem; } .api { border-top: 1px solid var(--line); } .api h3 { font-family: ui-monospace, monospace; font-size: 1rem; margin: 1rem 0 .3rem; overflow-wrap: anywhere; }
 dl dt { font-weight: 600; margin-top: .5rem; } dl dd { margin-left: 0; color: var(--note); } .names { columns: 16rem; font-size: .85rem; padding-left: 1rem; }
 @media (min-width: 76rem) { nav { position: fixed; top: 0; bottom: 0; width: 15rem; overflow-y: auto; border-right: 1px solid var(--line); border-bottom: 0; }
   nav b { display: block; margin: 1rem 0 .2rem; } nav a { display: block; margin: .1rem 0; } nav a { white-space: normal; } main { margin-left: max(16rem, calc(50vw - 28rem)); } }
-@media print { nav, a.anchor { display: none; } }
+@media print { nav, a.anchor { display: none; } main { max-width: none; } pre { white-space: pre-wrap; } table { font-size: .62rem; } th, td { padding: .15rem .3rem; }
+  .wide, figure { overflow: visible; } figure, tr { break-inside: avoid; } figure img { max-height: 9cm; } :is(figure, td) img[src$=".svg"] { min-width: 0; } }
 """
 
 

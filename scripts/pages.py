@@ -88,7 +88,7 @@ def parse(text: str, first: int = 1) -> List[Block]:
                 body = [lines[i][width:]]
                 i += 1
                 while i < len(lines):
-                    if lines[i].strip() and not lines[i].startswith("  ") and (ITEM.match(lines[i]) or not lines[i - 1].strip()):
+                    if lines[i].strip() and not lines[i].startswith("  ") and (ITEM.match(lines[i]) or lines[i].startswith("<!--") or not lines[i - 1].strip()):
                         break
                     body.append(lines[i][width:] if lines[i].startswith(" " * width) else lines[i].lstrip())
                     i += 1
@@ -98,7 +98,7 @@ def parse(text: str, first: int = 1) -> List[Block]:
             blocks.append(block)
         else:
             body = []
-            while i < len(lines) and lines[i].strip() and not re.match(r"#{1,6} |```|>", lines[i]) and not (body and ITEM.match(lines[i]) and not lines[i][0].isdigit()):
+            while i < len(lines) and lines[i].strip() and not re.match(r"#{1,6} |```|>|<!--", lines[i]) and not (body and ITEM.match(lines[i]) and not lines[i][0].isdigit()):
                 body.append(lines[i])
                 i += 1
             blocks.append(Block("paragraph", at, "\n".join(body)))
@@ -122,6 +122,10 @@ def links(block: Block):
                 yield inner[3], bool(inner[1])
 
 
+# A cell of a table that is a number, with what may follow it: these are aligned to the right.
+NUMBER, NUMBER_CLASS = re.compile(r"\s*(-|[-+]?[\d.,]+( ± [\d.,]+)?( %)?)\s*"), ' class="n"'
+
+
 def inline(text: str, target: Callable[[str], str]) -> str:
     """HTML of running text; target turns the address of a link into that of the page that is made."""
     kept: List[str] = []
@@ -137,7 +141,7 @@ def inline(text: str, target: Callable[[str], str]) -> str:
         return keep(f'<a href="{address}">{inline(match[2], target)}</a>')
 
     text = re.sub(r"(`+)(.+?)\1", lambda m: keep(f"<code>{html.escape(' '.join(m[2].split()))}</code>"), text, flags=re.S)
-    text = html.escape(LINK.sub(link, text), quote=False)
+    text = html.escape(LINK.sub(link, text), quote=False).replace("&lt;br&gt;", "<br>")
     text = re.sub(r"\*\*(\S(?:.*?\S)?)\*\*", r"<b>\1</b>", text, flags=re.S)
     text = re.sub(r"(?<![\w*])\*([^\s*](?:[^*]*?[^\s*])?)\*(?![\w*])", r"<i>\1</i>", text)
     while re.search("\0(\\d+)\0", text):
@@ -158,8 +162,9 @@ def render(blocks: List[Block], target: Callable[[str], str], code: Optional[Cal
             out.append(f"<pre><code>{html.escape(b.text)}</code></pre>")
         elif b.kind == "table":
             head, *rows = b.rows
-            top = "".join(f"<th>{inline(c, target)}</th>" for c in head)
-            body = "".join("<tr>" + "".join(f"<td>{inline(c, target)}</td>" for c in row) + "</tr>\n" for row in rows)
+            top = "".join(f'<th scope="col">{inline(c, target)}</th>' for c in head)
+            body = "".join("<tr>" + "".join(f"<td{NUMBER_CLASS if NUMBER.fullmatch(c) else ''}>{inline(c, target)}</td>" for c in row) + "</tr>\n"
+                           for row in rows)
             out.append(f'<div class="wide"><table><thead><tr>{top}</tr></thead>\n<tbody>{body}</tbody></table></div>')
         elif b.kind == "list":
             tag = "ol" if b.ordered else "ul"

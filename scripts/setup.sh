@@ -43,7 +43,7 @@ group_build() {
     need libwebp7 -- compiles "${CC:-cc}" stdio.h -l:libwebp.so.7 # likewise loaded
     need liblapack3 -- compiles "${CC:-cc}" stdio.h -l:liblapack.so.3 # loaded at run time, when it is needed
 }
-group_run() { # what is typed after `make demo` and `make install`
+group_run() { # what is typed after `make install`
     group_build
     want python3-pip -- python3 -m pip --version # `mhla data smollm2`, cifar10-test and inception
 }
@@ -52,6 +52,7 @@ group_test() {
     need libcmocka-dev -- compiles "${CC:-cc}" cmocka.h -lcmocka
     need python3-pip -- python3 -m pip --version # what `mhla data` uses
     want libopenmpi-dev openmpi-bin -- works_mpi # tests of several processes; without, they are skipped
+    want mandoc -- have mandoc                   # the test of scripts/docs.sh, likewise
 }
 group_python() {
     group_build
@@ -98,7 +99,7 @@ packages=$(printf '%s\n' $missing $optional | sort -u | tr '\n' ' ')
 packages=${packages% }
 by_hand() {
     if [ -z "$required" ]; then
-        echo "mhla: $1; some datasets of \`mhla data\`, or tests of several processes, need $packages: apt-get install $packages" >&2
+        echo "mhla: $1; some datasets of \`mhla data\`, or some tests, need $packages: apt-get install $packages" >&2
         exit 0
     fi
     echo "mhla: $1; please install these packages, then try again:" >&2

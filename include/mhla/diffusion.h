@@ -4,7 +4,7 @@
  *   2. images from a model, and image files
  *   3. measures: the distance between two sets of images
  *   4. latents: autoencoders
- *   5. captions: rows of text for training
+ *   5. captions: encoded once, for training
  *   6. pipelines: from a sentence to an image or a clip
  *
  * The conventions are those of nn.h: statuses with one sentence in mhla_message(), structs that begin with their size,
@@ -97,15 +97,15 @@ typedef struct mhla_sample_desc {
     const float *start; /* [images,channels,height,width]: initial noise, NULL: drawn from the seeds */
     const float *noise; /* [steps,images,channels,height,width]: noise of the steps that need some, NULL: likewise */
     int frames;         /* of clips: 0: as in training. All arrays then are [...,channels,frames,height,width] */
-    /* For a model that takes text (mhla_model_info.text_width): rows [texts,longest,text_width], for example of mhla_text_encode, of
-     * which the first lengths [texts] of each text count (NULL: all). Image i is of text classes[i]. Guidance leads away from text
-     * `negative`: let it be the empty one. Models of classes have none of these. */
+    /* Text models (mhla_model_info.text_width > 0): rows [texts,longest,text_width] of token embeddings, for example from
+     * mhla_text_encode. Only the first lengths [texts] rows of each text are used (NULL: all). Image i is made from text classes[i].
+     * Guidance leads away from text `negative`, usually the empty text. Models of classes ignore these fields. */
     const float *rows;
     const int32_t *lengths;
     int64_t texts, longest;
     int negative;
-    /* A file that is written after every step, whole or not at all. If it is there, sampling goes on from it and gives the same images to
-     * the last bit; MHLA_EINVAL if it is of other images. The caller removes it in the end. NULL: none. */
+    /* A file that is written after every step, whole or not at all. If it exists, sampling resumes from it, with the same result to the
+     * last bit; MHLA_EINVAL if it belongs to other images. The caller removes it at the end. NULL: none. */
     const char *state;
 } mhla_sample_desc;
 
@@ -134,18 +134,19 @@ typedef struct mhla_picture {
     char *text;      /* stored in the file under the keyword "mhla", or NULL */
 } mhla_picture;
 
-/* Makes one picture of images [n,channels,height,width], `columns` in a row with white gaps. A value x becomes
+/* Tiles images [n,channels,height,width] into one, `columns` in a row with white gaps. A value x becomes
  * clamp(x/2 + 0.5, 0, 1) * 255, rounded. MHLA_EINVAL if there are not 1 or 3 channels: latents are not pixels. */
 MHLA_API mhla_status mhla_picture_tile(mhla_picture *picture, const float *images, int64_t n, int channels, int height,
                                        int width, int columns);
-/* Writes a PNG, or, if the path ends with .webp, a WebP of quality 90, whole or not at all. WebP needs libwebp.so.7. Several frames of one size make an endless animation that shows frame i for seconds[i].
- * Programs without animations show the last frame. The text is that of the last frame. */
+/* Writes a PNG, or a WebP of quality 90 if the path ends with .webp, whole or not at all. WebP needs libwebp.so.7. Several frames
+ * of one size make an endless animation that shows frame i for seconds[i]. Programs that do not play animations show the last frame.
+ * The stored text is that of the last frame. */
 MHLA_API mhla_status mhla_picture_write(const char *path, const mhla_picture *frames, int64_t count,
                                         const double *seconds);
-/* Writes pictures of one size and 1 or 3 channels as a video without compression (YUV4MPEG2, .y4m), for programs that compress it; each is
+/* Writes frames of one size and 1 or 3 channels as an uncompressed video (YUV4MPEG2, .y4m) that other programs can compress; each frame is
  * shown for `seconds`. "-" is standard output. */
 MHLA_API mhla_status mhla_video_write(const char *path, const mhla_picture *frames, int64_t count, double seconds);
-/* Reads a PNG or JPEG, of an animation the default image; of a WebP the last frame. */
+/* Reads a PNG or JPEG (of an animated PNG the default image), or the last frame of a WebP. */
 MHLA_API mhla_status mhla_picture_read(mhla_picture *picture, const char *path);
 MHLA_API void mhla_picture_free(mhla_picture *picture); /* frees its contents; may be repeated */
 
@@ -292,106 +293,108 @@ MHLA_API mhla_status mhla_clip_score(mhla_clip_scores *result, const mhla_clip_d
 
 /* ---- 4. Latents -------------------------------------------------------------------------------------------------
  *
- * An autoencoder (Stable Diffusion's, AutoencoderKL; SANA's, AutoencoderDC; of clips, Wan's, AutoencoderKLWan) makes latents of pixels,
- * which a diffusion then models, and pixels of latents. Latents here are as a diffusion sees them: (z - shift) * scale of what the network makes, or
- * (z - mean) / deviation, channel by channel.
+ * An autoencoder encodes pixels to latents, which a diffusion model learns, and decodes latents to pixels. Supported are Stable
+ * Diffusion's (AutoencoderKL), SANA's (AutoencoderDC), and Wan's for clips (AutoencoderKLWan). Latents in this API are scaled as a
+ * diffusion model sees them: (z - shift) * scale of the network's output z, or (z - mean) / deviation, channel by channel.
  *
- * An autoencoder of clips makes 1 + n frames of latents of 1 + n * frames frames of pixels. An image is a clip of one frame. */
+ * An autoencoder of clips encodes 1 + n * frames frames of pixels to 1 + n frames of latents. An image is a clip of one frame. */
 
 typedef struct mhla_codec_info {
     size_t size;
-    int channels, outputs, latents; /* of images that are encoded, that are decoded, of latents */
-    int factor;                     /* pixels of a side per latent */
+    int channels, outputs, latents; /* channels of the encoder's input, of the decoder's output, of latents */
+    int factor;                     /* pixels per latent on each side */
     double scale, shift;
     int encodes, decodes;          /* a file may have one half only */
-    int frames;                    /* of pixels per frame of latents behind the first; 0: images alone */
-    const float *mean, *deviation; /* [latents], as long as the model lives; NULL: scale and shift */
+    int frames;                    /* frames of pixels per frame of latents after the first; 0: images only */
+    const float *mean, *deviation; /* [latents], valid as long as the model; NULL: scale and shift are used */
 } mhla_codec_info;
 
-/* MHLA_EINVAL for a model that is no autoencoder. */
+/* MHLA_EINVAL if the model is not an autoencoder. */
 MHLA_API mhla_status mhla_codec_query(const mhla_model *model, mhla_codec_info *info);
 
 typedef struct mhla_coding {
     size_t size;
     int height, width; /* of the images, pixels: multiples of the factor; both 0: as in training */
-    size_t memory;     /* bytes that the network and its work may take; 0: as many as a whole image needs */
+    size_t memory;     /* limit in bytes for the network and its workspace; 0: as much as a whole image needs */
     int tile; /* side of a tile, pixels; 0: the largest that memory allows. Tiles overlap by a quarter and are blended;
-                          norms and attention see one tile, so that the result is not quite that of the whole image */
-    mhla_progress_fn progress; /* tiles done, of how many; may be NULL */
+                          norms and attention see one tile, so the result differs slightly from that of the whole image */
+    mhla_progress_fn progress; /* tiles done and in all; may be NULL */
     void *user;
     /* Written by mhla_coding_settle: */
-    size_t peak;           /* bytes of the network and its work */
-    int tiles;             /* of an image; 1: it goes through whole */
-    int64_t multiply_adds; /* of an image */
-    /* The caller's again: of the clips, pixels' frames, 1 and a multiple of the autoencoder's more; 0: 1. A clip goes through frame by
-     * frame with exactly the result of the whole. An autoencoder of images takes any number, each frame as an image of its own:
-     * clips and latents are [n,channels,frames,height,width], with as many frames of latents. */
+    size_t peak;           /* bytes of the network and its workspace */
+    int tiles;             /* per image; 1: not tiled */
+    int64_t multiply_adds; /* per image */
+    /* Set by the caller: frames of pixels in a clip, 1 plus a multiple of the autoencoder's `frames`; 0: 1. A clip is processed frame
+     * by frame, which gives exactly the result of the whole clip. An autoencoder of images takes any number and processes each frame
+     * as a separate image: clips and latents are [n,channels,frames,height,width] with equal numbers of frames. */
     int frames;
 } mhla_coding;
 
-/* Checks all of coding and writes what its zeros stand for; nothing is computed. MHLA_ENOMEM where not even the smallest tile fits. */
+/* Checks coding and replaces its zeros by the defaults; nothing is computed. MHLA_ENOMEM if not even the smallest tile fits. */
 MHLA_API mhla_status mhla_coding_settle(mhla_model *model, mhla_coding *coding, int decode);
 /* mean, deviation [n,latents,height/factor,width/factor] of images [n,channels,height,width], values -1..1: a latent is mean +
- * deviation * noise; an AutoencoderDC has deviations of 0. deviation may be NULL. Of clips: [n,latents,frames of latents,...] of [n,channels,frames,...]. */
+ * deviation * noise; an AutoencoderDC has deviations of 0. deviation may be NULL. For clips, frames come before the height in all arrays. */
 MHLA_API mhla_status mhla_model_encode(mhla_model *model, float *mean, float *deviation, const float *images, int64_t n,
                                        const mhla_coding *coding);
-/* images [n,outputs,height,width], not clipped, of latents [n,latents,height/factor,width/factor]; clips with their frames in front of
- * the height, both. */
+/* images [n,outputs,height,width], not clipped, from latents [n,latents,height/factor,width/factor]. For clips, frames come before the
+ * height in both. */
 MHLA_API mhla_status mhla_model_decode(mhla_model *model, float *images, const float *latents, int64_t n,
                                        const mhla_coding *coding);
 
 typedef struct mhla_latents_desc {
     size_t size;
-    const char *source, *out; /* a dataset of images; the folder that gets the latents */
+    const char *source, *out; /* a dataset of images; the folder to write */
     int height, width;        /* images get this size, the shorter side first, then the centre: multiples of the factor;
                                    both 0: as in the autoencoder's training */
-    mhla_progress_fn progress; /* images done, of how many; may be NULL */
+    mhla_progress_fn progress; /* images done and in all; may be NULL */
     void *user;
 } mhla_latents_desc;
 
 typedef struct mhla_latents_made {
     size_t size;
-    int64_t train, test, unreadable, kept; /* images of both parts; of all: without a latent, there before */
-    int channels, height, width;           /* of a latent */
+    int64_t train, test, unreadable,
+        kept;                    /* images of both parts; of all: unreadable ones, and those that existed already */
+    int channels, height, width; /* of a latent */
 } mhla_latents_made;
 
-/* Encodes all images of a dataset once, as they are and flipped, for training a diffusion model on their latents: mhla_trainer_*
- * takes the folder as data. Killed at any moment, the same call again makes what is missing. MHLA_EINVAL for a folder with
- * other files, or with latents of other images, of another size or by another autoencoder. made may be NULL. */
+/* Encodes all images of a dataset once, original and flipped, for training a diffusion model on their latents: mhla_trainer_* takes the
+ * folder as data. If the process is killed, the same call later makes what is missing. MHLA_EINVAL for a folder with other files, or
+ * with latents of other images, of another size or from another autoencoder. made may be NULL. */
 MHLA_API mhla_status mhla_latents_make(mhla_model *vae, const mhla_latents_desc *desc, mhla_latents_made *made);
 
 /* ---- 5. Captions -------------------------------------------------------------------------------------------------
  *
- * A text-to-image model is trained on pictures and rows of text, which a frozen text encoder makes of their captions once. */
+ * A text-to-image model is trained on images and their captions, which a frozen text encoder has encoded once: a row of numbers for
+ * each token. */
 
 typedef struct mhla_captions_desc {
     size_t size;
     const char *source,
-        *out; /* a dataset of images with captions, or a text file, a text in each line; the folder that gets the rows */
+        *out; /* a dataset of images with captions, or a text file with one text per line; the folder to write */
     const char *instruction; /* this and the next: see mhla_encoder_desc in lm.h */
     int64_t longest;
-    mhla_progress_fn progress; /* texts done, of how many; may be NULL */
+    mhla_progress_fn progress; /* texts done and in all; may be NULL */
     void *user;
 } mhla_captions_desc;
 
 typedef struct mhla_captions_made {
     size_t size;
-    int64_t train, test, kept; /* captions of both parts; of all texts: there before */
-    int64_t longest;           /* rows of the longest */
+    int64_t train, test, kept; /* captions of both parts; texts that were encoded already */
+    int64_t longest;           /* rows of the longest text */
     int width;                 /* of a row */
-    int64_t cut;               /* texts of this call that lost their end */
+    int64_t cut;               /* texts of this call that were truncated */
 } mhla_captions_made;
 
-/* Encodes the caption of every image of a dataset, and the empty text, for training a model that takes text: mhla_trainer_* takes the
- * folder as data.captions. Killed at any moment, the same call again makes what is missing, with the same bytes. MHLA_EINVAL for a
- * folder with other files, or with rows by another encoder; MHLA_EDATA names the caption that has changed since. made may be NULL. */
+/* Encodes the caption of every image of a dataset, and the empty text, for training a text-to-image model: mhla_trainer_* takes the
+ * folder as data.captions. If the process is killed, the same call later makes what is missing, with the same bytes. MHLA_EINVAL for a
+ * folder with other files, or with rows of another encoder; MHLA_EDATA names a caption that has changed. made may be NULL. */
 MHLA_API mhla_status mhla_captions_make(mhla_model *encoder, const mhla_captions_desc *desc, mhla_captions_made *made);
 
 /* ---- 6. Pipelines -----------------------------------------------------------------------------------------------
  *
- * A pipeline is a folder of components as diffusers writes it: a text encoder with its tokenizer, a transformer (a diffusion model that
- * takes text), the settings of a scheduler and an autoencoder, listed in model_index.json. Each component is opened, used and released in
- * turn, so that the largest decides how much memory a run takes.
+ * A pipeline is a folder of components in the layout of diffusers: a text encoder with its tokenizer, a transformer (a diffusion model
+ * that takes text), scheduler settings and an autoencoder, listed in model_index.json. Each component is opened, used and released in
+ * turn, so the largest one determines the memory of a run.
  *
  *   mhla_pipeline_open(&p, &(mhla_pipeline_desc){.size = sizeof(mhla_pipeline_desc), .folder = "Sana_600M_512px_diffusers"});
  *   mhla_make_desc d = {.size = sizeof d, .images = 1, .prompts = &prompt, .seeds = &seed};
@@ -402,13 +405,13 @@ typedef struct mhla_pipeline mhla_pipeline;
 
 typedef struct mhla_pipeline_desc {
     size_t size;
-    const char *folder; /* with model_index.json; NULL: at least transformer, vae and text_encoder are named */
-    /* Instead of the folder's: models as for mhla_model_open (a text encoder may be a GGUF file), a tokenizer as for mhla_tokenizer_open,
-     * a scheduler_config.json. */
+    const char *folder; /* with model_index.json; NULL: transformer, vae and text_encoder must be given */
+    /* Replacements for components of the folder: models as for mhla_model_open (a text encoder may be a GGUF file), a tokenizer as for
+     * mhla_tokenizer_open, a scheduler_config.json. */
     const char *transformer, *vae, *text_encoder, *tokenizer, *scheduler;
-    const char *storage; /* "float32" or "bfloat16"; NULL: float32, and of the text encoder the type of its file */
+    const char *storage; /* "float32" or "bfloat16"; NULL: float32, for the text encoder the type of its file */
     const char
-        *texts; /* a folder that keeps the rows of every prompt, so that the encoder is not needed again; NULL: none */
+        *texts; /* a folder that caches encoded prompts, so that they need no encoder the next time; NULL: none */
     const mhla_context *context; /* must outlive the pipeline */
 } mhla_pipeline_desc;
 
@@ -416,36 +419,36 @@ typedef struct mhla_pipeline_info {
     size_t size;
     const char *name; /* "SanaPipeline"; this and other texts live as long as the pipeline */
     const char *transformer, *vae, *text_encoder,
-        *tokenizer;       /* where they are; tokenizer NULL: the text encoder's own */
-    const char *negative; /* the negative prompt unless another one is given */
-    char weights[65];     /* tells the components' weights from others': some bytes of each tensor, hashed */
-    int clips;            /* 1: it makes clips */
+        *tokenizer;       /* their paths; tokenizer NULL: that of the text encoder */
+    const char *negative; /* the default negative prompt */
+    char weights[65];     /* identifies the components' weights: a hash of some bytes of each tensor */
+    int clips;            /* 1: generates clips */
     int outputs;          /* channels of pixels */
     int factor;           /* height and width are multiples of it */
-    int frames;           /* frames are 1 and a multiple of it more; 0: images */
-    double seconds;       /* that a frame of a clip is shown */
+    int frames;           /* the number of frames is 1 plus a multiple of it; 0: images */
+    double seconds;       /* duration of a frame */
 } mhla_pipeline_info;
 
 /* 1 if the folder has a model_index.json, or the files of a pipeline as its authors publish them; else 0. */
 MHLA_API int mhla_pipeline_is(const char *folder);
-/* Looks at all components and checks that they fit together; no weights are read. */
+/* Checks that all components exist and fit together; reads no weights. */
 MHLA_API mhla_status mhla_pipeline_open(mhla_pipeline **pipeline, const mhla_pipeline_desc *desc);
 MHLA_API void mhla_pipeline_free(mhla_pipeline *pipeline);
 MHLA_API mhla_status mhla_pipeline_query(const mhla_pipeline *pipeline, mhla_pipeline_info *info);
 
 typedef enum mhla_component { MHLA_TEXT_ENCODER, MHLA_TRANSFORMER, MHLA_VAE, MHLA_COMPONENTS } mhla_component;
 
-/* What is reported while a pipeline works. One of note, pixels and neither is new. */
+/* Progress of a pipeline. A report has a note, or pixels, or neither. */
 typedef struct mhla_make_state {
     size_t size;
     mhla_component component; /* at work */
-    int64_t done, all;        /* of its work: texts; steps, over all images; images, or tiles of them */
-    int step, steps;          /* transformer: of the images under way */
+    int64_t done, all;        /* of its work: texts; steps of all images; images or tiles */
+    int step, steps;          /* transformer: of the current images */
     const char *note;         /* a sentence for the user, or NULL */
-    int64_t image;            /* pixels: which one; also of a preview */
-    const float *pixels;      /* [outputs,(frames,)height,width] of an image that is ready, or of a preview; or NULL */
-    int preview; /* 1: pixels [outputs,height,width] are what the image, or the first frame of the clip, may become */
-    const float *latents; /* transformer: the latents under way, or NULL */
+    int64_t image;            /* the number of the image in pixels */
+    const float *pixels;      /* [outputs,(frames,)height,width] of a finished image, or of a preview; or NULL */
+    int preview; /* 1: pixels [outputs,height,width] are a preview of the image, or of the first frame of the clip */
+    const float *latents; /* transformer: the current latents, or NULL */
 } mhla_make_state;
 typedef int (*mhla_make_fn)(void *user, const mhla_make_state *state); /* nonzero stops */
 
@@ -453,38 +456,38 @@ typedef struct mhla_make_desc {
     size_t size;
     int64_t images;
     const char *const *prompts; /* [images] */
-    const char *negative;       /* what guidance leads away from; NULL: the pipeline's own */
+    const char *negative;       /* negative prompt; NULL: the pipeline's default */
     const uint64_t *seeds;      /* [images]: an image depends on its prompt, its seed and the settings below */
-    const char *instruction;    /* in front of prompts, for the text encoder; NULL: the pipeline's own, "": none */
-    int64_t rows;               /* of a text, at most; 0: as many as the pipeline takes */
-    double guidance;            /* this and the next three, 0 or NULL: as the pipeline does; guidance 1: none */
+    const char *instruction;    /* put in front of prompts; NULL: the pipeline's default, "": none */
+    int64_t rows;               /* largest number of tokens of a text; 0: the pipeline's limit */
+    double guidance;            /* this and the next three, 0 or NULL: the pipeline's defaults; guidance 1: none */
     const char *method;         /* "euler", "dpm++", "unipc" */
     int steps;
     double shift;
     int height, width, frames; /* pixels; 0: as in training */
-    /* SANA was trained on some sizes: the nearest shape is made, then resized and cropped to height and width. 1: exactly those are made. */
+    /* 0: SANA generates the nearest size that it was trained on, then resizes and crops it. 1: exactly height and width. */
     int exact;
-    int batch;         /* images that the transformer takes at once; does not change the result by a bit */
-    size_t memory;     /* that decoding may take, see mhla_coding */
-    int preview;       /* every so many steps one image under way is decoded; 0: none */
+    int batch;         /* images per batch of the transformer; does not change the result by a bit */
+    size_t memory;     /* limit for decoding, see mhla_coding */
+    int preview;       /* decode a preview every `preview` steps; 0: none */
     const char *state; /* a file that is written after every step: see mhla_sample_desc */
     mhla_make_fn report;
     void *user;
     const float *start; /* [images,latents,...]: initial noise, NULL: drawn from the seeds */
-    /* Written by mhla_pipeline_settle: what is made before it is resized; how it is decoded: 1 whole, exactly; else in so many tiles of a
-     * side of `tile` pixels, which overlap and are blended. */
+    /* Written by mhla_pipeline_settle: the size before resizing; tiles of decoding: 1 is the whole, exactly, more overlap and are blended,
+     * with `tile` pixels a side */
     int made_height, made_width;
     int tiles, tile;
 } mhla_make_desc;
 
-/* Checks desc and replaces its zeros by what they stand for. MHLA_EINVAL names the setting. */
+/* Checks desc and replaces its zeros by the defaults. MHLA_EINVAL names the setting. */
 MHLA_API mhla_status mhla_pipeline_settle(mhla_pipeline *pipeline, mhla_make_desc *desc);
 
 /* Pixels [images,outputs,(frames,)height,width], about -1..1; NULL if report takes them. */
 MHLA_API mhla_status mhla_pipeline_make(mhla_pipeline *pipeline, float *pixels, const mhla_make_desc *desc,
                                         int *stopped);
 
-/* What a component will take, without its weights being read. */
+/* Estimated memory and work of a component; reads no weights. */
 typedef struct mhla_component_plan {
     size_t size;
     size_t weights, work; /* bytes */
@@ -494,16 +497,16 @@ typedef struct mhla_component_plan {
 MHLA_API mhla_status mhla_pipeline_plan(mhla_pipeline *pipeline, mhla_component component, mhla_component_plan *plan,
                                         const mhla_make_desc *desc);
 
-/* How images were made, as one JSON object for mhla_picture.text: everything of desc, and the components. columns: of the grid. free() it.
- * MHLA_EDATA for a prompt that is no UTF-8, MHLA_EINVAL for such a path. */
+/* A record of how images were generated, as one JSON object for mhla_picture.text: all of desc, and the components. columns: of the grid.
+ * Free it with free(). MHLA_EDATA for a prompt that is not UTF-8, MHLA_EINVAL for such a path. */
 MHLA_API mhla_status mhla_made_write(char **text, const mhla_pipeline *pipeline, const mhla_make_desc *desc,
                                      int columns);
 
-/* That text, read again. MHLA_EDATA: not such a text (mhla_sample_record_read may read it), or impossible values. */
+/* Reads such a record. MHLA_EDATA if the text is not one (mhla_sample_record_read may read it), or has impossible values. */
 typedef struct mhla_made mhla_made;
 MHLA_API mhla_status mhla_made_read(mhla_made **made, const char *text, const char *name);
 MHLA_API void mhla_made_free(mhla_made *made);
-/* What to open and what to make. Texts and lists live as long as the handle; paths are those of then. */
+/* What to open and what to generate. Texts and lists live as long as the handle; paths are as they were recorded. */
 MHLA_API mhla_status mhla_made_pipeline(const mhla_made *made, mhla_pipeline_desc *desc);
 MHLA_API mhla_status mhla_made_desc(const mhla_made *made, mhla_make_desc *desc);
 typedef struct mhla_made_info {

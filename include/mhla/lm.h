@@ -569,16 +569,16 @@ MHLA_API mhla_status mhla_mqar_run(mhla_mqar_result *result, const mhla_mqar_des
 typedef struct mhla_encoder_desc {
     size_t size;
     const mhla_tokenizer *tokenizer; /* NULL: mhla_lm_tokenizer(model) */
-    int64_t longest; /* rows of a text, at most; 0: as many as the model takes. Longer texts lose their end */
+    int64_t longest; /* largest number of rows per text; 0: the model's limit. Longer texts are truncated */
     const char *
-        instruction; /* put in front of every text, or NULL. The model reads it, and as SANA does it, the rows of all its
-                                tokens but the first and the last are left out */
+        instruction; /* put in front of every text, or NULL. As in SANA, the model reads it, but the rows of all its tokens
+                                except the first and the last are left out */
 } mhla_encoder_desc;
 
 typedef struct mhla_text_rows {
     size_t size;
     int64_t texts, longest, width; /* longest: the largest of lengths */
-    float *rows;                   /* [texts,longest,width], zeros behind each text */
+    float *rows;                   /* [texts,longest,width], zeros after each text */
     int32_t *lengths;              /* [texts] rows of each text */
     int64_t *cut;                  /* [texts] tokens that did not fit; free all three with mhla_text_rows_free */
 } mhla_text_rows;
@@ -587,14 +587,14 @@ typedef struct mhla_text_rows {
 MHLA_API mhla_status mhla_text_encode(mhla_model *model, mhla_text_rows *rows, const char *const *texts, int64_t count,
                                       const mhla_encoder_desc *desc);
 MHLA_API void mhla_text_rows_free(mhla_text_rows *rows);
-/* The same for tokens: rows [B,T,width] of ids [B,T], of which the first lengths [B] count (NULL: all). Zeros behind them. */
+/* The same for tokens: rows [B,T,width] of ids [B,T], of which the first lengths [B] count (NULL: all), zeros after them. */
 MHLA_API mhla_status mhla_text_encode_ids(mhla_model *model, float *rows, const int32_t *ids, const int32_t *lengths,
                                           int64_t B, int64_t T);
 
 typedef struct mhla_text_encoder_info {
     size_t size;
     int vocabulary, width; /* width: numbers in a row */
-    int64_t longest;       /* tokens of a text that it takes; 0: any number */
+    int64_t longest;       /* largest number of tokens in a text; 0: any number */
 } mhla_text_encoder_info;
 MHLA_API mhla_status mhla_text_encoder_query(const mhla_model *model, mhla_text_encoder_info *info);
 

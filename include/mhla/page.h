@@ -44,7 +44,7 @@ MHLA_API void mhla_page_chart(mhla_page *page, const char *title, const char *x_
 /* x, y [count], x in ascending order; points that are not finite are left out. */
 MHLA_API void mhla_page_line(mhla_page *page, const char *name, int colour, const double *x, const double *y,
                              int64_t count);
-/* The colour of an attention ("mhla", "linear", "softmax", ...), the same on every page. */
+/* The colour of an attention ("mhla", "linear", "softmax", ...), the same on every page; any other name is grey. */
 MHLA_API int mhla_page_colour(const char *attention);
 
 /* values [height, width] as a heat map, from 0 (dark) to the largest (bright). The cell `mark` gets a frame, -1: none.

@@ -55,7 +55,7 @@ def test_clips():
     image, _ = clips.encode(x[:, :, 0].copy())
     assert np.array_equal(image, mean[:, :, 0])
     assert clips.info["frames"] == 4 and len(clips.info["mean"]) == 16
-    with pytest.raises(mhla.Error, match="8 frames: expected 1 and a multiple of 4 more"):
+    with pytest.raises(mhla.Error, match="8 frames: expected 1 plus a multiple of 4"):
         clips.encode(x[:, :, :8].copy())
     with pytest.raises(mhla.Error, match=r"expected float32 \[n, 3, frames, H, W\] or"):
         clips.encode(np.zeros((3, 9, 16), np.float32))

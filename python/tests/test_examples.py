@@ -44,7 +44,7 @@ def test_finetune(monkeypatch, capsys, tmp_path):
     pytest.importorskip("safetensors")
     out = run(monkeypatch, capsys, "finetune.py", "--steps", "25", "--out", str(tmp_path / "model"))
     assert "made anew: blocks.*.attn.piece_attn.conv.weight\n" in out
-    assert int(re.findall(r"(\d+) % of new pictures right", out)[-1]) >= 75
+    assert int(re.findall(r"(\d+) % of new images right", out)[-1]) >= 75
     assert (tmp_path / "model" / "config.json").exists() and (tmp_path / "model" / "model.safetensors").exists()
 
 

@@ -50,7 +50,7 @@ static mhla_status open_pictures(mhla_inputs *in, const mhla_analysis_desc *d, c
     const int denoises = m->architecture->denoiser != NULL;
     MHLA_TRY(denoises ? mhla_denoiser_query(m, &in->denoiser) : mhla_classifier_query(m, &classifier));
     if (in->denoiser.channels > 3)
-        return mhla_fail(MHLA_ENOTSUP, "the model works on latents of %d channels: pictures are none",
+        return mhla_fail(MHLA_ENOTSUP, "the model works on latents of %d channels, and images are not latents",
                          in->denoiser.channels);
     in->augment = mhla_model_augment(m);
     MHLA_TRY(mhla_augment_prepare(&in->augment));
@@ -58,10 +58,10 @@ static mhla_status open_pictures(mhla_inputs *in, const mhla_analysis_desc *d, c
     MHLA_TRY(clip->frames ? mhla_gallery_open_clips(&in->pictures, source, d->split, d->samples, *clip)
                           : mhla_gallery_open(&in->pictures, source, d->split, d->samples));
     in->count = mhla_gallery_count(in->pictures);
-    if (in->count == 0) return mhla_fail(MHLA_EDATA, "%s: no picture in it", source);
+    if (in->count == 0) return mhla_fail(MHLA_EDATA, "%s: no image in it", source);
     in->floats = (int64_t)in->augment.channels * in->augment.height * in->augment.width;
     in->x = mhla_alloc((size_t)(BATCH * in->floats) * sizeof *in->x);
-    if (in->x == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for pictures");
+    if (in->x == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for images");
     for (int i = 0; i < 2; i++) in->padding[i] = classifier.padding[i];
     if (!denoises) return MHLA_OK;
     in->time = d->time > 0.0 ? fmin(d->time, 999.0) : 500.0;
@@ -85,7 +85,7 @@ static mhla_status open_text(mhla_inputs *in, const mhla_analysis_desc *d, const
     const size_t broken = mhla_utf8_broken(in->text.data, in->text.size);
     if (in->text.size < 2 || broken < in->text.size)
         return mhla_fail(MHLA_EDATA, "%s: %s", file,
-                         in->text.size < 2 ? "no text" : "not UTF-8: text is needed, not shards or pictures");
+                         in->text.size < 2 ? "no text" : "not UTF-8: text is needed, not shards or images");
     in->tokenizer = in->model->origin ? mhla_lm_tokenizer(in->model) : NULL;
     if (in->tokenizer == NULL && in->model->origin) return MHLA_EINVAL; /* with its message */
     in->bos = in->tokenizer ? lm.bos : -1;

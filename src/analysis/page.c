@@ -306,7 +306,7 @@ static mhla_status write_mixing(const page *p) {
             if (any++ == 0)
                 fputs("<section id=\"mixing\"><h2>Mixing matrices</h2>\n<p>What each query block takes from each "
                       "block. On a "
-                      "grid, the small picture at a block's place is its row of the matrix, laid out over the blocks "
+                      "grid, the small image at a block's place is its row of the matrix, laid out over the blocks "
                       "of the image: before training a block takes most from itself and its neighbours. Blocks of "
                       "clips come by frames, rows, columns; <i>over frames</i> is what a block takes from all blocks "
                       "of each stretch of frames, mean over the blocks of its own; so of rows and columns.</p>\n",
@@ -417,7 +417,7 @@ static mhla_status write_picture(FILE *out, const mhla_image *image) {
     MHLA_TRY(mhla_image_encode_png(&bytes, &size, image, NULL, 0));
     char *text = mhla_base64(bytes, size);
     free(bytes);
-    if (text == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for a picture");
+    if (text == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for an image");
     fprintf(out, "\"data:image/png;base64,%s\"", text);
     free(text);
     return MHLA_OK;
@@ -489,16 +489,16 @@ static mhla_status write_controls(const page *p, const budget *b, const budget *
         if (shown_maps(p->list[i]) && p->list[i]->maps == all->samples) titles = p->list[i]->titles;
     }
     FILE *out = p->out;
-    fprintf(out,
-            "<p>Point at a %s, or reach a map with the Tab key and walk with the arrow keys: bright is what it attends "
-            "to, in "
-            "all models at once. <kbd>PageUp</kbd> <kbd>PageDown</kbd> change the layer, <kbd>+</kbd> <kbd>-</kbd> the "
-            "head, <kbd>n</kbd> <kbd>p</kbd> the sample%s. Weights are shares of their row, to 1/255 of the "
-            "largest; negative ones are shown as 0.</p>\n<div class=\"controls\">\n",
-            text && pictures ? "patch or token"
-            : text           ? "token"
-                             : "patch",
-            class_token ? ", <kbd>c</kbd> asks the class token" : "");
+    fprintf(
+        out,
+        "<p>Point at a %s, or select a map with the Tab key and use the arrow keys. Bright is what it attends to, in "
+        "all models at once. <kbd>PageUp</kbd> <kbd>PageDown</kbd> change the layer, <kbd>+</kbd> <kbd>-</kbd> the "
+        "head, <kbd>n</kbd> <kbd>p</kbd> the sample%s. Weights are shares of their row, to 1/255 of the "
+        "largest; negative ones are shown as 0.</p>\n<div class=\"controls\">\n",
+        text && pictures ? "patch or token"
+        : text           ? "token"
+                         : "patch",
+        class_token ? ", <kbd>c</kbd> asks the class token" : "");
     write_select(out, "sample", text && !pictures ? "text" : "image", (int)b->samples, NULL, titles);
     write_select(out, "layer", "layer", b->layers, layers, NULL);
     write_select(out, "head", "head", b->heads, NULL, NULL);

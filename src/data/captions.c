@@ -167,7 +167,7 @@ static mhla_status read_all(mhla_caption_list *table, const mhla_dataset *data, 
     if (found) return MHLA_OK;
     return mhla_fail(MHLA_EDATA,
                      "%s: no captions: expected metadata.jsonl, a line {\"file_name\": .., \"text\": ..} "
-                     "for each picture, in it or in its parts",
+                     "for each image, in it or in its parts",
                      folder);
 }
 
@@ -175,7 +175,7 @@ mhla_status mhla_captions_of(mhla_caption_list *list, const mhla_dataset *data, 
     mhla_caption_list table = {0};
     int64_t *order = NULL;
     if (*mhla_dataset_file(data, 0) == '\0')
-        return mhla_fail(MHLA_EINVAL, "%s: its pictures (%s) have no files of their own, and so no captions", folder,
+        return mhla_fail(MHLA_EINVAL, "%s: its images (%s) have no files of their own, and so no captions", folder,
                          mhla_dataset_format(data));
     mhla_status status = read_all(&table, data, folder);
     if (status == MHLA_OK) status = sort(&order, &table, folder);
@@ -214,15 +214,15 @@ mhla_status mhla_captions_of_lines(mhla_caption_list *list, const char *path) {
 
 mhla_status mhla_captions_check(const mhla_captions *c, const mhla_caption_list *list, const char *folder) {
     if (list->count != c->texts - 1)
-        return mhla_fail(MHLA_EDATA, "%s has rows of %lld captions, and there are %lld now: make them anew", folder,
-                         (long long)c->texts - 1, (long long)list->count);
+        return mhla_fail(MHLA_EDATA, "%s has %lld encoded captions, and the data has %lld now: encode them again",
+                         folder, (long long)c->texts - 1, (long long)list->count);
     for (int64_t i = 0; i < list->count; i++) {
         const char *file = json_string_value(json_array_get(c->files, (size_t)i)), *text = mhla_captions_text(c, i + 1);
         if (strcmp(file, list->files[i]) != 0)
-            return mhla_fail(MHLA_EDATA, "%s has rows of other pictures: number %lld is %s, and was %s", folder,
+            return mhla_fail(MHLA_EDATA, "%s was made from other images: number %lld is %s, and was %s", folder,
                              (long long)i, MHLA_QUOTE(list->files[i]), MHLA_QUOTE(file));
         if (strcmp(text, list->texts[i]) == 0) continue;
-        return mhla_fail(MHLA_EDATA, "%s: the caption of %s was %s and is %s: its rows are to be made anew", folder,
+        return mhla_fail(MHLA_EDATA, "%s: the caption of %s was %s and is %s: encode the captions again", folder,
                          *file ? MHLA_QUOTE(file) : "a text", MHLA_QUOTE(text), MHLA_QUOTE(list->texts[i]));
     }
     return MHLA_OK;

@@ -71,7 +71,7 @@ mhla_status mhla_data_check(const char *name, const char *folder, int *there) {
         MHLA_TRY(mhla_data_join(path, folder, p->name));
         if (stat(path, &info) != 0) {
             if (p == k->parts && is_empty(folder)) return MHLA_OK; /* as good as none */
-            return mhla_fail(MHLA_EDATA, "%s: is there, but without %s: remove it, or name another folder", folder,
+            return mhla_fail(MHLA_EDATA, "%s: exists, but without %s: remove it, or name another folder", folder,
                              p->name);
         }
         MHLA_TRY(mhla_file_map(&file, path));

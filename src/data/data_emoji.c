@@ -147,7 +147,7 @@ static mhla_status read_list(collection *c, const char *text, size_t size) {
             MHLA_TRY(add_emoji(c, line, group, subgroup));
     }
     if (c->count > 0) return MHLA_OK;
-    return mhla_fail(MHLA_EDATA, "%s: none of its %d emoji has a picture in %s", c->name, c->counts->listed,
+    return mhla_fail(MHLA_EDATA, "%s: none of its %d emoji has an image in %s", c->name, c->counts->listed,
                      c->font.name);
 }
 
@@ -265,10 +265,10 @@ static mhla_status write_all(const collection *c, const char *folder) {
     size_t size = 0;
     pictures p = {0};
     FILE *list = open_memstream(&text, &size);
-    mhla_status status = list ? make_folders(c, folder) : mhla_fail(MHLA_ENOMEM, "no memory for a list of pictures");
+    mhla_status status = list ? make_folders(c, folder) : mhla_fail(MHLA_ENOMEM, "no memory for a list of images");
     for (int i = 0; i < c->count && status == MHLA_OK; i++) status = write_emoji(c, &c->all[i], folder, list, &p);
     if (list && fclose(list) != 0 && status == MHLA_OK)
-        status = mhla_fail(MHLA_ENOMEM, "no memory for a list of pictures");
+        status = mhla_fail(MHLA_ENOMEM, "no memory for a list of images");
     if (status == MHLA_OK) status = mhla_data_write(folder, MHLA_EMOJI_LIST, text, size);
     const int place = status == MHLA_OK ? open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
     if (place >= 0) {
@@ -350,7 +350,7 @@ static mhla_status map_source(mhla_file *file, char path[4096], const char *sour
     snprintf(place, sizeof place, "%s/%s", below, part->name);
     *file = (mhla_file){0};
     if (!mhla_dataset_path(path, source, part->name) && !mhla_dataset_path(path, source, place))
-        return mhla_fail(MHLA_EIO, "%s: neither %s nor %s is there", source, part->name, place);
+        return mhla_fail(MHLA_EIO, "%s: neither %s nor %s exists", source, part->name, place);
     MHLA_TRY(mhla_file_map(file, path));
     return mhla_data_check_bytes(part, file->data, file->size, path);
 }

@@ -21,7 +21,7 @@ static mhla_status unpack(const mhla_data_part *p, const char *source, const cha
     mhla_idx idx = {0};
     snprintf(packed, sizeof packed, "%s.gz", p->name);
     if (!mhla_dataset_path(path, source, packed) && !mhla_dataset_path(path, source, p->name))
-        return mhla_fail(MHLA_EIO, "%s: neither %s nor %s is there", source, packed, p->name);
+        return mhla_fail(MHLA_EIO, "%s: neither %s nor %s exists", source, packed, p->name);
     MHLA_TRY(mhla_file_map(&file, path));
     mhla_status status = mhla_idx_read(&idx, file.data, file.size, strstr(p->name, "images") ? 3 : 1, path);
     if (status == MHLA_OK) {
@@ -154,7 +154,7 @@ static mhla_status make_records(uint8_t *records, json_t *tree) {
     enum { ROOM = 1 << 16 };
     uint8_t *png = malloc(ROOM);
     mhla_image image = {0};
-    mhla_status status = png ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory for a picture");
+    mhla_status status = png ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory for an image");
     for (int i = 0; i < PICTURES && status == MHLA_OK; i++)
         status = make_record(records + (size_t)i * RECORD, json_array_get(examples, (size_t)i), i, &image, png, ROOM);
     mhla_image_free(&image);
@@ -191,7 +191,7 @@ static mhla_status make_cifar(const mhla_data_set *k, const char *source, const 
     sorted = malloc((size_t)PICTURES * RECORD);
     is_test = malloc(PICTURES);
     if (records == NULL || sorted == NULL || is_test == NULL)
-        status = mhla_fail(MHLA_ENOMEM, "no memory for %d pictures", PICTURES);
+        status = mhla_fail(MHLA_ENOMEM, "no memory for %d images", PICTURES);
     else
         status = make_records(records, tree);
     json_decref(tree);
@@ -217,7 +217,7 @@ static mhla_status make_cifar(const mhla_data_set *k, const char *source, const 
 const mhla_data_set mhla_data_fashion_mnist = {
     .info = {.name = "fashion-mnist",
              .folder = "data/fashion-mnist",
-             .title = "Fashion-MNIST: 60,000 + 10,000 grey pictures of clothes, 28 x 28, 10 classes",
+             .title = "Fashion-MNIST: 60,000 + 10,000 grey images of clothes, 28 x 28, 10 classes",
              .origin = "Debian's package dataset-fashion-mnist (31 MB); Zalando SE, 2017",
              .licence = "MIT",
              .by_hand =
@@ -236,7 +236,7 @@ const mhla_data_set mhla_data_fashion_mnist = {
 const mhla_data_set mhla_data_cifar10_test = {
     .info = {.name = "cifar10-test",
              .folder = "data/cifar10-test-8k2k",
-             .title = "the 10,000 test pictures of CIFAR-10, colour, 32 x 32, 10 classes, split into 8,000 and 2,000",
+             .title = "the 10,000 test images of CIFAR-10, colour, 32 x 32, 10 classes, split into 8,000 and 2,000",
              .origin = "inside of bigbench 1.0.0, a source archive on PyPI (358 MB); Krizhevsky, 2009",
              .licence = "bigbench: Apache-2.0; CIFAR-10: none stated, cite Krizhevsky 2009",
              .requirement = "bigbench==1.0.0",

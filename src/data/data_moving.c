@@ -91,7 +91,7 @@ static mhla_status make_clip(uint8_t *clip, uint8_t *label, const kind *k, mhla_
         uint8_t object[MOST * MOST * 3];
         MHLA_TRY(mhla_dataset_get(data, pair[i], image, &got));
         if (image->width != k->picture || image->height != k->picture || image->channels != k->channels)
-            return mhla_fail(MHLA_EDATA, "picture %d: expected %d x %d, %s", pair[i], k->picture, k->picture,
+            return mhla_fail(MHLA_EDATA, "image %d: expected %d x %d, %s", pair[i], k->picture, k->picture,
                              k->channels == 1 ? "grey" : "in colour");
         shrink(object, image, k);
         move(clip, object, k, r);
@@ -111,7 +111,7 @@ static mhla_status make_split(const mhla_data_part *parts, const kind *k, const 
     mhla_status status = clips && labels ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory for %lld clips", (long long)n);
     if (status == MHLA_OK) status = mhla_dataset_open(&data, source, split);
     if (status == MHLA_OK && mhla_dataset_frames(data))
-        status = mhla_fail(MHLA_EDATA, "%s: holds clips: expected pictures", source);
+        status = mhla_fail(MHLA_EDATA, "%s: holds clips: expected images", source);
     for (int64_t i = 0; i < n && status == MHLA_OK; i++) {
         mhla_rng r = mhla_rng_make(0, (uint64_t)split, (uint64_t)i, MHLA_PLACE_CLIPS);
         status = make_clip(clips + (size_t)i * each, labels + i, k, data, &image, &r);

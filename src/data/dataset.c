@@ -35,7 +35,7 @@ mhla_status mhla_dataset_open(mhla_dataset **data, const char *folder, mhla_spli
     if (status == MHLA_OK && d->format == NULL)
         status = mhla_fail(MHLA_EDATA,
                            "%s: no dataset that is known here: expected IDX or CIFAR files, .npy pairs, or a folder "
-                           "of pictures per class",
+                           "of images per class",
                            folder);
     if (status != MHLA_OK) {
         mhla_dataset_free(d);
@@ -122,7 +122,7 @@ const char *mhla_dataset_file(const mhla_dataset *d, int64_t index) {
 
 mhla_status mhla_dataset_get(mhla_dataset *d, int64_t index, mhla_image *image, int *label) {
     if (index < 0 || index >= d->count)
-        return mhla_fail(MHLA_EINVAL, "picture %lld of a dataset of %lld", (long long)index, (long long)d->count);
+        return mhla_fail(MHLA_EINVAL, "image %lld of a dataset of %lld", (long long)index, (long long)d->count);
     *label = label_of(d, index);
     return d->get(d, index, image);
 }
@@ -196,8 +196,8 @@ mhla_status mhla_dataset_use_array(mhla_dataset *d, mhla_dataset_array *a, const
     for (int64_t i = 0; i < d->count; i++) {
         const int label = array_label(d, i);
         if (d->classes > 0 && label >= d->classes)
-            return mhla_fail(MHLA_EDATA, "%s: picture %lld has label %d (byte %zu): expected 0 to %d", name,
-                             (long long)i, label, first + (size_t)i * a->label_step, d->classes - 1);
+            return mhla_fail(MHLA_EDATA, "%s: image %lld has label %d (byte %zu): expected 0 to %d", name, (long long)i,
+                             label, first + (size_t)i * a->label_step, d->classes - 1);
         if (label > most) most = label;
     }
     if (d->classes == 0) d->classes = most + 1;

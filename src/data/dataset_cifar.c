@@ -53,7 +53,7 @@ mhla_status mhla_dataset_open_cifar(mhla_dataset *d, const char *folder, mhla_sp
     if (n == 0) {
         if (list_files(paths, folder, split == MHLA_SPLIT_TRAIN ? MHLA_SPLIT_TEST : MHLA_SPLIT_TRAIN) == 0)
             return MHLA_OK;
-        return mhla_fail(MHLA_EIO, "%s: %s is not there", folder, split == MHLA_SPLIT_TRAIN ? "train.bin" : "test.bin");
+        return mhla_fail(MHLA_EIO, "%s: %s is missing", folder, split == MHLA_SPLIT_TRAIN ? "train.bin" : "test.bin");
     }
     d->format = "CIFAR binary";
     const int hundred = mhla_dataset_path(path, folder, "fine_label_names.txt");

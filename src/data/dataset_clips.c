@@ -67,7 +67,7 @@ static mhla_status read_about(mhla_dataset *d, clips *all, const char *path) {
     if (status == MHLA_OK) status = mhla_json_get_int(&step, tree, "step", 1, 1024, path);
     json_decref(tree);
     MHLA_TRY(status);
-    if (frames == 0) return mhla_fail(MHLA_EDATA, "%s: frames is not there: how many a clip has", path);
+    if (frames == 0) return mhla_fail(MHLA_EDATA, "%s: frames is missing, the number of frames of a clip", path);
     if ((height == 0) != (width == 0))
         return mhla_fail(MHLA_EDATA, "%s: %s is there without %s", path, height ? "height" : "width",
                          height ? "width" : "height");
@@ -196,7 +196,7 @@ static mhla_status number(mhla_dataset *d, clips *all, const char *part) {
     }
     if ((int64_t)d->frames * d->height > 1 << 20 || (int64_t)d->frames * d->height * d->width > MHLA_IMAGE_MAX_PIXELS)
         return mhla_fail(MHLA_EDATA,
-                         "%s: clips of %d frames of %d x %d are too large: clips.json can say a smaller size", part,
+                         "%s: clips of %d frames of %d x %d are too large: clips.json can set a smaller size", part,
                          d->frames, d->width, d->height);
     if (d->count) return MHLA_OK;
     return mhla_fail(MHLA_EDATA, "%s: no clip in it%s%s", part, d->kept ? "; for example " : "",

@@ -209,9 +209,9 @@ mhla_status mhla_dataset_find_split(char *part, char *classes, const char *folde
         memcpy(classes, part, 4096);
         return MHLA_OK;
     }
-    if (split == MHLA_SPLIT_TRAIN && !has_train) return mhla_fail(MHLA_EIO, "%s: train is not there", folder);
+    if (split == MHLA_SPLIT_TRAIN && !has_train) return mhla_fail(MHLA_EIO, "%s: train is missing", folder);
     if (split == MHLA_SPLIT_TEST && !has_test)
-        return mhla_fail(MHLA_EIO, "%s: none of val, validation, valid, test is there", folder);
+        return mhla_fail(MHLA_EIO, "%s: none of val, validation, valid, test exists", folder);
     if (split == MHLA_SPLIT_TRAIN)
         memcpy(part, classes, 4096);
     else if (!has_train)
@@ -242,7 +242,7 @@ mhla_status mhla_dataset_open_folder(mhla_dataset *d, const char *folder, mhla_s
     MHLA_TRY(mhla_dataset_find_split(part, classes, folder, split));
     MHLA_TRY(mhla_dataset_list_classes(d, classes));
     if (d->classes == 0)
-        return mhla_fail(MHLA_EDATA, "%s: no folder in it: expected one for each class, with its pictures", classes);
+        return mhla_fail(MHLA_EDATA, "%s: no folder in it: expected one for each class, with its images", classes);
     MHLA_TRY(mhla_dataset_check_classes(d, part, classes));
     listing *l = calloc(1, sizeof *l);
     if (l == NULL) return no_memory(folder);
@@ -263,10 +263,10 @@ mhla_status mhla_dataset_open_folder(mhla_dataset *d, const char *folder, mhla_s
         if (!mhla_dataset_path(path, part, d->names[i])) continue; /* a test without that class */
         MHLA_TRY(list(d, l, path, i, above, 2));
         if (l->count == before && split == MHLA_SPLIT_TRAIN)
-            return mhla_fail(MHLA_EDATA, "%s: no readable picture of this class%s%s", path,
+            return mhla_fail(MHLA_EDATA, "%s: no readable image of this class%s%s", path,
                              d->kept ? "; for example " : "", d->kept ? d->sentences[d->kept - 1] : "");
     }
-    if (l->count == 0) return mhla_fail(MHLA_EDATA, "%s: no readable picture in it", part);
+    if (l->count == 0) return mhla_fail(MHLA_EDATA, "%s: no readable image in it", part);
     qsort_r(l->entries, (size_t)l->count, sizeof *l->entries, by_folder_and_name, l->pool);
     d->count = l->count;
     return MHLA_OK;

@@ -66,7 +66,7 @@ mhla_status mhla_idx_read(mhla_idx *idx, const void *bytes, size_t size, int axe
                          packed ? size : size - head, packed ? " before unpacking" : "");
     if (!packed) {
         if (count < most)
-            return mhla_fail(MHLA_EDATA, "%s: %llu bytes are left over behind its %s", name,
+            return mhla_fail(MHLA_EDATA, "%s: %llu bytes are left over after its %s", name,
                              (unsigned long long)(most - count), sizes);
         idx->data = in + head;
         return MHLA_OK;
@@ -118,7 +118,7 @@ mhla_status mhla_dataset_open_idx(mhla_dataset *d, const char *folder, mhla_spli
         if (!find(images, folder, other, "images-idx3-ubyte")) return MHLA_OK; /* something else */
     }
     if (!has_images || !has_labels)
-        return mhla_fail(MHLA_EIO, "%s: %s-%s is not there", folder, start,
+        return mhla_fail(MHLA_EIO, "%s: %s-%s is missing", folder, start,
                          has_images ? "labels-idx1-ubyte" : "images-idx3-ubyte");
     d->format = "IDX";
     MHLA_TRY(mhla_dataset_read_names(d, folder, "classes.txt", 256));
@@ -132,9 +132,9 @@ mhla_status mhla_dataset_open_idx(mhla_dataset *d, const char *folder, mhla_spli
     mhla_status status = open_part(&x, a, images, 3);
     if (status == MHLA_OK) status = open_part(&y, a, labels, 1);
     if (status == MHLA_OK && x.size[0] != y.size[0])
-        status = mhla_fail(MHLA_EDATA, "%s: %u pictures, but %s has %u labels", images, x.size[0], labels, y.size[0]);
+        status = mhla_fail(MHLA_EDATA, "%s: %u images, but %s has %u labels", images, x.size[0], labels, y.size[0]);
     if (status == MHLA_OK && (x.size[1] > 8192 || x.size[2] > 8192))
-        status = mhla_fail(MHLA_EDATA, "%s: pictures of %u x %u, expected 8192 at most", images, x.size[2], x.size[1]);
+        status = mhla_fail(MHLA_EDATA, "%s: images of %u x %u, expected 8192 at most", images, x.size[2], x.size[1]);
     if (status == MHLA_OK) {
         d->count = x.size[0];
         d->height = (int)x.size[1];

@@ -25,7 +25,7 @@ void mhla_latents_path(char path[4096], const char *folder, mhla_split split, in
 static mhla_status read_sum(char to[65], const json_t *tree, const char *key, const char *path) {
     const char *text = "";
     MHLA_TRY(mhla_json_get_text(&text, tree, key, path));
-    if (strlen(text) != 64) return mhla_fail(MHLA_EDATA, "%s: %s is no SHA-256", path, key);
+    if (strlen(text) != 64) return mhla_fail(MHLA_EDATA, "%s: %s is not a SHA-256", path, key);
     snprintf(to, 65, "%s", text);
     return MHLA_OK;
 }
@@ -54,11 +54,11 @@ static mhla_status read_about(mhla_latents_about *a, const json_t *tree, const c
     a->classes = (int)json_array_size(names);
     for (int i = 0; i < a->classes; i++)
         if (!json_is_string(json_array_get(names, (size_t)i)))
-            return mhla_fail(MHLA_EDATA, "%s: classes[%d] is no text", path, i);
+            return mhla_fail(MHLA_EDATA, "%s: classes[%d] is not a string", path, i);
     if (a->classes < 1 || a->train < 1 || a->test < 1 || factor < 1 || channels < 1 || height < 1 || width < 1 ||
         height % factor || width % factor || source == NULL || strlen(source) >= sizeof a->source)
         return mhla_fail(MHLA_EDATA,
-                         "%s: source, classes, train, test, channels, factor, height and width are not all there, or "
+                         "%s: one of source, classes, train, test, channels, factor, height and width is missing, or "
                          "the factor does not divide the sides",
                          path);
     snprintf(a->source, sizeof a->source, "%s", source);
@@ -111,7 +111,7 @@ typedef struct latents {
 
 static mhla_status get(mhla_dataset *d, int64_t index, mhla_image *image) {
     (void)index, (void)image;
-    return mhla_fail(MHLA_EINVAL, "the data are latents of %d channels, not pictures", d->channels);
+    return mhla_fail(MHLA_EINVAL, "the data are latents of %d channels, not images", d->channels);
 }
 
 static int label(const mhla_dataset *d, int64_t index) {
@@ -135,7 +135,7 @@ static mhla_status open_shard(shard *s, const latents *l, const char *path, int6
     const int64_t h = a->height / a->factor, w = a->width / a->factor, pictures[] = {images, 2, a->channels, h, w},
                   clips[] = {images, 2, a->channels, a->latent_frames, h, w}, *shape = clip ? clips : pictures;
     if (stat(path, &info) != 0)
-        return mhla_fail(MHLA_EDATA, "%s is not there yet: the same mhla latents again makes what is missing", path);
+        return mhla_fail(MHLA_EDATA, "%s is missing: run the same mhla latents again to complete them", path);
     MHLA_TRY(mhla_safetensors_open(&s->file, path));
     MHLA_TRY(mhla_safetensors_need(&s->mean, s->file, "mean"));
     MHLA_TRY(mhla_safetensors_need(&s->deviation, s->file, "deviation"));
@@ -212,7 +212,7 @@ mhla_status mhla_dataset_draw(mhla_dataset *d, int64_t index, float *latent, int
     const latents *l = d->own;
     const shard *s = &l->shards[index / MHLA_LATENTS_SHARD];
     *of = mhla_dataset_label(d, index);
-    if (label(d, index) < 0) return mhla_fail(MHLA_EDATA, "image %lld had no latent made of it", (long long)index);
+    if (label(d, index) < 0) return mhla_fail(MHLA_EDATA, "image %lld has no latent", (long long)index);
     mhla_rng turn = mhla_rng_make(seed, epoch, (uint64_t)index, MHLA_PLACE_FLIP);
     const int row = flip > 0.0 && (double)mhla_rng_uniform(&turn) < flip;
     const mhla_rng noise = mhla_rng_make(seed, epoch, (uint64_t)index, MHLA_PLACE_LATENT);

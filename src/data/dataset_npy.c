@@ -47,8 +47,7 @@ static mhla_status read_labels(mhla_dataset *d, pair *p, const char *path) {
     if (a->rank != 1 || (a->dtype != MHLA_IO_U8 && a->dtype != MHLA_IO_I32 && a->dtype != MHLA_IO_I64))
         return mhla_fail(MHLA_EDATA, "%s: expected one axis of uint8, int32 or int64", path);
     if (a->count != d->count)
-        return mhla_fail(MHLA_EDATA, "%s: %lld labels for %lld pictures", path, (long long)a->count,
-                         (long long)d->count);
+        return mhla_fail(MHLA_EDATA, "%s: %lld labels for %lld images", path, (long long)a->count, (long long)d->count);
     p->label = malloc((size_t)d->count * sizeof *p->label);
     if (p->label == NULL) return mhla_fail(MHLA_ENOMEM, "%s: no memory for its labels", path);
     const int64_t limit = d->classes > 0 ? d->classes : 1 << 20;
@@ -56,7 +55,7 @@ static mhla_status read_labels(mhla_dataset *d, pair *p, const char *path) {
     for (int64_t i = 0; i < d->count; i++) {
         const int64_t label = whole(a, i);
         if (label < 0 || label >= limit)
-            return mhla_fail(MHLA_EDATA, "%s: picture %lld has label %lld: expected 0 to %lld", path, (long long)i,
+            return mhla_fail(MHLA_EDATA, "%s: image %lld has label %lld: expected 0 to %lld", path, (long long)i,
                              (long long)label, (long long)limit - 1);
         p->label[i] = (int)label;
         if (label > most) most = (int)label;
@@ -85,7 +84,7 @@ static mhla_status take_shape(mhla_dataset *d, const mhla_npy *a, int clips, con
     if (!fine || (channels != 1 && channels != 3) || side[0] > 8192 || side[1] > 8192 || frames > 1024 ||
         (frames + !clips) * side[0] > 1 << 20)
         return mhla_fail(MHLA_EDATA, "%s: expected uint8 %s of 8192 x 8192 at most", path,
-                         clips ? "clips [N,F,H,W] or [N,F,H,W,3]" : "pictures [N,H,W] or [N,H,W,3]");
+                         clips ? "clips [N,F,H,W] or [N,F,H,W,3]" : "images [N,H,W] or [N,H,W,3]");
     d->count = a->shape[0];
     d->frames = (int)frames;
     d->height = (int)side[0];
@@ -100,9 +99,9 @@ mhla_status mhla_dataset_open_npy(mhla_dataset *d, const char *folder, mhla_spli
     int clips;
     const int found = find_arrays(images, folder, split, &clips);
     if (found == 0) return MHLA_OK;
-    if (found < 0) return mhla_fail(MHLA_EIO, "%s: %s_%s.npy is not there", folder, start, clips ? "clips" : "images");
+    if (found < 0) return mhla_fail(MHLA_EIO, "%s: %s_%s.npy is missing", folder, start, clips ? "clips" : "images");
     snprintf(name, sizeof name, "%s_labels.npy", start);
-    if (!mhla_dataset_path(labels, folder, name)) return mhla_fail(MHLA_EIO, "%s: %s is not there", folder, name);
+    if (!mhla_dataset_path(labels, folder, name)) return mhla_fail(MHLA_EIO, "%s: %s is missing", folder, name);
     d->format = clips ? "clips" : "npy";
     MHLA_TRY(mhla_dataset_read_names(d, folder, "classes.txt", 1 << 20));
     pair *p = calloc(1, sizeof *p);

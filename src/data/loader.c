@@ -112,7 +112,7 @@ static mhla_status get_readable(mhla_loader *l, int64_t *index, mhla_image *imag
     }
     char last[300];
     snprintf(last, sizeof last, "%s", mhla_message());
-    return mhla_fail(status, "none of the %lld pictures can be read; the last one: %s", (long long)all, last);
+    return mhla_fail(status, "none of the %lld images can be read; the last one: %s", (long long)all, last);
 }
 
 /* Mixing takes row i and row B-1-i. */
@@ -141,7 +141,7 @@ static mhla_status fill(mhla_loader *l, slot *s, int i, mhla_image *image, mhla_
         return MHLA_OK;
     }
     if (b->labels[i] < 0 || b->labels[i] >= l->classes)
-        return mhla_fail(MHLA_EDATA, "picture %lld%s%s has label %d: expected 0 to %d", (long long)b->index[i],
+        return mhla_fail(MHLA_EDATA, "image %lld%s%s has label %d: expected 0 to %d", (long long)b->index[i],
                          *mhla_dataset_file(l->desc.data, b->index[i]) ? " " : "",
                          mhla_dataset_file(l->desc.data, b->index[i]), b->labels[i], l->classes - 1);
     if (l->desc.latents) return MHLA_OK;
@@ -299,13 +299,13 @@ static mhla_status make_slots(mhla_loader *l) {
         b->labels = malloc(B * sizeof *b->labels);
         b->index = malloc(B * sizeof *b->index);
         if (b->images == NULL || b->labels == NULL || b->index == NULL || (b->targets == NULL && !l->desc.no_targets))
-            return mhla_fail(MHLA_ENOMEM, "no memory for %d batches of %d pictures of %d x %d", l->desc.ahead,
+            return mhla_fail(MHLA_ENOMEM, "no memory for %d batches of %d images of %d x %d", l->desc.ahead,
                              l->desc.batch, l->height, l->width);
     }
     if (l->desc.train) {
         l->order = malloc((size_t)l->count * sizeof *l->order);
         if (l->order == NULL)
-            return mhla_fail(MHLA_ENOMEM, "no memory for the order of %lld pictures", (long long)l->count);
+            return mhla_fail(MHLA_ENOMEM, "no memory for the order of %lld images", (long long)l->count);
     }
     return MHLA_OK;
 }
@@ -330,13 +330,13 @@ static mhla_status start_workers(mhla_loader *l) {
 
 static mhla_status check(const mhla_loader_desc *d, int64_t count) {
     if (d->batch < 1 || d->batch > 1 << 20)
-        return mhla_fail(MHLA_EINVAL, "a batch of %d pictures: expected 1 or more", d->batch);
+        return mhla_fail(MHLA_EINVAL, "a batch of %d images: expected 1 or more", d->batch);
     if (d->workers < 0 || d->workers > 1024)
         return mhla_fail(MHLA_EINVAL, "%d workers: expected 0 to 1024", d->workers);
     if (d->ahead < 0 || d->ahead > 1024)
         return mhla_fail(MHLA_EINVAL, "%d batches ahead: expected 1 to 1024", d->ahead);
     if (d->train && count < d->batch)
-        return mhla_fail(MHLA_EINVAL, "a batch of %d pictures, but the data has only %lld", d->batch, (long long)count);
+        return mhla_fail(MHLA_EINVAL, "a batch of %d images, but the data has only %lld", d->batch, (long long)count);
     if (d->mix.smoothing < 0.0 || d->mix.smoothing >= 1.0 || d->mix.mixup < 0.0 || d->mix.cutmix < 0.0)
         return mhla_fail(MHLA_EINVAL, "smoothing %g, mixup %g, cutmix %g: expected 0 or more, smoothing below 1",
                          d->mix.smoothing, d->mix.mixup, d->mix.cutmix);
@@ -348,7 +348,7 @@ static mhla_status check(const mhla_loader_desc *d, int64_t count) {
 static mhla_status check_latents(const mhla_loader_desc *d) {
     const mhla_latents_about *about = mhla_dataset_latents(d->data);
     if (about == NULL && !d->latents) return MHLA_OK;
-    if (about == NULL) return mhla_fail(MHLA_EINVAL, "the data are pictures, not latents");
+    if (about == NULL) return mhla_fail(MHLA_EINVAL, "the data are images, not latents");
     const int frames = about->frames ? about->latent_frames : 1; /* one below the other */
     const int height = frames * (about->height / about->factor), width = about->width / about->factor;
     if (!d->latents)

@@ -85,7 +85,7 @@ mhla_status mhla_shard_parse(mhla_shard **shard, const void *bytes, size_t size,
     raw_head h;
     if (size < HEAD || memcmp(bytes, magic, sizeof magic) != 0)
         return mhla_fail(MHLA_EDATA, "%s: no shard of tokens (%s)", name,
-                         size < HEAD ? "it is too short" : "its first bytes are others");
+                         size < HEAD ? "it is too short" : "its first bytes differ");
     memcpy(&h, bytes, sizeof h);
     MHLA_TRY(check_head(&h, size, name));
     mhla_shard *s = calloc(1, sizeof *s);

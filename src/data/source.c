@@ -25,7 +25,7 @@ mhla_status mhla_data_locate(char *folder, size_t size, const char *source) {
     if (snprintf(folder, size, "%s", place) >= (int)size)
         return mhla_fail(MHLA_EIO, "%.60s...: the path is too long", place);
     if (stat(folder, &at) == 0) return MHLA_OK;
-    if (place != source) return mhla_fail(MHLA_EIO, "%s is not there: mhla data %s fetches it", place, source);
+    if (place != source) return mhla_fail(MHLA_EIO, "%s is missing: mhla data %s downloads it", place, source);
     return mhla_fail(MHLA_EIO, "%s: no such folder; known datasets: %s", source, names);
 }
 

@@ -261,7 +261,9 @@ static mhla_status start_thread(void) {
     const int code = pthread_create(&watch.thread, NULL, look, NULL);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     watch.running = code == 0;
-    return code == 0 ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no thread that watches other ranks: %s", strerror(code));
+    return code == 0 ? MHLA_OK
+                     : mhla_fail(MHLA_ENOMEM, "the thread that watches the other ranks cannot be started: %s",
+                                 strerror(code));
 }
 
 mhla_status mhla_watch_begin(int rank, int ranks) {

@@ -215,7 +215,7 @@ static mhla_status place_tensors(cursor *c, const uint64_t *offsets, size_t begi
             return wrong(c, begin, "its offset of %llu is not a multiple of %lld", (unsigned long long)offsets[i],
                          (long long)alignment);
         if (offsets[i] > room || t->bytes > room - offsets[i])
-            return wrong(c, begin, "its %zu bytes at offset %llu of the data end behind the file's end", t->bytes,
+            return wrong(c, begin, "its %zu bytes at offset %llu of the data end after the file's end", t->bytes,
                          (unsigned long long)offsets[i]);
         t->data = c->bytes + begin + offsets[i];
     }

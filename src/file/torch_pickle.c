@@ -158,7 +158,7 @@ static mhla_status find_mark(const machine *m, size_t *mark) {
             --*mark;
             return MHLA_OK;
         }
-    return wrong(m, "it goes back to a mark that is not there");
+    return wrong(m, "it goes back to a mark that does not exist");
 }
 
 /* The bytes behind the opcode. */

@@ -230,9 +230,8 @@ static mhla_status crop(mhla_image *out, const mhla_image *in, const mhla_augmen
     case MHLA_CROP_PAD: {
         const int wide = in->width + 2 * a->pad - a->width, high = in->height + 2 * a->pad - a->height;
         if (wide < 0 || high < 0)
-            return mhla_fail(MHLA_EDATA,
-                             "a picture of %d x %d pixels with %d around is too small for a crop of %d x %d", in->width,
-                             in->height, a->pad, a->width, a->height);
+            return mhla_fail(MHLA_EDATA, "an image of %d x %d pixels with %d around is too small for a crop of %d x %d",
+                             in->width, in->height, a->pad, a->width, a->height);
         const int y = (int)mhla_rng_below(&rng, (uint32_t)high + 1), x = (int)mhla_rng_below(&rng, (uint32_t)wide + 1);
         return crop_or_pad(out, in, a, x - a->pad, y - a->pad);
     }

@@ -18,7 +18,7 @@ mhla_status mhla_image_grid(mhla_image *grid, const float *images, int64_t n, in
     const int64_t rows = (n + columns - 1) / columns;
     const int64_t wide = columns * (int64_t)(width + GAP) - GAP, high = rows * (height + GAP) - GAP;
     if (n < 1 || wide > INT32_MAX || high > INT32_MAX)
-        return mhla_fail(MHLA_EINVAL, "a grid of %lld pictures of %d x %d", (long long)n, width, height);
+        return mhla_fail(MHLA_EINVAL, "a grid of %lld images of %d x %d", (long long)n, width, height);
     MHLA_TRY(mhla_image_reserve(grid, (int)wide, (int)high, channels));
     memset(grid->data, 255, (size_t)(wide * high * channels));
     for (int64_t i = 0; i < n; i++) {

@@ -353,7 +353,7 @@ mhla_status mhla_image_eval_crop(mhla_image *out, const mhla_image *in, int widt
     const int wide = (int)floor(width / crop_pct), high = (int)floor(height / crop_pct);
     int w = in->width, h = in->height;
     if (fmax(wide, high) * fmax(w, h) / fmin(w, h) > INT_MAX / 2)
-        return mhla_fail(MHLA_EDATA, "a picture of %d x %d pixels is too thin for a crop of %d x %d", w, h, width,
+        return mhla_fail(MHLA_EDATA, "an image of %d x %d pixels is too thin for a crop of %d x %d", w, h, width,
                          height);
     if (wide == high)
         cover_square(&w, &h, wide);

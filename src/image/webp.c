@@ -176,11 +176,11 @@ static mhla_status decode(mhla_image *image, const uint8_t *first, const uint8_t
     mhla_status status = b.lost ? mhla_fail(MHLA_ENOMEM, "%s: no memory for a frame", name) : MHLA_OK;
     if (status == MHLA_OK && (!webp.info(b.bytes, b.size, &width, &height) || width < 1 || height < 1 ||
                               (int64_t)width * height > MHLA_IMAGE_MAX_PIXELS))
-        status = mhla_fail(MHLA_EDATA, "%s: a frame that is no image", name);
+        status = mhla_fail(MHLA_EDATA, "%s: a frame that is not an image", name);
     if (status == MHLA_OK) status = mhla_image_reserve(image, width, height, 3);
     if (status == MHLA_OK &&
         webp.decode(b.bytes, b.size, image->data, 3 * (size_t)width * (size_t)height, 3 * width) == NULL)
-        status = mhla_fail(MHLA_EDATA, "%s: a frame that is no image", name);
+        status = mhla_fail(MHLA_EDATA, "%s: a frame that is not an image", name);
     free(b.bytes);
     return status;
 }

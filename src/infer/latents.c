@@ -101,7 +101,7 @@ static mhla_status count_frames(job *j) {
     if (n && j->d.frames == 0) j->d.frames = 1;
     j->single = n == 0 && j->d.frames > 1 ? j->d.frames : 1;
     if (n && (j->d.frames - 1) % n != 0)
-        return mhla_fail(MHLA_EINVAL, "%d frames: expected 1 and a multiple of %d more", j->d.frames, n);
+        return mhla_fail(MHLA_EINVAL, "%d frames: expected 1 plus a multiple of %d", j->d.frames, n);
     const int64_t pixels = n ? j->d.frames : 1, latents = n ? 1 + (pixels - 1) / n : 1;
     j->frames[0] = j->decode ? latents : pixels;
     j->frames[1] = j->decode ? pixels : latents;

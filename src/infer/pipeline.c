@@ -165,7 +165,8 @@ static mhla_status look_at(mhla_pipeline *p, mhla_component part) {
         for (int i = 0; mhla_pipeline_kind_at(i) && p->kind == NULL; i++)
             if (strcmp(mhla_pipeline_kind_at(i)->architecture, m->architecture->name) == 0)
                 p->kind = mhla_pipeline_kind_at(i);
-        if (p->kind == NULL) status = mhla_fail(MHLA_ENOTSUP, "%s: no pipeline is made of this model", p->parts[part]);
+        if (p->kind == NULL)
+            status = mhla_fail(MHLA_ENOTSUP, "%s: this model cannot be part of a pipeline", p->parts[part]);
     }
     if (status == MHLA_OK) status = mhla_model_fingerprint(m, p->fingerprints[part]);
     mhla_model_free(m);
@@ -180,7 +181,7 @@ static mhla_status check(const mhla_pipeline *p) {
         return mhla_fail(MHLA_EINVAL, "%s: the model takes classes, not text: it is not part of a pipeline",
                          at[MHLA_PART_TRANSFORMER]);
     if (d->text_width != p->encoder.width)
-        return mhla_fail(MHLA_EINVAL, "%s makes rows of %d numbers of a text, %s takes %d", at[MHLA_PART_TEXT_ENCODER],
+        return mhla_fail(MHLA_EINVAL, "%s makes %d numbers per token, %s takes %d", at[MHLA_PART_TEXT_ENCODER],
                          p->encoder.width, at[MHLA_PART_TRANSFORMER], d->text_width);
     if (!a->decodes) return mhla_fail(MHLA_EINVAL, "%s: the autoencoder has no decoder", at[MHLA_PART_VAE]);
     if (d->channels != a->latents)

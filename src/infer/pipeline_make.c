@@ -55,8 +55,8 @@ static mhla_status settle_size(const mhla_pipeline *p, mhla_make_desc *d) {
     }
     if (d->frames == 0) d->frames = 1 + ((int)usual->frames - 1) * a->frames;
     if (d->frames < 1 || d->frames > SIDE_MOST || (d->frames - 1) % a->frames)
-        return mhla_fail(MHLA_EINVAL, "%d frames: expected 1 and a multiple of %d more, for example %d or %d",
-                         d->frames, a->frames, d->frames < 1 ? 1 : 1 + (d->frames - 1) / a->frames * a->frames,
+        return mhla_fail(MHLA_EINVAL, "%d frames: expected 1 plus a multiple of %d, such as %d or %d", d->frames,
+                         a->frames, d->frames < 1 ? 1 : 1 + (d->frames - 1) / a->frames * a->frames,
                          d->frames < 1 ? 1 + a->frames : 1 + ((d->frames - 1) / a->frames + 1) * a->frames);
     return MHLA_OK;
 }
@@ -245,7 +245,7 @@ static void note_size(job *j) {
     if (usual->frames == 0 || (usual->frames == e->frames && usual->height == e->height && usual->width == e->width))
         return;
     snprintf(text, sizeof text,
-             "the model is for clips of %lld frames of %s pixels: of %d frames of %s they may be worse",
+             "the model was trained on clips of %lld frames of %s pixels: %d frames of %s may look worse",
              (long long)(1 + (usual->frames - 1) * j->p->autoencoder.frames),
              size_text(sizes[0], j->p, usual->height * f, usual->width * f), j->d.frames,
              size_text(sizes[1], j->p, j->d.height, j->d.width));

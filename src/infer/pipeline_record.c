@@ -25,7 +25,8 @@ static mhla_status check_texts(const mhla_make_desc *d) {
     for (int64_t i = -2; i < d->images; i++) {
         const char *text = i == -2 ? d->negative : i == -1 ? d->instruction : d->prompts[i];
         const size_t n = strlen(text), broken = mhla_utf8_broken((const unsigned char *)text, n);
-        if (broken < n) return mhla_fail(MHLA_EDATA, "the prompt %s is no UTF-8 at byte %zu", MHLA_QUOTE(text), broken);
+        if (broken < n)
+            return mhla_fail(MHLA_EDATA, "the prompt %s is not UTF-8 at byte %zu", MHLA_QUOTE(text), broken);
     }
     return MHLA_OK;
 }
@@ -68,7 +69,7 @@ mhla_status mhla_made_write(char **text, const mhla_pipeline *p, const mhla_make
     if (tree && mhla_json_lost() == lost) *text = mhla_json_text(tree, JSON_COMPACT | JSON_ENSURE_ASCII);
     json_decref(tree);
     if (*text) return MHLA_OK;
-    return mhla_fail(MHLA_EINVAL, "%s: a path that is no UTF-8 cannot be written down, or no memory", p->kind->name);
+    return mhla_fail(MHLA_EINVAL, "%s: a path that is not UTF-8 cannot be written down, or no memory", p->kind->name);
 }
 
 /* ---- Reading ---- */
@@ -96,7 +97,8 @@ static mhla_status read_texts(const char ***to, const json_t *tree, const char *
     if (*to == NULL) return mhla_fail(MHLA_ENOMEM, "%s: no memory for its text", name);
     for (int64_t i = 0; i < n; i++) {
         const char *text = (*to)[i] = json_string_value(json_array_get(list, count == 1 ? 0 : (size_t)i));
-        if (text == NULL) return mhla_fail(MHLA_EDATA, "%s: its text: %s has something that is no text", name, key);
+        if (text == NULL)
+            return mhla_fail(MHLA_EDATA, "%s: its text: %s has something that is not a string", name, key);
         for (const char *c = text; *c; c++)
             if (((unsigned char)*c < 0x20 && *c != '\n' && *c != '\t') || *c == 0x7f)
                 return mhla_fail(MHLA_EDATA, "%s: its text: %s have a control character", name, key);

@@ -32,7 +32,7 @@ int mhla_pipeline_run_is(const char *folder) {
 static mhla_status read_sum(char to[65], const json_t *tree, const char *path) {
     const char *text = "";
     MHLA_TRY(mhla_json_get_text(&text, tree, "encoder_sha256", path));
-    if (strlen(text) != 64) return mhla_fail(MHLA_EDATA, "%s: encoder_sha256 is no SHA-256", path);
+    if (strlen(text) != 64) return mhla_fail(MHLA_EDATA, "%s: encoder_sha256 is not a SHA-256", path);
     snprintf(to, 65, "%s", text);
     return MHLA_OK;
 }
@@ -90,8 +90,8 @@ mhla_status mhla_pipeline_run_find(mhla_pipeline *p) {
     if (strcmp(p->known.about.encoder_hash, p->encoder_sum) == 0 &&
         strcmp(p->known.about.instruction, p->instruction) == 0 && p->known.about.limit == p->own.rows)
         return MHLA_OK;
-    return mhla_fail(MHLA_EDATA,
-                     "%s: its rows were made by another encoder or with another instruction than the model's", path);
+    return mhla_fail(MHLA_EDATA, "%s: it was encoded by another encoder or with another instruction than the model's",
+                     path);
 }
 
 int64_t mhla_pipeline_run_known(const mhla_pipeline *p, const char *text) {
@@ -114,10 +114,9 @@ mhla_status mhla_pipeline_run_encoder(const mhla_pipeline *p, const char *text) 
     const char *path = p->parts[MHLA_PART_TEXT_ENCODER];
     if (path && is_there(path)) return MHLA_OK;
     if (p->known.texts) some_texts(some, sizeof some, &p->known);
-    return mhla_fail(MHLA_EIO,
-                     "the prompt %s needs the text encoder %s, which is not there: --text-encoder names it%s%s",
+    return mhla_fail(MHLA_EIO, "the prompt %s needs the text encoder %s, which is missing: --text-encoder names it%s%s",
                      MHLA_QUOTE(text), path ? path : "of the training",
-                     *some ? "; without it there are the texts of captions/: " : "", some);
+                     *some ? "; without it, only the texts of captions/ work: " : "", some);
 }
 
 mhla_status mhla_pipeline_run_check(mhla_pipeline *p, const mhla_model *encoder) {
@@ -126,8 +125,7 @@ mhla_status mhla_pipeline_run_check(mhla_pipeline *p, const mhla_model *encoder)
     MHLA_TRY(mhla_model_hash(encoder, sum));
     p->checked = strcmp(sum, p->encoder_sum) == 0;
     if (p->checked) return MHLA_OK;
-    return mhla_fail(
-        MHLA_EINVAL,
-        "%s is not the encoder of the training: its weights, as they are stored, have SHA-256 %.12s, not %.12s",
-        p->parts[MHLA_PART_TEXT_ENCODER], sum, p->encoder_sum);
+    return mhla_fail(MHLA_EINVAL,
+                     "%s is not the encoder of the training: the SHA-256 of its weights is %.12s, not %.12s",
+                     p->parts[MHLA_PART_TEXT_ENCODER], sum, p->encoder_sum);
 }

@@ -96,7 +96,7 @@ static mhla_status read_kept(const job *j, prompt *at) {
     MHLA_TRY(mhla_safetensors_open(&file, path));
     mhla_status status = mhla_safetensors_need(&s, file, "rows");
     if (status == MHLA_OK && (s->rank != 2 || s->shape[1] != j->p->encoder.width || s->shape[0] > INT32_MAX))
-        status = mhla_fail(MHLA_EDATA, "%s: not the rows of a text of this encoder: remove it", path);
+        status = mhla_fail(MHLA_EDATA, "%s: not a text that this encoder has encoded: remove it", path);
     float *rows = status == MHLA_OK ? malloc((size_t)(s->count + 1) * sizeof *rows) : NULL;
     if (status == MHLA_OK && rows == NULL) status = mhla_fail(MHLA_ENOMEM, "no memory for a text");
     if (status == MHLA_OK) status = mhla_stored_read(rows, s);
@@ -167,7 +167,7 @@ static mhla_status encode_missing(job *j, prompt *const *list, int *stopped) {
         if (status == MHLA_OK && list[i]->rows == NULL) status = encode(j, encoder, list[i]);
         if (status == MHLA_OK && list[i]->cut) {
             char note[256];
-            snprintf(note, sizeof note, "the prompt %s is %lld token%s too long: its end is left out",
+            snprintf(note, sizeof note, "the prompt %s is %lld token%s too long: its end is cut off",
                      MHLA_QUOTE(list[i]->text), (long long)list[i]->cut, list[i]->cut == 1 ? "" : "s");
             (void)report(j, i, note);
         }

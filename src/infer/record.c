@@ -48,15 +48,14 @@ mhla_status mhla_sample_record_write(char **text, const mhla_sample_record *reco
     if (tree && mhla_json_lost() == lost) *text = mhla_json_text(tree, JSON_COMPACT | JSON_ENSURE_ASCII);
     json_decref(tree);
     if (*text) return MHLA_OK;
-    return mhla_fail(MHLA_EINVAL,
-                     "%s: neither text nor memory for how a picture was made", /* a path that is no UTF-8 */
+    return mhla_fail(MHLA_EINVAL, "%s: neither text nor memory for how an image was made", /* a path that is no UTF-8 */
                      r->model ? MHLA_QUOTE(r->model) : "a model");
 }
 
 /* ---- Reading ---- */
 
 static mhla_status not_ours(const char *name) {
-    return mhla_fail(MHLA_EDATA, "%s: its text is not one of mhla sample: it does not say how the picture was made",
+    return mhla_fail(MHLA_EDATA, "%s: its text is not one of mhla sample: it does not say how the image was made",
                      name);
 }
 

@@ -24,7 +24,7 @@
 #define DEIT_GATE                                                                                                      \
     .gate = "accuracy", .gate_least = 0.15,                                                                            \
     .gate_text =                                                                                                       \
-        "An arm counts as trained if it gets more than 15 % of the test pictures right, where guessing gives 10 %; a " \
+        "An arm counts as trained if it gets more than 15 % of the test images right, where guessing gives 10 %; a "   \
         "claim about one that is not trained is undecided."
 
 #define ACCURACY                                                                                                       \
@@ -87,17 +87,16 @@ const mhla_experiment mhla_experiments[] = {
                  .paper = "Fig. 3b, means over 500 samples",
                  .known =
                      "with four heads of 16 and 256 tokens the rank is at most 16 for linear, Focused LA and RALA, "
-                     "17 for InLine and MALA, 256 for MHLA with 16 blocks and for softmax. Models that deit has "
-                     "trained are reused.",
+                     "17 for InLine and MALA, 256 for MHLA with 16 blocks and for softmax. Models that the experiment "
+                     "deit has trained are reused.",
                  .data = "fashion-mnist",
                  .minutes = 50,
                  .quick = 4,
                  .labels = 1},
         .settings = DEIT CLOTHES " lab.samples=200 lab.ranked=16",
         .quick_settings = DEIT_QUICK " lab.samples=20 lab.ranked=2",
-        .paper_note =
-            "Fig. 3b is a chart; its figures are not at hand here. Negative weights, which InLine, MALA and RALA can "
-            "have, count as 0 in the entropy; the table says how much of the weight they are.",
+        .paper_note = "Fig. 3b is a chart; its figures are not available here. InLine, MALA and RALA can have negative "
+                      "weights. These count as 0 in the entropy; the table states their share of the weight.",
         .arms = SEVEN,
         .columns = {{"rank", "rank", 1.0, 1},
                     {"entropy", "entropy, nats", 1.0, 3},
@@ -147,11 +146,10 @@ const mhla_experiment mhla_experiments[] = {
         .quick_settings = "train.steps=20 train.warmup_steps=4 eval.steps=10 eval.limit=500 lab.tokens=64,256 "
                           "lab.once= lab.samples=8 lab.rates=1e-3,4e-3 search.train.steps=8 "
                           "search.train.warmup_steps=2",
-        .paper_note =
-            "The paper has no table of this; its Fig. 3 shows rank and entropy at one length. 4,096 tokens: "
-            "one seed, the third, and no training of softmax or of the arms without convolution. The early "
-            "measures are those after 70 of the 200 updates. Images of 28 x 28 pixels have 2 around; of 4,096 "
-            "tokens they are enlarged.",
+        .paper_note = "The paper has no table of this; its Fig. 3 shows rank and entropy at one length. At 4,096 "
+                      "tokens there is one seed, the third, and softmax and the arms without convolution are not "
+                      "trained. The early measures are taken after 70 of the 200 updates. Images of 28 x 28 pixels are "
+                      "padded by 2 on each side; for 4,096 tokens they are enlarged.",
         .arms = {{"mhla", "MHLA", "model.attention=mhla", {0}},
                  {"mhla-uniform", "MHLA, uniform start", "model.attention=mhla model.mix=uniform", {0}},
                  {"linear", "linear", "model.attention=linear", {0}},
@@ -185,19 +183,21 @@ const mhla_experiment mhla_experiments[] = {
         .make = mhla_part_length,
     },
     {
-        .info = {.name = "deit",
-                 .title = "Four attentions in the same surroundings, with and without convolutions (Tab. 2a)",
-                 .claim = DEIT_CLAIM,
-                 .paper = "Tab. 2a: DeiT-T and DeiT-S on ImageNet-1K, 224 px, 300 epochs, top-1",
-                 .known = "256 tokens; MALA is the best of the others in the paper. Attentions differ much less on "
-                          "small images of ten kinds of clothes than on ImageNet, and these models have seen 19,200 "
-                          "images. --long: 1,024 tokens.",
-                 .data = "fashion-mnist",
-                 .minutes = 60,
-                 .quick = 4,
-                 .labels = 1,
-                 .seeds = 5,
-                 .hours = 9},
+        .info =
+            {.name = "deit",
+             .title = "Four attentions in the same surroundings, with and without convolutions (Tab. 2a)",
+             .claim = DEIT_CLAIM,
+             .paper = "Tab. 2a: DeiT-T and DeiT-S on ImageNet-1K, 224 px, 300 epochs, top-1",
+             .known =
+                 "256 tokens. In the paper MALA is the best of the other attentions. Attentions differ much less on "
+                 "small images of ten kinds of clothes than on ImageNet, and these models have seen 19,200 "
+                 "images. --long: 1,024 tokens.",
+             .data = "fashion-mnist",
+             .minutes = 60,
+             .quick = 4,
+             .labels = 1,
+             .seeds = 5,
+             .hours = 9},
         .settings = DEIT CLOTHES,
         .quick_settings = DEIT_QUICK,
         .long_settings = DEIT_LONG,
@@ -212,7 +212,7 @@ const mhla_experiment mhla_experiments[] = {
     },
     {
         .info = {.name = "deit-cifar",
-                 .title = "The same four attentions on pictures in colour (Tab. 2a)",
+                 .title = "The same four attentions on colour images (Tab. 2a)",
                  .claim = DEIT_CLAIM,
                  .paper = "Tab. 2a: DeiT-T and DeiT-S on ImageNet-1K, 224 px, 300 epochs, top-1",
                  .known = "256 tokens. Of the 10,000 test images of CIFAR-10, 8,000 are for training and 2,000 for the "
@@ -237,7 +237,7 @@ const mhla_experiment mhla_experiments[] = {
     },
     {
         .info = {.name = "vlt",
-                 .title = "VLT with four linear attentions, small images in colour (Tab. 2b)",
+                 .title = "VLT with four linear attentions on small colour images (Tab. 2b)",
                  .claim = "in the backbone of RALA, MHLA classifies better than MALA, and MALA better than RALA.",
                  .paper = "Tab. 2b: VLT-T and VLT-S on ImageNet-1K, 224 px, 300 epochs, top-1",
                  .known = "vlt_nano has 64 tokens in its first stage and 16 in its second; later stages have softmax "
@@ -273,9 +273,9 @@ const mhla_experiment mhla_experiments[] = {
     },
     {
         .info = {.name = "mixing",
-                 .title = "The mixing matrix: how it begins, learned or frozen (Tab. 7a)",
-                 .claim = "a mixing matrix that begins with the distances of blocks and is learned does better than "
-                          "one that begins uniform, and better than one that stays as it began.",
+                 .title = "The mixing matrix: initial values, learned or frozen (Tab. 7a)",
+                 .claim = "a mixing matrix that is initialized by the distances of blocks and learned does better than "
+                          "one that is initialized uniformly, and better than one that is not trained.",
                  .paper = "Tab. 7a: DeiT-T on ImageNet-1K, 224 px, 300 epochs, top-1",
                  .known = "256 tokens in 16 blocks; locality helps little on small images.",
                  .data = "fashion-mnist",
@@ -297,7 +297,8 @@ const mhla_experiment mhla_experiments[] = {
                  {"cos", "cosine, learned", "model.mix=cos", {0}},
                  {"local", "neighbours, learned", "model.mix=local", {0}}},
         .columns = {ACCURACY, LOSS},
-        .claims = {{"distances do better than uniform, both learned", "accuracy", "paper", "uniform", 0, 0},
+        .claims = {{"initial values by distance do better than uniform ones, both learned", "accuracy", "paper",
+                    "uniform", 0, 0},
                    {"learned does better than frozen, from distances", "accuracy", "paper", "paper-frozen", 0, 0},
                    {"learned does better than frozen, from uniform", "accuracy", "uniform", "uniform-frozen", 0, 0}},
         DEIT_GATE,
@@ -309,7 +310,7 @@ const mhla_experiment mhla_experiments[] = {
                  .title = "The number of blocks, the token-level heads (Tab. 7b)",
                  .claim = "more blocks do better than one, which is linear attention.",
                  .paper = "Tab. 7b: DiT-S/2 on ImageNet-1K, 512 px (1,024 tokens), 400,000 updates",
-                 .known = "M = 1 is linear attention; with 256 tokens the rule M * M <= T ends at 16 blocks.",
+                 .known = "M = 1 is linear attention; with 256 tokens the rule M * M <= T allows at most 16 blocks.",
                  .data = "fashion-mnist",
                  .minutes = 30,
                  .quick = 2,
@@ -335,10 +336,10 @@ const mhla_experiment mhla_experiments[] = {
         .info = {.name = "modules",
                  .title = "CPE and gate around MHLA, in a DiT (Tab. 12)",
                  .claim =
-                     "a convolution of the tokens (CPE) and an output gate each make MHLA better at making pictures.",
+                     "a convolution of the tokens (CPE) and an output gate each make MHLA better at generating images.",
                  .paper = "Tab. 12: DiT-S/2 on ImageNet-1K, 256 px, 400,000 updates; linear attention: FID 89.7",
-                 .known = "measured by the loss on held-out images, not by FID: images of such small models are too "
-                          "poor for that.",
+                 .known = "measured by the loss on held-out images, not by FID: models this small generate images that "
+                          "are too poor for FID.",
                  .data = "fashion-mnist",
                  .minutes = 15,
                  .quick = 3},
@@ -356,30 +357,28 @@ const mhla_experiment mhla_experiments[] = {
                  {"gate", "gate", "model.cpe=none model.gate=true", {68.5}},
                  {"both", "CPE and gate", "model.cpe=grid model.gate=true", {59.8}}},
         .columns = {LOSS},
-        .claims = {{"CPE has less loss than neither", "loss", "cpe", "neither", 1, 0},
-                   {"the gate has less loss than neither", "loss", "gate", "neither", 1, 0},
-                   {"both have less loss than neither", "loss", "both", "neither", 1, 0}},
+        .claims = {{"CPE has a lower loss than neither", "loss", "cpe", "neither", 1, 0},
+                   {"the gate has a lower loss than neither", "loss", "gate", "neither", 1, 0},
+                   {"both together have a lower loss than neither", "loss", "both", "neither", 1, 0}},
         .dots = 1,
         .make = mhla_part_diffusion,
     },
     {
-        .info =
-            {.name = "language",
-             .title = "Language: bits per byte, by position, and recall (Tab. 6, MQAR)",
-             .claim = "as a language model MHLA does better than linear attention, and close to softmax, whose "
-                      "perplexity is lower.",
-             .paper = "Tab. 6: models of 340M parameters, 10B tokens of FineWeb-Edu; word perplexity on WikiText",
-             .known =
-                 "linear attention is MHLA of one block here, so that everything else is equal. Windows of 512 and "
-                 "of 2,048 tokens have the same number of tokens in an update. Beyond the trained length, up to 8,192 "
-                 "tokens, MHLA extends its matrix by distance (clamp) or with longer chunks (chunk); few documents are "
-                 "so long. Recall is zoology's at one rate; MHLA and linear attention have a convolution of four "
-                 "tokens for it, "
-                 "without which they do not learn it in minutes (docs/mqar.md). --long: eight times the updates.",
-             .data = "text",
-             .minutes = 60,
-             .quick = 6,
-             .hours = 6},
+        .info = {.name = "language",
+                 .title = "Language: bits per byte, by position, and recall (Tab. 6, MQAR)",
+                 .claim = "as a language model MHLA does better than linear attention, and close to softmax, whose "
+                          "perplexity is lower.",
+                 .paper = "Tab. 6: models of 340M parameters, 10B tokens of FineWeb-Edu; word perplexity on WikiText",
+                 .known = "linear attention here is MHLA with one block, so that everything else is equal. Updates "
+                          "have the same number of tokens with windows of 512 and of 2,048 tokens. Beyond the trained "
+                          "length, up to 8,192 tokens, MHLA extends its matrix by distance (clamp) or with longer "
+                          "chunks (chunk); few documents are that long. Recall is zoology's task at one learning rate. "
+                          "For it MHLA and linear attention have a convolution over four tokens; without one they do "
+                          "not learn it within minutes (docs/mqar.md). --long: eight times the updates.",
+                 .data = "text",
+                 .minutes = 60,
+                 .quick = 6,
+                 .hours = 6},
         .settings = "task=text model.model=lm_micro model.hidden_size=128 model.num_hidden_layers=3 model.num_heads=4 "
                     "model.vocab_size=1024 train.context=512 train.batch=8 train.steps=500 train.min_rate=1e-4 "
                     "train.schedule=cosine-after train.warmup_steps=30 train.warmup_rate=1e-5 train.beta2=0.95 "
@@ -419,7 +418,7 @@ const mhla_experiment mhla_experiments[] = {
                     {"recall_64", "64 pairs", 100.0, 1}},
         .claims = {{"MHLA has fewer bits per byte than linear attention, at 512 tokens", "bpb", "mhla", "linear", 1, 0},
                    {"... at 2,048", "bpb", "mhla-2048", "linear-2048", 1, 0},
-                   {"MHLA has fewer bits late in the text (tokens 449 to 512) than linear attention", "bits_512",
+                   {"MHLA needs fewer bits than linear attention late in the window (tokens 449 to 512)", "bits_512",
                     "mhla", "linear", 1, 0},
                    {"... (tokens 1,793 to 2,048)", "bits_2048", "mhla-2048", "linear-2048", 1, 0},
                    {"softmax has fewer bits per byte than MHLA, at 512 tokens", "bpb", "softmax", "mhla", 1, 0},
@@ -444,25 +443,24 @@ const mhla_experiment mhla_experiments[] = {
         .make = mhla_part_language,
     },
     {
-        .info =
-            {.name = "mixers",
-             .title = "Language mixers: text, needles, recall (Tab. 6, MQAR)",
-             .claim = "as a language model of 340M parameters MHLA has a lower perplexity than GLA, and a higher one "
-                      "than softmax, Mamba2 and Gated DeltaNet.",
-             .paper = "Tab. 6: models of 340M to 390M parameters, 10B tokens of FineWeb-Edu; word perplexity on "
-                      "WikiText and on LAMBADA",
-             .known =
-                 "all but softmax have a convolution of four tokens, as Mamba, Mamba2 and Gated DeltaNet are "
-                 "published; the released MHLA has none, and the experiment language compares it without. Linear "
-                 "attention is MHLA of one block. Mamba and Mamba2 have more layers and no MLPs, RetNet and Gated "
-                 "DeltaNet narrower MLPs, "
-                 "so that the numbers of parameters are close. Needles lie within the trained length; "
-                 "models of this size find few. Recall is zoology's task in another model: two layers without MLPs, "
-                 "512 tokens to choose from, almost no filler; softmax has a first layer for the convolution "
-                 "(docs/mqar.md).",
-             .data = "text",
-             .minutes = 45,
-             .quick = 5},
+        .info = {.name = "mixers",
+                 .title = "Language mixers: text, needles, recall (Tab. 6, MQAR)",
+                 .claim =
+                     "as a language model of 340M parameters MHLA has a lower perplexity than GLA, and a higher one "
+                     "than softmax, Mamba2 and Gated DeltaNet.",
+                 .paper = "Tab. 6: models of 340M to 390M parameters, 10B tokens of FineWeb-Edu; word perplexity on "
+                          "WikiText and on LAMBADA",
+                 .known =
+                     "all mixers but softmax have a convolution over four tokens, as the published Mamba, Mamba2 and "
+                     "Gated DeltaNet have. The released MHLA has none; the experiment language compares it without "
+                     "one. Linear attention is MHLA with one block. To keep the numbers of parameters close, Mamba and "
+                     "Mamba2 have more layers and no MLPs, and RetNet and Gated DeltaNet have narrower MLPs. Needles "
+                     "lie within the trained length; models of this size find few. Recall is zoology's task with "
+                     "another model: two layers without MLPs, a vocabulary of 512 tokens, almost no filler. Softmax "
+                     "has an additional first layer with the convolution (docs/mqar.md).",
+                 .data = "text",
+                 .minutes = 45,
+                 .quick = 5},
         .settings =
             "task=text model.model=lm_micro model.hidden_size=128 model.num_hidden_layers=3 model.num_heads=4 "
             "model.vocab_size=1024 train.context=512 train.batch=8 train.steps=500 train.min_rate=1e-4 "
@@ -517,14 +515,14 @@ const mhla_experiment mhla_experiments[] = {
                     {"recall_16", "16 pairs", 100.0, 1},
                     {"recall_64", "64 pairs", 100.0, 1}},
         .claims = {{"MHLA has fewer bits per byte than GLA", "bpb", "mhla", "gla", 1, 0},
-                   {"... than linear attention, which the table does not have", "bpb", "mhla", "linear", 1, 0},
+                   {"... than linear attention, which is not in the paper's table", "bpb", "mhla", "linear", 1, 0},
                    {"softmax has fewer bits per byte than MHLA", "bpb", "softmax", "mhla", 1, 0},
-                   {"... Mamba2 has", "bpb", "mamba2", "mhla", 1, 0},
-                   {"... Gated DeltaNet has", "bpb", "gated_deltanet", "mhla", 1, 0},
+                   {"... Mamba2 has fewer than MHLA", "bpb", "mamba2", "mhla", 1, 0},
+                   {"... Gated DeltaNet has fewer than MHLA", "bpb", "gated_deltanet", "mhla", 1, 0},
                    {"MHLA recalls more of 64 pairs than linear attention", "recall_64", "mhla", "linear", 0, 0},
                    {"softmax recalls more of 64 pairs than MHLA", "recall_64", "softmax", "mhla", 0, 0},
-                   {"... Gated DeltaNet does", "recall_64", "gated_deltanet", "mhla", 0, 0},
-                   {"... Mamba2 does", "recall_64", "mamba2", "mhla", 0, 0}},
+                   {"... Gated DeltaNet recalls more", "recall_64", "gated_deltanet", "mhla", 0, 0},
+                   {"... Mamba2 recalls more", "recall_64", "mamba2", "mhla", 0, 0}},
         .lines = {{"held-out text during training",
                    "updates",
                    "bits per byte",
@@ -551,18 +549,17 @@ const mhla_experiment mhla_experiments[] = {
     {
         .info = {.name = "video",
                  .title = "Clips: softmax replaced by MHLA, linear and hybrid attention (Tab. 5, Fig. 6)",
-                 .claim =
-                     "at 31,500 tokens a video model whose softmax attention is replaced by linear attention fails "
-                     "to train, while MHLA keeps softmax's quality at half of its time.",
+                 .claim = "at 31,500 tokens a video model fails to train if linear attention replaces its softmax "
+                          "attention, while MHLA keeps softmax's quality in half the time.",
                  .paper = "Tab. 5 and Fig. 6: Wan2.1 of 1.3B parameters, adapted to MHLA",
-                 .known =
-                     "a Wan of 250,000 parameters on grey clips of 8 frames of 32 x 32, cut into 2,048 tokens, and by "
-                     "the first seed alone also into 8,192. Two heads of 32. The hybrid keeps softmax in one layer "
-                     "of three. An adapted arm begins as the trained softmax model of its seed, with new parameters "
-                     "as in any new model, and all adapted arms have one learning rate, which was not searched; "
-                     "softmax, trained on, has the same further updates. MHLA has no gate, and 32 blocks, 64 of 8,192 "
-                     "tokens in training. Times are of one evaluation of one clip; each arm's are measured in turn "
-                     "with those of the softmax model of its seed.",
+                 .known = "a Wan of 250,000 parameters with two heads of 32, on grey clips of 8 frames of 32 x 32 "
+                          "pixels, cut into 2,048 tokens, and for the first seed also into 8,192. The hybrid keeps "
+                          "softmax in one of three layers. An adapted arm starts from the trained softmax model of its "
+                          "seed; parameters that this model does not have are initialized. All adapted arms have one "
+                          "learning rate, which was not searched. The arm softmax, trained on, gets the same number of "
+                          "further updates. MHLA has no gate. It has 32 blocks, and 64 when trained on 8,192 tokens. "
+                          "Times are for one evaluation of one clip. Each arm is timed in turn with the softmax model "
+                          "of its seed.",
                  .data = "moving-fashion",
                  .minutes = 60,
                  .quick = 4},
@@ -585,9 +582,8 @@ const mhla_experiment mhla_experiments[] = {
                           "lab.long.eval.steps=5 lab.long.eval.limit=8 lab.adapted.train.steps=75 "
                           "lab.adapted.train.warmup_steps=8 lab.long_adapted.train.steps=15 "
                           "lab.long_adapted.train.warmup_steps=2",
-        .paper_note = "The paper's figures of Tab. 5 and Fig. 6 are not at hand here. Clips are cut into 2,048 tokens, "
-                      "more tokens are 8,192; "
-                      "with --quick 512 and 2,048.",
+        .paper_note = "The paper's figures of Tab. 5 and Fig. 6 are not available here. Clips are cut into 2,048 "
+                      "tokens; more tokens means 8,192. With --quick it is 512 and 2,048.",
         .arms = {{"softmax", "softmax", "model.attention=softmax", {0}},
                  {"mhla", "MHLA", "model.attention=mhla", {0}},
                  {"linear", "linear", "model.attention=linear", {0}},
@@ -604,13 +600,13 @@ const mhla_experiment mhla_experiments[] = {
                     {"share_8192", "share of softmax's time at 8,192", 1.0, 2},
                     {"share_31500", "at 31,500", 1.0, 2}},
         .claims = {{"from scratch, MHLA has a lower test loss than linear attention", "loss", "mhla", "linear", 1, 0},
-                   {"... the hybrid has", "loss", "mhla-hybrid", "linear", 1, 0},
-                   {"begun as softmax, MHLA has a lower test loss than linear attention", "loss", "mhla-adapted",
+                   {"... the hybrid has a lower one", "loss", "mhla-hybrid", "linear", 1, 0},
+                   {"started from softmax, MHLA has a lower test loss than linear attention", "loss", "mhla-adapted",
                     "linear-adapted", 1, 0},
-                   {"... the hybrid has", "loss", "mhla-hybrid-adapted", "linear-adapted", 1, 0},
-                   {"softmax, trained on, has a lower test loss than MHLA begun as softmax", "loss", "softmax-adapted",
-                    "mhla-adapted", 1, 0},
-                   {"MHLA takes less than softmax's time at 8,192 tokens", "share_8192", "mhla", NULL, 1, 1.0},
+                   {"... the hybrid has a lower one", "loss", "mhla-hybrid-adapted", "linear-adapted", 1, 0},
+                   {"softmax, trained on, has a lower test loss than MHLA started from softmax", "loss",
+                    "softmax-adapted", "mhla-adapted", 1, 0},
+                   {"MHLA takes less time than softmax at 8,192 tokens", "share_8192", "mhla", NULL, 1, 1.0},
                    {"... at 31,500 tokens", "share_31500", "mhla", NULL, 1, 1.0}},
         .lines = {{"test loss, from scratch",
                    "updates",
@@ -621,7 +617,7 @@ const mhla_experiment mhla_experiments[] = {
                    0,
                    0,
                    0},
-                  {"test loss, begun as softmax",
+                  {"test loss, started from softmax",
                    "updates",
                    "",
                    "adapted_",
@@ -639,7 +635,7 @@ const mhla_experiment mhla_experiments[] = {
                    0,
                    0,
                    0},
-                  {"test loss, begun as softmax, more tokens (one seed)",
+                  {"test loss, started from softmax, more tokens (one seed)",
                    "updates",
                    "",
                    "adapted_long_",
@@ -649,26 +645,25 @@ const mhla_experiment mhla_experiments[] = {
                    0,
                    0},
                   {"time of an evaluation", "tokens", "ms", "ms_", {2048, 8192, 31500}, {512, 2048}, 1, 1, 0}},
-        .clips = "Of the first seed, four classes, the same noise for each arm.",
+        .clips = "First seed, four classes, the same noise for each arm.",
         .make = mhla_part_video,
         .remark = mhla_video_remark,
     },
     {
         .info = {.name = "scaling",
                  .title = "Time and memory by number of tokens and blocks (Tab. 14, Fig. 1b)",
-                 .claim = "MHLA's time grows with the tokens as linear attention's does, softmax's with their square.",
+                 .claim = "the time of MHLA grows linearly with the number of tokens, as that of linear attention; "
+                          "softmax's grows quadratically.",
                  .paper = "Tab. 14, Fig. 1b",
-                 .known = "repetitions take the place of seeds. Softmax is computed in tiles here and never holds T x "
-                          "T numbers: what it needs beside q, k, v and the result does not grow with the tokens "
-                          "either.",
+                 .known = "repetitions replace seeds. Softmax is computed in tiles and never stores T x T numbers, so "
+                          "its workspace does not grow with the number of tokens.",
                  .minutes = 5,
                  .quick = 1},
         .settings = "lab.tokens=64,256,1024,4096,16384 lab.seconds=1",
         .quick_settings = "lab.tokens=64,256,1024,4096 lab.seconds=0.3",
-        .paper_note =
-            "Tab. 14 has whole models on a GPU: DiT-S/2 with 4,096 tokens takes 147, 145, 148, 157 and 219 ms "
-            "as the blocks become more, little more as long as M * M <= T. Here it is one layer of six heads "
-            "of 64, float32, one sequence, forward; the best of many calls.",
+        .paper_note = "Tab. 14 measures whole models on a GPU: with more blocks, DiT-S/2 at 4,096 tokens takes 147, "
+                      "145, 148, 157 and 219 ms, almost constant as long as M * M <= T. Here it is one forward pass of "
+                      "one layer with six heads of 64, float32, one sequence; the best of many calls.",
         .arms = {{"softmax", "softmax", "lab.kind=softmax", {0}},
                  {"linear", "linear", "lab.kind=linear", {0}},
                  {"mhla-4", "MHLA, M = 4", "lab.kind=mhla lab.blocks=2", {0}},

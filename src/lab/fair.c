@@ -34,7 +34,7 @@ static void put_parameters(FILE *out, const mhla_lab *lab, const char *measure) 
     if (most == least)
         fputs("; equal\n", out);
     else
-        fprintf(out, "; the largest has %.2f %% more than the smallest\n", 100.0 * (most / least - 1.0));
+        fprintf(out, "; the largest number is %.2f %% above the smallest\n", 100.0 * (most / least - 1.0));
 }
 
 /* Each measure that counts parameters once, in the order of the first row that has it. */
@@ -75,13 +75,11 @@ static int put_search(FILE *out, const mhla_lab *lab, const char *prefix, const 
         seconds += first_with(lab, arm, prefix, "search_seconds");
     }
     if (n == 0) return 0;
-    fprintf(
-        out,
-        ". The search took %.0f short trainings and %.1f minutes in all, with a seed that no result is made with. It "
-        "took the rate with the least training loss over the last %s; the test set was not "
-        "looked at.%s\n",
-        runs, seconds / 60.0, *prefix ? "100 updates" : "quarter of the updates",
-        ends ? " Where the end of the list was best, a rate beyond it may be better." : "");
+    fprintf(out,
+            ". The search took %.0f short trainings and %.1f minutes in all, with a seed that no result uses. It chose "
+            "the rate with the lowest training loss over the last %s, without the test set.%s\n",
+            runs, seconds / 60.0, *prefix ? "100 updates" : "quarter of the updates",
+            ends ? " If the end of the list was best, a rate beyond it may be better." : "");
     return n;
 }
 
@@ -92,17 +90,15 @@ static void put_rates(FILE *out, const mhla_lab *lab) {
 
 void mhla_fair_markdown(FILE *out, const mhla_lab *lab) {
     const mhla_experiment *e = lab->experiment;
-    fputs("\n## What is equal, and what could be seen\n\n", out);
+    fputs("\n## What is equal, and what could be detected\n\n", out);
     put_sizes(out, lab);
     put_rates(out, lab);
     if (e->info.data)
-        fputs(
-            "* data: all arms of a seed see the same examples in the same order, augmented alike; the test set is the "
-            "same for all\n",
-            out);
+        fputs("* data: all arms of a seed see the same examples in the same order, with the same augmentation; all use "
+              "the same test set\n",
+              out);
     fputs("* power: *detectable* in the table of claims is the smallest true difference that these seeds would have "
-          "found in "
-          "four of five repetitions of the experiment, by the pooled deviation between seeds and the level that the "
-          "claim was held to. A smaller difference is likely to be missed: undecided does not mean equal.\n",
+          "found in four of five repetitions of the experiment. It is computed from the pooled deviation between seeds "
+          "and the level of the claim. Smaller differences are likely to be missed: undecided does not mean equal.\n",
           out);
 }

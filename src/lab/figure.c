@@ -9,7 +9,7 @@
 #include "report/html.h"
 #include "report/report_parts.h"
 
-enum { WIDTH = 720, LEFT = 190, RIGHT = 24 };
+enum { WIDTH = 720, LEFT = 235, RIGHT = 24 };
 
 /* Classes of each arm: those of its attention where its name begins with one. */
 typedef struct looks {
@@ -20,8 +20,12 @@ static looks looks_of(const mhla_experiment *e) {
     const char *names[MHLA_LAB_ARMS] = {0};
     int colours[MHLA_LAB_ARMS] = {0}, n = 0;
     looks l = {0};
-    for (; n < MHLA_LAB_ARMS && e->arms[n].name; n++) names[n] = e->arms[n].name;
-    mhla_attention_colours(colours, names, n);
+    int attentions = 0;
+    for (; n < MHLA_LAB_ARMS && e->arms[n].name; n++) {
+        names[n] = e->arms[n].name;
+        attentions += mhla_attention_colour(names[n]) >= 0;
+    }
+    if (attentions) mhla_attention_colours(colours, names, n); /* without: all arms are MHLA, in its colour */
     for (int i = 0; i < n; i++) mhla_chart_class(l.classes[i], colours[i]);
     return l;
 }
@@ -31,6 +35,7 @@ static const char style[] =
     "line.g{stroke:var(--line)}\n"
     ".c0{--c:var(--c0)}.c1{--c:var(--c1)}.c2{--c:var(--c2)}.c3{--c:var(--c3)}\n"
     ".c4{--c:var(--c4)}.c5{--c:var(--c5)}.c6{--c:var(--c6)}.c7{--c:var(--c7)}\n"
+    ".c8{--c:var(--c8)}.c9{--c:var(--c9)}.c10{--c:var(--c10)}.c11{--c:var(--c11)}.c12{--c:var(--dim)}\n"
     ".line.d1{stroke-dasharray:6 4}.line.d2{stroke-dasharray:2 4}.line.d3{stroke-dasharray:9 3 2 3}\n";
 
 /* The description comes from `tell`, which writes the numbers as a sentence for each arm. */
@@ -126,7 +131,7 @@ static double bar_of(const mhla_seeds *s) {
 
 static void put_title(char *text, size_t size, const mhla_lab *lab, const char *what) {
     snprintf(text, size, "%s: %s (bars: %s)", lab->name, what,
-             lab->seeds > 1 ? "deviation between seeds" : "error of the test");
+             lab->seeds > 1 ? "deviation between seeds" : "error of the test set");
 }
 
 void mhla_figure_dots(FILE *out, const mhla_lab *lab, const mhla_lab_column *column) {
@@ -201,13 +206,16 @@ static int point_at(point *p, const mhla_lab *lab, const mhla_lab_lines *l, int 
 static void draw_axes(FILE *out, const axis *x, const axis *y, const mhla_lab_lines *l, const double *places) {
     double marks[24];
     char text[32];
+    double last = -INFINITY; /* label */
     for (int i = 0, n = ticks(y, marks); i < n; i++) {
         rule(out, x->start, place(y, marks[i]), x->end, place(y, marks[i]), "g", 1);
         put_text(out, x->start - 8, place(y, marks[i]) + 4, "end", short_number(text, marks[i]));
     }
     for (int i = 0; i < MHLA_LAB_LINES && places[i] > 0.0; i++) {
         rule(out, place(x, places[i]), y->end, place(x, places[i]), y->start, "g", 1);
-        put_text(out, place(x, places[i]), y->start + 18, "middle", short_number(text, places[i]));
+        if (place(x, places[i]) - last < 28.0) continue; /* too close to be read */
+        last = place(x, places[i]);
+        put_text(out, last, y->start + 18, "middle", short_number(text, places[i]));
     }
     put_text(out, 0.5 * (x->start + x->end), y->start + 40, "middle", l->x_name);
     put_text(out, 12, 44, "start", l->y_name);
@@ -267,7 +275,7 @@ static int draw_line(FILE *out, const mhla_lab *lab, const mhla_lab_lines *l, co
 int mhla_figure_lines(FILE *out, const mhla_lab *lab, const mhla_lab_lines *l) {
     const mhla_experiment *e = lab->experiment;
     const double *places = lab->quick && l->x_quick[0] > 0.0 ? l->x_quick : l->x;
-    enum { HEIGHT = 440, LEGEND = 190 };
+    enum { HEIGHT = 440, LEGEND = 210 };
     axis x = {.from = INFINITY, .to = -INFINITY, .start = 70, .end = WIDTH - LEGEND, .log = l->log_x};
     axis y = {.from = INFINITY, .to = -INFINITY, .start = HEIGHT - 56, .end = 60, .log = l->log_y};
     const looks look = looks_of(e);

@@ -62,7 +62,7 @@ static mhla_status find_corpus(mhla_lab_part *part) {
         MHLA_TRY(status);
     }
     char *real = realpath(folder, NULL); /* the run goes on from anywhere */
-    if (real == NULL) return mhla_fail(MHLA_EIO, "%s: it is not there", folder);
+    if (real == NULL) return mhla_fail(MHLA_EIO, "%s is missing", folder);
     snprintf(part->source, sizeof part->source, "%.*s", (int)sizeof part->source - 1, real);
     free(real);
     return MHLA_OK;

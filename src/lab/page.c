@@ -25,13 +25,9 @@ static void put_seeds(FILE *out, const mhla_lab *lab) {
 static void put_caution(FILE *out, const mhla_lab *lab) {
     if (lab->shuffle)
         fputs(
-            " This is the control: labels have changed places, so that there is nothing to be learned and nothing may "
-            "be "
-            "decided.",
+            " This is the control: the labels are shuffled, so there is nothing to learn, and no claim may be decided.",
             out);
-    if (lab->quick)
-        fputs(" This is the quick form, small and short, to see that everything works; the whole experiment decides.",
-              out);
+    if (lab->quick) fputs(" This is the quick form, small and short, which only checks that everything works.", out);
 }
 
 mhla_status mhla_lab_text(mhla_lab *lab, char **text) {
@@ -115,12 +111,11 @@ static void put_making(FILE *out, const mhla_lab *lab) {
         fprintf(out, "\n* data: %s, SHA-256 of all its files ", lab->data_name);
         put_distinct(out, lab, offsetof(mhla_lab_row, data));
     }
-    fprintf(
-        out,
-        "\n\nSettings of all arms, as `mhla train` takes them (those that begin with `lab.` are the experiment's own; "
-        "those with `search.` hold for the search of the learning rate%s), then what each arm has besides:\n\n"
-        "```\nall:",
-        strstr(e->settings, " recall.") ? ", those with `recall.` for the model that learns to recall" : "");
+    fprintf(out,
+            "\n\nSettings of all arms, as `mhla train` takes them (keys that begin with `lab.` belong to the "
+            "experiment, keys with `search.` to the search of the learning rate%s), then the settings of each arm:\n\n"
+            "```\nall:",
+            strstr(e->settings, " recall.") ? ", keys with `recall.` to the model that learns recall" : "");
     char all[2048];
     const char *form = mhla_lab_form(lab);
     snprintf(all, sizeof all, "%s%s%s%s", e->settings, *form ? " " : "", form,
@@ -195,13 +190,13 @@ static void put_page(FILE *out, const mhla_lab *lab, const drawn *figures) {
     fprintf(out, "# %s\n\n", e->info.title);
     fprintf(out, "**Verdict: %s.**", mhla_verdict_text(verdict_of(lab)));
     put_caution(out, lab);
-    fprintf(out, "\n\nWhat the paper says: %s (%s.)\n\n", e->info.claim, e->info.paper);
-    fputs("What came out (", out);
+    fprintf(out, "\n\nClaim of the paper: %s (%s.)\n\n", e->info.claim, e->info.paper);
+    fputs("Results (", out);
     put_seeds(out, lab);
     fputs("):\n\n", out);
     mhla_table_markdown(out, lab);
     if (e->paper_titles[0])
-        fprintf(out, "\nThe paper's figures are of another scale: %s.\n", e->info.paper);
+        fprintf(out, "\nThe paper's figures come from models of another scale: %s.\n", e->info.paper);
     else if (e->paper_note)
         fprintf(out, "\n%s\n", e->paper_note);
     for (int i = 0; i < figures->count; i++)
@@ -215,7 +210,7 @@ static void put_page(FILE *out, const mhla_lab *lab, const drawn *figures) {
     mhla_claims_text(out, lab, 1);
     fprintf(out, "\n%s\n", mhla_judge_rule);
     if (e->gate_text) fprintf(out, "%s\n", e->gate_text);
-    if (e->info.known) fprintf(out, "\nKnown beforehand: %s\n", e->info.known);
+    if (e->info.known) fprintf(out, "\nNotes: %s\n", e->info.known);
     mhla_fair_markdown(out, lab);
     fputc('\n', out);
     put_making(out, lab);

@@ -49,7 +49,7 @@ static mhla_status find_data(mhla_lab *lab, const char *given) {
     if (name == NULL) return MHLA_OK;
     MHLA_TRY(mhla_data_locate(lab->source, sizeof lab->source, given ? given : name));
     if (stat(lab->source, &info) != 0 || !S_ISDIR(info.st_mode))
-        return mhla_fail(MHLA_EIO, "%s: the data of this experiment is not there; mhla data %s fetches it", lab->source,
+        return mhla_fail(MHLA_EIO, "%s: the data of this experiment is missing; mhla data %s downloads it", lab->source,
                          name);
     MHLA_TRY(mhla_data_whole_path(lab->source, sizeof lab->source)); /* runs go on from anywhere */
     snprintf(lab->data_name, sizeof lab->data_name, "%.63s", given ? strrchr(lab->source, '/') + 1 : name);
@@ -78,8 +78,7 @@ static mhla_status open_lab(mhla_lab *lab, const mhla_lab_desc *d) {
     lab->seeds = d->seeds ? d->seeds : mhla_experiment_seeds(lab->experiment, lab->quick);
     if (lab->seeds < 1 || lab->seeds > MHLA_LAB_SEEDS)
         return mhla_fail(MHLA_EINVAL, "seeds is %d: expected 1 to %d", d->seeds, MHLA_LAB_SEEDS);
-    if (lab->shuffle && !info->labels)
-        return mhla_fail(MHLA_EINVAL, "%s has no labels that could be shuffled", info->name);
+    if (lab->shuffle && !info->labels) return mhla_fail(MHLA_EINVAL, "%s has no labels to shuffle", info->name);
     if (lab->longer && lab->quick) return mhla_fail(MHLA_EINVAL, "a run is either quick or long");
     if (lab->longer && lab->experiment->long_settings == NULL)
         return mhla_fail(MHLA_EINVAL, "%s has no long form", info->name);
@@ -209,7 +208,7 @@ mhla_status mhla_lab_run(mhla_lab *lab, mhla_lab_fn report, void *user, int *fin
     if (lock < 0) return mhla_fail(MHLA_EIO, "%s: %s", path, strerror(errno));
     if (flock(lock, LOCK_EX | LOCK_NB) != 0) { /* the system lets go of it when a process ends, however that happens */
         close(lock);
-        return mhla_fail(MHLA_EIO, "%s: another experiment is at work in this folder", lab->work);
+        return mhla_fail(MHLA_EIO, "%s: another experiment is running in this folder", lab->work);
     }
     lab->report = report;
     lab->user = user;

@@ -129,19 +129,15 @@ void mhla_load_remark(FILE *out, const mhla_lab *lab) {
         for (int i = 0, n = mhla_results_take(lab, arm, "load", values, errors); i < n; i++)
             if (values[i] > most) most = values[i];
     if (mhla_cpu_query(&cpu) == MHLA_OK && most > cpu.threads + 1.0)
-        fprintf(
-            out,
-            "The machine was busy with other things while this was measured (load %.1f): do not trust the times.\n\n",
-            most);
+        fprintf(out, "The machine was busy during the measurement (load %.1f): do not trust the times.\n\n", most);
 }
 
 void mhla_scaling_remark(FILE *out, const mhla_lab *lab) {
     mhla_load_remark(out, lab);
     static const char *const arms[] = {"linear", "mhla-4", "mhla-16", "mhla-64", "mhla-256"};
     static const double sizes[] = {64, 256, 1024, 4096, 16384};
-    fputs("Softmax attention takes longer from about this many tokens on (between two that were measured, by straight "
-          "lines "
-          "of logarithms):",
+    fputs("Softmax attention takes longer from about this many tokens on (interpolated between measured lengths, on "
+          "logarithmic axes):",
           out);
     for (int i = 0; i < 5; i++) {
         double before = NAN, at = NAN;

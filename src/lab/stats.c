@@ -10,15 +10,14 @@ static const double POWER = 0.8;  /* with which the difference that is called de
 static const double SINGLE = 4.0; /* errors of measurement that a single seed has to show */
 
 const char mhla_judge_rule[] =
-    "Each claim says that one arm has more (or less) of a measure than another. Two seeds or more: Welch's t-test of "
-    "the "
-    "two means, two-sided; where the deviation between seeds is less than the error of the test set, that error is "
-    "taken "
-    "instead. The claims of the experiment share a level of 0.05 by Holm's method. A claim holds if the difference is "
+    "Each claim says that one arm is higher (or lower) than another in one measure. With two or more seeds, it is "
+    "judged by Welch's two-sided t-test of the two means; if the deviation between seeds is less than the error of the "
+    "test set, that error is used instead. The claims of an experiment share a level of 0.05 by Holm's method. A claim "
+    "holds if the difference is "
     "significant and has the claimed sign, does not hold if it is significant and has the other one, and is undecided "
-    "otherwise. One seed: four errors of the test set instead, which says nothing about other seeds; undecided where "
-    "that error "
-    "is not known. The experiment holds if all of its claims do, and does not hold if one of them does not.";
+    "otherwise. With one seed, the difference must exceed four errors of the test set, which says nothing about other "
+    "seeds; if that error is not known, the claim is undecided. The experiment holds if all of its claims hold, and "
+    "does not hold if one of them does not.";
 
 /* ---- Student's distribution ---- */
 

@@ -117,7 +117,7 @@ static void put_test(char *text, size_t size, const mhla_experiment *e, const mh
     if (*j->why)
         snprintf(text + n, size - (size_t)n, "; %s", j->why);
     else if (d->freedom == 0.0)
-        snprintf(text + n, size - (size_t)n, ", %.1f errors of the test (needs 4)", fabs(d->t));
+        snprintf(text + n, size - (size_t)n, ", %.1f errors of the test set (needs 4)", fabs(d->t));
     else
         snprintf(text + n, size - (size_t)n, ", t %.2f at %.1f degrees of freedom, p %.2g (needs %.2g)", d->t,
                  d->freedom, d->p, j->level);

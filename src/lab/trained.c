@@ -174,7 +174,7 @@ mhla_status mhla_part_accuracy(mhla_lab_part *part, const char *run) {
     const double accuracy = json_number_value(json_object_get(t.last, "accuracy"));
     const double loss = json_number_value(json_object_get(t.last, "loss"));
     json_decref(t.last);
-    if (!(images > 0.0)) return mhla_fail(MHLA_EDATA, "%s: no picture was tested", run);
+    if (!(images > 0.0)) return mhla_fail(MHLA_EDATA, "%s: no image was tested", run);
     if (!isnan(t.early)) MHLA_TRY(mhla_part_put(part, "early", t.early, sqrt(t.early * (1.0 - t.early) / images)));
     MHLA_TRY(mhla_part_put(part, "accuracy", accuracy, sqrt(accuracy * (1.0 - accuracy) / images)));
     return mhla_part_put(part, "loss", loss, NAN);

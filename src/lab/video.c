@@ -378,7 +378,8 @@ static void remark_times(FILE *out, const mhla_lab *lab) {
                 said++ ? "; at" : "One evaluation of the whole network: at", x[i], own, hybrid, linear);
     }
     if (said)
-        fputs(". The paper says about a half for MHLA at 31,500 tokens, in a model of other proportions.\n\n", out);
+        fputs(". The paper reports about one half for MHLA at 31,500 tokens, in a model of other proportions.\n\n",
+              out);
 }
 
 /* How much of the way from an untrained model to the softmax arm `best` linear attention has come; 0: not known. */
@@ -388,8 +389,8 @@ static int remark_linear(FILE *out, const mhla_lab *lab, const char *arm, const 
                  aim = mean_of(lab, best, loss);
     if (isnan(top + own + aim) || !(top > aim)) return 0;
     const double way = (top - own) / (top - aim);
-    fprintf(out, "* %s: linear attention comes %.1f %% of the way: it %s.\n", what, 100.0 * way,
-            way < 0.5 ? "fails at this size, too" : "does not fail at this size");
+    fprintf(out, "* %s: linear attention covers %.1f %% of softmax's decrease: it %s.\n", what, 100.0 * way,
+            way < 0.5 ? "fails at this size as well" : "does not fail at this size");
     return 1;
 }
 
@@ -405,12 +406,12 @@ void mhla_video_remark(FILE *out, const mhla_lab *lab) {
     said |= remark_linear(list, lab, "linear-adapted", "softmax-adapted", "loss", "untrained", "begun as softmax");
     said |= remark_linear(list, lab, "linear", "softmax", "loss_long", "untrained_long", "from scratch, more tokens");
     said |= remark_linear(list, lab, "linear-adapted", "softmax-adapted", "loss_long", "untrained_long",
-                          "begun as softmax, more tokens");
+                          "started from softmax, more tokens");
     if (fclose(list) == 0 && said)
-        fprintf(
-            out,
-            "Does linear attention fail to train, as the paper reports at 31,500 tokens? It counts as failed where it "
-            "comes less than half of the way that softmax's test loss goes from an untrained model's:\n\n%s",
-            text);
+        fprintf(out,
+                "Does linear attention fail to train, as the paper reports at 31,500 tokens? It counts as failed if "
+                "its test loss decreases by less than half as much as softmax's, both from the loss of an untrained "
+                "model:\n\n%s",
+                text);
     free(text);
 }

@@ -247,7 +247,7 @@ mhla_status mhla_data_export(const char *data, const char *split, int64_t index,
     mhla_image image = {0};
     mhla_status status = open_split(&set, data, split);
     if (status == MHLA_OK && (index < 0 || index >= mhla_dataset_count(set)))
-        status = mhla_fail(MHLA_EINVAL, "picture %lld of %lld", (long long)index, (long long)mhla_dataset_count(set));
+        status = mhla_fail(MHLA_EINVAL, "image %lld of %lld", (long long)index, (long long)mhla_dataset_count(set));
     if (status == MHLA_OK) status = mhla_dataset_get(set, index, &image, label);
     if (status == MHLA_OK) status = mhla_image_write(path, &image);
     mhla_image_free(&image);

@@ -150,14 +150,14 @@ mhla_status mhla_extractor_run(mhla_extractor *e, const mhla_features *out, mhla
     const int64_t size = e->inception && threads < BATCH / 4 ? 4 * (int64_t)threads : BATCH;
     const int64_t dims = mhla_extractor_dims(e), classes = mhla_extractor_classes(e);
     batch *b = calloc(1, sizeof *b);
-    if (b == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for pictures");
+    if (b == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for images");
     b->e = e;
     b->pictures = pictures;
     b->labels = out->labels;
     b->floats = e->inception ? (int64_t)MHLA_INCEPTION_SIZE * MHLA_INCEPTION_SIZE * 3
                              : (int64_t)e->augment.channels * e->augment.height * e->augment.width;
     b->x = mhla_alloc((size_t)(size * b->floats) * sizeof *b->x);
-    mhla_status status = b->x ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory for pictures");
+    mhla_status status = b->x ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory for images");
     for (; b->first < n && status == MHLA_OK; b->first += size) {
         const int64_t count = n - b->first < size ? n - b->first : size;
         mhla_parallel(NULL, count, read_task, b);

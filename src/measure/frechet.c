@@ -93,7 +93,7 @@ mhla_status mhla_covariance(double *covariance, double *mean, const float *x, in
     }
     for (size_t i = 0; i < D * D; i++) covariance[i] /= (double)(n - 1);
     mhla_free(centred);
-    if (!finite) return mhla_fail(MHLA_ERANGE, "features of these pictures are not finite numbers");
+    if (!finite) return mhla_fail(MHLA_ERANGE, "features of these images are not finite numbers");
     return MHLA_OK;
 }
 
@@ -115,7 +115,7 @@ static mhla_status root_trace(double *trace, double *S1, double *S2, double *L, 
 mhla_status mhla_frechet_distance(double *distance, const float *x, int64_t nx, const float *y, int64_t ny, int dims) {
     const size_t D = (size_t)dims, square = D * D;
     if (nx < 2 || ny < 2)
-        return mhla_fail(MHLA_EINVAL, "%lld and %lld pictures: a covariance takes two at least", (long long)nx,
+        return mhla_fail(MHLA_EINVAL, "%lld and %lld images: a covariance needs at least two", (long long)nx,
                          (long long)ny);
     double *memory = mhla_alloc((4 * square + 3 * D) * sizeof *memory);
     if (memory == NULL) return no_memory(dims);

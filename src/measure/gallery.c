@@ -74,7 +74,7 @@ static mhla_status decode(mhla_gallery *p, const char *path, mhla_model *vae, si
     float *latent = malloc((size_t)each * sizeof *latent), *image = malloc((size_t)pixels * sizeof *image);
     p->decoded = malloc((size_t)(n * pixels));
     mhla_status status =
-        latent && image && p->decoded ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "%s: no memory for its pictures", path);
+        latent && image && p->decoded ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "%s: no memory for its images", path);
     for (int64_t i = 0; i < n && status == MHLA_OK; i++) {
         memcpy(latent, a->data + (size_t)(i * each) * sizeof *latent, (size_t)each * sizeof *latent);
         status = mhla_model_decode(vae, image, latent, 1, &coding);
@@ -100,7 +100,7 @@ static mhla_status open_array(mhla_gallery *p, const char *path, mhla_model *vae
     }
     if (a->dtype != MHLA_IO_U8 || (a->rank != 3 && a->rank != 4) || (a->rank == 4 && a->shape[3] != 3) ||
         a->count == 0 || a->shape[1] > 8192 || a->shape[2] > 8192)
-        return mhla_fail(MHLA_EDATA, "%s: expected uint8 pictures [N,H,W] or [N,H,W,3] of 8192 x 8192 at most", path);
+        return mhla_fail(MHLA_EDATA, "%s: expected uint8 images [N,H,W] or [N,H,W,3] of 8192 x 8192 at most", path);
     p->all = a->shape[0];
     return MHLA_OK;
 }
@@ -159,7 +159,7 @@ mhla_status mhla_gallery_decode(mhla_gallery **pictures, const char *source, con
 
 static mhla_status check_clips(const mhla_dataset *d, const char *source, mhla_extent e) {
     const int frames = mhla_dataset_frames(d), height = mhla_dataset_height(d), width = mhla_dataset_width(d);
-    if (frames == 0) return mhla_fail(MHLA_EINVAL, "%s holds pictures, and the model makes clips", source);
+    if (frames == 0) return mhla_fail(MHLA_EINVAL, "%s holds images, and the model makes clips", source);
     if (frames == e.frames && height == e.height && width == e.width) return MHLA_OK;
     return mhla_fail(MHLA_EINVAL, "%s holds clips of %d frames of %d x %d, and the model makes %lld of %lld x %lld",
                      source, frames, width, height, (long long)e.frames, (long long)e.width, (long long)e.height);

@@ -534,7 +534,7 @@ void mhla_inception_scale(float *out, const float *in, int height, int width, in
 mhla_status mhla_inception_input(float *x, const mhla_image *image, mhla_inception_resize how) {
     const size_t n = (size_t)image->width * (size_t)image->height * (size_t)image->channels;
     float *in = malloc(n * sizeof *in);
-    if (in == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for a picture");
+    if (in == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for an image");
     for (size_t i = 0; i < n; i++)
         in[i] = how == MHLA_INCEPTION_TF1 ? ((float)image->data[i] - 128.0f) / 128.0f
                                           : (float)image->data[i] / 127.5f - 1.0f;

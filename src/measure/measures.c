@@ -25,7 +25,7 @@ static mhla_status features_make(mhla_features *f, const mhla_extractor *e, int6
     f->spatial = spatial ? mhla_alloc((size_t)n * MHLA_INCEPTION_SPATIAL * sizeof *f->spatial) : NULL;
     f->labels = malloc((size_t)n * sizeof *f->labels);
     if (f->x && f->labels && (f->probabilities || !classes) && (f->spatial || !spatial)) return MHLA_OK;
-    return mhla_fail(MHLA_ENOMEM, "no memory for features of %lld pictures", (long long)n);
+    return mhla_fail(MHLA_ENOMEM, "no memory for features of %lld images", (long long)n);
 }
 
 static void features_free(mhla_features *f) {
@@ -163,7 +163,7 @@ mhla_status mhla_measure(mhla_measures *result, const mhla_measure_desc *desc) {
         if (status == MHLA_OK && mhla_gallery_left_out(sets[i])) /* the rest would be another set */
             status = mhla_fail(MHLA_EDATA, "%s", mhla_gallery_left_out(sets[i]));
         if (status == MHLA_OK && mhla_gallery_count(sets[i]) < 2)
-            status = mhla_fail(MHLA_EDATA, "%s: %lld picture: a covariance takes two at least", sources[i],
+            status = mhla_fail(MHLA_EDATA, "%s: %lld image: a covariance needs at least two", sources[i],
                                (long long)mhla_gallery_count(sets[i]));
     }
     mhla_model_free(vae); /* its pictures are there */

@@ -33,7 +33,7 @@ static mhla_status set_make(set *s, const float *x, int64_t n, int dims, const d
     s->squares = calloc((size_t)n, sizeof *s->squares);
     s->radius = calloc((size_t)n, sizeof *s->radius);
     if (s->x == NULL || s->squares == NULL || s->radius == NULL)
-        return mhla_fail(MHLA_ENOMEM, "no memory for features of %lld pictures", (long long)n);
+        return mhla_fail(MHLA_ENOMEM, "no memory for features of %lld images", (long long)n);
     for (int64_t r = 0; r < n; r++)
         for (int i = 0; i < dims; i++) {
             const float v = (float)((double)x[r * dims + i] - centre[i]);
@@ -103,7 +103,7 @@ static mhla_status compare(pairs *p, float *products) {
 
 static mhla_status share_inside(double *share, const set *rows, const set *cols, int dims, float *products) {
     int *inside = calloc((size_t)rows->n, sizeof *inside);
-    if (inside == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for %lld pictures", (long long)rows->n);
+    if (inside == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for %lld images", (long long)rows->n);
     const mhla_status status = compare(&(pairs){.rows = rows, .cols = cols, .dims = dims, .inside = inside}, products);
     int64_t n = 0;
     for (int64_t i = 0; i < rows->n; i++) n += inside[i];
@@ -115,14 +115,14 @@ static mhla_status share_inside(double *share, const set *rows, const set *cols,
 mhla_status mhla_precision_recall(double *precision, double *recall, const float *x, int64_t nx, const float *y,
                                   int64_t ny, int dims, int k) {
     if (k < 1 || k > MAX_NEIGHBOURS || nx <= k || ny <= k)
-        return mhla_fail(MHLA_EINVAL, "%d neighbours of %lld and %lld pictures: expected 1 to %d, and more pictures", k,
+        return mhla_fail(MHLA_EINVAL, "%d neighbours of %lld and %lld images: expected 1 to %d, and more images", k,
                          (long long)nx, (long long)ny, MAX_NEIGHBOURS);
     set sets[2] = {{0}, {0}};
     const int64_t most = nx > ny ? nx : ny;
     float *products = mhla_alloc((size_t)most * BLOCK * sizeof *products);
     double *centre = calloc((size_t)dims, sizeof *centre);
     mhla_status status =
-        products && centre ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory for %lld pictures", (long long)most);
+        products && centre ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory for %lld images", (long long)most);
     for (int64_t r = 0; r < nx && status == MHLA_OK; r++)
         for (int i = 0; i < dims; i++) centre[i] += (double)x[r * dims + i] / (double)nx;
     if (status == MHLA_OK) status = set_make(&sets[0], x, nx, dims, centre);

@@ -122,7 +122,7 @@ mhla_status mhla_question_gap(mhla_question *q, const char *sentence, const char
     mhla_json_add(q->made, ending);
     q->ending = json_string_value(ending);
     if (ending && *q->ending == '\0')
-        return mhla_fail(MHLA_EDATA, "%s: nothing stands behind the gap of \"sentence\"", name);
+        return mhla_fail(MHLA_EDATA, "%s: nothing stands after the gap of \"sentence\"", name);
     for (int i = 0; i < q->count; i++) {
         json_t *context = json_sprintf("%.*s%s", (int)(gap - sentence), sentence, q->choices[i]);
         mhla_json_add(q->made, context);

@@ -92,13 +92,13 @@ static mhla_status set_list(int *to, const mhla_setting *f, const json_t *array,
     const size_t n = json_array_size(array);
     const char *before = path ? path : "", *between = path ? ": " : "";
     if (n < 1 || n > MHLA_SETTING_LIST_MOST)
-        return mhla_fail(path ? MHLA_EDATA : MHLA_EINVAL, "%s%s%s is no list of 1 to %d numbers", before, between,
+        return mhla_fail(path ? MHLA_EDATA : MHLA_EINVAL, "%s%s%s is not a list of 1 to %d numbers", before, between,
                          f->row.name, MHLA_SETTING_LIST_MOST);
     for (size_t i = 0; i < MHLA_SETTING_LIST_MOST; i++) {
         const json_t *x = json_array_get(array, i);
         const double value = json_is_number(x) ? json_number_value(x) : NAN;
         if (i < n && (!(value >= f->row.least && value <= f->row.most) || value != floor(value)))
-            return mhla_fail(path ? MHLA_EDATA : MHLA_EINVAL, "%s%s%s[%zu] is no integer from %.0f to %.0f", before,
+            return mhla_fail(path ? MHLA_EDATA : MHLA_EINVAL, "%s%s%s[%zu] is not an integer from %.0f to %.0f", before,
                              between, f->row.name, i, f->row.least, f->row.most);
         to[i] = i < n ? (int)value : 0;
     }

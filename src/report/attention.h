@@ -9,8 +9,8 @@ const char *mhla_attention_title(const char *name);
 int mhla_attention_colour(const char *name);
 
 /* Colours for mhla_chart_class of things named so that stand side by side: those of one attention share its colour and differ in
- * their dashes, unless all are of one attention. One that is not known (or NULL) gets a colour that no other has, as long as
- * there are any. */
+ * their dashes, unless all are of one attention. Variants with one ending ("mhla-bare", "linear-bare") have the same dash where
+ * possible. A name that is not known (or NULL) gets a colour that no other has, as long as there are any. */
 void mhla_attention_colours(int *colours, const char *const *names, int count);
 
 #endif

@@ -38,7 +38,8 @@ typedef struct mhla_chart {
     int from_zero; /* y begins at 0 */
 } mhla_chart;
 
-enum { MHLA_CHART_COLOURS = 8, MHLA_CHART_CLASS = 16 };
+/* The last colour is grey: of what is no attention. */
+enum { MHLA_CHART_COLOURS = 13, MHLA_CHART_CLASS = 16 };
 
 /* "c3", or "c3 d1" where colours come round again: the classes of line i. */
 const char *mhla_chart_class(char text[MHLA_CHART_CLASS], int colour);

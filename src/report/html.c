@@ -66,7 +66,7 @@ mhla_status mhla_html_image(FILE *out, const mhla_image *image, int width, int h
     MHLA_TRY(mhla_image_encode_png(&bytes, &size, image, NULL, 0));
     char *text = mhla_base64(bytes, size);
     free(bytes);
-    if (text == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for a picture of %zu bytes", size);
+    if (text == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for an image of %zu bytes", size);
     fprintf(out, "<img width=\"%d\" height=\"%d\" alt=\"", width, height);
     mhla_html_text(out, alt);
     fprintf(out, "\" src=\"data:image/png;base64,%s\">", text);

@@ -184,7 +184,7 @@ void mhla_page_line(mhla_page *page, const char *name, int colour, const double 
 
 int mhla_page_colour(const char *attention) {
     const int colour = mhla_attention_colour(attention);
-    return colour < 0 ? MHLA_CHART_COLOURS : colour; /* not one of the others: dashed */
+    return colour < 0 ? MHLA_CHART_COLOURS - 1 : colour;
 }
 
 void mhla_page_map(mhla_page *page, const char *title, const char *text, const float *values, int height, int width,

@@ -126,7 +126,7 @@ static void write_section(FILE *out, const mhla_report_run *runs, int count, int
             fputs("<li class=\"card\"><div class=\"grid\">", out);
             if (!codec) write_rows(out, r, g);
             fprintf(out,
-                    "\n<img class=\"pixels\" width=\"%d\" height=\"%d\" alt=\"pictures after step %lld\" "
+                    "\n<img class=\"pixels\" width=\"%d\" height=\"%d\" alt=\"images after step %lld\" "
                     "src=\"data:image/png;base64,%s\"></div><p>step %lld</p></li>\n",
                     scale * g->width, scale * g->height, (long long)g->step, g->png, (long long)g->step);
         }

@@ -37,7 +37,7 @@ static mhla_status check_texts(const json_t *list, int64_t count, const char *ke
                          (long long)count);
     for (int64_t i = 0; i < count; i++)
         if (!json_is_string(json_array_get(list, (size_t)i)))
-            return mhla_fail(MHLA_EDATA, "%s: %s[%lld] is no text", path, key, (long long)i);
+            return mhla_fail(MHLA_EDATA, "%s: %s[%lld] is not a string", path, key, (long long)i);
     return MHLA_OK;
 }
 
@@ -55,7 +55,7 @@ static mhla_status read_about(mhla_captions *c, const char *path) {
     MHLA_TRY(mhla_json_get_int(&a->test, c->tree, "test", 0, INT32_MAX, path));
     MHLA_TRY(mhla_json_get_array(&c->files, c->tree, "files", path));
     MHLA_TRY(mhla_json_get_array(&c->lines, c->tree, "texts", path));
-    if (strlen(a->encoder_hash) != 64) return mhla_fail(MHLA_EDATA, "%s: encoder_sha256 is no SHA-256", path);
+    if (strlen(a->encoder_hash) != 64) return mhla_fail(MHLA_EDATA, "%s: encoder_sha256 is not a SHA-256", path);
     if (width < 1 || a->train < 1) return mhla_fail(MHLA_EDATA, "%s: width or train is missing", path);
     a->width = (int)width;
     MHLA_TRY(check_texts(c->lines, a->train + a->test, "texts", path));
@@ -83,7 +83,7 @@ static mhla_status open_shard(mhla_captions *c, const char *path, int64_t first,
     struct stat info;
     const mhla_stored *rows, *lengths;
     if (stat(path, &info) != 0)
-        return mhla_fail(MHLA_EDATA, "%s is not there yet: the same mhla captions again makes what is missing", path);
+        return mhla_fail(MHLA_EDATA, "%s is missing: run the same mhla captions again to complete them", path);
     mhla_safetensors **to = &c->shards[c->shard_count];
     MHLA_TRY(mhla_safetensors_open(to, path));
     c->shard_count++;

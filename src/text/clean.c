@@ -59,7 +59,7 @@ static mhla_status finish(char **to, text *t) {
 static mhla_status check(const char *from) {
     const size_t n = strlen(from), broken = mhla_utf8_broken((const unsigned char *)from, n);
     if (broken == n) return MHLA_OK;
-    return mhla_fail(MHLA_EDATA, "the prompt %s is no UTF-8 at byte %zu", MHLA_QUOTE(from), broken);
+    return mhla_fail(MHLA_EDATA, "the prompt %s is not UTF-8 at byte %zu", MHLA_QUOTE(from), broken);
 }
 
 /* Without whitespace at the ends; `runs`: and every run of it one blank. */

@@ -215,7 +215,7 @@ static mhla_status read_all(mhla_tokenizer *t, const json_t *tree, const char *n
     MHLA_TRY(mhla_pipeline_read(t, tree, name));
     const int unigram = t->unigram.scores != NULL, fallback = t->bpe.spare[0] >= 0;
     if (unigram && t->bpe.byte_level)
-        return mhla_fail(MHLA_ENOTSUP, "%s: a unigram model behind ByteLevel is not known here", name);
+        return mhla_fail(MHLA_ENOTSUP, "%s: a unigram model after ByteLevel is not known here", name);
     t->kind = unigram             ? fallback ? "unigram, byte fallback" : "unigram"
               : t->bpe.byte_level ? "bpe, byte level"
               : fallback          ? "bpe, byte fallback"

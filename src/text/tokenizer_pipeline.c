@@ -177,7 +177,7 @@ static mhla_status read_splitter(mhla_tokenizer *t, const json_t *part, const ch
         return MHLA_OK;
     }
     if (t->bpe.byte_level)
-        return mhla_fail(MHLA_ENOTSUP, "%s: a pre_tokenizer of type %s behind ByteLevel is not known here", name,
+        return mhla_fail(MHLA_ENOTSUP, "%s: a pre_tokenizer of type %s after ByteLevel is not known here", name,
                          MHLA_QUOTE(type));
     if (t->splitter_count == PARTS) return mhla_fail(MHLA_EDATA, "%s: more than %d pre_tokenizers", name, PARTS);
     mhla_splitter *s;
@@ -253,7 +253,7 @@ static mhla_status template_item(const json_t *item, const json_t *tokens, mhla_
         const json_t *value = json_array_get(ids, i);
         if (!json_is_integer(value) || json_integer_value(value) < 0 ||
             json_integer_value(value) >= MHLA_VOCABULARY_IDS)
-            return mhla_fail(MHLA_EDATA, "%s: the ids of the template's %s are no ids", name, MHLA_QUOTE(id));
+            return mhla_fail(MHLA_EDATA, "%s: the ids of the template's %s are not ids", name, MHLA_QUOTE(id));
         const int32_t n = (int32_t)json_integer_value(value);
         MHLA_TRY(mhla_ids_append(*seen ? after : before, &n, 1));
     }

@@ -100,15 +100,15 @@ static mhla_status write_about(const making *m) {
 static mhla_status check_same(const making *m, const mhla_captions *was) {
     const mhla_captions_about *a = &m->about, *b = &was->about;
     if (strcmp(b->encoder_hash, a->encoder_hash) != 0 || b->width != a->width)
-        return mhla_fail(MHLA_EINVAL, "%s has rows made by another encoder: SHA-256 %.12s, this one has %.12s",
-                         m->d.out, b->encoder_hash, a->encoder_hash);
+        return mhla_fail(MHLA_EINVAL, "%s was encoded by another encoder: SHA-256 %.12s, this one has %.12s", m->d.out,
+                         b->encoder_hash, a->encoder_hash);
     if (strcmp(b->instruction, a->instruction) != 0 || b->limit != a->limit)
-        return mhla_fail(
-            MHLA_EINVAL, "%s has rows made with another instruction or limit: %s and %lld, not %s and %lld", m->d.out,
-            MHLA_QUOTE(b->instruction), (long long)b->limit, MHLA_QUOTE(a->instruction), (long long)a->limit);
+        return mhla_fail(MHLA_EINVAL, "%s was encoded with another instruction or limit: %s and %lld, not %s and %lld",
+                         m->d.out, MHLA_QUOTE(b->instruction), (long long)b->limit, MHLA_QUOTE(a->instruction),
+                         (long long)a->limit);
     if (b->train != a->train || b->test != a->test)
-        return mhla_fail(MHLA_EDATA, "%s has rows of %lld and %lld captions, and there are %lld and %lld now", m->d.out,
-                         (long long)b->train, (long long)b->test, (long long)a->train, (long long)a->test);
+        return mhla_fail(MHLA_EDATA, "%s has %lld and %lld encoded captions, and the data has %lld and %lld now",
+                         m->d.out, (long long)b->train, (long long)b->test, (long long)a->train, (long long)a->test);
     return mhla_captions_check(was, &m->list, m->d.out);
 }
 
@@ -126,7 +126,7 @@ static mhla_status begin_or_resume(const making *m) {
     int other = 0;
     while (folder && (entry = readdir(folder)) != NULL) other |= entry->d_name[0] != '.';
     if (folder) closedir(folder);
-    if (other) return mhla_fail(MHLA_EINVAL, "%s is not empty, and its files are not rows of captions", m->d.out);
+    if (other) return mhla_fail(MHLA_EINVAL, "%s is not empty, and its files are not encoded captions", m->d.out);
     return write_about(m);
 }
 
@@ -146,7 +146,7 @@ static mhla_status encode(making *m, int64_t first, int64_t n) {
         m->lengths[first + i] = rows.lengths[i];
         m->made.cut += rows.cut[i] > 0;
         if (!mhla_all_finite(from, numbers))
-            status = mhla_fail(MHLA_EDATA, "the rows of %s are not finite", MHLA_QUOTE(m->texts[first + i]));
+            status = mhla_fail(MHLA_EDATA, "the encoding of %s is not finite", MHLA_QUOTE(m->texts[first + i]));
         if (status == MHLA_OK && numbers)
             status = mhla_chars_append(&m->rows, (const char *)from, (size_t)numbers * sizeof *from);
     }

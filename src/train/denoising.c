@@ -29,7 +29,7 @@ static mhla_status make_room(const mhla_trainer *t, mhla_denoising *j) {
     j->labels = calloc(rows, sizeof *j->labels);
     j->losses = calloc(rows, sizeof *j->losses);
     if (!j->noise || !j->noisy || !j->gradient || !j->times || !j->labels || !j->losses)
-        return mhla_fail(MHLA_ENOMEM, "no memory for %lld pictures of %lld numbers", (long long)j->rows,
+        return mhla_fail(MHLA_ENOMEM, "no memory for %lld images of %lld numbers", (long long)j->rows,
                          (long long)j->pixels);
     return mhla_noising_create(&j->noising, c->process, c->answers > c->channels,
                                mhla_recipe_bool(t->recipe, "train.logit_normal"),
@@ -45,8 +45,7 @@ mhla_status mhla_denoising_open_latents(const mhla_trainer *t, mhla_denoising *j
     mhla_codec_info c = {.size = sizeof c};
     char hash[65];
     if (about == NULL)
-        return *path ? mhla_fail(MHLA_EINVAL, "sample.vae is %s, but the data are pictures, not latents", path)
-                     : MHLA_OK;
+        return *path ? mhla_fail(MHLA_EINVAL, "sample.vae is %s, but the data are images, not latents", path) : MHLA_OK;
     if (strcmp(crop, "none") != 0)
         return mhla_fail(MHLA_EINVAL, "augment.crop is %s, but the data are latents, which can only be flipped", crop);
     MHLA_TRY(mhla_latents_check_source(about, source));
@@ -58,7 +57,8 @@ mhla_status mhla_denoising_open_latents(const mhla_trainer *t, mhla_denoising *j
         return mhla_fail(MHLA_EINVAL,
                          "%s: its latents were made with another autoencoder than %s: SHA-256 %.12s, not %.12s", source,
                          path, about->vae, hash);
-    if (!c.decodes || (c.outputs != 1 && c.outputs != 3)) return mhla_fail(MHLA_EINVAL, "%s decodes no pictures", path);
+    if (!c.decodes || (c.outputs != 1 && c.outputs != 3))
+        return mhla_fail(MHLA_EINVAL, "%s does not decode to images", path);
     return MHLA_OK;
 }
 
@@ -87,11 +87,10 @@ mhla_status mhla_denoising_check_clips(const mhla_trainer *t, const mhla_denoisi
         return mhla_fail(MHLA_EINVAL,
                          "%s holds clips, and the model makes single images: model.model names one of clips", source);
     if (e->frames && frames == 0)
-        return mhla_fail(
-            MHLA_EINVAL,
-            "%s holds pictures, and the model makes clips of %lld frames; for folders of frames, clips.json "
-            "says so",
-            source, (long long)e->frames);
+        return mhla_fail(MHLA_EINVAL,
+                         "%s holds images, and the model makes clips of %lld frames; for folders of frames, clips.json "
+                         "says so",
+                         source, (long long)e->frames);
     for (int i = 0; frames && i < 2; i++) {
         const mhla_dataset *d = i ? j->p.test : j->p.train;
         if (e->frames != frames || e->height != mhla_dataset_height(d) || e->width != mhla_dataset_width(d))
@@ -287,7 +286,7 @@ static mhla_status tile_frame(mhla_picture *grid, const float *clips, int64_t n,
                               int columns, int64_t f) {
     const int64_t pixels = e.height * e.width;
     float *frame = malloc((size_t)(n * channels * pixels) * sizeof *frame);
-    if (frame == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for %lld pictures", (long long)n);
+    if (frame == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for %lld images", (long long)n);
     for (int64_t i = 0; i < n * channels; i++)
         memcpy(frame + i * pixels, clips + (i * e.frames + f) * pixels, (size_t)pixels * sizeof *frame);
     const mhla_status status = mhla_picture_tile(grid, frame, n, (int)channels, (int)e.height, (int)e.width, columns);
@@ -316,7 +315,7 @@ static mhla_status decode(const mhla_trainer *t, mhla_picture *grids, const floa
     const mhla_extent extent = {coding.frames, coding.height, coding.width};
     const int64_t each = c.outputs * mhla_extent_pixels(extent);
     float *images = malloc((size_t)(n * each) * sizeof *images);
-    mhla_status status = images ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory for %lld pictures", (long long)n);
+    mhla_status status = images ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory for %lld images", (long long)n);
     mhla_model_set_context(j->vae, t->context);
     for (int64_t i = mhla_dist_rank(); i < n && status == MHLA_OK && !t->stop; i += mhla_dist_ranks())
         status = mhla_model_decode(j->vae, images + i * each, latents + i * j->pixels, 1, &coding);
@@ -338,9 +337,8 @@ static mhla_status sample_own(mhla_trainer *t, float *images, const mhla_sample_
     int32_t *classes = calloc((size_t)own.images + 1, sizeof *classes);
     uint64_t *seeds = calloc((size_t)own.images + 1, sizeof *seeds);
     float *some = malloc((size_t)(own.images * j->pixels + 1) * sizeof *some);
-    mhla_status status = classes && seeds && some
-                             ? MHLA_OK
-                             : mhla_fail(MHLA_ENOMEM, "no memory for %lld pictures", (long long)own.images);
+    mhla_status status =
+        classes && seeds && some ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory for %lld images", (long long)own.images);
     for (int64_t k = 0; status == MHLA_OK && k < own.images; k++) {
         classes[k] = d->classes[k * ranks + rank];
         seeds[k] = d->seeds[k * ranks + rank];
@@ -387,7 +385,7 @@ mhla_status mhla_denoising_show(mhla_trainer *t, const mhla_sample_desc *desc, c
     int32_t *all = calloc(n, sizeof *all);
     uint64_t *seeds = calloc(n, sizeof *seeds);
     mhla_status status =
-        grids && images && all && seeds ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory for %zu pictures", n);
+        grids && images && all && seeds ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory for %zu images", n);
     for (int64_t f = 0; grids && f < frames; f++) grids[f].size = sizeof *grids;
     for (size_t i = 0; i < n && status == MHLA_OK; i++) {
         all[i] = classes[i / (size_t)columns];

@@ -219,7 +219,7 @@ static mhla_status take(adoption *a, mhla_param *p, const mhla_param *q) {
     const int places = p->grid.size[0] && q->grid.size[0], mix = places && (p->flags & q->flags & MHLA_PARAM_MIX);
     const int grid = places && !mix && p->shape[2] == q->shape[2];
     if (p->initial.kind == MHLA_INITIAL_CALL && (p->flags & MHLA_PARAM_FROZEN)) {
-        snprintf(text, sizeof text, "%.100s: made anew for this size", p->name);
+        snprintf(text, sizeof text, "%.100s: computed for this size", p->name);
         if (p->count != q->count) a->note(a->user, text);
         a->taken++;
         a->formula++;

@@ -13,7 +13,7 @@
 
 const mhla_recipe_row mhla_picture_keys[] = {
     {"data.source", MHLA_RECIPE_TEXT, "fashion-mnist", 0, 0, NULL,
-     "a folder, or what mhla data fetched: fashion-mnist, cifar10-test, emoji, text; diffusion: also latents"},
+     "a folder, or a dataset of mhla data: fashion-mnist, cifar10-test, emoji, text; diffusion: also latents"},
     {"data.shuffle_labels", MHLA_RECIPE_BOOL, "false", 0, 0, NULL,
      "shuffle the labels of training and test: a control in which nothing can be learned"},
     {"data.workers", MHLA_RECIPE_INT, "1", 0, 256, NULL, "threads that load and augment"},

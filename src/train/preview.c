@@ -58,7 +58,7 @@ static mhla_status draw(mhla_trainer *t, const char *out, int64_t pictures, int 
     const int64_t numbers = (int64_t)a.channels * a.height * a.width;
     const int classes = (int)mhla_recipe_int(t->recipe, "model.classes");
     float *all = malloc((size_t)(pictures * numbers) * sizeof *all);
-    mhla_status status = all ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory for %lld pictures", (long long)pictures);
+    mhla_status status = all ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory for %lld images", (long long)pictures);
     for (int64_t n = 0; n < pictures && status == MHLA_OK;) {
         status = t->task->next(t);
         for (int i = 0; status == MHLA_OK && i < p->batch->count && n < pictures; i++, n++) {
@@ -79,15 +79,14 @@ mhla_status mhla_train_preview(const char *out, const char *recipe, const char *
     if (out == NULL) return mhla_fail(MHLA_EINVAL, "out is NULL");
     if (!mhla_image_name(out)) return mhla_fail(MHLA_EINVAL, "%s: expected a name that ends with .png or .jpg", out);
     if (pictures < 1 || pictures > MOST || columns < 1 || columns > pictures)
-        return mhla_fail(MHLA_EINVAL,
-                         "%lld pictures in %d columns: expected 1 to %d, and no more columns than pictures",
+        return mhla_fail(MHLA_EINVAL, "%lld images in %d columns: expected 1 to %d, and no more columns than images",
                          (long long)pictures, columns, MOST);
     mhla_status status = mhla_trainer_start(&t, "", recipe, settings, count);
     if (status == MHLA_OK && t->task->pictures == NULL)
-        status = mhla_fail(MHLA_EINVAL, "the task is %s, which has no pictures", t->task->name);
+        status = mhla_fail(MHLA_EINVAL, "the task is %s, which does not read images", t->task->name);
     if (status == MHLA_OK) status = t->task->open(t);
     if (status == MHLA_OK && mhla_dataset_latents(t->task->pictures(t)->train))
-        status = mhla_fail(MHLA_EINVAL, "the data are latents, which are no pictures");
+        status = mhla_fail(MHLA_EINVAL, "the data are latents, not images");
     if (status == MHLA_OK) status = draw(t, out, pictures, columns, report, user);
     mhla_trainer_free(t);
     return status;

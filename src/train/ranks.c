@@ -255,7 +255,7 @@ void mhla_ranks_describe(const mhla_trainer *t, char *text, size_t size) {
         snprintf(hosts, sizeof hosts, "%d of them on %s", local, mhla_dist_host());
     snprintf(
         text, size,
-        "%d ranks %s, %d thread%s each, %s; %lld parts; the optimiser's state is shared out; %.1f MiB of gradients and "
+        "%d ranks %s, %d thread%s each, %s; %lld parts; the optimiser's state is divided; %.1f MiB of gradients and "
         "as much of weights sent per rank and step",
         ranks, hosts, threads, threads == 1 ? "" : "s", mhla_dist_name(), (long long)t->parts, bytes / 0x1p20);
 }

@@ -32,7 +32,7 @@ static mhla_status encode(json_t *row, const mhla_image *image) {
         mhla_json_put(row, "width", json_integer(image->width));
         mhla_json_put(row, "height", json_integer(image->height));
         if (json_object_set_new(row, "png", text ? json_string(text) : NULL) != 0)
-            status = mhla_fail(MHLA_ENOMEM, "no memory for a picture of %zu bytes", size);
+            status = mhla_fail(MHLA_ENOMEM, "no memory for an image of %zu bytes", size);
         free(text);
     }
     free(bytes);

@@ -17,7 +17,7 @@
 #define TEXT MHLA_RECIPE_TEXT
 
 static const mhla_recipe_row keys[] = {
-    {"data.source", TEXT, "text", 0, 0, NULL, "a folder with train and validation, or what mhla data fetched: text"},
+    {"data.source", TEXT, "text", 0, 0, NULL, "a folder with train and validation, or a dataset of mhla data: text"},
     {"data.validation", TEXT, "", 0, 0, NULL, "validation text or shards, if the folder has none"},
     {"data.tokenizer", TEXT, "", 0, 0, NULL, "tokenizer file or folder; default: the one beside the data"},
     {"train.context", INT, "1024", 2, 1e9, NULL, "text: tokens of a window"},

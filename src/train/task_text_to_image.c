@@ -14,11 +14,11 @@
 
 static const mhla_recipe_row keys[] = {
     {"data.captions", MHLA_RECIPE_TEXT, "", 0, 0, NULL,
-     "text-to-image: rows of the data's captions, a folder that mhla captions made"},
+     "text-to-image: the encoded captions, a folder that mhla captions wrote"},
     {"train.caption_drop", MHLA_RECIPE_REAL, "0.1", 0, 1, NULL,
      "text-to-image: share of images trained with an empty caption"},
     {"sample.columns", MHLA_RECIPE_INT, "6", 0, 64, NULL, "images of each caption in the sample grid; 0: no grids"},
-    {"sample.rows", MHLA_RECIPE_INT, "10", 1, 64, NULL, "captions in it: half of them trained, half held out"},
+    {"sample.rows", MHLA_RECIPE_INT, "10", 1, 64, NULL, "captions in it: half from training, half held out"},
     MHLA_DENOISING_KEYS,
     {0},
 };
@@ -41,8 +41,8 @@ static mhla_status check_captions(const mhla_trainer *t, const job *j, const cha
     char folder[4096];
     struct stat info;
     if (a->train != mhla_dataset_count(sets[0]) || a->test != mhla_dataset_count(sets[1]))
-        return mhla_fail(MHLA_EDATA, "%s has rows of %lld and %lld captions, and %s has %lld and %lld pictures",
-                         captions, (long long)a->train, (long long)a->test, mhla_recipe_text(t->recipe, "data.source"),
+        return mhla_fail(MHLA_EDATA, "%s has %lld and %lld encoded captions, and %s has %lld and %lld images", captions,
+                         (long long)a->train, (long long)a->test, mhla_recipe_text(t->recipe, "data.source"),
                          (long long)mhla_dataset_count(sets[0]), (long long)mhla_dataset_count(sets[1]));
     if (latents && stat(latents->source, &info) != 0) return MHLA_OK;
     if (latents)
@@ -75,10 +75,10 @@ static void add_up(job *j) {
 static mhla_status open_captions(const mhla_trainer *t, job *j) {
     const char *path = mhla_recipe_text(t->recipe, "data.captions");
     if (*path == '\0')
-        return mhla_fail(MHLA_EINVAL,
-                         "data.captions is missing: `mhla captions %s --encoder MODEL --out DIR` makes "
-                         "rows of text, once",
-                         mhla_recipe_text(t->recipe, "data.source"));
+        return mhla_fail(
+            MHLA_EINVAL,
+            "data.captions is missing: `mhla captions %s --encoder MODEL --out DIR` encodes the captions once",
+            mhla_recipe_text(t->recipe, "data.source"));
     MHLA_TRY(mhla_captions_open(&j->captions, path));
     add_up(j);
     return check_captions(t, j, path);
@@ -114,14 +114,14 @@ static mhla_status make_model(mhla_trainer *t, job *j) {
         return mhla_fail(MHLA_EINVAL, "model.model is %s: it takes classes, not text: task \"diffusion\"",
                          MHLA_QUOTE(name));
     if (c->text_width != j->captions.about.width)
-        return mhla_fail(MHLA_EINVAL, "the model takes rows of %d numbers, those of %s have %d", c->text_width,
+        return mhla_fail(MHLA_EINVAL, "the model takes %d numbers per token, %s has %d", c->text_width,
                          mhla_recipe_text(t->recipe, "data.captions"), j->captions.about.width);
     if (c->channels != mhla_dataset_channels(j->d.p.train))
         return mhla_fail(MHLA_EINVAL, "the model takes %d channels, the data have %d", c->channels,
                          mhla_dataset_channels(j->d.p.train));
     if (c->answers != c->channels)
-        return mhla_fail(MHLA_EINVAL, "the model takes %d channels and answers %d: expected as many", c->channels,
-                         c->answers);
+        return mhla_fail(MHLA_EINVAL, "the model reads %d channels and predicts %d: expected equal numbers",
+                         c->channels, c->answers);
     MHLA_TRY(mhla_denoising_check_clips(t, &j->d));
     return mhla_params_init(t->model->params, (uint64_t)mhla_recipe_int(t->recipe, "seed"));
 }
@@ -277,12 +277,12 @@ static mhla_status load(mhla_trainer *t, const char *folder) {
     const char *source = mhla_recipe_text(t->recipe, "data.captions");
     if (status == MHLA_OK &&
         (strcmp(encoder, a->encoder_hash) != 0 || strcmp(instruction, a->instruction) != 0 || longest != a->limit))
-        status = mhla_fail(MHLA_EDATA,
-                           "%s: its rows were made by another encoder, with another instruction or limit than "
-                           "those that the run began with",
-                           source);
+        status = mhla_fail(
+            MHLA_EDATA,
+            "%s: encoded by another encoder, or with another instruction or limit, than at the start of the run",
+            source);
     if (status == MHLA_OK && strcmp(captions, j->sum) != 0)
-        status = mhla_fail(MHLA_EDATA, "%s: its captions are not those that the run began with", source);
+        status = mhla_fail(MHLA_EDATA, "%s: its captions differ from those at the start of the run", source);
     json_decref(tree);
     return status;
 }

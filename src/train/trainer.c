@@ -429,7 +429,7 @@ static mhla_status show(mhla_trainer *t) {
     const mhla_status status = t->task->show(t);
     if (t->average_counts) mhla_ema_swap(t->ema);
     if (status != MHLA_ERANGE) return status;
-    note(t, "nothing to look at after this step: %s", mhla_message()); /* early weights may overflow in sampling */
+    note(t, "no preview after this step: %s", mhla_message()); /* early weights may overflow in sampling */
     return MHLA_OK;
 }
 

@@ -585,7 +585,7 @@ static void clips(void **state) {
                              (const unsigned char[1]){0}));
     d.data = pictures;
     assert_int_equal(mhla_analysis_create(&none, m, &d), MHLA_EINVAL);
-    assert_non_null(strstr(mhla_message(), "holds pictures"));
+    assert_non_null(strstr(mhla_message(), "holds images"));
     mhla_model_free(soft);
     mhla_model_free(m);
     remove_folder(pictures);

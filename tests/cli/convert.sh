@@ -41,3 +41,6 @@ mhla convert in x --dtype float64; echo "-> $?"
 mhla convert in x --shard-size 5TB; echo "-> $?"
 mhla convert in x.safetensors --shard-size 5; echo "-> $?"
 ls
+echo '-- a shipped model by its name'
+ln -s "$CLI/../../models" models
+mhla convert lm-small named.gguf; echo "-> $?"

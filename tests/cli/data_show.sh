@@ -17,12 +17,12 @@ mhla data show --help
 mhla data show --recipe r.toml -o a.png >a; echo "-> $?"
 size a.png
 wc -l <a
-sed -E 's/[0-9]+\.[0-9]+/N/g' a | sed -E 's/^row ([0-9]) column ([0-9])  picture [0-9]+  class [0-9]( N \+ class [0-9] N)?$/row \1 column \2 ok/' | head -3
+sed -E 's/[0-9]+\.[0-9]+/N/g' a | sed -E 's/^row ([0-9]) column ([0-9])  image [0-9]+  class [0-9]( N \+ class [0-9] N)?$/row \1 column \2 ok/' | head -3
 grep -c ' + ' a | awk '{ print ($1 > 8 ? "most are mixed" : $1) }'
 mhla data show -r r.toml -o b.png >b; cmp a b && cmp a.png b.png && echo 'the same again'
 mhla data show -r r.toml -o b.png --seed 4 >b; cmp -s a b || echo 'another seed: others'
 mhla data show data -r r.toml -o b.png >b; cmp a b && echo 'the data by its name: the same'
-mhla data show -r r.toml -o b.jpg -n 5 --columns 9 --set augment.mixup=0 --set augment.cutmix=0 | sed 's/picture.*  //'; ls b.jpg
+mhla data show -r r.toml -o b.jpg -n 5 --columns 9 --set augment.mixup=0 --set augment.cutmix=0 | sed 's/image.*  //'; ls b.jpg
 mhla data show data -o c.png | wc -l; mhla data show data -o c.png -n 50 --set augment.mixup=0.8 | wc -l # fewer pictures than a batch has
 echo '-- refusals'
 mhla data show -r r.toml; echo "-> $?"

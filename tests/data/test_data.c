@@ -106,8 +106,8 @@ static void test_wrong_sources(void **state) {
     write_file(target, "set/train.bin", "x", 1);
     ASSERT_FAILS(mhla_data_check("cifar10-test", made, &there), MHLA_EDATA,
                  "set/train.bin: 1 bytes, expected 24584000");
-    ASSERT_FAILS(mhla_data_check("fashion-mnist", made, &there), MHLA_EDATA, "set: is there, but without train-images");
-    ASSERT_FAILS(mhla_data_lay_out("fashion-mnist", source, made), MHLA_EDATA, "set: is there");
+    ASSERT_FAILS(mhla_data_check("fashion-mnist", made, &there), MHLA_EDATA, "set: exists, but without train-images");
+    ASSERT_FAILS(mhla_data_lay_out("fashion-mnist", source, made), MHLA_EDATA, "set: exists");
     assert_int_equal(unlink(in_folder(target, "set/train.bin")), 0);
     ASSERT_OK(mhla_data_check("fashion-mnist", made, &there));
     assert_int_equal(there, 0);

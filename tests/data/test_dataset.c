@@ -66,7 +66,7 @@ static void test_idx(void **state) {
             assert_int_equal(mhla_dataset_label(d, i), i % 3);
             assert_memory_equal(m.data, images + 16 + 20 * i, 20);
         }
-        ASSERT_FAILS(mhla_dataset_get(d, 7, &m, &label), MHLA_EINVAL, "picture 7 of a dataset of 7");
+        ASSERT_FAILS(mhla_dataset_get(d, 7, &m, &label), MHLA_EINVAL, "image 7 of a dataset of 7");
         assert_int_equal(mhla_dataset_label(d, -1), -1);
         mhla_image_free(&m);
         mhla_dataset_free(d);
@@ -77,7 +77,7 @@ static void test_idx(void **state) {
     mhla_dataset_free(d);
     /* what goes wrong */
     write_file(folder, "classes.txt", "one\ntwo\n", 8);
-    OPEN_FAILS(folder, MHLA_SPLIT_TRAIN, MHLA_EDATA, "picture 2 has label 2 (byte 10): expected 0 to 1");
+    OPEN_FAILS(folder, MHLA_SPLIT_TRAIN, MHLA_EDATA, "image 2 has label 2 (byte 10): expected 0 to 1");
     unlink(in_folder(folder, "classes.txt"));
     write_file(folder, "train-images-idx3-ubyte", images, ni - 1);
     OPEN_FAILS(folder, MHLA_SPLIT_TRAIN, MHLA_EDATA, "says it holds 7 x 4 x 5 bytes, but has only 139");
@@ -96,13 +96,13 @@ static void test_idx(void **state) {
     OPEN_FAILS(folder, MHLA_SPLIT_TEST, MHLA_EDATA, "before unpacking");
     idx(images, 3, (uint32_t[]){6, 4, 5}, 140);
     write_file(folder, "train-images-idx3-ubyte", images, 16 + 120);
-    OPEN_FAILS(folder, MHLA_SPLIT_TRAIN, MHLA_EDATA, "6 pictures, but");
+    OPEN_FAILS(folder, MHLA_SPLIT_TRAIN, MHLA_EDATA, "6 images, but");
     write_gz(folder, "t10k-images-idx3-ubyte.gz", images, 16 + 119);
     OPEN_FAILS(folder, MHLA_SPLIT_TEST, MHLA_EDATA, "135 bytes when unpacked, expected 136");
     write_file(folder, "t10k-images-idx3-ubyte.gz", "\x1f\x8b\x08\0\0\0", 6);
     OPEN_FAILS(folder, MHLA_SPLIT_TEST, MHLA_EDATA, "broken gzip");
     unlink(in_folder(folder, "train-labels-idx1-ubyte"));
-    OPEN_FAILS(folder, MHLA_SPLIT_TRAIN, MHLA_EIO, "train-labels-idx1-ubyte is not there");
+    OPEN_FAILS(folder, MHLA_SPLIT_TRAIN, MHLA_EIO, "train-labels-idx1-ubyte is missing");
     remove_folder(folder);
 }
 
@@ -139,7 +139,7 @@ static void test_cifar(void **state) {
     mhla_dataset_free(d);
     bytes[2 * RECORD] = 10;
     write_file(folder, "train.bin", bytes, 3 * RECORD);
-    OPEN_FAILS(folder, MHLA_SPLIT_TRAIN, MHLA_EDATA, "train.bin: picture 2 has label 10 (byte 6146): expected 0 to 9");
+    OPEN_FAILS(folder, MHLA_SPLIT_TRAIN, MHLA_EDATA, "train.bin: image 2 has label 10 (byte 6146): expected 0 to 9");
     write_file(folder, "train.bin", bytes, 3 * RECORD - 1);
     OPEN_FAILS(folder, MHLA_SPLIT_TRAIN, MHLA_EDATA, "9218 bytes are not a whole number of records of 3073");
     write_file(folder, "train.bin", bytes, 0);
@@ -180,14 +180,14 @@ static void test_npy(void **state) {
     assert_int_equal(label, 2);
     assert_memory_equal(m.data, pixels + 48, 24);
     mhla_dataset_free(d);
-    OPEN_FAILS(folder, MHLA_SPLIT_TEST, MHLA_EIO, "test_images.npy is not there");
+    OPEN_FAILS(folder, MHLA_SPLIT_TEST, MHLA_EIO, "test_images.npy is missing");
     ASSERT_OK(mhla_npy_write(in_folder(folder, "train_labels.npy"), MHLA_IO_I64, 1, (int64_t[]){2}, labels));
-    OPEN_FAILS(folder, MHLA_SPLIT_TRAIN, MHLA_EDATA, "2 labels for 3 pictures");
+    OPEN_FAILS(folder, MHLA_SPLIT_TRAIN, MHLA_EDATA, "2 labels for 3 images");
     ASSERT_OK(
         mhla_npy_write(in_folder(folder, "train_labels.npy"), MHLA_IO_I64, 1, (int64_t[]){3}, (int64_t[]){1, -1, 0}));
-    OPEN_FAILS(folder, MHLA_SPLIT_TRAIN, MHLA_EDATA, "picture 1 has label -1");
+    OPEN_FAILS(folder, MHLA_SPLIT_TRAIN, MHLA_EDATA, "image 1 has label -1");
     ASSERT_OK(mhla_npy_write(in_folder(folder, "train_images.npy"), MHLA_IO_U8, 2, (int64_t[]){6, 12}, pixels));
-    OPEN_FAILS(folder, MHLA_SPLIT_TRAIN, MHLA_EDATA, "expected uint8 pictures");
+    OPEN_FAILS(folder, MHLA_SPLIT_TRAIN, MHLA_EDATA, "expected uint8 images");
     mhla_image_free(&m);
     remove_folder(folder);
 }
@@ -268,9 +268,9 @@ static void test_broken_files(void **state) {
     OPEN_FAILS(in_folder(folder, "none"), MHLA_SPLIT_TRAIN, MHLA_EIO, "none: No such file");
     write_picture(folder, "train/a/1.png", 5);
     OPEN_FAILS(in_folder(folder, "train/a/1.png"), MHLA_SPLIT_TRAIN, MHLA_EIO, "a dataset is a folder");
-    OPEN_FAILS(folder, MHLA_SPLIT_TEST, MHLA_EIO, "none of val, validation, valid, test is there");
+    OPEN_FAILS(folder, MHLA_SPLIT_TEST, MHLA_EIO, "none of val, validation, valid, test exists");
     mkdir(in_folder(folder, "train/b"), 0777);
-    OPEN_FAILS(folder, MHLA_SPLIT_TRAIN, MHLA_EDATA, "train/b: no readable picture of this class");
+    OPEN_FAILS(folder, MHLA_SPLIT_TRAIN, MHLA_EDATA, "train/b: no readable image of this class");
     write_file(folder, "train/b/empty.png", "", 0);
     OPEN_FAILS(folder, MHLA_SPLIT_TRAIN, MHLA_EDATA, "for example ");
     write_picture(folder, "train/b/2.jpg", 60);
@@ -378,13 +378,13 @@ static void test_clips(void **state) {
     mhla_image_free(&frame);
     mhla_image_free(&fitted);
     /* what goes wrong */
-    OPEN_FAILS(folder, MHLA_SPLIT_TEST, MHLA_EIO, "none of val, validation, valid, test is there");
+    OPEN_FAILS(folder, MHLA_SPLIT_TEST, MHLA_EIO, "none of val, validation, valid, test exists");
     about_clips(folder, "{\"frames\": 8}");
     OPEN_FAILS(folder, MHLA_SPLIT_TRAIN, MHLA_EDATA, "train/b: no clip of this class that can be read; for example ");
     about_clips(folder, "{\"frame\": 8}");
     OPEN_FAILS(folder, MHLA_SPLIT_TRAIN, MHLA_EDATA, "clips.json: ");
     about_clips(folder, "{}");
-    OPEN_FAILS(folder, MHLA_SPLIT_TRAIN, MHLA_EDATA, "clips.json: frames is not there");
+    OPEN_FAILS(folder, MHLA_SPLIT_TRAIN, MHLA_EDATA, "clips.json: frames is missing");
     about_clips(folder, "{\"frames\": 3, \"width\": 9}");
     OPEN_FAILS(folder, MHLA_SPLIT_TRAIN, MHLA_EDATA, "clips.json: width is there without height");
     about_clips(folder, "{\"frames\": 0}");

@@ -291,7 +291,7 @@ static void test_wrong_lists(void **state) {
     static const struct {
         const char *text, *message;
     } cases[] = {{"", "list: none of its 0 emoji"},
-                 {"# group: A\n1F602 ; fully-qualified # x E1 y\n", "none of its 1 emoji has a picture in tiny"},
+                 {"# group: A\n1F602 ; fully-qualified # x E1 y\n", "none of its 1 emoji has an image in tiny"},
                  {"1F600 ; fully-qualified # x E1 y\n", "not a line of Unicode's list"},
                  {"# group: A\nxyz ; fully-qualified # x E1 y\n", "not a line of Unicode's list"},
                  {"# group: A\n110000 ; fully-qualified\n", "not a line of Unicode's list"},

@@ -259,7 +259,7 @@ static void test_errors(void **state) {
     remove_folder(folder);
     d = paper(data, 2);
     ASSERT_OK(mhla_loader_create(&l, &d));
-    ASSERT_FAILS(mhla_loader_next(l, &b), MHLA_EIO, "none of the 23 pictures can be read");
+    ASSERT_FAILS(mhla_loader_next(l, &b), MHLA_EIO, "none of the 23 images can be read");
     mhla_loader_free(l);
     mhla_dataset_free(data);
 }

@@ -408,7 +408,7 @@ static void test_refused(void **state) {
     FRESH, b[q8 + 24] = 33;
     expect_refused(b, size, MHLA_EDATA, "not a multiple of 32");
     FRESH, memset(b + q8 + 24, 0xe0, 8);
-    expect_refused(b, size, MHLA_EDATA, "behind the file's end");
+    expect_refused(b, size, MHLA_EDATA, "after the file's end");
     FRESH, memset(b + q8 + 24, 0, 8);
     expect_refused(b, size, MHLA_EDATA, "overlap");
     /* A type that is known by its size only: the file opens, the tensor does not. */

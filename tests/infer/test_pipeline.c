@@ -334,7 +334,7 @@ static void refused_work(void **state) {
     mhla_make_desc d = wanted();
     d.images = 1;
     d.prompts = bad;
-    ASSERT_FAILS(mhla_pipeline_make(p, pixels, &d, NULL), MHLA_EDATA, "is no UTF-8");
+    ASSERT_FAILS(mhla_pipeline_make(p, pixels, &d, NULL), MHLA_EDATA, "is not UTF-8");
     mhla_pipeline_free(p);
 }
 
@@ -356,7 +356,7 @@ static void long_prompts(void **state) {
     d.report = take_note;
     ASSERT_OK(mhla_pipeline_make(p, pixels, &d, NULL));
     assert_non_null(strstr(note, "\"the worst of times\" is "));
-    assert_non_null(strstr(note, " too long: its end is left out"));
+    assert_non_null(strstr(note, " too long: its end is cut off"));
     mhla_pipeline_free(p);
 }
 

@@ -184,7 +184,7 @@ static void bad_questions(void **state) {
         {"{\"contexts\": [\"a\", \"b\"], \"ending\": \"\"}", "\"contexts\" without an \"ending\""},
         {"{\"contexts\": \"a\", \"ending\": \"b\"}", "\"contexts\" is"},
         {"{\"sentence\": \"a\", \"option1\": \"b\", \"option2\": \"c\"}", "\"sentence\" has no gap"},
-        {"{\"sentence\": \"a _ \", \"option1\": \"b\", \"option2\": \"c\"}", "nothing stands behind the gap"},
+        {"{\"sentence\": \"a _ \", \"option1\": \"b\", \"option2\": \"c\"}", "nothing stands after the gap"},
         {"{\"sentence\": \"_ a\", \"option1\": \"b\", \"option2\": \"c\", \"answer\": \"3\"}", "expected 1 or 2"},
         {"{\"sentence\": \"_ a\", \"option1\": \"b\"}", "choice 1 is empty"},
     };

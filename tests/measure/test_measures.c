@@ -107,7 +107,7 @@ static void test_distance_on_paper(void **state) {
     near(d, 0.0, 1e-9);
     x[5] = NAN;
     ASSERT_FAILS(mhla_frechet_distance(&d, x, N, y, N, D), MHLA_ERANGE, "not finite");
-    ASSERT_FAILS(mhla_frechet_distance(&d, y, 1, y, N, D), MHLA_EINVAL, "two at least");
+    ASSERT_FAILS(mhla_frechet_distance(&d, y, 1, y, N, D), MHLA_EINVAL, "at least two");
     free(x), free(y);
 }
 
@@ -370,7 +370,7 @@ static void test_measure(void **state) {
     ASSERT_FAILS(mhla_measure(&b, &d), MHLA_EDATA, "no folder in it: expected one for each class");
     d = describe(array, array, model_path);
     d.limit = 1;
-    ASSERT_FAILS(mhla_measure(&b, &d), MHLA_EDATA, "two at least");
+    ASSERT_FAILS(mhla_measure(&b, &d), MHLA_EDATA, "at least two");
     d = describe(array, flat, model_path);
     d.resize = "area";
     ASSERT_FAILS(mhla_measure(&b, &d), MHLA_EINVAL, "resize is \"area\"");

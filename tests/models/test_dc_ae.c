@@ -362,12 +362,12 @@ static void refusals(void **state) {
         {"{\"decoder_block_types\": [\"ResBlock\", \"X\", \"ResBlock\", \"ResBlock\"]}",
          "decoder_block_types has \"X\""},
         {"{\"decoder_block_types\": [\"ResBlock\"]}", "decoder_block_types is neither a text nor a list of 4 texts"},
-        {"{\"encoder_qkv_multiscales\": [[], [], [4], [5]]}", "encoder_qkv_multiscales[2][0] is no odd number"},
-        {"{\"encoder_qkv_multiscales\": [5]}", "encoder_qkv_multiscales is no list of 4 lists"},
+        {"{\"encoder_qkv_multiscales\": [[], [], [4], [5]]}", "encoder_qkv_multiscales[2][0] is not an odd number"},
+        {"{\"encoder_qkv_multiscales\": [5]}", "encoder_qkv_multiscales is not a list of 4 lists"},
         {"{\"upsample_block_type\": \"bilinear\"}",
          "\"upsample_block_type\" is \"bilinear\": known are interpolate|pixel_shuffle"},
-        {"{\"attention_head_dim\": 12}", "encoder_block_out_channels 32 is no multiple of attention_head_dim 12"},
-        {"{\"latent_channels\": 9}", "encoder_block_out_channels 32 is no multiple of latent_channels 9"},
+        {"{\"attention_head_dim\": 12}", "encoder_block_out_channels 32 is not a multiple of attention_head_dim 12"},
+        {"{\"latent_channels\": 9}", "encoder_block_out_channels 32 is not a multiple of latent_channels 9"},
         {"{\"encoder_block_out_channels\": [16, 24, 32, 32]}", "encoder_block_out_channels 16 and 24"},
         {"{\"decoder_block_out_channels\": [16, 32, 32], \"decoder_layers_per_block\": [1, 1, 1], "
          "\"decoder_block_types\": "

@@ -169,7 +169,7 @@ static void refusals(void **state) {
     write_config("w/config.json", "{\"_class_name\": \"AutoencoderKL\", \"act_fn\": \"relu\"}");
     ASSERT_FAILS(mhla_model_open(&m, in_folder(folder, "w")), MHLA_ENOTSUP, "act_fn");
     write_config("w/config.json", "{\"_class_name\": \"AutoencoderKL\", \"block_out_channels\": [16, 20]}");
-    ASSERT_FAILS(mhla_model_open(&m, in_folder(folder, "w")), MHLA_EDATA, "no multiple of norm_num_groups");
+    ASSERT_FAILS(mhla_model_open(&m, in_folder(folder, "w")), MHLA_EDATA, "not a multiple of norm_num_groups");
 
     float x[3 * SIDE * SIDE] = {0}, z[LATENTS * SIDE * SIDE];
     mhla_coding c = {.size = sizeof c, .height = SIDE + 2, .width = SIDE};

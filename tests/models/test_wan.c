@@ -526,7 +526,7 @@ static void broken_files(void **state) {
         {"{\"_class_name\": \"WanModel\", \"num_heads\": 5, \"block_layout\": [2, 1, 2]}",
          "dim 24 is not a multiple of heads 5"},
         {"{\"_class_name\": \"WanModel\", \"num_heads\": 2}", "mixing matrices of 4 blocks, and no config.json says"},
-        {"{\"_class_name\": \"WanModel\", \"block_layout\": [2, 2]}", "block_layout is no list of 3"},
+        {"{\"_class_name\": \"WanModel\", \"block_layout\": [2, 2]}", "block_layout is not a list of 3"},
         {"{\"_class_name\": \"WanModel\", \"self_attn_type\": \"mllalepe\"}", "self_attn_type is \"mllalepe\""},
         {"{\"_class_name\": \"WanModel\", \"image_dim\": 1280}", "image_dim is 1280: only models from text"},
         {"{\"_class_name\": \"WanModel\", \"in_dim\": 36}", "in_dim is 36, and the tensors have 2"},

@@ -144,9 +144,9 @@ static void refusals(void **state) {
     static const char *const wrong[][2] = {
         {"\"is_residual\": true", "is_residual"},
         {"\"patch_size\": 2", "patch_size"},
-        {"\"latents_mean\": [1, 2]", "latents_mean is no list of 16"},
+        {"\"latents_mean\": [1, 2]", "latents_mean is not a list of 16"},
         {"\"latents_std\": [0,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1]", "latents_std[0]"},
-        {"\"temperal_downsample\": [true]", "temperal_downsample is no list of 3"},
+        {"\"temperal_downsample\": [true]", "temperal_downsample is not a list of 3"},
         {"\"base_dim\": 1000", "attention is over at most 1024"},
     };
     write_text("w/config.json", "{}");
@@ -167,7 +167,7 @@ static void refusals(void **state) {
     float *x = new_poisoned(X), *z = new_poisoned(Z);
     mhla_coding c = usual;
     c.frames = 8;
-    ASSERT_FAILS(mhla_model_encode(model, z, NULL, x, 1, &c), MHLA_EINVAL, "8 frames: expected 1 and a multiple of 4");
+    ASSERT_FAILS(mhla_model_encode(model, z, NULL, x, 1, &c), MHLA_EINVAL, "8 frames: expected 1 plus a multiple of 4");
     c.frames = -3;
     ASSERT_FAILS(mhla_model_encode(model, z, NULL, x, 1, &c), MHLA_EINVAL, "frames is -3");
     c = usual;

@@ -38,6 +38,34 @@ static void colours(void **state) {
                         in_order[i] % MHLA_CHART_COLOURS != in_order[4]);
 }
 
+/* A variant has one dash in all colours, and no other variant has it. */
+static void variants(void **state) {
+    (void)state;
+    static const char *const all[] = {"mhla",      "mhla-uniform", "linear",        "softmax",
+                                      "mhla-bare", "linear-bare",  "gated_deltanet"};
+    enum { N = sizeof all / sizeof *all };
+    static const int dashes[N] = {0, 1, 0, 0, 2, 2, 0};
+    int c[N];
+    mhla_attention_colours(c, all, N);
+    for (int i = 0; i < N; i++) {
+        assert_int_equal(c[i] % MHLA_CHART_COLOURS, mhla_attention_colour(all[i]));
+        assert_int_equal(c[i] / MHLA_CHART_COLOURS, dashes[i]);
+    }
+}
+
+/* Every attention that a model may have is known, and no two share a colour. */
+static void each_its_colour(void **state) {
+    (void)state;
+    static const char *const all[] = {"mhla", "softmax", "linear", "focused", "inline", "mala",
+                                      "rala", "gla",     "retnet", "mamba",   "mamba2", "gated_deltanet"};
+    enum { N = sizeof all / sizeof *all };
+    for (int i = 0; i < N; i++) {
+        assert_in_range(mhla_attention_colour(all[i]), 0, MHLA_CHART_COLOURS - 2);
+        for (int k = 0; k < i; k++) assert_true(mhla_attention_colour(all[i]) != mhla_attention_colour(all[k]));
+    }
+    assert_string_equal(mhla_attention_title("gated_deltanet"), "Gated DeltaNet");
+}
+
 static void one_attention(void **state) {
     (void)state;
     static const char *const same[] = {"linear", "linear-a", NULL, "linear-b"};
@@ -51,7 +79,7 @@ static void one_attention(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(names), cmocka_unit_test(colours),
-                                       cmocka_unit_test(one_attention)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(names), cmocka_unit_test(colours), cmocka_unit_test(variants),
+                                       cmocka_unit_test(each_its_colour), cmocka_unit_test(one_attention)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -217,7 +217,7 @@ static void test_chart(void **state) {
     (void)state;
     mhla_series s = {0};
     for (int i = 0; i < 20000; i++) ASSERT_OK(mhla_series_add(&s, i, i == 7777 ? 123.5 : i == 19999 ? 0.25 : 0.5));
-    const mhla_line line = {"x", NULL, &s, 9, 0};
+    const mhla_line line = {"x", NULL, &s, MHLA_CHART_COLOURS + 1, 0};
     for (int kind = 0; kind < 4; kind++) {
         char *text = NULL;
         size_t size = 0;
@@ -230,7 +230,7 @@ static void test_chart(void **state) {
         has(text, "&lt;title&gt;");
         has(text, ",7777,");
         has(text, "<b>0.25</b>");
-        has(text, "c1 d1"); /* the tenth line: the second colour, dashed */
+        has(text, "c1 d1"); /* the second colour, dashed */
         assert_int_equal(assert_data(text), 1);
         assert_int_equal(strstr(text, "mean of 405 neighbours") != NULL, kind >> 1);
         free(text);

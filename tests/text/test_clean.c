@@ -17,8 +17,8 @@ static void lower(void **state) {
     check(mhla_clean_lower, "\n  A Cyberpunk  CAT\u3000", "a cyberpunk  cat");
     check(mhla_clean_lower, "ÄÖÜ Привет 猫", "äöü привет 猫");
     char *got;
-    ASSERT_FAILS(mhla_clean_lower(&got, "a\xff"), MHLA_EDATA, "no UTF-8 at byte 1");
-    ASSERT_FAILS(mhla_clean_repair(&got, "\xc3"), MHLA_EDATA, "no UTF-8 at byte 0");
+    ASSERT_FAILS(mhla_clean_lower(&got, "a\xff"), MHLA_EDATA, "not UTF-8 at byte 1");
+    ASSERT_FAILS(mhla_clean_repair(&got, "\xc3"), MHLA_EDATA, "not UTF-8 at byte 0");
 }
 
 static void repair(void **state) {

@@ -258,7 +258,7 @@ static void wrong_models(void **state) {
          "\"precompiled_charsmap\":\"AAAA\"}}",
          MHLA_EDATA, "rules of normalisation of 3 bytes"},
         {"{\"model\":{\"type\":\"Unigram\",\"vocab\":[[\"a\",0]]},\"pre_tokenizer\":{\"type\":\"ByteLevel\"}}",
-         MHLA_ENOTSUP, "behind ByteLevel"},
+         MHLA_ENOTSUP, "after ByteLevel"},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
         ASSERT_FAILS(mhla_tokenizer_parse_json(&t, wrong[i].json, strlen(wrong[i].json), "x"), wrong[i].status,

@@ -311,7 +311,7 @@ static void refused(void **state) {
     write_shard(path, TEST, C, 3, MHLA_IO_BF16);
     REFUSED(mhla_dataset_open(&d, in_root("killed"), MHLA_SPLIT_TEST), "expected mean and deviation as F32");
     unlink(path);
-    REFUSED(mhla_dataset_open(&d, in_root("killed"), MHLA_SPLIT_TEST), "is not there yet");
+    REFUSED(mhla_dataset_open(&d, in_root("killed"), MHLA_SPLIT_TEST), "is missing: run the same");
     /* an image without a latent: another one takes its place in training, none in evaluation */
     write_shard(path, TEST, C, -1, MHLA_IO_F32);
     assert_int_equal(mhla_dataset_open(&d, in_root("killed"), MHLA_SPLIT_TEST), MHLA_OK);

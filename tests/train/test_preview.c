@@ -86,7 +86,7 @@ static void shown(void **state) {
 
     ASSERT_FAILS(preview(&plain, out, "task=text"), MHLA_EINVAL, "");
     ASSERT_FAILS(preview(&plain, out, "augment.mixup=-1"), MHLA_EINVAL, "augment.mixup");
-    ASSERT_FAILS(mhla_train_preview(out, NULL, NULL, 0, 401, 8, NULL, NULL), MHLA_EINVAL, "401 pictures");
+    ASSERT_FAILS(mhla_train_preview(out, NULL, NULL, 0, 401, 8, NULL, NULL), MHLA_EINVAL, "401 images");
     ASSERT_FAILS(mhla_train_preview(NULL, NULL, NULL, 0, 4, 2, NULL, NULL), MHLA_EINVAL, "out is NULL");
     mhla_dataset_free(data);
     mhla_image_free(&grid);

@@ -112,7 +112,7 @@ static void learns(void **state) {
     int grids = 0, said = 0;
     assert_non_null(f);
     while (fgets(page, sizeof page, f)) {
-        grids += strstr(page, "pictures after step 100") != NULL;
+        grids += strstr(page, "images after step 100") != NULL;
         said += strstr(page, "reconstruct") != NULL;
     }
     fclose(f);
@@ -284,8 +284,8 @@ static void goes_wrong(void **state) {
         {"train.kl=-1", "train.kl"},
         {"model.in_channels=3", "model.in_channels is 3 and model.out_channels 1: the images of"},
         {"model.out_channels=2", "have 1"},
-        {"model.sample_size=10", "sample_size 10 is no multiple of 4"},
-        {"model.norm_num_groups=5", "no multiple of norm_num_groups 5"},
+        {"model.sample_size=10", "sample_size 10 is not a multiple of 4"},
+        {"model.norm_num_groups=5", "not a multiple of norm_num_groups 5"},
         {"model.model=dit_nano", "model.model"},
         {"train.batch=1000", "train.batch"},
     };

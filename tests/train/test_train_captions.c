@@ -403,9 +403,9 @@ static void wrong(void **state) {
     } cases[] = {
         {{"data.captions=", NULL}, "data.captions is missing"},
         {{"data.captions=no/such", NULL}, "no/such/captions.json"},
-        {{"model.caption_channels=8", NULL}, "the model takes rows of 8 numbers"},
+        {{"model.caption_channels=8", NULL}, "the model takes 8 numbers per token"},
         {{"model.in_channels=1", NULL}, "the model takes 1 channels, the data have 3"},
-        {{"model.out_channels=1", NULL}, "the model takes 3 channels and answers 1"},
+        {{"model.out_channels=1", NULL}, "the model reads 3 channels and predicts 1"},
         {{"model.sample_size=9", NULL}, "multiple of patch 2"},
         {{"sample.sampler=ddpm", NULL}, "ddpm"},
         {{"task=diffusion", "data.captions="}, "data.captions"},
@@ -417,7 +417,7 @@ static void wrong(void **state) {
     REFUSED(mhla_trainer_create(&t, in_root("wrong"), NULL, classes, 3), "no such folder");
     assert_int_not_equal(access(in_root("wrong"), F_OK), 0);
     /* another encoder, another instruction, folders of something else */
-    REFUSED(make_as("other", "data", instruction, "rows", NULL), "made by another encoder");
+    REFUSED(make_as("other", "data", instruction, "rows", NULL), "encoded by another encoder");
     REFUSED(make_as("encoder", "data", "A drawing: ", "rows", NULL), "another instruction or limit");
     REFUSED(make_as("encoder", "data", instruction, "whole", NULL), "is not empty");
     REFUSED(make_as("encoder", "rows", instruction, "x", NULL), "no folder in it");
@@ -433,14 +433,14 @@ static void wrong(void **state) {
     mhla_trainer_free(t);
     assert_int_equal(rename(in_root("rows"), in_root("kept")), 0);
     ASSERT_OK(make_as("other", "data", instruction, "rows", NULL));
-    REFUSED(mhla_trainer_resume(&t, in_root("began")), "made by another encoder");
+    REFUSED(mhla_trainer_resume(&t, in_root("began")), "encoded by another encoder");
     remove_tree(in_root("rows"));
     assert_int_equal(rename(in_root("kept"), in_root("rows")), 0);
     ASSERT_OK(mhla_trainer_resume(&t, in_root("began")));
     mhla_trainer_free(t);
     /* files that are missing or of another shape */
     assert_int_equal(rename(in_root("rows/rows-00001.safetensors"), in_root("kept")), 0);
-    REFUSED(create_run(&t, "wrong", NULL), "rows-00001.safetensors is not there yet");
+    REFUSED(create_run(&t, "wrong", NULL), "rows-00001.safetensors is missing");
     ASSERT_OK(make_as("encoder", "words.txt", NULL, "words", NULL));
     assert_int_equal(link(in_root("rows/rows-00000.safetensors"), in_root("rows/rows-00001.safetensors")), 0);
     REFUSED(create_run(&t, "wrong", NULL), "lengths");
@@ -470,7 +470,7 @@ static void changes(void **state) {
     /* made anew elsewhere, the run notices that they are others */
     assert_int_equal(rename(in_root("rows"), in_root("kept")), 0);
     ASSERT_OK(make_as("encoder", "data", instruction, "rows", NULL));
-    REFUSED(mhla_trainer_resume(&t, in_root("began")), "not those that the run began with");
+    REFUSED(mhla_trainer_resume(&t, in_root("began")), "differ from those at the start of the run");
     write_text_file(test, "{\"file_name\": \"test/a/000.png\", \"text\": \"twice\"}\n", "a");
     REFUSED(create_run(&t, "wrong", NULL), "two captions");
     write_text_file(test, "{\"file_name\": \"test/a/000.png\"}\n", "w");
@@ -485,7 +485,7 @@ static void changes(void **state) {
     make_data(in_root("arrays"), 30, 6);
     REFUSED(make_as("encoder", "arrays", instruction, "x", NULL), "have no files of their own");
     add_picture(in_root("data"), 0, TRAIN, "");
-    REFUSED(create_run(&t, "wrong", NULL), "has rows of 150 and 18 captions, and");
+    REFUSED(create_run(&t, "wrong", NULL), "has 150 and 18 encoded captions, and");
 }
 
 int main(void) {

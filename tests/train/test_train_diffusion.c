@@ -102,7 +102,7 @@ static void learns(void **state) {
     int grids = 0, named = 0;
     assert_non_null(f);
     while (fgets(page, sizeof page, f)) {
-        grids += strstr(page, "pictures after step 200") != NULL;
+        grids += strstr(page, "images after step 200") != NULL;
         named +=
             strstr(page, "<div class=\"rows\"><span>0</span><span>1</span><span>2</span><span>3</span></div>") != NULL;
     }

@@ -29,7 +29,7 @@ static const mhla_setting fields[] = {
     F("decoder_in_shortcut", BOOL, BOOL, in_shortcut, 0, 0, NULL, "latents, repeated, are added to the first channels"),
     F("decoder_conv_act_fn", TEXT, CHOICE, end, 0, 0, "relu|silu", "before the last convolution"),
     F("sample_size", INT, INT, side, 1, 16384, NULL, "side of an image in training, pixels"),
-    F("scaling_factor", REAL, REAL, scale, 1e-6, 1e6, NULL, "diffusions see latents times this"),
+    F("scaling_factor", REAL, REAL, scale, 1e-6, 1e6, NULL, "scale of the latents for diffusion models"),
 #undef F
 };
 static const mhla_settings table = {fields, sizeof fields / sizeof *fields, offsetof(mhla_dc_config, channels)};
@@ -69,7 +69,7 @@ mhla_status mhla_dc_preset(mhla_dc_config *c, const char *model) {
         c->encoder = c->decoder = (mhla_dc_stages){.widths = {16, 16, 32, 32}, .layers = {1, 1, 1, 1}};
         c->side = 32;
     } else if (strcmp(model, "dc_ae") != 0) {
-        return mhla_fail(MHLA_EINVAL, "\"%s\" is no autoencoder: expected one of " MHLA_DC_PRESETS, model);
+        return mhla_fail(MHLA_EINVAL, "\"%s\" is not an autoencoder: expected one of " MHLA_DC_PRESETS, model);
     }
     usual_blocks(&c->encoder);
     usual_blocks(&c->decoder);
@@ -121,11 +121,11 @@ static mhla_status read_scales(int to[MHLA_DC_SCALES], const json_t *list, const
     const size_t n = json_array_size(list);
     memset(to, 0, MHLA_DC_SCALES * sizeof *to);
     if (!json_is_array(list) || n > MHLA_DC_SCALES)
-        return mhla_fail(MHLA_EDATA, "%s: %s[%d] is no list of up to %d numbers", path, key, stage, MHLA_DC_SCALES);
+        return mhla_fail(MHLA_EDATA, "%s: %s[%d] is not a list of up to %d numbers", path, key, stage, MHLA_DC_SCALES);
     for (size_t i = 0; i < n; i++) {
         const json_int_t k = json_integer_value(json_array_get(list, i));
         if (k < 1 || k > 31 || k % 2 == 0)
-            return mhla_fail(MHLA_EDATA, "%s: %s[%d][%zu] is no odd number from 1 to 31", path, key, stage, i);
+            return mhla_fail(MHLA_EDATA, "%s: %s[%d][%zu] is not an odd number from 1 to 31", path, key, stage, i);
         to[i] = (int)k;
     }
     return MHLA_OK;
@@ -140,7 +140,7 @@ static mhla_status read_blocks(mhla_dc_stages *s, const char *half, const json_t
     const json_t *scales = json_object_get(tree, key);
     if (json_is_null(scales)) scales = NULL;
     if (scales && (!json_is_array(scales) || (int)json_array_size(scales) != count))
-        return mhla_fail(MHLA_EDATA, "%s: %s is no list of %d lists", path, key, count);
+        return mhla_fail(MHLA_EDATA, "%s: %s is not a list of %d lists", path, key, count);
     for (int i = 0; i < count; i++) {
         const char *type;
         MHLA_TRY(read_text(&type, tree, types, i, count, path));
@@ -248,19 +248,20 @@ static mhla_status check_stages(const mhla_dc_config *c, int decode) {
     for (int i = 0; i < count; i++) {
         const int width = s->widths[i], next = s->widths[i + 1 < count ? i + 1 : i];
         if (s->attends[i] && width % c->head_dim != 0)
-            return mhla_fail(MHLA_EINVAL, "%s_block_out_channels %d is no multiple of attention_head_dim %d", half,
+            return mhla_fail(MHLA_EINVAL, "%s_block_out_channels %d is not a multiple of attention_head_dim %d", half,
                              width, c->head_dim);
         if (4 * width % next != 0)
             return mhla_fail(MHLA_EINVAL,
-                             "%s_block_out_channels %d and %d: 4 times the first is no multiple of the second", half,
+                             "%s_block_out_channels %d and %d: 4 times the first is not a multiple of the second", half,
                              width, next);
         if (!decode && c->unshuffle && next % 4 != 0)
-            return mhla_fail(MHLA_EINVAL, "%s_block_out_channels %d is no multiple of 4, which pixel_unshuffle makes",
-                             half, next);
+            return mhla_fail(MHLA_EINVAL,
+                             "%s_block_out_channels %d is not a multiple of 4, which pixel_unshuffle makes", half,
+                             next);
     }
     const int last = s->widths[count - 1];
     if ((decode ? c->in_shortcut : c->out_shortcut) && last % c->latents != 0)
-        return mhla_fail(MHLA_EINVAL, "%s_block_out_channels %d is no multiple of latent_channels %d", half, last,
+        return mhla_fail(MHLA_EINVAL, "%s_block_out_channels %d is not a multiple of latent_channels %d", half, last,
                          c->latents);
     return MHLA_OK;
 }
@@ -271,6 +272,6 @@ mhla_status mhla_dc_config_check(const mhla_dc_config *c) {
         return mhla_fail(MHLA_EINVAL, "the encoder has %d stages, the decoder %d", mhla_dc_count(&c->encoder),
                          mhla_dc_count(&c->decoder));
     if (c->side % mhla_dc_factor(c) != 0)
-        return mhla_fail(MHLA_EINVAL, "sample_size %d is no multiple of %d", c->side, mhla_dc_factor(c));
+        return mhla_fail(MHLA_EINVAL, "sample_size %d is not a multiple of %d", c->side, mhla_dc_factor(c));
     return MHLA_OK;
 }

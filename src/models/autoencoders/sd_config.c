@@ -23,7 +23,7 @@ static const mhla_setting fields[] = {
     F("use_quant_conv", BOOL, BOOL, quant, 0, 0, NULL, "a last convolution of the encoder, 1x1"),
     F("use_post_quant_conv", BOOL, BOOL, post_quant, 0, 0, NULL, "a first convolution of the decoder, 1x1"),
     F("sample_size", INT, INT, side, 1, 16384, NULL, "side of an image in training, pixels"),
-    F("scaling_factor", REAL, REAL, scale, 1e-6, 1e6, NULL, "diffusions see latents times this"),
+    F("scaling_factor", REAL, REAL, scale, 1e-6, 1e6, NULL, "scale of the latents for diffusion models"),
     F("shift_factor", REAL, REAL, shift, -1e6, 1e6, NULL, "and minus this before"),
 #undef F
 };
@@ -66,7 +66,7 @@ static mhla_status preset(mhla_sd_config *c, const char *model) {
     }
     return strcmp(model, "sd_vae") == 0
                ? MHLA_OK
-               : mhla_fail(MHLA_EINVAL, "\"%s\" is no autoencoder: expected one of " MHLA_SD_PRESETS, model);
+               : mhla_fail(MHLA_EINVAL, "\"%s\" is not an autoencoder: expected one of " MHLA_SD_PRESETS, model);
 }
 
 mhla_status mhla_sd_from_recipe(mhla_sd_config *c, const mhla_recipe *given, const char *prefix) {
@@ -128,12 +128,12 @@ mhla_status mhla_sd_config_check(const mhla_sd_config *c) {
     if (levels < 1) return mhla_fail(MHLA_EINVAL, "block_out_channels is empty");
     for (int i = 0; i < levels; i++)
         if (c->widths[i] % c->groups != 0)
-            return mhla_fail(MHLA_EINVAL, "block_out_channels %d is no multiple of norm_num_groups %d", c->widths[i],
+            return mhla_fail(MHLA_EINVAL, "block_out_channels %d is not a multiple of norm_num_groups %d", c->widths[i],
                              c->groups);
     if (c->attention && c->widths[levels - 1] > 1024)
         return mhla_fail(MHLA_EINVAL, "block_out_channels %d: attention is over at most 1024 channels",
                          c->widths[levels - 1]);
     if (c->side % mhla_sd_factor(c) != 0)
-        return mhla_fail(MHLA_EINVAL, "sample_size %d is no multiple of %d", c->side, mhla_sd_factor(c));
+        return mhla_fail(MHLA_EINVAL, "sample_size %d is not a multiple of %d", c->side, mhla_sd_factor(c));
     return MHLA_OK;
 }

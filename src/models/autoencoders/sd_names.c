@@ -136,7 +136,7 @@ static mhla_status guess_sizes(mhla_sd_config *c, const mhla_safetensors *file, 
         const mhla_stored *conv = mhla_safetensors_find(file, name);
         if (conv == NULL) break;
         if (levels == MHLA_SETTING_LIST_MOST || conv->rank != 4 || conv->shape[0] < 1 || conv->shape[0] > 16384)
-            return mhla_fail(MHLA_EDATA, "%s: tensor \"%s\" is no convolution of an autoencoder known here", path,
+            return mhla_fail(MHLA_EDATA, "%s: tensor \"%s\" is not a convolution of an autoencoder known here", path,
                              name);
         c->widths[levels] = (int)conv->shape[0];
     }

@@ -70,7 +70,7 @@ static mhla_status preset(mhla_wan_vae_config *c, const char *model) {
         c->layers = 1;
         c->side = 32;
     } else if (strcmp(model, "wan_vae") != 0) {
-        return mhla_fail(MHLA_EINVAL, "\"%s\" is no autoencoder: there are wan_vae, wan_vae_nano", model);
+        return mhla_fail(MHLA_EINVAL, "\"%s\" is not an autoencoder: there are wan_vae, wan_vae_nano", model);
     }
     return MHLA_OK;
 }
@@ -97,7 +97,7 @@ static mhla_status read_times(mhla_wan_vae_config *c, const json_t *tree, const 
     const int levels = mhla_wan_vae_levels(c);
     if (list == NULL || json_is_null(list)) return MHLA_OK;
     if (!json_is_array(list) || (int)json_array_size(list) != levels - 1)
-        return mhla_fail(MHLA_EDATA, "%s: temperal_downsample is no list of %d, one less than dim_mult", path,
+        return mhla_fail(MHLA_EDATA, "%s: temperal_downsample is not a list of %d, one less than dim_mult", path,
                          levels - 1);
     for (int i = 0; i + 1 < levels; i++) {
         const json_t *v = json_array_get(list, (size_t)i);
@@ -113,12 +113,12 @@ static mhla_status read_table(float *to, int count, const json_t *tree, const ch
     const json_t *list = json_object_get(tree, key);
     if (list == NULL || json_is_null(list)) return MHLA_OK;
     if (!json_is_array(list) || (int)json_array_size(list) != count)
-        return mhla_fail(MHLA_EDATA, "%s: %s is no list of %d numbers, as many as z_dim", path, key, count);
+        return mhla_fail(MHLA_EDATA, "%s: %s is not a list of %d numbers, as many as z_dim", path, key, count);
     for (int i = 0; i < count; i++) {
         const json_t *v = json_array_get(list, (size_t)i);
         const double x = json_is_number(v) ? json_number_value(v) : NAN;
         if (!(x >= least && x <= 1e6))
-            return mhla_fail(MHLA_EDATA, "%s: %s[%d] is no number from %g to 1e6", path, key, i, least);
+            return mhla_fail(MHLA_EDATA, "%s: %s[%d] is not a number from %g to 1e6", path, key, i, least);
         to[i] = (float)x;
     }
     return MHLA_OK;
@@ -169,6 +169,6 @@ mhla_status mhla_wan_vae_config_check(const mhla_wan_vae_config *c) {
         return mhla_fail(MHLA_EINVAL, "base_dim %d times dim_mult %d: attention is over at most 1024 channels", c->base,
                          c->widths[levels - 1]);
     if (c->side % mhla_wan_vae_factor(c) != 0)
-        return mhla_fail(MHLA_EINVAL, "sample_size %d is no multiple of %d", c->side, mhla_wan_vae_factor(c));
+        return mhla_fail(MHLA_EINVAL, "sample_size %d is not a multiple of %d", c->side, mhla_wan_vae_factor(c));
     return MHLA_OK;
 }

@@ -102,7 +102,8 @@ static mhla_status guess_levels(mhla_wan_vae_config *c, const mhla_safetensors *
     }
     c->layers = layers;
     if (levels > 0 && c->widths[levels]) return MHLA_OK;
-    return mhla_fail(MHLA_EDATA, "%s: tensors %s.* are no autoencoder known here", mhla_safetensors_path(file), list);
+    return mhla_fail(MHLA_EDATA, "%s: tensors %s.* are not an autoencoder known here", mhla_safetensors_path(file),
+                     list);
 }
 
 /* The same of a decoder of diffusers, which has blocks of blocks; of either, in the order of the encoder. */
@@ -139,9 +140,10 @@ static mhla_status guess_decoder(mhla_wan_vae_config *c, const mhla_safetensors 
         c->time[i] = c->time[levels - 2 - i];
         c->time[levels - 2 - i] = on;
     }
-    return levels > 1 && c->layers > 0 ? MHLA_OK
-                                       : mhla_fail(MHLA_EDATA, "%s: tensors decoder.* are no autoencoder known here",
-                                                   mhla_safetensors_path(file));
+    return levels > 1 && c->layers > 0
+               ? MHLA_OK
+               : mhla_fail(MHLA_EDATA, "%s: tensors decoder.* are not an autoencoder known here",
+                           mhla_safetensors_path(file));
 }
 
 mhla_status mhla_wan_vae_config_complete(mhla_wan_vae_config *c, const mhla_safetensors *file, int guess) {

@@ -168,7 +168,7 @@ mhla_status mhla_wan_complete(mhla_wan_config *c, const mhla_safetensors *file) 
         if (!first) continue; /* the others must be alike, as loading finds */
         first = 0;
         if (mix->rank < 1 || mix->shape[0] < 1 || mix->shape[0] > 65536)
-            return mhla_fail(MHLA_EDATA, "%s: tensor %s is no mixing matrix", mix->path, MHLA_QUOTE(mix->name));
+            return mhla_fail(MHLA_EDATA, "%s: tensor %s is not a mixing matrix", mix->path, MHLA_QUOTE(mix->name));
         MHLA_TRY(lay_out(c->blocks, mix->shape[0], mix->path));
         c->gate = part_of(file, i, "self_attn.g.weight") != NULL;
         c->lepe = part_of(file, i, "self_attn.lepe.weight") != NULL;
@@ -239,7 +239,7 @@ static mhla_status read_kinds(mhla_wan_config *c, const json_t *tree, const char
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *x = json_array_get(list, i);
         if (!json_is_integer(x) || json_integer_value(x) < 0 || json_integer_value(x) >= c->depth)
-            return mhla_fail(MHLA_EDATA, "%s: linear_attn_idx[%zu] is no layer of %d", path, i, c->depth);
+            return mhla_fail(MHLA_EDATA, "%s: linear_attn_idx[%zu] is not a layer of %d", path, i, c->depth);
         c->kinds[json_integer_value(x)] = MHLA_GRID_LINEAR;
     }
     return MHLA_OK;
@@ -251,7 +251,7 @@ static mhla_status read_layout(mhla_wan_config *c, const json_t *tree, const cha
         const json_t *x = json_array_get(list, (size_t)a);
         if (json_array_size(list) != 3 || !json_is_integer(x) || json_integer_value(x) < 1 ||
             json_integer_value(x) > 1024)
-            return mhla_fail(MHLA_EDATA, "%s: block_layout is no list of 3 numbers from 1 to 1024", path);
+            return mhla_fail(MHLA_EDATA, "%s: block_layout is not a list of 3 numbers from 1 to 1024", path);
         c->blocks[a] = (int)json_integer_value(x);
     }
     return MHLA_OK;

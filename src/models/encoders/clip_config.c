@@ -76,7 +76,7 @@ static mhla_status preset(mhla_clip_config *c, const char *model) {
         snprintf(c->model, sizeof c->model, "%s", model);
         return MHLA_OK;
     }
-    return mhla_fail(MHLA_EINVAL, "%s is no CLIP: there are clip_vit_b32, clip_vit_b16, clip_vit_l14, clip_nano",
+    return mhla_fail(MHLA_EINVAL, "%s is not a CLIP: there are clip_vit_b32, clip_vit_b16, clip_vit_l14, clip_nano",
                      model);
 }
 
@@ -112,7 +112,7 @@ static mhla_status read_three(double to[3], const json_t *tree, const char *name
     for (size_t i = 0; i < 3; i++) {
         const json_t *x = json_array_get(list, i);
         if (!json_is_number(x) || json_array_size(list) != 3)
-            return mhla_fail(MHLA_EDATA, "%s: \"%s\" is no list of three numbers", path, name);
+            return mhla_fail(MHLA_EDATA, "%s: \"%s\" is not a list of three numbers", path, name);
         to[i] = json_number_value(x);
     }
     return MHLA_OK;
@@ -173,5 +173,5 @@ mhla_status mhla_clip_config_check(const mhla_clip_config *c) {
     MHLA_TRY(check_tower(&c->text, "texts"));
     MHLA_TRY(check_tower(&c->image, "images"));
     if (c->side % c->patch == 0) return MHLA_OK;
-    return mhla_fail(MHLA_EINVAL, "image_size %d is no multiple of patch_size %d", c->side, c->patch);
+    return mhla_fail(MHLA_EINVAL, "image_size %d is not a multiple of patch_size %d", c->side, c->patch);
 }

@@ -47,7 +47,7 @@ static mhla_status preset(mhla_umt5_config *c, const char *model) {
         c->head_dim = 16;
         c->hidden = 160;
     } else if (strcmp(model, "umt5_xxl") != 0) {
-        return mhla_fail(MHLA_EINVAL, "\"%s\" is no text encoder: there are umt5_xxl, umt5_nano", model);
+        return mhla_fail(MHLA_EINVAL, "\"%s\" is not a text encoder: there are umt5_xxl, umt5_nano", model);
     }
     return MHLA_OK;
 }
@@ -150,7 +150,7 @@ mhla_status mhla_umt5_config_guess(mhla_umt5_config *c, const mhla_safetensors *
         s[i] = find(file, name);
         if (s[i] == NULL || s[i]->shape[0] < 1 || s[i]->shape[0] > 1 << 24 || s[i]->shape[1] < 1 ||
             s[i]->shape[1] > 1 << 16)
-            return mhla_fail(MHLA_EDATA, "%s: tensor %s is no matrix of umT5's encoder", path, MHLA_QUOTE(name));
+            return mhla_fail(MHLA_EDATA, "%s: tensor %s is not a matrix of umT5's encoder", path, MHLA_QUOTE(name));
     }
     c->vocabulary = (int)s[0]->shape[0];
     c->width = (int)s[0]->shape[1];

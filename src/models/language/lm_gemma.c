@@ -82,7 +82,7 @@ static mhla_status gemma_read(mhla_lm_config *c, const json_t *tree, const char 
     MHLA_TRY(mhla_settings_read_bool(&both, tree, "use_bidirectional_attention", path));
     if (both)
         return mhla_fail(MHLA_ENOTSUP,
-                         "%s: \"use_bidirectional_attention\": tokens that see those behind them are not known here",
+                         "%s: \"use_bidirectional_attention\": tokens that see those after them are not known here",
                          path);
     if (mhla_lm_add_group(c, &mhla_mixer_softmax, NULL) == NULL) return mhla_blame(MHLA_EINVAL, path);
     mhla_softmax_settings s = {.num_heads = 8,

@@ -38,11 +38,11 @@ static const mhla_setting fields[] = {
     F("num_v_heads", INT, OPTIONAL, num_v_heads, 0, 256, NULL, "heads of values, 0: as many as there are"),
     F("head_dim", INT, OPTIONAL, head_dim, 0, 1024, NULL, "dims of a head, 0: hidden_size / num_heads"),
     F("expand_v", REAL, REAL, expand_v, 0.001, 16, NULL, "values of all heads over hidden_size"),
-    F("use_gate", BOOL, BOOL, use_gate, 0, 0, NULL, "a gate behind the norm"),
+    F("use_gate", BOOL, BOOL, use_gate, 0, 0, NULL, "a gate after the norm"),
     F("use_short_conv", BOOL, BOOL, use_short_conv, 0, 0, NULL, "a short convolution of q, k, v"),
     F("conv_size", INT, INT, conv_size, 1, 64, NULL, "its width"),
     F("allow_neg_eigval", BOOL, BOOL, allow_neg_eigval, 0, 0, NULL, "beta goes up to 2"),
-    F("output_gate_activation", TEXT, CHOICE, gate, 0, 0, "swish|silu|sigmoid", "of the gate behind the norm"),
+    F("output_gate_activation", TEXT, CHOICE, gate, 0, 0, "swish|silu|sigmoid", "of the gate after the norm"),
 };
 #undef F
 

@@ -21,7 +21,7 @@ _Static_assert(sizeof(settings) <= MHLA_MIXER_BYTES, "settings of GLA");
     { {name, MHLA_RECIPE_##type, NULL, least, most, choices, help}, MHLA_SETTING_##kind, offsetof(settings, member) }
 static const mhla_setting fields[] = {
     MHLA_STREAM_FIELDS(F),
-    F("use_output_gate", BOOL, BOOL, use_output_gate, 0, 0, NULL, "a gate behind the attention"),
+    F("use_output_gate", BOOL, BOOL, use_output_gate, 0, 0, NULL, "a gate after the attention"),
     F("gate_low_rank_dim", INT, INT, gate_low_rank_dim, 1, 4096, NULL, "rank of the matrices of the decays"),
     F("gate_logit_normalizer", REAL, REAL, gate_logit_normalizer, 1e-3, 1e6, NULL, "log-decays are divided by this"),
     F("clamp_min", REAL, REAL, clamp_min, -1e6, 1, NULL, "log-decays are at least this, 1: no bound"),

@@ -21,7 +21,7 @@ static const mhla_setting fields[] = {
     MHLA_STREAM_FIELDS(F),
     F("chunk_size", INT, INT, chunk_size, 1, 1 << 16, NULL, "tokens of a block"),
     F("num_blocks", INT, INT, num_blocks, 1, 4096, NULL, "blocks, the side of the mixing matrix"),
-    F("use_output_gate", BOOL, BOOL, use_output_gate, 0, 0, NULL, "a gate behind the attention"),
+    F("use_output_gate", BOOL, BOOL, use_output_gate, 0, 0, NULL, "a gate after the attention"),
     F("rope_theta", REAL, REAL, rope_theta, 1, 1e12, NULL, "base of the rotary embedding"),
 };
 

@@ -18,7 +18,7 @@ _Static_assert(sizeof(settings) <= MHLA_MIXER_BYTES, "settings of RetNet");
     { {name, MHLA_RECIPE_##type, NULL, least, most, choices, help}, MHLA_SETTING_##kind, offsetof(settings, member) }
 static const mhla_setting fields[] = {
     MHLA_STREAM_FIELDS(F),
-    F("use_output_gate", BOOL, BOOL, use_output_gate, 0, 0, NULL, "a gate behind the attention"),
+    F("use_output_gate", BOOL, BOOL, use_output_gate, 0, 0, NULL, "a gate after the attention"),
 };
 
 static void standard(void *to, const mhla_lm_size *size) {
