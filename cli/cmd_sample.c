@@ -38,7 +38,8 @@ static const cli_option options[] = {
      "flow models: values above 1 take more steps at high noise; default 1; pipelines: as in their files"},
     {"no-clip", CLI_FLAG, &sample_given.no_clip, NULL, "do not clip predicted pixels between steps"},
     {"size", CLI_GRID, &sample_given.size, "WxH",
-     "pixels, multiples of the patch (times the factor of --vae); default: as in training"},
+     "pixels of images, width first; of clips HxW, height first, for example 480x800; multiples of the patch (times "
+     "the factor of --vae); default: as in training"},
     {"frames", CLI_INT, &sample_given.frames, "N", "models of clips: frames of a clip; default: as in training"},
     {"exact-size", CLI_FLAG, &sample_given.exact, NULL,
      "SANA: generate exactly --size; default: the nearest training shape, resized and cropped"},
@@ -85,6 +86,14 @@ static const cli_usage usage = {
 
 /* ---- What is asked for ---- */
 
+/* Of a format that another program writes. */
+static int is_video(const char *path) {
+    static const char *const endings[] = {".mp4", ".m4v", ".mkv", ".mov", ".avi", ".webm"};
+    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++)
+        if (sample_ends(path, endings[i])) return 1;
+    return 0;
+}
+
 static int refuse_like(void) {
     const sample_options *g = &sample_given;
     if (g->classes || g->sampler || g->steps || g->channels || g->frames || g->size.axes || g->weights || g->dtype ||
@@ -93,6 +102,8 @@ static int refuse_like(void) {
         return cli_wrong(usage.verb,
                          "--like takes everything from the image: only models, --any-model, --out, --batch, "
                          "--memory, --threads, --json and --quiet go with it");
+    if (sample_ends(g->like, ".y4m") || sample_ends(g->like, ".npy"))
+        return cli_wrong(usage.verb, "--like is \"%s\": only .png and .webp record how they were made", g->like);
     if (g->out && !sample_is_picture(g->out))
         return cli_wrong(usage.verb, "--out is \"%s\": with --like a name that ends with .png", g->out);
     return -1;
@@ -141,6 +152,12 @@ static int refuse(void) {
     }
     if (g->out && *g->out == '\0')
         return cli_wrong(usage.verb, "--out is empty"); /* a folder of that name would be / */
+    if (g->out && strcmp(g->out, "-") == 0 && g->json)
+        return cli_wrong(usage.verb, "--out - and --json: both write to standard output");
+    if (g->out && is_video(g->out))
+        return cli_wrong(usage.verb,
+                         "--out is \"%s\": videos are written as .y4m, .webp or .png; -o - | ffmpeg -i - %s", g->out,
+                         g->out);
     if (g->out && (sample_ends(g->out, ".jpg") || sample_ends(g->out, ".jpeg") || sample_ends(g->out, ".gif")))
         return cli_wrong(usage.verb, "--out is \"%s\": images and animations are written as .png", g->out);
     if (g->threads > 1024) return cli_wrong(usage.verb, "--threads is %lld: expected 1 to 1024", (long long)g->threads);
@@ -175,6 +192,13 @@ static int refuse_kind(int pipeline) {
 int sample_ends(const char *path, const char *ending) {
     const size_t n = strlen(path), m = strlen(ending);
     return n > m && strcasecmp(path + n - m, ending) == 0;
+}
+
+void sample_size(int *height, int *width, int clips) {
+    const cli_grid *size = &sample_given.size;
+    const int first = size->axes ? size->size[0] : 0, second = size->axes ? size->size[size->axes - 1] : 0;
+    *height = clips ? first : second;
+    *width = clips ? second : first;
 }
 
 int sample_is_picture(const char *path) { return sample_ends(path, ".png") || sample_ends(path, ".webp"); }

@@ -26,6 +26,8 @@ int sample_model(void); /* the verb, for a model that takes classes */
 
 int sample_ends(const char *path, const char *ending); /* 1 or 0, upper or lower case */
 int sample_is_picture(const char *path);               /* .png or .webp */
+/* --size in pixels, 0: not given. Of images the width is said first, of clips the height. */
+void sample_size(int *height, int *width, int clips);
 /* Can it be written, as a file or (folder) as one? Else says why not. */
 int sample_writable(const char *path, int folder);
 /* Where the image of --like is made again if --out does not say it. */
@@ -46,6 +48,7 @@ typedef struct sample_work {
     mhla_sample_record record; /* all images, their classes and seeds, and how they are made; columns of the grid */
     int folder;                /* a file for each image instead of one grid */
     int array;                 /* numbers as they are, in a .npy */
+    int video;                 /* a .y4m, or standard output */
     int batch, animate, quiet;
     int64_t made, kept; /* images that were made, and that were there already */
     double seconds;

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "sample.h"
 
@@ -24,8 +25,8 @@ int sample_files_open(sample_files *f, const char *out, const mhla_pipeline_info
                                                       : SAMPLE_FOLDER;
     if (f->kind == SAMPLE_Y4M && f->frames == 0)
         return cli_wrong(verb, "--out is \"%s\": that is for clips, and the pipeline makes images", out);
-    if (f->kind == SAMPLE_Y4M && f->channels != 3)
-        return cli_wrong(verb, "--out is \"%s\": a video has 3 channels, the pipeline makes %d", out, f->channels);
+    if (f->kind == SAMPLE_Y4M && f->channels != 3 && f->channels != 1)
+        return cli_wrong(verb, "--out is \"%s\": a video has 1 or 3 channels, the pipeline makes %d", out, f->channels);
     return -1;
 }
 
@@ -47,6 +48,22 @@ static mhla_status tile(const sample_files *f, mhla_picture *picture, const floa
         memcpy(one + (size_t)p * plane, pixels + ((size_t)p * (size_t)frames + (size_t)t) * plane, plane * sizeof *one);
     const mhla_status status = mhla_picture_tile(picture, one, n, f->channels, f->height, f->width, columns);
     free(one);
+    return status;
+}
+
+/* `text` of frame `frame` of a clip, counted from 1; free() it. */
+static char *frame_text(const char *text, int frame) {
+    char *own = NULL;
+    return asprintf(&own, "{\"frame\":%d,%s", frame, text + 1) < 0 ? NULL : own;
+}
+
+/* One frame of a clip, as a picture of its own. */
+static mhla_status write_frame(const sample_files *f, const char *path, const float *pixels, int t, const char *text) {
+    mhla_picture picture = {.size = sizeof picture};
+    mhla_status status = tile(f, &picture, pixels, 1, t, 1);
+    if (status == MHLA_OK) picture.text = frame_text(text, t + 1);
+    if (status == MHLA_OK) status = mhla_picture_write(path, &picture, 1, NULL);
+    mhla_picture_free(&picture);
     return status;
 }
 
@@ -72,6 +89,7 @@ static mhla_status write_tiled(const sample_files *f, const float *pixels, int64
 }
 
 mhla_status sample_files_all(const sample_files *f, const float *pixels, int64_t n, int columns, const char *text) {
+    if (f->only) return write_frame(f, f->out, pixels, f->only - 1, text);
     if (f->kind != SAMPLE_ARRAY) return write_tiled(f, pixels, n, columns, text);
     return f->frames ? mhla_clips_write(f->out, pixels, n, f->channels, f->frames, f->height, f->width)
                      : mhla_images_write(f->out, pixels, n, f->channels, f->height, f->width);
@@ -93,16 +111,27 @@ static int make_folder(const char *path) {
     return 0;
 }
 
+int sample_files_state(const sample_files *f, char path[4096], int64_t i, uint64_t seed) {
+    if (!path_of(f, path, i, seed, -1) || strlen(path) + 7 > 4096) {
+        cli_wrong(verb, "--out is too long");
+        return 0;
+    }
+    strcat(path, ".state");
+    return make_folder(f->out);
+}
+
 int sample_files_one(const sample_files *f, int64_t i, uint64_t seed, const float *pixels, const char *text) {
     char path[4096];
-    const int frames = f->frames ? f->frames : 1;
     if (!path_of(f, path, i, seed, -1)) return cli_wrong(verb, "--out is too long");
     if (!make_folder(f->out) || (f->frames && !make_folder(path))) return CLI_FAILED;
     mhla_status status = MHLA_OK;
-    for (int t = 0; t < frames && status == MHLA_OK; t++) {
-        mhla_picture picture = {.size = sizeof picture};
+    for (int t = 0; f->frames && t < f->frames && status == MHLA_OK; t++) {
         if (!path_of(f, path, i, seed, t)) return cli_wrong(verb, "--out is too long");
-        status = tile(f, &picture, pixels, 1, t, 1);
+        status = write_frame(f, path, pixels, t, text);
+    }
+    if (f->frames == 0) {
+        mhla_picture picture = {.size = sizeof picture};
+        status = tile(f, &picture, pixels, 1, 0, 1);
         if (status == MHLA_OK) picture.text = strdup(text);
         if (status == MHLA_OK) status = mhla_picture_write(path, &picture, 1, NULL);
         mhla_picture_free(&picture);
@@ -128,6 +157,8 @@ int sample_files_there(const sample_files *f, int64_t i, uint64_t seed, const ch
     mhla_picture there = {.size = sizeof there};
     const int same = mhla_picture_read(&there, path) == MHLA_OK && there.text && made_alike(there.text, text);
     mhla_picture_free(&there);
+    if (same && f->frames && path_of(f, path, i, seed, -1) && strlen(path) + 7 <= 4096)
+        unlink(strcat(path, ".state")); /* of a run that was killed after the last frame */
     if (same) return 1;
     fprintf(stderr, "mhla %s: %s exists and was made with other settings: choose another --out, or remove it\n", verb,
             path);

@@ -224,14 +224,16 @@ static void print(const sample_work *w, int same) {
         return;
     }
     if (!sample_given.json) {
-        printf("%s: ", w->out);
-        if (w->folder && w->kept) printf("%lld images were there, ", (long long)w->kept);
-        printf("%lld %s%s of ", (long long)w->made, r->frames ? "clip" : "image", w->made == 1 ? "" : "s");
-        if (r->frames) printf("%d frames of ", r->frames);
-        printf("%d x %d, %s, %d step%s, guidance %g, %s", w->codec.factor * r->width, w->codec.factor * r->height,
-               r->method, r->steps, r->steps == 1 ? "" : "s", r->guidance, text_time(time, sizeof time, w->seconds));
-        printf(" (%s a step of an image)\n", text_time(time, sizeof time, w->seconds / evaluations));
-        if (same) printf("%s: the same pixels as %s\n", w->out, sample_given.like);
+        FILE *to = strcmp(w->out, "-") == 0 ? stderr : stdout;
+        fprintf(to, "%s: ", w->out);
+        if (w->folder && w->kept) fprintf(to, "%lld images were there, ", (long long)w->kept);
+        fprintf(to, "%lld %s%s of ", (long long)w->made, r->frames ? "clip" : "image", w->made == 1 ? "" : "s");
+        if (r->frames) fprintf(to, "%d frames of ", w->vae ? w->coding.frames : r->frames);
+        fprintf(to, "%d x %d, %s, %d step%s, guidance %g, %s", w->codec.factor * (r->frames ? r->height : r->width),
+                w->codec.factor * (r->frames ? r->width : r->height), r->method, r->steps, r->steps == 1 ? "" : "s",
+                r->guidance, text_time(time, sizeof time, w->seconds));
+        fprintf(to, " (%s a step of an image)\n", text_time(time, sizeof time, w->seconds / evaluations));
+        if (same) fprintf(to, "%s: the same pixels as %s\n", w->out, sample_given.like);
         return;
     }
     json_put_open(NULL, '{');
@@ -300,11 +302,10 @@ static int run(sample_work *w, mhla_picture *original, mhla_context **context) {
         r->shift = sample_given.shift;
         r->clip = !sample_given.no_clip && !w->vae && (w->info.channels == 1 || w->info.channels == 3);
         r->frames = (int)sample_given.frames;
-        r->width = sample_given.size.axes ? sample_given.size.size[0] : 0;
-        r->height = sample_given.size.axes ? sample_given.size.size[sample_given.size.axes - 1] : 0;
+        sample_size(&r->height, &r->width, w->info.frames > 0);
         if (r->width % w->codec.factor || r->height % w->codec.factor)
-            code = cli_wrong(verb, "--size is %dx%d: the autoencoder makes multiples of %d", r->width, r->height,
-                             w->codec.factor);
+            code = cli_wrong(verb, "--size is %dx%d: the autoencoder makes multiples of %d", sample_given.size.size[0],
+                             sample_given.size.size[sample_given.size.axes - 1], w->codec.factor);
         r->width /= w->codec.factor;
         r->height /= w->codec.factor;
     }
@@ -316,13 +317,20 @@ static int run(sample_work *w, mhla_picture *original, mhla_context **context) {
     if (!sample_given.quiet &&
         (r->frames != w->info.frames || (r->frames && (r->height != w->info.height || r->width != w->info.width))))
         fprintf(stderr, "trained on clips of %d frames of %d x %d: other sizes may look worse\n", w->info.frames,
-                w->info.width, w->info.height);
+                w->info.height, w->info.width);
     w->out = sample_given.out ? sample_given.out : sample_given.like ? sample_again() : "samples.png";
     w->array = sample_ends(w->out, ".npy");
-    w->folder = !sample_is_picture(w->out) && !w->array;
+    const int standard = strcmp(w->out, "-") == 0;
+    w->video = standard || sample_ends(w->out, ".y4m");
+    if (w->video && (r->frames == 0 || sample_given.animate))
+        return cli_wrong(verb, "--out is \"%s\": that is for clips, and the model makes images", w->out);
+    if (w->video && w->codec.outputs != 3 && w->codec.outputs != 1)
+        return cli_wrong(verb, "--out is \"%s\": a video has 1 or 3 channels, the model makes %d", w->out,
+                         w->codec.outputs);
+    w->folder = !sample_is_picture(w->out) && !w->array && !w->video;
     w->animate = sample_given.animate;
     w->quiet = sample_given.quiet;
-    if (!sample_writable(w->out, w->folder)) return CLI_FAILED;
+    if (!standard && !sample_writable(w->out, w->folder)) return CLI_FAILED;
     code = sample_run(w);
     if (code != CLI_OK) return code;
     if (sample_given.like) code = sample_compare(original, w->out, was, r->isa);

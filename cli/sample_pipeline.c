@@ -131,17 +131,26 @@ static int settle(work *w, const mhla_made *made) {
         d->instruction = g->no_instruction ? "" : NULL;
         d->exact = g->exact;
         d->frames = (int)g->frames;
-        d->width = g->size.axes ? g->size.size[0] : 0;
-        d->height = g->size.axes ? g->size.size[g->size.axes - 1] : 0;
+        sample_size(&d->height, &d->width, w->info.clips);
     }
     d->batch = (int)g->batch;
-    d->memory = (size_t)g->memory;
+    if (g->memory) d->memory = (size_t)g->memory;
     d->preview = (int)g->preview;
     const mhla_status status = mhla_pipeline_settle(w->pipeline, d);
     return status == MHLA_OK ? -1 : cli_failed(verb, status);
 }
 
 /* ---- Beforehand ---- */
+
+/* ", decoded exactly", or that the pixels are not quite those of the whole; "" of a model of pixels. */
+static const char *decoded(char *text, size_t size, const work *w) {
+    *text = '\0';
+    if (w->desc.tiles > 1)
+        snprintf(text, size, ", decoded in %d blended tiles of %d pixels", w->desc.tiles, w->desc.tile);
+    else if (w->info.vae)
+        snprintf(text, size, ", decoded exactly");
+    return text;
+}
 
 static int dry_run(work *w) {
     static const char *const names[MHLA_COMPONENTS] = {"text encoder", "transformer", "autoencoder"};
@@ -150,7 +159,7 @@ static int dry_run(work *w) {
     /* of what the machine can do, models reach about this share */
     const double rate = 0.6 * 1e9 * peak_settled(half ? MHLA_BF16 : MHLA_F32, NULL);
     double all = 0.0, most = 0.0;
-    char text[3][32];
+    char text[3][32], how[64];
     if (sample_given.json) json_put_open(NULL, '{');
     if (sample_given.json) json_put_open("components", '[');
     for (int i = 0; i < MHLA_COMPONENTS; i++) {
@@ -174,10 +183,10 @@ static int dry_run(work *w) {
         } else if (i == MHLA_TEXT_ENCODER && plan.parameters == 0) {
             printf("%-13s not needed: the rows of all prompts are there\n", names[i]);
         } else {
-            printf("%-13s %s of weights, %s of work, about %s  %s\n", names[i],
+            printf("%-13s %s of weights, %s of work, about %s%s  %s\n", names[i],
                    text_bytes(text[0], sizeof text[0], (double)plan.weights),
                    text_bytes(text[1], sizeof text[1], (double)plan.work), text_left(text[2], sizeof text[2], seconds),
-                   paths[i]);
+                   i == MHLA_VAE ? decoded(how, sizeof how, w) : "", paths[i]);
         }
     }
     if (sample_given.json) {
@@ -318,6 +327,8 @@ static int run_file(work *w) {
 static int run_folder(work *w) {
     int64_t *missing = calloc((size_t)w->desc.images + 1, sizeof *missing), count = 0;
     int stopped = 0, code = missing ? -1 : cli_failed(verb, MHLA_ENOMEM);
+    /* a clip takes hours: each is made alone, with its state beside it */
+    const int together = w->desc.frames ? 1 : GROUP;
     for (int64_t i = 0; i < w->desc.images && code < 0; i++) {
         char *text = text_of(w, i);
         const int there = text ? sample_files_there(&w->files, i, w->seeds[i], text) : -1;
@@ -326,12 +337,17 @@ static int run_folder(work *w) {
         if (there == 0) missing[count++] = i;
     }
     w->kept = w->desc.images - count;
-    for (int64_t first = 0; first < count && code < 0 && !stopped; first += GROUP) {
+    for (int64_t first = 0; first < count && code < 0 && !stopped; first += together) {
         const char *prompts[GROUP];
         uint64_t seeds[GROUP];
         group g = {.w = w, .index = missing + first};
         mhla_make_desc d = w->desc;
-        d.images = count - first < GROUP ? count - first : GROUP;
+        d.images = count - first < together ? count - first : together;
+        if (w->desc.frames && !sample_files_state(&w->files, w->state, g.index[0], w->seeds[g.index[0]])) {
+            code = CLI_FAILED;
+            break;
+        }
+        if (w->desc.frames) d.state = w->state;
         for (int64_t k = 0; k < d.images; k++) {
             prompts[k] = w->prompts[g.index[k]];
             seeds[k] = w->seeds[g.index[k]];
@@ -344,6 +360,7 @@ static int run_folder(work *w) {
         const mhla_status status = mhla_pipeline_make(w->pipeline, NULL, &d, &stopped);
         clear_bar();
         if (status != MHLA_OK || g.failed) code = g.failed ? CLI_FAILED : cli_failed(verb, status);
+        if (code < 0 && !stopped && d.state) unlink(d.state);
     }
     free(missing);
     unlink(w->preview);
@@ -358,7 +375,7 @@ static int run_folder(work *w) {
 
 static void print(const work *w, int same) {
     const mhla_make_desc *d = &w->desc;
-    char time[32];
+    char time[32], how[64];
     if (sample_given.json) {
         json_put_open(NULL, '{');
         json_put_text("out", w->files.out);
@@ -376,6 +393,8 @@ static void print(const work *w, int same) {
         json_put_int("steps", d->steps);
         json_put_real("shift", d->shift);
         json_put_real("guidance", d->guidance);
+        json_put_int("tiles", d->tiles);
+        if (d->tiles > 1) json_put_int("tile", d->tile);
         json_put_real("seconds", w->seconds);
         if (sample_given.like) json_put_bool("same_pixels", same);
         json_put_close('}');
@@ -390,8 +409,9 @@ static void print(const work *w, int same) {
     if (w->kept) fprintf(to, "%lld images were there, ", (long long)w->kept);
     fprintf(to, "%lld %s%s of ", (long long)w->made, d->frames ? "clip" : "image", w->made == 1 ? "" : "s");
     if (d->frames) fprintf(to, "%d frames of ", d->frames);
-    fprintf(to, "%d x %d, %s, %d step%s, guidance %g, %s\n", d->width, d->height, d->method, d->steps,
-            d->steps == 1 ? "" : "s", d->guidance, text_time(time, sizeof time, w->seconds));
+    fprintf(to, "%d x %d, %s, %d step%s, guidance %g%s, %s\n", d->frames ? d->height : d->width,
+            d->frames ? d->width : d->height, d->method, d->steps, d->steps == 1 ? "" : "s", d->guidance,
+            decoded(how, sizeof how, w), text_time(time, sizeof time, w->seconds));
     if (same) fprintf(to, "%s: the same pixels as %s\n", w->files.out, sample_given.like);
 }
 
@@ -404,6 +424,7 @@ static int run(work *w, const mhla_picture *original, const mhla_made *made, mhl
     if (g->dry_run) return dry_run(w);
     code = sample_files_open(&w->files, g->out ? g->out : g->like ? sample_again() : "samples.png", &w->info, &w->desc);
     if (code >= 0) return code;
+    w->files.only = w->was.frame;
     if (!w->files.standard && !sample_writable(w->files.out, w->files.kind == SAMPLE_FOLDER)) return CLI_FAILED;
     if (g->preview) sample_files_preview_path(&w->files, w->preview);
     speak_watch();

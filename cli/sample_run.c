@@ -213,7 +213,9 @@ static mhla_status write_picture(pass *p, const char *path, int64_t first, int64
                                        factor * record->width, record->columns);
     }
     if (status == MHLA_OK) status = mhla_sample_record_write(&pictures[frames - 1].text, record);
-    if (status == MHLA_OK) status = mhla_picture_write(path, pictures, frames, seconds);
+    if (status == MHLA_OK)
+        status = p->work->video ? mhla_video_write(path, pictures, frames, MHLA_FRAME_SECONDS)
+                                : mhla_picture_write(path, pictures, frames, seconds);
     if (status != MHLA_OK) {
         clear_bar();
         cli_failed(p->work->verb, status);

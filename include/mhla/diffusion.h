@@ -146,7 +146,7 @@ MHLA_API mhla_status mhla_picture_tile(mhla_picture *picture, const float *image
  * The stored text is that of the last frame. */
 MHLA_API mhla_status mhla_picture_write(const char *path, const mhla_picture *frames, int64_t count,
                                         const double *seconds);
-/* Writes frames of one size and 3 channels as an uncompressed video (YUV4MPEG2, .y4m) that other programs can compress; each frame is
+/* Writes frames of one size and 1 or 3 channels as an uncompressed video (YUV4MPEG2, .y4m) that other programs can compress; each frame is
  * shown for `seconds`. "-" is standard output. */
 MHLA_API mhla_status mhla_video_write(const char *path, const mhla_picture *frames, int64_t count, double seconds);
 /* Reads a PNG or JPEG (of an animated PNG the default image), or the last frame of a WebP. */
@@ -478,8 +478,10 @@ typedef struct mhla_make_desc {
     mhla_make_fn report;
     void *user;
     const float *start; /* [images,latents,...]: initial noise, NULL: drawn from the seeds */
-    /* Written by mhla_pipeline_settle: the size before resizing */
+    /* Written by mhla_pipeline_settle: the size before resizing; tiles of decoding: 1 is the whole, exactly, more overlap and are blended,
+     * with `tile` pixels a side */
     int made_height, made_width;
+    int tiles, tile;
 } mhla_make_desc;
 
 /* Checks desc and replaces its zeros by the defaults. MHLA_EINVAL names the setting. */
@@ -516,6 +518,7 @@ typedef struct mhla_made_info {
     int columns;
     char weights[65]; /* of mhla_pipeline_info */
     char isa[16], version[32];
+    int frame; /* of a clip that was written as single frames: which one, counted from 1; 0: the whole */
 } mhla_made_info;
 MHLA_API mhla_status mhla_made_query(const mhla_made *made, mhla_made_info *info);
 

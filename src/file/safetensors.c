@@ -77,7 +77,11 @@ static const mhla_stored **sort_names(const mhla_stored *tensors, int64_t count)
 /* A safetensors file, or what torch.save wrote. */
 static mhla_status read_bytes(shard *s, const unsigned char *bytes, size_t size) {
     if (mhla_torch_file_is(bytes, size)) return mhla_torch_file_read(&s->header, bytes, size, s->path);
-    return mhla_st_header_read(&s->header, bytes, size, s->path);
+    const mhla_status status = mhla_st_header_read(&s->header, bytes, size, s->path);
+    const char *ending = strrchr(s->path, '.');
+    if (status != MHLA_EDATA || ending == NULL || (strcmp(ending, ".pth") != 0 && strcmp(ending, ".pt") != 0))
+        return status;
+    return mhla_fail(status, "%s: neither torch.save's formats nor safetensors: not a file of tensors", s->path);
 }
 
 static mhla_status open_shard(shard *s, const char *path) {

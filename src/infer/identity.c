@@ -58,7 +58,7 @@ mhla_status mhla_model_hash(const mhla_model *model, char text[65]) {
     mhla_sha256 h;
     mhla_sha256_begin(&h);
     for (int i = 0; i < mhla_params_count(model->params); i++) {
-        const mhla_param *p = mhla_params_at(model->params, i);
+        mhla_param *p = mhla_params_at(model->params, i);
         mhla_sha256_add(&h, p->name, strlen(p->name) + 1);
         mhla_sha256_add(&h, p->shape, (size_t)p->dims * sizeof *p->shape);
         if (p->data) {
@@ -73,6 +73,7 @@ mhla_status mhla_model_hash(const mhla_model *model, char text[65]) {
             mhla_sha256_add(&h, row, bytes);
         }
         mhla_free(row);
+        mhla_param_return(p); /* a file may be larger than memory */
     }
     mhla_sha256_end(&h, text);
     return MHLA_OK;

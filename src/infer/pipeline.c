@@ -86,6 +86,19 @@ static mhla_status find_part(mhla_pipeline *p, int part, const json_t *index) {
     return mhla_fail(MHLA_EIO, "%s: no %s here: the pipeline is not complete", p->folder, name);
 }
 
+/* A pipeline may have more than is known here: other clips would come out than its authors mean. */
+static mhla_status check_index(const json_t *index, const char *path) {
+    static const char *const keys[] = {"transformer_2", "boundary_ratio", "expand_timesteps"};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        const json_t *value = json_object_get(index, keys[i]);
+        if (json_is_array(value)) value = json_array_get(value, 0);
+        if (value && !json_is_null(value) && !json_is_false(value))
+            return mhla_fail(MHLA_ENOTSUP, "%s: the pipeline has %s, as Wan 2.2 does: only Wan 2.1 is supported", path,
+                             keys[i]);
+    }
+    return MHLA_OK;
+}
+
 /* What the folder has of the parts that were not named. */
 static mhla_status find_parts(mhla_pipeline *p) {
     char path[PATH];
@@ -97,7 +110,7 @@ static mhla_status find_parts(mhla_pipeline *p) {
         MHLA_TRY(mhla_json_load(&index, path));
         const char *name = json_string_value(json_object_get(index, "_class_name"));
         p->kind = kind_named(name);
-        if (p->kind == NULL) status = unknown_kind(path, name);
+        status = p->kind ? check_index(index, path) : unknown_kind(path, name);
     } else if ((p->kind = kind_by_files(p->folder)) == NULL) {
         status = is_there(p->folder) ? mhla_fail(MHLA_EDATA, "%s: no model_index.json here: not a pipeline", p->folder)
                                      : mhla_fail(MHLA_EIO, "%s: %s", p->folder, strerror(errno));
@@ -208,6 +221,8 @@ static mhla_status open_parts(mhla_pipeline *p, const mhla_pipeline_desc *d) {
         p->parts[MHLA_PART_TOKENIZER] = NULL;
     }
     for (int part = 0; part < MHLA_COMPONENTS; part++) MHLA_TRY(look_at(p, (mhla_component)part));
+    if (p->kind == &p->own && p->denoiser.extent.frames && p->autoencoder.frames == 0)
+        p->autoencoder.frames = 1; /* as many frames of latents, or of pixels without one, as of the clip */
     p->schedule = p->kind->schedule;
     if (p->parts[MHLA_PART_SCHEDULER]) MHLA_TRY(mhla_flow_schedule_read(&p->schedule, p->parts[MHLA_PART_SCHEDULER]));
     mhla_sha256_begin(&h);

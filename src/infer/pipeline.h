@@ -45,7 +45,6 @@ typedef struct mhla_pipeline_kind {
     mhla_flow_schedule schedule; /* where no file says it */
     int steps;
     double guidance;
-    int clips;
     double seconds;                /* that a frame of a clip is shown */
     const char *files[MHLA_PARTS]; /* of its authors' own folder, which has no model_index.json; or NULLs */
     /* The size nearest in shape that the model of images of this side was trained on; 0: any size is right. NULL: likewise. */

@@ -75,7 +75,6 @@ static const mhla_pipeline_kind kinds[] = {
      .schedule = {"unipc", 3.0},
      .steps = 50,
      .guidance = 5.0,
-     .clips = 1,
      .seconds = 1.0 / 16.0,
      .files = {"models_t5_umt5-xxl-enc-bf16.pth", "", "Wan2.1_VAE.pth", "google/umt5-xxl"}},
 };

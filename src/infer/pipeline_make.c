@@ -26,18 +26,27 @@ static mhla_status check_lists(const mhla_make_desc *d) {
 
 static int nearest_multiple(int n, int unit) { return n < unit ? unit : (n + unit / 2) / unit * unit; }
 
+/* "800 x 480" of an image, "480 x 800" of a clip, whose height is said first. */
+static const char *size_text(char text[32], const mhla_pipeline *p, int64_t height, int64_t width) {
+    const int clip = p->autoencoder.frames > 0;
+    snprintf(text, 32, "%lld x %lld", (long long)(clip ? height : width), (long long)(clip ? width : height));
+    return text;
+}
+
 static mhla_status settle_size(const mhla_pipeline *p, mhla_make_desc *d) {
+    char text[2][32];
     const mhla_autoencoder_info *a = &p->autoencoder;
     const mhla_extent *usual = &p->denoiser.extent;
     const int f = a->factor, unit = f * (p->denoiser.patch ? p->denoiser.patch : 1);
     if (d->height == 0) d->height = (int)usual->height * f;
     if (d->width == 0) d->width = (int)usual->width * f;
     if (d->height < 1 || d->width < 1 || d->height > SIDE_MOST || d->width > SIDE_MOST)
-        return mhla_fail(MHLA_EINVAL, "%d x %d pixels: expected sides of 1 to %d", d->width, d->height, SIDE_MOST);
+        return mhla_fail(MHLA_EINVAL, "%s pixels: expected sides of 1 to %d",
+                         size_text(text[0], p, d->height, d->width), SIDE_MOST);
     if (d->height % unit || d->width % unit)
-        return mhla_fail(MHLA_EINVAL, "%d x %d pixels: each side must be a multiple of %d; the nearest is %d x %d",
-                         d->width, d->height, unit, nearest_multiple(d->width, unit),
-                         nearest_multiple(d->height, unit));
+        return mhla_fail(MHLA_EINVAL, "%s pixels: each side must be a multiple of %d; the nearest is %s",
+                         size_text(text[0], p, d->height, d->width), unit,
+                         size_text(text[1], p, nearest_multiple(d->height, unit), nearest_multiple(d->width, unit)));
     d->made_height = d->height;
     d->made_width = d->width;
     if (!d->exact && p->kind->bin) (void)p->kind->bin(&d->made_height, &d->made_width, (int)usual->height * f);
@@ -62,6 +71,7 @@ mhla_extent mhla_make_extent(const mhla_pipeline *p, const mhla_make_desc *d) {
 
 /* Can the sampler and the transformer do this? */
 static mhla_status check_work(const mhla_pipeline *p, const mhla_make_desc *d) {
+    char text[32];
     mhla_sampler *sampler;
     mhla_model *m;
     const mhla_sampler_desc how = {.size = sizeof how,
@@ -78,7 +88,27 @@ static mhla_status check_work(const mhla_pipeline *p, const mhla_make_desc *d) {
     const mhla_status status = mhla_denoiser_check(m, mhla_make_extent(p, d));
     mhla_model_free(m);
     if (status == MHLA_OK) return status;
-    return mhla_fail(status, "%d x %d pixels: of latents, %s", d->made_width, d->made_height, mhla_message());
+    return mhla_fail(status, "%s pixels: of latents, %s", size_text(text, p, d->made_height, d->made_width),
+                     mhla_message());
+}
+
+/* How it is decoded; where memory is bounded that may be impossible, which is better said before the work than after it. */
+static mhla_status settle_decoding(const mhla_pipeline *p, mhla_make_desc *d) {
+    mhla_model *m;
+    mhla_coding coding = {.size = sizeof coding,
+                          .height = d->made_height,
+                          .width = d->made_width,
+                          .memory = d->memory,
+                          .frames = d->frames};
+    d->tiles = 1;
+    d->tile = 0;
+    if (d->memory == 0 || p->parts[MHLA_PART_VAE] == NULL) return MHLA_OK;
+    MHLA_TRY(mhla_pipeline_part(&m, p, MHLA_VAE, 1));
+    const mhla_status status = mhla_coding_settle(m, &coding, 1);
+    mhla_model_free(m);
+    d->tiles = coding.tiles;
+    d->tile = coding.tiles > 1 ? coding.tile : 0;
+    return status;
 }
 
 mhla_status mhla_make_settle(const mhla_pipeline *p, mhla_make_desc *d, const mhla_make_desc *given) {
@@ -98,6 +128,7 @@ mhla_status mhla_make_settle(const mhla_pipeline *p, mhla_make_desc *d, const mh
     if (d->batch < 0 || d->preview < 0)
         return mhla_fail(MHLA_EINVAL, "%s is negative", d->batch < 0 ? "batch" : "preview");
     MHLA_TRY(settle_size(p, d));
+    MHLA_TRY(settle_decoding(p, d));
     return check_work(p, d);
 }
 
@@ -218,15 +249,16 @@ static int on_step(void *user, const mhla_sample_state *s) {
 
 /* Other sizes than in training are allowed, and said. */
 static void note_size(job *j) {
-    char text[256];
+    char text[256], sizes[2][32];
     const mhla_extent *usual = &j->p->denoiser.extent, *e = &j->extent;
     const int f = j->p->autoencoder.factor;
     if (usual->frames == 0 || (usual->frames == e->frames && usual->height == e->height && usual->width == e->width))
         return;
     snprintf(text, sizeof text,
-             "the model was trained on clips of %lld frames of %lld x %lld pixels: %d frames of %d x %d may look worse",
-             (long long)(1 + (usual->frames - 1) * j->p->autoencoder.frames), (long long)(usual->width * f),
-             (long long)(usual->height * f), j->d.frames, j->d.width, j->d.height);
+             "the model was trained on clips of %lld frames of %s pixels: %d frames of %s may look worse",
+             (long long)(1 + (usual->frames - 1) * j->p->autoencoder.frames),
+             size_text(sizes[0], j->p, usual->height * f, usual->width * f), j->d.frames,
+             size_text(sizes[1], j->p, j->d.height, j->d.width));
     note(j, MHLA_TRANSFORMER, text);
 }
 
@@ -311,8 +343,9 @@ static mhla_status make_room(job *j) {
     const int64_t made = planes * j->d.made_height * j->d.made_width, sized = planes * j->d.height * j->d.width;
     j->latents = mhla_alloc((size_t)(j->d.images * j->each) * sizeof(float));
     j->made = mhla_alloc((size_t)made * sizeof(float));
-    j->sized = mhla_alloc((size_t)sized * sizeof(float));
-    if (j->latents && j->made && j->sized) return MHLA_OK;
+    if (j->d.made_height != j->d.height || j->d.made_width != j->d.width)
+        j->sized = mhla_alloc((size_t)sized * sizeof(float));
+    if (j->latents && j->made && (j->sized || made == sized)) return MHLA_OK;
     return mhla_fail(MHLA_ENOMEM, "no memory for %lld latents and an image of %d x %d", (long long)j->d.images,
                      j->d.width, j->d.height);
 }

@@ -85,6 +85,9 @@ static mhla_status plan_pixels(mhla_pipeline *p, mhla_component_plan *plan, cons
         plan->parameters = mhla_params_elements(m->params);
         plan->weights = stored;
         plan->work = coding.peak > all ? coding.peak - all : 0;
+        /* all pixels: as they come out of the network, as they are handed on, and the caller's */
+        plan->work += 3 * sizeof(float) * (size_t)p->autoencoder.outputs * (size_t)(d->frames ? d->frames : 1) *
+                      (size_t)d->made_height * (size_t)d->made_width;
         plan->multiply_adds = (double)coding.multiply_adds * (double)d->images;
     }
     mhla_model_free(m);

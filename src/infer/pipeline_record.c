@@ -64,6 +64,7 @@ mhla_status mhla_made_write(char **text, const mhla_pipeline *p, const mhla_make
                   (json_int_t)d.rows, "columns", columns, "dtype", p->storage ? p->storage : "");
     if (tree && !own) mhla_json_put(tree, "plain", json_true()); /* not even the pipeline's own, where it is empty */
     if (tree && strcmp(d.negative, p->kind->negative) != 0) mhla_json_put(tree, "negative", json_string(d.negative));
+    if (tree && d.tiles > 1) mhla_json_put(tree, "memory", json_integer((json_int_t)d.memory));
     if (tree) put_parts(tree, p);
     if (tree && mhla_json_lost() == lost) *text = mhla_json_text(tree, JSON_COMPACT | JSON_ENSURE_ASCII);
     json_decref(tree);
@@ -143,6 +144,7 @@ static mhla_status read_parts(mhla_made *m, const json_t *tree, const char *name
 static mhla_status read_numbers(mhla_made *m, int64_t *columns, const json_t *tree, const char *name) {
     mhla_make_desc *d = &m->desc;
     int plain = 0;
+    int64_t memory = 0;
     const struct {
         const char *key;
         int64_t least, most;
@@ -160,6 +162,8 @@ static mhla_status read_numbers(mhla_made *m, int64_t *columns, const json_t *tr
     *columns = 1;
     MHLA_TRY(mhla_json_get_int(columns, tree, "columns", 1, IMAGES_MOST, name));
     MHLA_TRY(mhla_json_get_int(&d->rows, tree, "rows", 0, 1 << 20, name));
+    MHLA_TRY(mhla_json_get_int(&memory, tree, "memory", 0, INT64_MAX, name));
+    d->memory = (size_t)memory;
     MHLA_TRY(mhla_json_get_real(&d->shift, tree, "shift", name));
     MHLA_TRY(mhla_json_get_real(&d->guidance, tree, "guidance", name));
     MHLA_TRY(mhla_json_get_bool(&d->exact, tree, "exact", name));
@@ -181,7 +185,7 @@ static mhla_status read_made(mhla_made *m, const char *name) {
     } texts[] = {{"weights", made->weights, sizeof made->weights},
                  {"isa", made->isa, sizeof made->isa},
                  {"version", made->version, sizeof made->version}};
-    int64_t n = 0, columns = 1;
+    int64_t n = 0, columns = 1, frame = 0;
     MHLA_TRY(read_seeds(m, &n, m->tree, name));
     MHLA_TRY(read_texts(&m->prompts, m->tree, "prompts", n, name));
     MHLA_TRY(read_parts(m, m->tree, name));
@@ -197,6 +201,8 @@ static mhla_status read_made(mhla_made *m, const char *name) {
     m->desc.prompts = m->prompts;
     m->desc.seeds = m->seeds;
     made->columns = (int)columns;
+    MHLA_TRY(mhla_json_get_int(&frame, m->tree, "frame", 0, m->desc.frames, name));
+    made->frame = (int)frame;
     return MHLA_OK;
 }
 

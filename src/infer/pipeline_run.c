@@ -62,6 +62,7 @@ static mhla_status read_text_json(mhla_pipeline *p, const json_t *tree, const ch
                               .clean = mhla_clean_ends,
                               .schedule = {.shift = 1.0},
                               .steps = (int)steps,
+                              .seconds = MHLA_FRAME_SECONDS,
                               .guidance = guidance};
     snprintf(k->schedule.method, sizeof k->schedule.method, "%s", sampler);
     p->encoder.width = (int)width;

@@ -23,7 +23,7 @@ static double mean(const mhla_picture *p, int y, int x, int side, int channel) {
     double sum = 0.0;
     for (int i = 0; i < side * side; i++) {
         const int64_t row = (int64_t)y * side + i / side, column = (int64_t)x * side + i % side;
-        sum += p->pixels[(row * p->width + column) * 3 + channel];
+        sum += p->pixels[(row * p->width + column) * p->channels + (p->channels == 3 ? channel : 0)];
     }
     return sum / (side * side);
 }
@@ -60,9 +60,11 @@ static mhla_status put(FILE *to, const mhla_picture *frames, int64_t count, doub
             fprintf(to, "YUV4MPEG2 W%d H%d F%d:%d Ip A1:1 C%s XCOLORRANGE=LIMITED\n", v.width, v.height,
                     whole ? thousandths / 1000 : thousandths, whole ? 1 : 1000, v.half ? "420jpeg" : "444");
         }
-        if (status == MHLA_OK && (p.pixels == NULL || p.channels != 3 || p.width != v.width || p.height != v.height))
-            status = mhla_fail(MHLA_EINVAL, "%s: frame %lld has %d x %d pixels of %d channels: expected %d x %d of 3",
-                               path, (long long)i, p.width, p.height, p.channels, v.width, v.height);
+        if (status == MHLA_OK &&
+            (p.pixels == NULL || (p.channels != 3 && p.channels != 1) || p.width != v.width || p.height != v.height))
+            status =
+                mhla_fail(MHLA_EINVAL, "%s: frame %lld has %d x %d pixels of %d channels: expected %d x %d of 1 or 3",
+                          path, (long long)i, p.width, p.height, p.channels, v.width, v.height);
         if (status != MHLA_OK) break;
         fill(&v, &p);
         fputs("FRAME\n", to);

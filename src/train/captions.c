@@ -44,7 +44,7 @@ static mhla_status read_data(making *m) {
     MHLA_TRY(mhla_data_locate(a->source, sizeof a->source, m->d.source));
     for (int i = 0; i < 2; i++) {
         mhla_dataset *data = NULL;
-        MHLA_TRY(mhla_dataset_open_images(&data, a->source, i ? MHLA_SPLIT_TEST : MHLA_SPLIT_TRAIN));
+        MHLA_TRY(mhla_dataset_open(&data, a->source, i ? MHLA_SPLIT_TEST : MHLA_SPLIT_TRAIN));
         const mhla_status status = mhla_captions_of(&m->list, data, a->source);
         *(i ? &a->test : &a->train) = mhla_dataset_count(data);
         mhla_dataset_free(data);

@@ -78,6 +78,32 @@ static mhla_status check_sampling(const mhla_trainer *t) {
     return status;
 }
 
+mhla_status mhla_denoising_check_clips(const mhla_trainer *t, const mhla_denoising *j) {
+    const char *crop = mhla_recipe_text(t->recipe, "augment.crop"),
+               *source = mhla_recipe_text(t->recipe, "data.source");
+    const mhla_extent *e = &j->info.extent;
+    const int frames = mhla_dataset_frames(j->p.train);
+    if (e->frames == 0 && frames)
+        return mhla_fail(MHLA_EINVAL,
+                         "%s holds clips, and the model makes single images: model.model names one of clips", source);
+    if (e->frames && frames == 0)
+        return mhla_fail(MHLA_EINVAL,
+                         "%s holds images, and the model makes clips of %lld frames; for folders of frames, clips.json "
+                         "says so",
+                         source, (long long)e->frames);
+    for (int i = 0; frames && i < 2; i++) {
+        const mhla_dataset *d = i ? j->p.test : j->p.train;
+        if (e->frames != frames || e->height != mhla_dataset_height(d) || e->width != mhla_dataset_width(d))
+            return mhla_fail(MHLA_EINVAL,
+                             "%s holds clips of %d frames of %d x %d, and the model makes %lld of %lld x %lld", source,
+                             frames, mhla_dataset_width(d), mhla_dataset_height(d), (long long)e->frames,
+                             (long long)e->width, (long long)e->height);
+    }
+    if (frames && strcmp(crop, "none") != 0)
+        return mhla_fail(MHLA_EINVAL, "augment.crop is %s, but the data are clips, which can only be flipped", crop);
+    return MHLA_OK;
+}
+
 mhla_status mhla_denoising_prepare(mhla_trainer *t, mhla_denoising *j) {
     MHLA_TRY(mhla_pictures_load(&j->p, t,
                                 (mhla_loader_desc){.augment = mhla_model_augment(t->model),

@@ -56,6 +56,8 @@ typedef struct mhla_denoising {
             "grids"                                                                                                    \
     }
 
+/* Clips are learned as they are: as many frames, of the same size. MHLA_EINVAL where data and model differ. */
+mhla_status mhla_denoising_check_clips(const mhla_trainer *t, const mhla_denoising *j);
 /* In the order of a task's `open`: are the latents what the rest takes them for; batches of the data, the check that the model can be
  * sampled as the recipe says, and room. Between them the task makes its model and sets info. */
 mhla_status mhla_denoising_open_latents(const mhla_trainer *t, mhla_denoising *j);

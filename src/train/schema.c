@@ -14,9 +14,9 @@
 #define BOOL MHLA_RECIPE_BOOL
 
 static const mhla_recipe_row own[] = {
-    {"task", TEXT, "images", 0, 0, "images|text|diffusion|autoencoder|text-to-image",
-     "what to learn: classes of images, the next token of text, images or clips of a class, latents of images, images "
-     "of captions"},
+    {"task", TEXT, "images", 0, 0, "images|text|diffusion|video|autoencoder|text-to-image",
+     "what to learn: classes of images, the next token of text, images of a class, clips of a class or (with "
+     "data.captions) of a caption, latents of images, images of captions"},
     {"seed", INT, "0", 0, 9e15, NULL, "seed of initial weights, data order, augmentation and dropout"},
 
     {"train.epochs", REAL, "10", 0.001, 100000, NULL, "passes over the training data"},
@@ -143,21 +143,24 @@ const mhla_recipe_row *mhla_train_rows(const mhla_task *task, const mhla_archite
 
 typedef struct wanted {
     char task[64], model[64];
+    int captions; /* data.captions is there */
 } wanted;
 
-static void see(wanted *w, const char *task, const char *model) {
+static void see(wanted *w, const char *task, const char *model, const char *captions) {
+    if (captions) w->captions = *captions != '\0';
     if (task) snprintf(w->task, sizeof w->task, "%s", task);
     if (model) snprintf(w->model, sizeof w->model, "%s", model);
 }
 
-/* The two keys of a recipe that tell the task; whatever else is in it is checked later, by its table. */
+/* The keys of a recipe that tell the task; whatever else is in it is checked later, by its table. */
 static mhla_status see_file(wanted *w, const char *path) {
     const size_t n = strlen(path);
     if (n > 5 && strcmp(path + n - 5, ".json") == 0) {
         json_t *tree = NULL;
         MHLA_TRY(mhla_json_load(&tree, path));
         see(w, json_string_value(json_object_get(tree, "task")),
-            json_string_value(json_object_get(json_object_get(tree, "model"), "model")));
+            json_string_value(json_object_get(json_object_get(tree, "model"), "model")),
+            json_string_value(json_object_get(json_object_get(tree, "data"), "captions")));
         json_decref(tree);
         return MHLA_OK;
     }
@@ -168,7 +171,8 @@ static mhla_status see_file(wanted *w, const char *path) {
     if (status == MHLA_OK) {
         const mhla_toml_node *root = mhla_toml_root(document);
         see(w, mhla_toml_text(mhla_toml_find(root, "task")),
-            mhla_toml_text(mhla_toml_find(mhla_toml_find(root, "model"), "model")));
+            mhla_toml_text(mhla_toml_find(mhla_toml_find(root, "model"), "model")),
+            mhla_toml_text(mhla_toml_find(mhla_toml_find(root, "data"), "captions")));
         mhla_toml_free(document);
     }
     mhla_file_unmap(&file);
@@ -188,7 +192,10 @@ mhla_status mhla_task_find(const mhla_task **task, const mhla_architecture **arc
     for (int i = 0; i < count; i++) {
         if (strncmp(settings[i], "task=", 5) == 0) snprintf(w.task, sizeof w.task, "%s", settings[i] + 5);
         if (strncmp(settings[i], "model.model=", 12) == 0) snprintf(w.model, sizeof w.model, "%s", settings[i] + 12);
+        if (strncmp(settings[i], "data.captions=", 14) == 0) w.captions = settings[i][14] != '\0';
     }
+    if (strcmp(w.task, "video") == 0 || (*w.task == '\0' && w.captions)) /* clips are learned as images are */
+        snprintf(w.task, sizeof w.task, "%s", w.captions ? "text-to-image" : "diffusion");
     int known = *w.task == '\0';
     *arch = mhla_architecture_of_preset(w.model);
     for (int i = TASKS - 1; i >= 0; i--) /* of several, the first */
@@ -197,7 +204,7 @@ mhla_status mhla_task_find(const mhla_task **task, const mhla_architecture **arc
             known = 1;
         }
     if (!known)
-        return mhla_fail(MHLA_EINVAL, "the task is %s: expected %s, %s, %s, %s or %s", MHLA_QUOTE(w.task),
+        return mhla_fail(MHLA_EINVAL, "the task is %s: expected %s, %s, %s, video, %s or %s", MHLA_QUOTE(w.task),
                          tasks[0]->name, tasks[1]->name, tasks[2]->name, tasks[3]->name, tasks[4]->name);
     if (*arch && !mhla_architecture_has(*arch, (*task)->role)) *arch = NULL; /* its table says what there is */
     return MHLA_OK;

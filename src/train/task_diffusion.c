@@ -37,33 +37,6 @@ static mhla_status make_model(mhla_trainer *t, mhla_denoising *j) {
     return mhla_params_init(t->model->params, (uint64_t)mhla_recipe_int(t->recipe, "seed"));
 }
 
-/* Clips are learned as they are: as many frames, of the same size. */
-static mhla_status check_clips(const mhla_trainer *t, const mhla_denoising *j) {
-    const char *crop = mhla_recipe_text(t->recipe, "augment.crop"),
-               *source = mhla_recipe_text(t->recipe, "data.source");
-    const mhla_extent *e = &j->info.extent;
-    const int frames = mhla_dataset_frames(j->p.train);
-    if (e->frames == 0 && frames)
-        return mhla_fail(MHLA_EINVAL,
-                         "%s holds clips, and the model makes single images: model.model names one of clips", source);
-    if (e->frames && frames == 0)
-        return mhla_fail(MHLA_EINVAL,
-                         "%s holds images, and the model makes clips of %lld frames; for folders of frames, clips.json "
-                         "says so",
-                         source, (long long)e->frames);
-    for (int i = 0; frames && i < 2; i++) {
-        const mhla_dataset *d = i ? j->p.test : j->p.train;
-        if (e->frames != frames || e->height != mhla_dataset_height(d) || e->width != mhla_dataset_width(d))
-            return mhla_fail(MHLA_EINVAL,
-                             "%s holds clips of %d frames of %d x %d, and the model makes %lld of %lld x %lld", source,
-                             frames, mhla_dataset_width(d), mhla_dataset_height(d), (long long)e->frames,
-                             (long long)e->width, (long long)e->height);
-    }
-    if (frames && strcmp(crop, "none") != 0)
-        return mhla_fail(MHLA_EINVAL, "augment.crop is %s, but the data are clips, which can only be flipped", crop);
-    return MHLA_OK;
-}
-
 /* -1: a picture of evaluation that could not be read */
 static int32_t label(const mhla_denoising *j, const mhla_batch *batch, int64_t i, int test) {
     (void)j, (void)test;
@@ -82,7 +55,7 @@ static mhla_status open_job(mhla_trainer *t) {
     MHLA_TRY(mhla_pictures_open(&j->p, t->recipe, 1));
     MHLA_TRY(mhla_denoising_open_latents(t, j));
     MHLA_TRY(make_model(t, j));
-    MHLA_TRY(check_clips(t, j));
+    MHLA_TRY(mhla_denoising_check_clips(t, j));
     j->drop = mhla_recipe_real(t->recipe, "train.label_drop");
     j->none = j->info.classes;
     j->label = label;

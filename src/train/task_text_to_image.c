@@ -1,4 +1,4 @@
-/* The task `text-to-image`: a network learns pictures that captions describe. Rows of text come from `mhla captions`; a share of the
+/* The task `text-to-image`: a network learns pictures or clips that captions describe. Rows of text come from `mhla captions`; a share of the
  * pictures is trained with the empty text, which guidance then leads away from. Measured by the loss on pictures and captions that are held
  * out. A checkpoint has text.json, of what the rows were made and by what: a model is asked with rows by the same encoder. */
 #include <stdlib.h>
@@ -53,7 +53,7 @@ static mhla_status check_captions(const mhla_trainer *t, const job *j, const cha
     mhla_status status = MHLA_OK;
     for (int i = 0; i < 2 && status == MHLA_OK; i++) {
         mhla_dataset *pictures = NULL;
-        if (latents) status = mhla_dataset_open_images(&pictures, folder, i ? MHLA_SPLIT_TEST : MHLA_SPLIT_TRAIN);
+        if (latents) status = mhla_dataset_open(&pictures, folder, i ? MHLA_SPLIT_TEST : MHLA_SPLIT_TRAIN);
         if (status == MHLA_OK) status = mhla_captions_of(&list, pictures ? pictures : sets[i], folder);
         mhla_dataset_free(pictures);
     }
@@ -79,27 +79,29 @@ static mhla_status open_captions(const mhla_trainer *t, job *j) {
             MHLA_EINVAL,
             "data.captions is missing: `mhla captions %s --encoder MODEL --out DIR` encodes the captions once",
             mhla_recipe_text(t->recipe, "data.source"));
-    if (mhla_dataset_frames(j->d.p.train))
-        return mhla_fail(MHLA_EINVAL, "%s holds clips, which have no captions",
-                         mhla_recipe_text(t->recipe, "data.source"));
     MHLA_TRY(mhla_captions_open(&j->captions, path));
     add_up(j);
     return check_captions(t, j, path);
 }
 
+/* A key of the model's that the recipe leaves open; of some architectures it is none. */
+static mhla_status leave_to(const mhla_trainer *t, const char *key, int64_t value) {
+    char text[24];
+    if (mhla_recipe_find(t->recipe, key) == NULL || mhla_recipe_given(t->recipe, key)) return MHLA_OK;
+    snprintf(text, sizeof text, "%lld", (long long)value);
+    return mhla_recipe_set(t->recipe, key, text);
+}
+
 /* What the recipe leaves open follows from the data. */
 static mhla_status follow(const mhla_trainer *t, const job *j) {
     const mhla_latents_about *latents = mhla_dataset_latents(j->d.p.train);
-    char text[24];
-    snprintf(text, sizeof text, "%d", j->captions.about.width);
-    if (mhla_recipe_find(t->recipe, "model.caption_channels") &&
-        !mhla_recipe_given(t->recipe, "model.caption_channels"))
-        MHLA_TRY(mhla_recipe_set(t->recipe, "model.caption_channels", text));
-    if (latents == NULL || latents->height != latents->width ||
-        mhla_recipe_find(t->recipe, "model.sample_size") == NULL || mhla_recipe_given(t->recipe, "model.sample_size"))
-        return MHLA_OK;
-    snprintf(text, sizeof text, "%d", latents->height / latents->factor);
-    return mhla_recipe_set(t->recipe, "model.sample_size", text);
+    MHLA_TRY(leave_to(t, "model.caption_channels", j->captions.about.width));
+    MHLA_TRY(leave_to(t, "model.text_width", j->captions.about.width));
+    MHLA_TRY(leave_to(t, "model.text_length", j->captions.longest));
+    if (mhla_recipe_find(t->recipe, "model.text_width")) /* instead of classes, whatever the data have */
+        MHLA_TRY(mhla_recipe_set(t->recipe, "model.classes", "0"));
+    if (latents == NULL || latents->height != latents->width) return MHLA_OK;
+    return leave_to(t, "model.sample_size", latents->height / latents->factor);
 }
 
 static mhla_status make_model(mhla_trainer *t, job *j) {
@@ -111,9 +113,6 @@ static mhla_status make_model(mhla_trainer *t, job *j) {
     if (c->text_width == 0)
         return mhla_fail(MHLA_EINVAL, "model.model is %s: it takes classes, not text: task \"diffusion\"",
                          MHLA_QUOTE(name));
-    if (c->extent.frames)
-        return mhla_fail(MHLA_EINVAL, "model.model is %s: it makes clips, and captions are of images",
-                         MHLA_QUOTE(name));
     if (c->text_width != j->captions.about.width)
         return mhla_fail(MHLA_EINVAL, "the model takes %d numbers per token, %s has %d", c->text_width,
                          mhla_recipe_text(t->recipe, "data.captions"), j->captions.about.width);
@@ -123,6 +122,7 @@ static mhla_status make_model(mhla_trainer *t, job *j) {
     if (c->answers != c->channels)
         return mhla_fail(MHLA_EINVAL, "the model reads %d channels and predicts %d: expected equal numbers",
                          c->channels, c->answers);
+    MHLA_TRY(mhla_denoising_check_clips(t, &j->d));
     return mhla_params_init(t->model->params, (uint64_t)mhla_recipe_int(t->recipe, "seed"));
 }
 

@@ -19,8 +19,10 @@ else
 fi
 $m -p 'a cat' -n 2 -o folder | report; find folder -name '000[19].png' | sort
 $m -p 'a cat' -n 2 -o folder | report
+mhla sample --like folder/000001-1/0004.png --quiet | report
 $m -p 'a cat' -o a.npy | report; head -c 128 a.npy | tr -d '\0' | grep -a -o "(1, 3, 9, 32, 48)"
 mhla sample -m w --steps 3 -p 'a cat' --negative '' --frames 13 --size 48x64 -o long.png 2>&1 | report
+$m -p 'a cat' --size 96x128 --memory 12M -o tiled.png | report | sed 's/[0-9]* blended tiles of [0-9]*/N blended tiles of N/'; mhla sample --like tiled.png --quiet | tail -n 1
 mhla sample -m w -p 'a cat' --dry-run | sed -E 's/[0-9.]+ ([KM]iB|B)/SIZE/g'
 
 echo '-- killed, and gone on with'
@@ -34,11 +36,26 @@ for after in 1 2 3; do
 done
 [ -e k.png ] && echo 'it was not killed'
 $long -o k.png --resume | report; cmp k.png whole.png && echo 'the same file'; ls k.png*
+$long -o whole -n 2 >/dev/null
+for after in 1 2 3; do # a folder: the same command
+    $long -o k -n 2 >/dev/null 2>&1 &
+    was=$(cksum k/000000-0.state 2>/dev/null)
+    while [ ! -s k/000000-0.state ] || [ "$(cksum k/000000-0.state)" = "$was" ]; do sleep 0.01; done
+    kill -KILL $!; wait $! 2>/dev/null
+done
+ls k
+$long -o k -n 2 | report; diff -r k whole && echo 'the same files'
 
 echo '-- refused'
 $m -p 'a cat' --frames 8; echo "-> $?"
 $m -p 'a cat' --size 50x32; echo "-> $?"
 $m -p 'a cat' --size 40x32; echo "-> $?"
+$m -p 'a cat' --size 96x128 --memory 1M -o none.png 2>&1 | sed 's/takes [0-9]*/takes N/'; ls | grep none
+$m -p 'a cat' -o a.mp4; echo "-> $?"
+mhla sample --like a.y4m; echo "-> $?"
+echo 'no tensors' >none.pth; $m -p 'a cat' --vae none.pth; echo "-> $?"
+cp w/model_index.json index; sed 's/^{/{"transformer_2": ["diffusers", "WanTransformer3DModel"], /' index >w/model_index.json
+$m -p 'a cat'; echo "-> $?"; mv index w/model_index.json
 $m -p 'a cat' --animate; echo "-> $?"
 $m -p 'a cat' --text-encoder w/vae; echo "-> $?"
 mv w/tokenizer gone; $m -p 'a cat'; echo "-> $?"

@@ -9,6 +9,7 @@ until grep -q 'part 5 of 8' log 2>/dev/null; do sleep 0.05; done # softmax goes 
 kill -INT $!; wait $!; echo "-> $?"
 tail -n 1 log
 json <w/video-quick/results.jsonl >/dev/null; wc -l <w/video-quick/results.jsonl | tr -d ' '
+grep -c '"share_512":.*"share_2048":' w/video-quick/results.jsonl # of what replaces softmax, beside it
 $video --out pages >table 2>/dev/null; echo "-> $?"
 $video --out other 2>/dev/null | sed '/^Results/d' >again; sed '/^Results/d' table | diff - again
 diff -r pages other && ls pages

@@ -367,7 +367,7 @@ static void wrong_texts(void **state) {
     assert_true(failing(mhla_model_denoise(m, y, &d), "width is 5: expected a multiple of patch 2"));
     d.width = 0;
     d.frames = 1;
-    assert_true(failing(mhla_model_denoise(m, y, &d), "blocks is 2 on an axis of 1 frames"));
+    assert_true(failing(mhla_model_denoise_step(m, y, &d, b.dy, 1e-2), "1 x 2 x 3 tokens are too few to learn of"));
     d.frames = 0;
     b.times[0] = NAN;
     assert_true(failing(mhla_model_denoise(m, y, &d), "times[0] is not finite"));
@@ -390,6 +390,40 @@ static void wrong_texts(void **state) {
     ASSERT_OK(mhla_model_denoise_cost(of_classes, &cost, &tokens, 16, 8));
     assert_int_equal(tokens, 2 * 4 * 2);
     mhla_model_free(of_classes);
+    mhla_model_free(m);
+}
+
+/* A grid with fewer tokens than blocks: what is left of the matrix is that of a model of fewer blocks. */
+static void small_grid(void **state) {
+    (void)state;
+    mhla_model *m = small((const char *const[]){"blocks=2,1,3"}, 1),
+               *few = small((const char *const[]){"frames=1", "blocks=1,1,2"}, 2);
+    const batch b = draw(6);
+    float y[2][PIXELS];
+    /* of 2 blocks the frame is in the last, of 3 the two columns are in the second and the third */
+    static const int kept[] = {4, 5};
+    for (int i = 0; i < mhla_params_count(m->params); i++) {
+        const mhla_param *from = mhla_params_at(m->params, i);
+        mhla_param *to = mhla_params_at(few->params, i);
+        const int64_t M = from->shape[0];
+        if (from->count == to->count) memcpy(to->data, from->data, (size_t)to->count * sizeof *to->data);
+        for (int64_t k = 0; from->count != to->count && k < to->count; k++)
+            to->data[k] = from->data[kept[k / 2] * M + kept[k % 2]];
+        to->version++;
+    }
+    const mhla_denoise d = {.size = sizeof d,
+                            .count = 1,
+                            .x = b.x,
+                            .times = b.times,
+                            .rows = b.rows,
+                            .longest = LONGEST,
+                            .frames = 1,
+                            .height = 4,
+                            .width = 4};
+    ASSERT_OK(mhla_model_denoise(m, y[0], &d));
+    ASSERT_OK(mhla_model_denoise(few, y[1], &d));
+    assert_memory_equal(y[0], y[1], 2 * 4 * 4 * sizeof(float));
+    mhla_model_free(few);
     mhla_model_free(m);
 }
 
@@ -629,7 +663,7 @@ int main(void) {
         cmocka_unit_test(gradients),    cmocka_unit_test(bits),         cmocka_unit_test(config_round_trip),
         cmocka_unit_test(zeros),        cmocka_unit_test(many_texts),   cmocka_unit_test(wrong_texts),
         cmocka_unit_test(files),        cmocka_unit_test(broken_files), cmocka_unit_test(odd_layers),
-        cmocka_unit_test(from_softmax), cmocka_unit_test(dry_run),
+        cmocka_unit_test(from_softmax), cmocka_unit_test(dry_run),      cmocka_unit_test(small_grid),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

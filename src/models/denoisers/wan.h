@@ -72,6 +72,8 @@ typedef struct mhla_wan_place {
     int grid[3];
     mhla_plan *plans[3]; /* by kind; NULL: no layer is of it */
     float *cos, *sin;    /* [tokens, K/2], one allocation */
+    int *kept;           /* [kept_count] the blocks that have tokens; NULL: all have */
+    int kept_count;
 } mhla_wan_place;
 
 void mhla_wan_declare_attention(mhla_wan_attention *a, mhla_params *ps, const mhla_wan_config *c, int kind,

@@ -11,6 +11,7 @@
  * the others with the frame. */
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "core/memory.h"
 #include "core/status.h"
@@ -80,10 +81,51 @@ static mhla_status make_plan(mhla_plan **plan, const mhla_wan_config *c, int kin
         desc.axes = 3;
         for (int a = 0; a < 3; a++) {
             desc.grid[a] = grid[a];
-            desc.blocks[a] = c->blocks[a];
+            desc.blocks[a] = c->blocks[a] < grid[a] ? c->blocks[a] : grid[a];
         }
     }
     return mhla_plan_create(plan, &desc);
+}
+
+/* Token x of an axis of n tokens in m blocks, more than n: the block that has it. */
+static int block_with(int x, int n, int m) { return ((x + 1) * m + n - 1) / n - 1; }
+
+/* On a small grid some blocks have no token: their sums are 0, and the mixing matrix is as good without them. */
+static mhla_status keep_blocks(mhla_wan_place *p, const mhla_wan_config *c) {
+    const int *n = p->grid, *m = c->blocks;
+    int own[3], i = 0;
+    for (int a = 0; a < 3; a++) own[a] = m[a] < n[a] ? m[a] : n[a];
+    if (own[0] == m[0] && own[1] == m[1] && own[2] == m[2]) return MHLA_OK;
+    p->kept_count = own[0] * own[1] * own[2];
+    p->kept = malloc((size_t)p->kept_count * sizeof *p->kept);
+    if (p->kept == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for %d blocks", p->kept_count);
+    for (int f = 0; f < own[0]; f++)
+        for (int y = 0; y < own[1]; y++)
+            for (int x = 0; x < own[2]; x++) {
+                const int at[3] = {f, y, x};
+                int block = 0;
+                for (int a = 0; a < 3; a++)
+                    block = block * m[a] + (own[a] < m[a] ? block_with(at[a], n[a], m[a]) : at[a]);
+                p->kept[i++] = block;
+            }
+    return MHLA_OK;
+}
+
+/* The rows and columns of the blocks that have tokens. */
+static mhla_param *kept_mix(mhla_tape *t, mhla_param *mix, const mhla_wan_place *p) {
+    const int64_t n = p->kept_count, M = mix->shape[0];
+    if (p->kept == NULL) return mix;
+    if ((mhla_tape_mode(t) & MHLA_TAPE_RECORD) && mhla_param_trains(mix)) {
+        (void)mhla_tape_fail(t, MHLA_EINVAL, "%d x %d x %d tokens are too few to learn of: some blocks have none",
+                             p->grid[0], p->grid[1], p->grid[2]);
+        return NULL;
+    }
+    mhla_param *few = mhla_tape_op(t, sizeof *few);
+    float *data = mhla_tape_floats(t, n * n);
+    if (few == NULL || data == NULL) return NULL;
+    for (int64_t i = 0; i < n * n && !mhla_tape_dry(t); i++) data[i] = mix->data[p->kept[i / n] * M + p->kept[i % n]];
+    *few = (mhla_param){.name = mix->name, .dims = 2, .shape = {n, n}, .count = n * n, .data = data};
+    return few;
 }
 
 mhla_status mhla_wan_place_make(mhla_wan_place *p, const mhla_wan_config *c, const int grid[3]) {
@@ -93,6 +135,7 @@ mhla_status mhla_wan_place_make(mhla_wan_place *p, const mhla_wan_config *c, con
     *p = (mhla_wan_place){.grid = {grid[0], grid[1], grid[2]}};
     for (int i = 0; i < c->depth && status == MHLA_OK; i++)
         if (p->plans[c->kinds[i]] == NULL) status = make_plan(&p->plans[c->kinds[i]], c, c->kinds[i], grid);
+    if (status == MHLA_OK && p->plans[MHLA_GRID_MHLA]) status = keep_blocks(p, c);
     if (status == MHLA_OK) {
         p->cos = mhla_alloc((size_t)(2 * T * half) * sizeof *p->cos);
         if (p->cos == NULL) status = mhla_fail(MHLA_ENOMEM, "no memory for a rotary table of %lld rows", (long long)T);
@@ -108,6 +151,7 @@ mhla_status mhla_wan_place_make(mhla_wan_place *p, const mhla_wan_config *c, con
 void mhla_wan_place_free(mhla_wan_place *p) {
     for (int i = 0; i < 3; i++) mhla_plan_free(p->plans[i]);
     mhla_free(p->cos);
+    free(p->kept);
     *p = (mhla_wan_place){0};
 }
 
@@ -145,7 +189,8 @@ mhla_tensor *mhla_wan_attend(mhla_tape *t, const mhla_wan_attention *a, const mh
         k = mhla_nn_rotary(t, turn, k);
         o = mhla_nn_attention(t, place->plans[a->kind], NULL, NULL, q, k, made[2]);
     } else {
-        o = mhla_nn_attention(t, place->plans[a->kind], &rope, a->mix, q, k, made[2]);
+        mhla_param *mix = mhla ? kept_mix(t, a->mix, place) : NULL;
+        o = mhla_nn_attention(t, place->plans[a->kind], &rope, mix, q, k, made[2]);
     }
     if (mhla)
         o = made[3] ? mhla_nn_rms_norm_gated(t, a->g_norm, eps, K, o, made[3])

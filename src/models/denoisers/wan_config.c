@@ -147,8 +147,9 @@ static int has_mhla(const mhla_wan_config *c) {
     return 0;
 }
 
+static const char *const axes[] = {"frames", "rows", "columns"};
+
 mhla_status mhla_wan_check_size(const mhla_wan_config *c, mhla_extent e) {
-    static const char *const axes[] = {"frames", "rows", "columns"};
     const int64_t side[2] = {e.height, e.width};
     if (e.frames < 1 || e.frames > TURNED_MOST)
         return mhla_fail(MHLA_EINVAL, "%lld frames: the model makes clips of 1 to %d", (long long)e.frames,
@@ -163,15 +164,22 @@ mhla_status mhla_wan_check_size(const mhla_wan_config *c, mhla_extent e) {
     if (tokens > TOKENS_MOST)
         return mhla_fail(MHLA_EINVAL, "%lld x %lld x %lld makes %lld tokens: expected at most %d", (long long)e.frames,
                          (long long)e.height, (long long)e.width, (long long)tokens, TOKENS_MOST);
-    for (int a = 0; a < 3 && has_mhla(c); a++) {
-        if (c->blocks[a] > grid[a])
-            return mhla_fail(MHLA_EINVAL, "blocks is %d on an axis of %d %s of tokens: at most one block per token",
-                             c->blocks[a], grid[a], axes[a]);
+    for (int a = 0; a < 3 && has_mhla(c); a++)
         if (c->denominator == MHLA_DEN_RELEASED && grid[a] % c->blocks[a] != 0)
             return mhla_fail(MHLA_EINVAL,
                              "denominator released needs equal blocks: %d %s of tokens are not a multiple of %d blocks",
                              grid[a], axes[a], c->blocks[a]);
-    }
+    return MHLA_OK;
+}
+
+/* In training no block is without tokens: nothing would be learned of it. */
+static mhla_status check_blocks(const mhla_wan_config *c) {
+    int grid[3];
+    mhla_wan_grid(grid, c, mhla_wan_extent(c));
+    for (int a = 0; a < 3 && has_mhla(c); a++)
+        if (c->blocks[a] > grid[a])
+            return mhla_fail(MHLA_EINVAL, "blocks is %d on an axis of %d %s of tokens: at most one block per token",
+                             c->blocks[a], grid[a], axes[a]);
     return MHLA_OK;
 }
 
@@ -185,5 +193,6 @@ mhla_status mhla_wan_check(const mhla_wan_config *c) {
         return mhla_fail(MHLA_EINVAL, "frequencies is %d: expected an even number", c->frequencies);
     if ((int64_t)c->blocks[0] * c->blocks[1] * c->blocks[2] > 65536)
         return mhla_fail(MHLA_EINVAL, "blocks multiply to more than 65536");
+    MHLA_TRY(check_blocks(c));
     return mhla_wan_check_size(c, mhla_wan_extent(c));
 }
