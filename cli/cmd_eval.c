@@ -71,7 +71,7 @@ static const cli_usage usage = {
 void eval_progress(void *user, int64_t done, int64_t all) {
     static double shown;
     (void)user;
-    if (now_seconds() - shown < 0.2 && done < all) return;
+    if (mhla_rank() > 0 || (now_seconds() - shown < 0.2 && done < all)) return;
     shown = now_seconds();
     if (all < 1 << 20)
         fprintf(stderr, done == all ? "\r\033[K" : "\r%lld of %lld", (long long)done, (long long)all);

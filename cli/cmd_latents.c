@@ -80,7 +80,7 @@ int cmd_latents(int argc, char **argv) {
                                                         .out = out,
                                                         .height = size.size[size.axes == 2],
                                                         .width = size.size[0],
-                                                        .progress = quiet ? NULL : count_show,
+                                                        .progress = quiet || mhla_rank() > 0 ? NULL : count_show,
                                                         .user = &line},
                                    &made);
     mhla_model_free(model);

@@ -40,6 +40,8 @@ int cmd_reproduce(int argc, char **argv) {
         return CLI_OK;
     }
     interrupt_watch(on_signal);
+    if (strcmp(argv[0], "mqar") == 0 && mhla_ranks() > 1)
+        return cli_wrong("reproduce", "mqar runs in one process, %d were started", mhla_ranks());
     if (strcmp(argv[0], "mqar") == 0) return reproduce_mqar(argc - 1, argv + 1);
     for (int i = 0; mhla_lab_query(i, &info) == MHLA_OK; i++)
         if (strcmp(argv[0], info.name) == 0) return reproduce_lab(info.name, argc - 1, argv + 1);

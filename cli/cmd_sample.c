@@ -258,6 +258,8 @@ int cmd_sample(int argc, char **argv) {
                              sample_given.like); /* else it is of a model of classes, or that says why not */
     const int pipeline = made || (!sample_given.like && sample_is_pipeline());
     code = refuse_kind(pipeline);
+    if (code < 0 && pipeline && mhla_ranks() > 1)
+        code = cli_wrong(usage.verb, "a pipeline runs in one process, %d were started", mhla_ranks());
     if (code < 0) code = pipeline ? sample_pipeline(&original, made) : sample_model();
     mhla_made_free(made);
     mhla_picture_free(&original);

@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
+#include <mhla/diffusion.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -198,7 +199,7 @@ static mhla_status evaluate(mhla_model *model, row *r, const char *wanted, const
     if (has_texts(o)) status = read_texts(model, r, documents, o);
     if (status == MHLA_OK && documents && first) status = compare_logits(model, r, documents, &info, first);
     if (status == MHLA_OK && has_questions(o)) {
-        questions_log log = {.file = samples, .storage = r->storage, .bar = isatty(STDERR_FILENO)};
+        questions_log log = {.file = samples, .storage = r->storage, .bar = mhla_rank() == 0 && isatty(STDERR_FILENO)};
         r->choices.size = sizeof r->choices;
         status = o->task ? mhla_lm_task(model, &r->choices, o->task, o->data, o->files, o->limit, take_question, &log)
                          : mhla_lm_choices(model, &r->choices, o->choices, o->limit, take_question, &log);
@@ -419,6 +420,14 @@ mhla_status eval_print_model(const mhla_model *model, int json) {
     return MHLA_OK;
 }
 
+/* Several ranks answer for one model. */
+static mhla_status same_model(const mhla_model *model) {
+    char hash[65] = "";
+    if (mhla_ranks() == 1) return MHLA_OK;
+    const mhla_status status = mhla_ranks_agree(mhla_model_hash(model, hash));
+    return status == MHLA_OK ? mhla_ranks_same("SHA-256 of the model", hash) : status;
+}
+
 int eval_language(mhla_model *model, const eval_options *o) {
     row rows[STORAGES] = {{.storage = ""}};
     mhla_documents *documents = NULL;
@@ -434,6 +443,15 @@ int eval_language(mhla_model *model, const eval_options *o) {
     if (wrong) {
         mhla_model_free(model);
         return cli_wrong("eval", "%s", wrong);
+    }
+    if (o->longbench && mhla_ranks() > 1) {
+        mhla_model_free(model);
+        return cli_wrong("eval", "--longbench runs in one process, %d were started", mhla_ranks());
+    }
+    const mhla_status same = same_model(model);
+    if (same != MHLA_OK) {
+        mhla_model_free(model);
+        return cli_failed("eval", same);
     }
     if (o->longbench || o->needle) {
         n = o->needle ? eval_needle(model, o) : eval_longbench(model, o);
@@ -454,8 +472,9 @@ int eval_language(mhla_model *model, const eval_options *o) {
         mhla_model_free(model);
         return CLI_FAILED;
     }
-    FILE *samples = o->samples && status == MHLA_OK ? eval_samples_open(o->samples) : NULL;
-    int unwritten = o->samples && status == MHLA_OK && samples == NULL ? errno : 0;
+    const int logs = o->samples && mhla_rank() == 0 && status == MHLA_OK;
+    FILE *samples = logs ? eval_samples_open(o->samples) : NULL;
+    int unwritten = logs && samples == NULL ? errno : 0;
     while (status == MHLA_OK && !unwritten) {
         status = evaluate(model, &rows[n], eval_storage(o->storage, n), documents, o, samples, several ? &first : NULL);
         n++;

@@ -86,12 +86,12 @@ int eval_needle(mhla_model *model, const eval_options *o) {
             return cli_wrong("eval", "--depths is \"%s\": expected numbers from 0 to 100 such as 0,50,100", o->depths);
         desc.depths = depths;
     }
-    if (o->out && !cli_writable(o->out)) {
+    if (o->out && mhla_rank() == 0 && !cli_writable(o->out)) {
         fprintf(stderr, "mhla eval: %s: cannot be written: %s\n", o->out, strerror(errno));
         return CLI_FAILED;
     }
     mhla_status status = mhla_lm_needle(model, &result, &desc, isatty(STDERR_FILENO) ? eval_progress : NULL, NULL);
-    if (status == MHLA_OK && o->out) status = mhla_needle_page(o->out, &result, o->path);
+    if (status == MHLA_OK && o->out && mhla_rank() == 0) status = mhla_needle_page(o->out, &result, o->path);
     if (status == MHLA_OK) status = eval_print_model(model, o->json);
     if (status == MHLA_OK) (o->json ? print_json : print_table)(&result);
     if (status == MHLA_OK && o->out && !o->json) printf("page            %s\n", o->out);

@@ -84,14 +84,29 @@ static void keep_standard_numbers(void) {
 }
 
 /* Under mpirun or srun several processes share its work; other verbs run in one. */
-static int is_shared(const struct verb *v) { return v->run == cmd_train; }
+static int is_shared(const struct verb *v) {
+    return v->run == cmd_train || v->run == cmd_eval || v->run == cmd_sample || v->run == cmd_latents ||
+           v->run == cmd_reproduce || v->run == cmd_bench;
+}
+
+/* All of them were started with the same words; a training compares its recipe, which may come from several files. */
+static mhla_status same_command(const struct verb *v, int argc, char **argv) {
+    char text[1024];
+    size_t used = (size_t)snprintf(text, sizeof text, "mhla %s", v->name);
+    for (int i = 0; i < argc && used < sizeof text; i++)
+        used += (size_t)snprintf(text + used, sizeof text - used, " %s", argv[i]);
+    return v->run == cmd_train ? MHLA_OK : mhla_ranks_same("the command", text);
+}
 
 /* One of several processes, if a launcher has started more. What a command prints is printed by rank 0. */
 static int run_verb(const struct verb *v, int argc, char **argv) {
     const mhla_status status = mhla_ranks_begin();
     if (status != MHLA_OK) return cli_failed(v->name, status);
     int code;
-    if (mhla_ranks() > 1 && !is_shared(v)) {
+    const mhla_status same = same_command(v, argc, argv);
+    if (same != MHLA_OK) {
+        code = cli_failed(v->name, same);
+    } else if (mhla_ranks() > 1 && !is_shared(v)) {
         code = cli_wrong(v->name, "%d processes were started, but this verb runs in one", mhla_ranks());
     } else {
         if (mhla_rank() > 0 && freopen("/dev/null", "w", stdout) == NULL) return CLI_FAILED;

@@ -40,6 +40,7 @@ static void on_signal(int number) {
 static void show(void *user, const mhla_lab_event *e) {
     (void)user;
     static double shown;
+    if (mhla_rank() > 0 && e->kind != MHLA_LAB_PART && e->kind != MHLA_LAB_DONE) return;
     if (e->kind == MHLA_LAB_PART)
         fprintf(stderr, "part %d of %d: %s, seed %d\n", e->part, e->parts, e->arm, e->seed);
     else if (e->train && (e->train->kind == MHLA_TRAIN_STEP || e->train->kind == MHLA_TRAIN_EVALUATING))
@@ -151,9 +152,11 @@ int reproduce_lab(const char *name, int argc, char **argv) {
         fprintf(stderr, "mhla %s: %s cannot be written\n", verb, out);
         return CLI_FAILED;
     }
-    if (info.data && data == NULL) {
-        const int fetched = fetch(info.data);
+    if (info.data && data == NULL) { /* by one rank, for all */
+        const int fetched = mhla_rank() == 0 ? fetch(info.data) : CLI_OK;
         if (fetched != CLI_OK) return fetched;
+        const mhla_status there = mhla_ranks_agree(MHLA_OK);
+        if (there != MHLA_OK) return cli_failed(verb, there);
     }
     snprintf(program, sizeof program, "mhla %s, commit %s", mhla_version(), MHLA_COMMIT);
     mhla_status status = MHLA_OK;
@@ -172,12 +175,12 @@ int reproduce_lab(const char *name, int argc, char **argv) {
                                                       .context = context,
                                                       .longer = longer});
     if (status == MHLA_OK) status = run(lab, &finished);
-    if (status == MHLA_OK && finished) status = print_result(lab, name);
+    if (status == MHLA_OK && finished && mhla_rank() == 0) status = print_result(lab, name);
     mhla_lab_free(lab);
     mhla_context_free(context);
     if (status != MHLA_OK) return cli_failed(verb, status);
     if (!finished) {
-        fputs(stopped, stderr);
+        if (mhla_rank() == 0) fputs(stopped, stderr);
         return interrupt_code();
     }
     return CLI_OK;

@@ -137,7 +137,7 @@ static int settle_vae(sample_work *w) {
     if (r->frames) w->coding.frames = w->codec.frames ? 1 + (r->frames - 1) * w->codec.frames : r->frames;
     const mhla_status status = mhla_coding_settle(w->vae, &w->coding, 1);
     if (status != MHLA_OK) return cli_failed(verb, status);
-    if (sample_given.quiet) return -1;
+    if (sample_given.quiet || mhla_rank() > 0) return -1;
     fprintf(stderr, "decoding: %s", text_bytes(bytes, sizeof bytes, (double)w->coding.peak));
     if (w->coding.tiles > 1) fprintf(stderr, ", %d tiles of %d pixels", w->coding.tiles, w->coding.tile);
     fprintf(stderr, "\n");
@@ -180,6 +180,9 @@ static int open_model(sample_work *w, mhla_context **context) {
     if (status != MHLA_OK) return cli_failed(verb, status);
     if (sample_same_weights(r->weights, hash, r->model) >= 0) return CLI_FAILED;
     memcpy(r->weights, hash, sizeof hash);
+    status = mhla_ranks_same("SHA-256 of the model", hash);
+    if (status == MHLA_OK && r->vae) status = mhla_ranks_same("SHA-256 of the autoencoder", r->vae_weights);
+    if (status != MHLA_OK) return cli_failed(verb, status);
     snprintf(r->version, sizeof r->version, "%s", mhla_version());
     snprintf(r->isa, sizeof r->isa, "%s", machine.isa);
     /* which weights were taken is part of how an image was made */
@@ -314,7 +317,7 @@ static int run(sample_work *w, mhla_picture *original, mhla_context **context) {
     if (status != MHLA_OK) return cli_failed(verb, status);
     code = settle_vae(w);
     if (code >= 0) return code;
-    if (!sample_given.quiet &&
+    if (!sample_given.quiet && mhla_rank() == 0 &&
         (r->frames != w->info.frames || (r->frames && (r->height != w->info.height || r->width != w->info.width))))
         fprintf(stderr, "trained on clips of %d frames of %d x %d: other sizes may look worse\n", w->info.frames,
                 w->info.height, w->info.width);
@@ -330,9 +333,9 @@ static int run(sample_work *w, mhla_picture *original, mhla_context **context) {
     w->folder = !sample_is_picture(w->out) && !w->array && !w->video;
     w->animate = sample_given.animate;
     w->quiet = sample_given.quiet;
-    if (!standard && !sample_writable(w->out, w->folder)) return CLI_FAILED;
+    if (!standard && (w->folder || mhla_rank() == 0) && !sample_writable(w->out, w->folder)) return CLI_FAILED;
     code = sample_run(w);
-    if (code != CLI_OK) return code;
+    if (code != CLI_OK || mhla_rank() > 0) return code;
     if (sample_given.like) code = sample_compare(original, w->out, was, r->isa);
     print(w, sample_given.like && code == CLI_OK);
     return code;

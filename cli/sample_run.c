@@ -1,5 +1,6 @@
 /* Sampling for `mhla sample`: progress, frames of animations, one grid or a folder of files. A folder is made batch by batch, and
- * what is there already is not made again, so that the same command goes on where it was stopped. */
+ * what is there already is not made again, so that the same command goes on where it was stopped. Several processes deal the images out:
+ * each writes its own files, a grid is written by rank 0. */
 #include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
@@ -43,7 +44,7 @@ static void show(const pass *p, const mhla_sample_state *s) {
     const int terminal = isatty(STDERR_FILENO);
     const double now = now_seconds();
     const int64_t done = p->before + s->done;
-    if (p->work->quiet || (done < p->all && now - shown < (terminal ? 0.2 : 10.0)) ||
+    if (p->work->quiet || mhla_rank() > 0 || (done < p->all && now - shown < (terminal ? 0.2 : 10.0)) ||
         (done == p->all && shown == begun))
         return;
     shown = now;
@@ -254,19 +255,55 @@ static int grid_is_too_large(const sample_work *w) {
     return 1;
 }
 
+/* Rows [count][each] of the own images become those of all [all][each], at all ranks. */
+static mhla_status gather(float *rows, int64_t count, int64_t all, int64_t each) {
+    for (int64_t i = count - 1; i >= 0; i--) {
+        const int64_t to = mhla_rank() + i * mhla_ranks();
+        if (to != i) memmove(rows + to * each, rows + i * each, (size_t)each * sizeof *rows);
+    }
+    return mhla_ranks_merge(rows, all, (size_t)each * sizeof *rows);
+}
+
+/* The images of the pass are those of all ranks, and so are their steps. */
+static mhla_status gather_pass(pass *p, int64_t all, int *stopped) {
+    const int ranks = mhla_ranks();
+    const int64_t own = p->count;
+    p->count = all;
+    if (ranks == 1) return MHLA_OK;
+    int32_t *stops = calloc((size_t)ranks, sizeof *stops);
+    mhla_status status = mhla_ranks_agree(stops ? MHLA_OK : MHLA_ENOMEM);
+    if (status == MHLA_OK) {
+        stops[mhla_rank()] = *stopped;
+        status = mhla_ranks_merge(stops, ranks, sizeof *stops);
+    }
+    for (int r = 0; r < ranks && status == MHLA_OK; r++) *stopped |= stops[r];
+    free(stops);
+    if (status == MHLA_OK && !*stopped) status = gather(p->images, own, all, p->each);
+    for (int f = p->frame_count - 1; f >= 0 && p->frames && status == MHLA_OK && !*stopped; f--) {
+        memmove(p->frames + f * all * p->each, p->frames + f * own * p->each,
+                (size_t)(own * p->each) * sizeof *p->frames);
+        status = gather(p->frames + f * all * p->each, own, all, p->each);
+    }
+    if (status != MHLA_OK) cli_failed(p->work->verb, status);
+    return status;
+}
+
 static int run_grid(sample_work *w) {
     if (!w->array && grid_is_too_large(w)) return CLI_FAILED;
     pass p = {0};
+    const int64_t all = w->record.images;
+    int64_t own = 0;
     int stopped = 0;
-    int64_t *index = calloc((size_t)w->record.images, sizeof *index);
-    mhla_status status = index ? open_pass(&p, w, w->record.images) : MHLA_ENOMEM;
+    int64_t *index = calloc((size_t)all, sizeof *index);
+    mhla_status status = index ? open_pass(&p, w, all) : MHLA_ENOMEM;
     if (index == NULL) cli_failed(w->verb, status);
     if (status == MHLA_OK) {
-        for (int64_t i = 0; i < w->record.images; i++) index[i] = i;
-        p.all = w->record.images * w->record.steps;
-        status = sample_pass(&p, index, w->record.images, &stopped);
+        for (int64_t i = mhla_rank(); i < all; i += mhla_ranks()) index[own++] = i;
+        p.all = own * w->record.steps;
+        if (own) status = sample_pass(&p, index, own, &stopped);
+        if (status == MHLA_OK) status = gather_pass(&p, all, &stopped);
         clear_bar();
-        if (status == MHLA_OK && !stopped) {
+        if (status == MHLA_OK && !stopped && mhla_rank() == 0) {
             w->record.animated = w->record.frames ? shown_frames(w) : p.frames ? p.frame_count : 0;
             status = w->array ? write_array(&p) : write_picture(&p, w->out, 0, w->record.images, &w->record);
         }
@@ -274,7 +311,7 @@ static int run_grid(sample_work *w) {
     }
     close_pass(&p);
     free(index);
-    if (stopped) fprintf(stderr, "mhla %s: stopped; nothing is written\n", w->verb);
+    if (stopped && mhla_rank() == 0) fprintf(stderr, "mhla %s: stopped; nothing is written\n", w->verb);
     return status != MHLA_OK ? CLI_FAILED : stopped ? interrupt_code() : CLI_OK;
 }
 
@@ -373,10 +410,40 @@ static int make_way(const sample_work *w, int64_t i, char path[4096]) {
     return made;
 }
 
+/* Those of this rank, once all ranks know what is missing. */
+static mhla_status share_missing(int64_t *missing, int64_t *count) {
+    char text[32];
+    int64_t own = 0;
+    snprintf(text, sizeof text, "%lld", (long long)*count);
+    const mhla_status status = mhla_ranks_same("the number of missing images", text);
+    for (int64_t i = mhla_rank(); i < *count; i += mhla_ranks()) missing[own++] = missing[i];
+    *count = own;
+    return status;
+}
+
+/* What all ranks have made, and whether one of them was stopped. */
+static mhla_status add_up(sample_work *w, int *stopped) {
+    const int ranks = mhla_ranks();
+    int64_t(*rows)[2] = calloc((size_t)ranks, sizeof *rows);
+    mhla_status status = mhla_ranks_agree(rows ? MHLA_OK : MHLA_ENOMEM);
+    if (status == MHLA_OK) {
+        rows[mhla_rank()][0] = w->made;
+        rows[mhla_rank()][1] = *stopped;
+        status = mhla_ranks_merge(rows, ranks, sizeof *rows);
+    }
+    for (int r = 0; r < ranks && status == MHLA_OK; r++) {
+        w->made += r == mhla_rank() ? 0 : rows[r][0];
+        *stopped |= rows[r][1] != 0;
+    }
+    free(rows);
+    return status;
+}
+
 static int run_folder(sample_work *w) {
     int64_t *missing = NULL, count = 0;
     int code = plan(w, &missing, &count), stopped = 0;
     pass p = {0};
+    if (code == CLI_OK && share_missing(missing, &count) != MHLA_OK) code = cli_failed(w->verb, MHLA_EIO);
     const int64_t batch = w->batch < count ? w->batch : count;
     if (code == CLI_OK && count > 0 && open_pass(&p, w, batch) != MHLA_OK) code = CLI_FAILED;
     p.all = count * w->record.steps;
@@ -395,7 +462,9 @@ static int run_folder(sample_work *w) {
     clear_bar();
     close_pass(&p);
     free(missing);
-    if (stopped) {
+    if (code == CLI_OK && add_up(w, &stopped) != MHLA_OK) code = cli_failed(w->verb, MHLA_EIO);
+    if (stopped && mhla_rank() > 0) code = interrupt_code();
+    if (stopped && mhla_rank() == 0) {
         fprintf(stderr, "mhla %s: stopped; %lld of %lld images are there. The same command resumes.\n", w->verb,
                 (long long)(w->kept + w->made), (long long)w->record.images);
         code = interrupt_code();

@@ -261,13 +261,15 @@ MHLA_API mhla_status mhla_model_step(mhla_model *model, float *loss, const float
 
 /* ---- Several processes ----
  *
- * mpirun and srun start several processes of one program, called ranks. After mhla_ranks_begin a trainer shares each batch, its
- * evaluations and its sample grids out among them, and mhla_model_evaluate shares the images. The results are the same, to the last
- * byte, for any number of ranks. All ranks must make the same calls with the same arguments. Rank 0 alone writes a run. Other calls
- * are made by each rank for itself. */
+ * mpirun and srun start several processes of one program, called ranks. After mhla_ranks_begin they share the work of these calls:
+ * a trainer its batches, evaluations and sample grids; mhla_model_evaluate the images; mhla_lm_perplexity the windows;
+ * mhla_lm_choices, mhla_lm_task and mhla_lm_needle the questions; mhla_latents_make the files; mhla_lab_run the parts. The results
+ * are the same, to the last byte, for any number of ranks. All ranks must make the same calls with the same arguments. Rank 0 alone
+ * writes a run; latents and experiments are written by all ranks into a folder that all can reach. Other calls are made by
+ * each rank for itself. */
 
 /* Joins the other ranks if a launcher has started this process, else there is one rank. MPI is looked for at run time: MHLA_EIO
- * says why the others cannot be reached. Call it once, before anything else. */
+ * says why the others cannot be reached, MHLA_EINVAL which rank is another version of mhla. Call it once, before anything else. */
 MHLA_API mhla_status mhla_ranks_begin(void);
 /* At the end of the program. code: what it will exit with; with 0 it waits for the other ranks, else they exit with that code, too. */
 MHLA_API void mhla_ranks_end(int code);
@@ -276,6 +278,15 @@ MHLA_API int mhla_ranks(void); /* 1 without a launcher */
 /* Whether this rank should print a failure: one that all have is printed by rank 0. Other ranks wait here for a moment, and end here
  * if rank 0 has printed its own. */
 MHLA_API int mhla_rank_tells(void);
+
+/* What a program needs to share out work of its own. All ranks make these calls, in the same order; with one rank they do nothing. */
+
+/* MHLA_OK where all ranks have it, else the failure of the lowest rank that has one, with its message, at all ranks. */
+MHLA_API mhla_status mhla_ranks_agree(mhla_status mine);
+/* MHLA_EINVAL at all ranks where the text of one is not that of rank 0: "rank 1: WHAT is TEXT, at rank 0 it is TEXT". */
+MHLA_API mhla_status mhla_ranks_same(const char *what, const char *text);
+/* rows [n][bytes], of which each rank has filled its own, rank, rank + ranks, ..: afterwards all ranks have all rows. */
+MHLA_API mhla_status mhla_ranks_merge(void *rows, int64_t n, size_t bytes);
 
 /* ---- 5. Reports ------------------------------------------------------------------------------------------------- */
 

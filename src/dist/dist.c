@@ -26,12 +26,13 @@
 static struct {
     const mhla_transport *transport; /* NULL: one process */
     int rank, ranks, local, launched, agreed_failure;
+    int alone, rank_among, ranks_among; /* alone: rank and ranks of mhla_dist_together */
     char name[MHLA_TRANSPORT_TEXT], host[128];
 } world = {.ranks = 1, .local = 1};
 
 int mhla_dist_rank(void) { return world.rank; }
 int mhla_dist_ranks(void) { return world.ranks; }
-int mhla_dist_launched(void) { return world.launched; }
+int mhla_dist_launched(void) { return world.launched && !world.alone; }
 int mhla_dist_local(void) { return world.local; }
 const char *mhla_dist_name(void) { return world.name; }
 const char *mhla_dist_host(void) {
@@ -137,7 +138,24 @@ mhla_status mhla_dist_begin(void) {
     MHLA_TRY(open_plugin(&by));
     choose_threads();
     if (world.ranks == 1) return MHLA_OK;
-    return mhla_watch_begin(world.rank, world.ranks);
+    MHLA_TRY(mhla_watch_begin(world.rank, world.ranks));
+    return mhla_dist_same("the version of mhla", mhla_version());
+}
+
+void mhla_dist_alone(void) {
+    if (world.alone || world.ranks == 1) return;
+    world.alone = 1;
+    world.rank_among = world.rank;
+    world.ranks_among = world.ranks;
+    world.rank = 0;
+    world.ranks = 1;
+}
+
+void mhla_dist_together(void) {
+    if (!world.alone) return;
+    world.alone = 0;
+    world.rank = world.rank_among;
+    world.ranks = world.ranks_among;
 }
 
 /* What the launcher says of this process, before the others are known. */
@@ -149,6 +167,7 @@ static int supposed_rank(void) {
 }
 
 int mhla_dist_tells(void) {
+    mhla_dist_together();
     if (world.launched && world.transport == NULL) return supposed_rank() == 0;
     if (world.ranks == 1 || world.rank == 0) return 1;
     const long ms = world.agreed_failure ? 5000 : 300 + 20 * (world.rank < 100 ? world.rank : 100);
@@ -157,6 +176,7 @@ int mhla_dist_tells(void) {
 }
 
 void mhla_dist_end(int code) {
+    mhla_dist_together();
     if (world.transport == NULL) return;
     if (world.ranks > 1 && code == 0) mhla_dist_agree(MHLA_OK); /* nobody leaves while others still work */
     if (world.ranks > 1) mhla_watch_end(code);
@@ -233,6 +253,23 @@ mhla_status mhla_dist_agree(mhla_status mine) {
     return status;
 }
 
+mhla_status mhla_dist_same(const char *what, const char *text) {
+    if (world.ranks == 1) return MHLA_OK;
+    int64_t size = (int64_t)strlen(text) + 1;
+    MHLA_TRY(mhla_dist_spread(&size, sizeof size, 0));
+    char *first = malloc((size_t)size);
+    mhla_status status = mhla_dist_agree(first ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory to compare ranks"));
+    if (status == MHLA_OK && world.rank == 0) memcpy(first, text, (size_t)size);
+    if (status == MHLA_OK) status = mhla_dist_spread(first, (size_t)size, 0);
+    if (status == MHLA_OK)
+        status =
+            mhla_dist_agree(strcmp(first, text) == 0
+                                ? MHLA_OK
+                                : mhla_fail(MHLA_EINVAL, "%s is %.160s, at rank 0 it is %.160s", what, text, first));
+    free(first);
+    return status;
+}
+
 static mhla_status begun(mhla_message_t *m) {
     return m->handle ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory for a message");
 }
@@ -277,3 +314,6 @@ void mhla_ranks_end(int code) { mhla_dist_end(code); }
 int mhla_rank(void) { return world.rank; }
 int mhla_ranks(void) { return world.ranks; }
 int mhla_rank_tells(void) { return mhla_dist_tells(); }
+mhla_status mhla_ranks_agree(mhla_status mine) { return mhla_dist_agree(mine); }
+mhla_status mhla_ranks_same(const char *what, const char *text) { return mhla_dist_same(what, text); }
+mhla_status mhla_ranks_merge(void *rows, int64_t n, size_t bytes) { return mhla_dist_merge(rows, n, bytes); }

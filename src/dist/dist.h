@@ -31,6 +31,14 @@ mhla_status mhla_dist_merge(void *rows, int64_t n, size_t bytes);
 /* Collective: MHLA_OK where all have it, else the failure of the lowest rank that has one, with its message, at all ranks. */
 mhla_status mhla_dist_agree(mhla_status mine);
 
+/* Collective: MHLA_EINVAL at all ranks where the text of one is not that of rank 0; `what` names it: "the recipe". */
+mhla_status mhla_dist_same(const char *what, const char *text);
+
+/* From here to mhla_dist_together this process works as if it were alone: one rank, no launcher. For work that ranks divide among them
+ * as a whole, such as trainings. Neither is collective. */
+void mhla_dist_alone(void);
+void mhla_dist_together(void);
+
 /* Messages between two ranks, under way until mhla_dist_wait. Those of one tag arrive in the order of sending. */
 typedef struct mhla_message {
     void *handle; /* NULL: nothing is under way */

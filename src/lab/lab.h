@@ -70,6 +70,7 @@ typedef struct mhla_experiment {
     const char
         *clips; /* of its clips, a file for each arm that has some (mhla_lab_clips_path): what they show; NULL: none */
     int dots;   /* and so many columns, the first ones, with a dot for each seed */
+    int timed;  /* it measures times: its parts do not run beside each other */
     int paper_digits;                                   /* behind the point, of the paper's figures */
     const char *arm_in_quick;                           /* arms of a quick run, "mhla,linear,"; NULL: all */
     mhla_status (*prepare)(struct mhla_lab_part *part); /* what its trainings need beside the data; may be NULL */
@@ -101,6 +102,7 @@ typedef struct mhla_lab_row {
 struct mhla_lab {
     const mhla_experiment *experiment;
     int seeds, quick, longer, shuffle;
+    int shared;                 /* other ranks make other parts */
     char name[64];              /* "deit-quick-shuffled" */
     char work[MHLA_LAB_PATH];   /* runs of all experiments */
     char folder[MHLA_LAB_PATH]; /* of this one's results */

@@ -9,6 +9,7 @@
 
 #include "core/clock.h"
 #include "core/status.h"
+#include "dist/dist.h"
 #include "file/file.h"
 #include "lab/lab.h"
 #include "train/train.h"
@@ -185,38 +186,92 @@ static mhla_status make_part(mhla_lab *lab, int arm, int seed) {
     return status;
 }
 
-/* Seed after seed, so that a run that was stopped has a whole row of arms as early as possible. */
-static mhla_status run_parts(mhla_lab *lab) {
+/* Seed after seed, so that a run that was stopped has a whole row of arms as early as possible. Of several ranks each makes its share. */
+static mhla_status run_parts(mhla_lab *lab, int rank, int ranks) {
     for (int seed = 1; seed <= lab->seeds; seed++)
         for (int arm = 0; arm < MHLA_LAB_ARMS && lab->experiment->arms[arm].name; arm++) {
             if (!mhla_experiment_has(lab->experiment, arm, lab->quick)) continue;
-            lab->part++;
-            if (mhla_results_find(lab, arm, seed)) continue;
+            if (lab->part++ % ranks != rank || mhla_results_find(lab, arm, seed)) continue;
             MHLA_TRY(make_part(lab, arm, seed));
             if (lab->stop) return MHLA_OK;
         }
     return MHLA_OK;
 }
 
-mhla_status mhla_lab_run(mhla_lab *lab, mhla_lab_fn report, void *user, int *finished) {
+/* What all parts share is made by one rank while the others wait. */
+static mhla_status prepare(mhla_lab *lab) {
+    mhla_lab_part part;
+    if (lab->experiment->prepare == NULL) return MHLA_OK;
+    mhla_status status = mhla_part_begin(&part, lab, 0, 1);
+    for (int arm = 0; status == MHLA_OK && arm < MHLA_LAB_ARMS && lab->experiment->arms[arm].name; arm++) {
+        mhla_part_end(&part);
+        status = mhla_part_begin(&part, lab, arm, 1);
+        if (status == MHLA_OK) status = lab->experiment->prepare(&part);
+    }
+    mhla_part_end(&part);
+    return status;
+}
+
+/* The parts are dealt out to the ranks. Each makes its own as one process would: trainings, with the bytes of one process. */
+static mhla_status share_parts(mhla_lab *lab) {
+    const int rank = mhla_dist_rank(), ranks = mhla_dist_ranks();
+    if (ranks == 1) return run_parts(lab, 0, 1);
+    mhla_dist_alone();
+    mhla_status status = rank == 0 ? prepare(lab) : MHLA_OK;
+    mhla_dist_together();
+    MHLA_TRY(mhla_dist_agree(status));
+    lab->shared = 1;
+    mhla_dist_alone();
+    status = run_parts(lab, rank, ranks);
+    mhla_dist_together();
+    MHLA_TRY(mhla_dist_agree(status));
+    return mhla_dist_agree(mhla_results_read(lab)); /* also those of the others */
+}
+
+static mhla_status compare_ranks(const mhla_lab *lab) {
+    char *text = NULL, *folder = realpath(lab->folder, NULL);
+    if (asprintf(&text, "%s, %d seeds, data %.12s, folder %s", lab->name, lab->seeds, lab->data_sum,
+                 folder ? folder : lab->folder) < 0)
+        text = NULL;
+    mhla_status status = mhla_dist_agree(text ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory for an experiment"));
+    if (status == MHLA_OK) status = mhla_dist_same("the experiment", text);
+    free(folder);
+    free(text);
+    return status;
+}
+
+static mhla_status take_folder(const mhla_lab *lab, int *lock) {
     char path[4096];
+    *lock = -1;
+    if (access(lab->folder, W_OK) != 0) return mhla_fail(MHLA_EIO, "%s: %s", lab->folder, strerror(errno));
+    if (mhla_dist_rank() > 0) return MHLA_OK;
+    snprintf(path, sizeof path, "%s/lock", lab->work);
+    *lock = open(path, O_CREAT | O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
+    if (*lock < 0) return mhla_fail(MHLA_EIO, "%s: %s", path, strerror(errno));
+    if (flock(*lock, LOCK_EX | LOCK_NB) == 0)
+        return MHLA_OK; /* the system lets go of it when a process ends, however that happens */
+    close(*lock);
+    *lock = -1;
+    return mhla_fail(MHLA_EIO, "%s: another experiment is running in this folder", lab->work);
+}
+
+mhla_status mhla_lab_run(mhla_lab *lab, mhla_lab_fn report, void *user, int *finished) {
+    int lock = -1;
+    *finished = 0;
+    if (mhla_dist_ranks() > 1 && lab->experiment->timed)
+        return mhla_fail(MHLA_EINVAL, "%s measures times: it runs in one process", lab->experiment->info.name);
+    MHLA_TRY(compare_ranks(lab));
     *finished = lab->count == count_parts(lab);
     if (*finished) return MHLA_OK; /* also where nothing can be written */
-    if (access(lab->folder, W_OK) != 0) return mhla_fail(MHLA_EIO, "%s: %s", lab->folder, strerror(errno));
-    snprintf(path, sizeof path, "%s/lock", lab->work);
-    const int lock = open(path, O_CREAT | O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
-    if (lock < 0) return mhla_fail(MHLA_EIO, "%s: %s", path, strerror(errno));
-    if (flock(lock, LOCK_EX | LOCK_NB) != 0) { /* the system lets go of it when a process ends, however that happens */
-        close(lock);
-        return mhla_fail(MHLA_EIO, "%s: another experiment is running in this folder", lab->work);
-    }
     lab->report = report;
     lab->user = user;
     lab->part = 0;
     lab->parts = count_parts(lab);
-    mhla_status status = mhla_results_read(lab); /* of the one that had the folder before us */
-    if (status == MHLA_OK) status = run_parts(lab);
-    close(lock);
+    mhla_status status = mhla_dist_agree(take_folder(lab, &lock));
+    if (status == MHLA_OK)
+        status = mhla_dist_agree(mhla_results_read(lab)); /* of the one that had the folder before us */
+    if (status == MHLA_OK) status = share_parts(lab);
+    if (lock >= 0) close(lock);
     *finished = status == MHLA_OK && lab->count == lab->parts;
     return status;
 }

@@ -1,8 +1,12 @@
 /* Parts that are trained models. The run's folder is named by its settings and its data, so that experiments that train the
  * same share it, and one that was killed is found again. */
+#include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "core/status.h"
@@ -104,6 +108,28 @@ static mhla_status count_parameters(mhla_lab_part *part, const char *run) {
     return status;
 }
 
+/* Parts of several ranks may need one run: whoever comes later waits until it is there. *lock -1: none is needed, or told to stop. */
+static mhla_status wait_for_run(const mhla_lab *lab, const char *folder, int *lock) {
+    char path[MHLA_LAB_PATH + 32];
+    *lock = -1;
+    if (!lab->shared) return MHLA_OK;
+    snprintf(path, sizeof path, "%s/runs", lab->work);
+    MHLA_TRY(mhla_folder_make(path));
+    snprintf(path, sizeof path, "%s.lock", folder);
+    const int fd = open(path, O_CREAT | O_RDWR | O_NOFOLLOW | O_CLOEXEC, 0666);
+    while (fd >= 0 && !lab->stop) {
+        if (flock(fd, LOCK_EX | LOCK_NB) == 0) {
+            *lock = fd;
+            return MHLA_OK;
+        }
+        if (errno != EWOULDBLOCK) break;
+        nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
+    }
+    const mhla_status status = lab->stop ? MHLA_OK : mhla_fail(MHLA_EIO, "%s: %s", path, strerror(errno));
+    if (fd >= 0) close(fd);
+    return status;
+}
+
 mhla_status mhla_part_train(mhla_lab_part *part, char run[MHLA_LAB_PATH]) {
     mhla_lab *lab = part->lab;
     mhla_trainer *trainer = NULL;
@@ -125,13 +151,18 @@ mhla_status mhla_part_train(mhla_lab_part *part, char run[MHLA_LAB_PATH]) {
     char folder[MHLA_LAB_PATH];
     if (snprintf(folder, sizeof folder, "%s/runs/%.16s", lab->work, sum) >= (int)sizeof folder)
         return mhla_fail(MHLA_EIO, "%.60s...: the path is too long", lab->work);
-    MHLA_TRY(begin(&trainer, part, folder));
-    if (lab->context) mhla_trainer_set_context(trainer, lab->context);
-    lab->trainer = trainer;
-    if (lab->stop) mhla_trainer_stop(trainer);
-    const mhla_status status = mhla_trainer_run(trainer, tell, part, &finished);
-    lab->trainer = NULL;
-    mhla_trainer_free(trainer);
+    int lock;
+    MHLA_TRY(wait_for_run(lab, folder, &lock));
+    mhla_status status = begin(&trainer, part, folder);
+    if (status == MHLA_OK) {
+        if (lab->context) mhla_trainer_set_context(trainer, lab->context);
+        lab->trainer = trainer;
+        if (lab->stop) mhla_trainer_stop(trainer);
+        status = mhla_trainer_run(trainer, tell, part, &finished);
+        lab->trainer = NULL;
+        mhla_trainer_free(trainer);
+    }
+    if (lock >= 0) close(lock);
     if (status != MHLA_OK || !finished) return status;
     MHLA_TRY(count_parameters(part, folder));
     snprintf(run, MHLA_LAB_PATH, "%s", folder);

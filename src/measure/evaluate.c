@@ -1,5 +1,6 @@
 /* A model and a dataset: how many it gets right; a model and a picture: what it takes it for. */
 #include <math.h>
+#include <mhla/diffusion.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -255,6 +256,31 @@ mhla_status mhla_data_export(const char *data, const char *split, int64_t index,
     return status;
 }
 
+/* Several ranks share the images only if they have the same ones, and the same model. */
+static mhla_status compare_ranks(const mhla_model *model, const char *data) {
+    char folder[MHLA_RUN_PATH], sum[65] = "";
+    if (mhla_dist_ranks() == 1) return MHLA_OK;
+    mhla_status status = mhla_model_hash(model, sum);
+    MHLA_TRY(mhla_dist_agree(status));
+    MHLA_TRY(mhla_dist_same("SHA-256 of the model", sum));
+    status = mhla_data_locate(folder, sizeof folder, data);
+    if (status == MHLA_OK) status = mhla_data_sum(sum, folder);
+    MHLA_TRY(mhla_dist_agree(status));
+    return mhla_dist_same("SHA-256 of the data", sum);
+}
+
+/* Files that the ranks could not read: each has looked at its own images. */
+static mhla_status add_unreadable(int64_t *files) {
+    const int ranks = mhla_dist_ranks();
+    int64_t *all = calloc((size_t)ranks, sizeof *all);
+    if (all == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for the results of %d ranks", ranks);
+    const mhla_status status = mhla_dist_gather_all(all, files, sizeof *all);
+    *files = 0;
+    for (int r = 0; r < ranks; r++) *files += all[r];
+    free(all);
+    return status;
+}
+
 mhla_status mhla_model_evaluate_beside(mhla_model *model, mhla_model *reference, mhla_evaluation *result,
                                        const char *data, const char *split, int64_t limit, mhla_progress_fn progress,
                                        void *user) {
@@ -268,9 +294,11 @@ mhla_status mhla_model_evaluate_beside(mhla_model *model, mhla_model *reference,
         MHLA_TRY(mhla_data_of_run(source, sizeof source, model));
         data = source;
     }
-    MHLA_TRY(open_split(&set, data, split));
-    const mhla_status status = mhla_evaluate(model, reference, &full, set, 1, limit, NULL, progress, user);
+    MHLA_TRY(mhla_dist_agree(open_split(&set, data, split)));
+    mhla_status status = compare_ranks(model, data);
+    if (status == MHLA_OK) status = mhla_evaluate(model, reference, &full, set, 1, limit, NULL, progress, user);
     mhla_dataset_broken(set, &full.unreadable, NULL, 0);
+    if (status == MHLA_OK) status = add_unreadable(&full.unreadable);
     mhla_dataset_free(set);
     return status == MHLA_OK ? mhla_struct_out(result, &full, sizeof full, "mhla_evaluation") : status;
 }

@@ -1,8 +1,10 @@
 #include "measure/score.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "core/status.h"
+#include "dist/dist.h"
 
 enum { ALIVE = 8192 };
 
@@ -147,8 +149,8 @@ static void release(readings *r, int scorings) {
     free(r->list);
 }
 
-mhla_status mhla_lm_score(mhla_model *model, mhla_scoring *scorings, int count, int64_t longest,
-                          const mhla_sequence_desc *desc) {
+static mhla_status score(mhla_model *model, mhla_scoring *scorings, int count, int64_t longest,
+                         const mhla_sequence_desc *desc) {
     readings r = {.model = model, .desc = desc};
     int all = 0;
     for (int i = 0; i < count; i++) all += scorings[i].count;
@@ -163,5 +165,67 @@ mhla_status mhla_lm_score(mhla_model *model, mhla_scoring *scorings, int count, 
     if (status == MHLA_OK) status = read_continuations(&r, scorings, count);
     for (int i = 0; i < r.count && status == MHLA_OK; i++) sum_up(&r.list[i]);
     release(&r, count);
+    return status;
+}
+
+/* ---- Several processes: the scorings are dealt out ---- */
+
+typedef struct answer {
+    double loglikelihood;
+    int64_t greedy;
+} answer;
+
+/* Answers of a rank's scorings, one after the other; 0: from the list, 1: into it. */
+static void pass_answers(mhla_scoring *scorings, int count, int rank, answer *list, int into) {
+    for (int i = rank; i < count; i += mhla_dist_ranks())
+        for (int j = 0; j < scorings[i].count; j++, list++) {
+            mhla_continuation *c = &scorings[i].continuations[j];
+            if (into)
+                *list = (answer){c->loglikelihood, c->greedy};
+            else
+                c->loglikelihood = list->loglikelihood, c->greedy = (int)list->greedy;
+        }
+}
+
+/* A number for the questions: ranks that were given others do not share them. */
+static uint64_t hash_of(const mhla_scoring *scorings, int count) {
+    uint64_t h = 0xcbf29ce484222325u + (uint64_t)count;
+    for (int i = 0; i < count; i++) {
+        for (int64_t k = 0; k < scorings[i].context.count; k++)
+            h = (h ^ (uint32_t)scorings[i].context.data[k]) * 0x100000001b3u;
+        for (int j = 0; j < scorings[i].count; j++) {
+            const mhla_ids *ids = &scorings[i].continuations[j].ids;
+            for (int64_t k = -1; k < ids->count; k++) h = (h ^ (k < 0 ? 77u : (uint32_t)ids->data[k])) * 0x100000001b3u;
+        }
+    }
+    return h;
+}
+
+mhla_status mhla_lm_score(mhla_model *model, mhla_scoring *scorings, int count, int64_t longest,
+                          const mhla_sequence_desc *desc) {
+    const int ranks = mhla_dist_ranks(), rank = mhla_dist_rank();
+    if (ranks == 1 || count == 0) return score(model, scorings, count, longest, desc);
+    char text[24];
+    int own = 0;
+    size_t most = 0;
+    snprintf(text, sizeof text, "%016llx", (unsigned long long)hash_of(scorings, count));
+    MHLA_TRY(mhla_dist_same("a number made of the questions", text));
+    for (int r = 0; r < ranks; r++) {
+        size_t n = 0;
+        for (int i = r; i < count; i += ranks) n += (size_t)scorings[i].count;
+        if (n > most) most = n;
+    }
+    mhla_scoring *mine = malloc((size_t)count * sizeof *mine); /* their lists are shared */
+    answer *out = calloc(most + 1, sizeof *out), *all = calloc((size_t)ranks * most + 1, sizeof *all);
+    mhla_status status = mine && out && all ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory for %d questions", count);
+    for (int i = rank; i < count && mine; i += ranks) mine[own++] = scorings[i];
+    if (status == MHLA_OK) status = score(model, mine, own, longest, desc);
+    status = mhla_dist_agree(status);
+    if (status == MHLA_OK) pass_answers(scorings, count, rank, out, 1);
+    if (status == MHLA_OK) status = mhla_dist_gather_all(all, out, most * sizeof *all);
+    for (int r = 0; r < ranks && status == MHLA_OK; r++) pass_answers(scorings, count, r, all + (size_t)r * most, 0);
+    free(mine);
+    free(out);
+    free(all);
     return status;
 }

@@ -9,6 +9,7 @@
 
 #include "core/status.h"
 #include "data/latents.h"
+#include "dist/dist.h"
 #include "file/file.h"
 #include "file/safetensors.h"
 #include "image/augment.h"
@@ -213,13 +214,36 @@ static mhla_status make(making *m) {
     m->deviation = malloc(numbers * sizeof *m->deviation);
     if (m->images == NULL || m->mean == NULL || m->deviation == NULL)
         return mhla_fail(MHLA_ENOMEM, "no memory for latents of %d images", MHLA_LATENTS_SHARD);
+    int64_t file = 0; /* dealt out to the ranks */
     for (int test = 0; test < 2; test++) {
         const int64_t all = mhla_dataset_count(m->data[test]);
         for (int64_t at = 0; at < all; at += MHLA_LATENTS_SHARD)
-            MHLA_TRY(make_file(m, test, at / MHLA_LATENTS_SHARD,
-                               all - at < MHLA_LATENTS_SHARD ? all - at : MHLA_LATENTS_SHARD));
+            if (file++ % mhla_dist_ranks() == mhla_dist_rank())
+                MHLA_TRY(make_file(m, test, at / MHLA_LATENTS_SHARD,
+                                   all - at < MHLA_LATENTS_SHARD ? all - at : MHLA_LATENTS_SHARD));
     }
     return MHLA_OK;
+}
+
+/* Several ranks begin only if they have the same images and autoencoder. */
+static mhla_status compare_ranks(const making *m) {
+    const mhla_latents_about *a = &m->about;
+    char size[64];
+    snprintf(size, sizeof size, "%d x %d x %d", a->frames, a->height, a->width);
+    MHLA_TRY(mhla_dist_same("SHA-256 of the autoencoder", a->vae));
+    MHLA_TRY(mhla_dist_same("SHA-256 of the data", a->data));
+    return mhla_dist_same("the size of the images", size);
+}
+
+static mhla_status count_kept(making *m) {
+    const int ranks = mhla_dist_ranks();
+    int64_t *all = calloc((size_t)ranks, sizeof *all);
+    if (all == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for the results of %d ranks", ranks);
+    const mhla_status status = mhla_dist_gather_all(all, &m->made.kept, sizeof *all);
+    m->made.kept = 0;
+    for (int r = 0; r < ranks; r++) m->made.kept += all[r];
+    free(all);
+    return status;
 }
 
 /* What the folder then holds, as a training will see it. */
@@ -244,10 +268,12 @@ mhla_status mhla_latents_make(mhla_model *vae, const mhla_latents_desc *desc, mh
     if (made) MHLA_TRY(mhla_struct_check(made, 0, "mhla_latents_made"));
     if (m.d.source == NULL || m.d.out == NULL)
         return mhla_fail(MHLA_EINVAL, "%s is NULL", m.d.source ? "out" : "source");
-    mhla_status status = describe(&m);
-    if (status == MHLA_OK) status = begin_or_resume(&m);
-    if (status == MHLA_OK) status = make(&m);
-    if (status == MHLA_OK) status = look(&m);
+    mhla_status status = mhla_dist_agree(describe(&m));
+    if (status == MHLA_OK) status = compare_ranks(&m);
+    if (status == MHLA_OK) status = mhla_dist_agree(mhla_dist_rank() == 0 ? begin_or_resume(&m) : MHLA_OK);
+    if (status == MHLA_OK) status = mhla_dist_agree(make(&m));
+    if (status == MHLA_OK) status = count_kept(&m);
+    if (status == MHLA_OK) status = mhla_dist_agree(look(&m));
     mhla_dataset_free(m.data[0]);
     mhla_dataset_free(m.data[1]);
     mhla_image_free(&m.image);

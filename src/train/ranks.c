@@ -50,15 +50,6 @@ static mhla_status spread_text(char **text, const char *mine) {
     return mhla_dist_spread(*text, (size_t)size, 0);
 }
 
-static mhla_status compare_versions(void) {
-    char *first = NULL;
-    mhla_status status = spread_text(&first, mhla_version());
-    if (status == MHLA_OK && strcmp(first, mhla_version()) != 0)
-        status = mhla_fail(MHLA_EINVAL, "this is mhla %s, rank 0 runs %s", mhla_version(), first);
-    free(first);
-    return mhla_dist_agree(status);
-}
-
 /* What does not show in the result: how data is read, and where it lies. */
 static int may_differ(const char *section, const char *key) {
     return strcmp(section, "data") == 0 && (strcmp(key, "workers") == 0 || strcmp(key, "source") == 0);
@@ -184,7 +175,6 @@ static mhla_status compare_weights(const mhla_trainer *t) {
 
 mhla_status mhla_ranks_compare(const mhla_trainer *t) {
     if (mhla_dist_ranks() == 1) return MHLA_OK;
-    MHLA_TRY(compare_versions());
     MHLA_TRY(compare_recipes(t));
     MHLA_TRY(compare_data(t));
     MHLA_TRY(compare_weights(t));
