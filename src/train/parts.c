@@ -43,6 +43,9 @@ struct mhla_parts {
     int64_t *offset;    /* [params] in `room` */
     int64_t elements;
     int folds, fold[NODES]; /* how the newest node came about: own.list[fold[i]] + newest, i = 0, 1, .. */
+    unsigned char
+        *was; /* [NODES][params] rows of `has` of those that it was joined with, which it takes the place of */
+    unsigned char *now; /* [params] which gradients it has itself, bucket by bucket in the last pass */
 
     nodes *theirs;          /* [ranks] what each sends at the end */
     int most;               /* nodes of a rank, at most */
@@ -55,6 +58,7 @@ struct mhla_parts {
     unsigned char *had; /* [params] which the last part itself has */
     mhla_status status; /* of what went wrong in the middle of a backward pass */
     int overlapping;
+    const mhla_context *context;
 
     double *squares;        /* [ranks][each] */
     int followers;          /* numbers of running statistics */
@@ -155,16 +159,21 @@ static int64_t first_of(const mhla_parts *x, int64_t first, int rank) {
     return first + ((rank - first) % x->ranks + x->ranks) % x->ranks;
 }
 
-/* Elements of a bucket that belong to a rank and travel. */
-static int64_t share_of(const mhla_parts *x, int64_t bucket, int rank) {
+/* Numbers of a bucket that belong to a rank and travel: `head` of each stretch, and its elements. */
+static int64_t share_of(const mhla_parts *x, int64_t bucket, int rank, int head) {
     int64_t first, last, n = 0;
     stretch_range(x, bucket, &first, &last);
     for (int64_t s = first_of(x, first, rank); s < last; s += x->ranks) {
         const mhla_stretch t = mhla_optim_stretch(x->optim, s);
-        if (mhla_param_trains(t.param)) n += t.count;
+        if (mhla_param_trains(t.param)) n += head + t.count;
     }
     return n;
 }
+
+enum {
+    VALUES,
+    SUMS
+}; /* heads: before the elements of a sum stands 1, or 0 where the parameter has no gradient there */
 
 /* Room for what goes out and comes in with a bucket: gradients of each node, then values. */
 static void measure_buckets(const mhla_parts *x, int64_t *out, int64_t *in) {
@@ -173,8 +182,8 @@ static void measure_buckets(const mhla_parts *x, int64_t *out, int64_t *in) {
     *out = *in = 0;
     for (int64_t b = 0; b < x->buckets; b++) {
         int64_t all = 0;
-        const int64_t mine = share_of(x, b, x->rank);
-        for (int r = 0; r < x->ranks; r++) all += share_of(x, b, r);
+        const int64_t mine = share_of(x, b, x->rank, SUMS);
+        for (int r = 0; r < x->ranks; r++) all += share_of(x, b, r, SUMS);
         if (all * x->most > *out) *out = all * x->most;
         if (mine * coming > *in) *in = mine * coming;
         if (all > *in) *in = all;
@@ -218,7 +227,10 @@ mhla_status mhla_parts_create(mhla_parts **parts, mhla_params *params, mhla_opti
     x->follow = calloc(own * (size_t)x->followers + 1, sizeof *x->follow);
     x->batches = calloc(own + 1, sizeof *x->batches);
     x->has = calloc((size_t)n * NODES + 1, 1);
-    int ok = x->theirs && x->offset && x->had && x->squares && x->before && x->follow && x->batches && x->has;
+    x->was = calloc((size_t)n * NODES + 1, 1);
+    x->now = calloc((size_t)n + 1, 1);
+    int ok = x->was && x->now && x->theirs && x->offset && x->had && x->squares && x->before && x->follow &&
+             x->batches && x->has;
     for (int i = 0; ok && i < n; i++) {
         x->offset[i] = x->elements;
         x->elements += mhla_params_at(params, i)->count;
@@ -249,6 +261,8 @@ void mhla_parts_free(mhla_parts *x) {
     free(x->follow);
     free(x->batches);
     free(x->has);
+    free(x->was);
+    free(x->now);
     free(x->all_has);
     free(x);
 }
@@ -331,12 +345,19 @@ void mhla_parts_begin(mhla_parts *x) {
 /* grad = left + grad of a stretch, where `left` has one, for all that the newest node was joined with. */
 static void fold_stretch(mhla_parts *x, const mhla_stretch *s, int present) {
     for (int i = 0; i < x->folds; i++) {
-        if (!x->has[(size_t)x->fold[i] * (size_t)mhla_params_count(x->params) + (size_t)s->index]) continue;
+        if (!x->was[(size_t)i * (size_t)mhla_params_count(x->params) + (size_t)s->index]) continue;
         const float *left = x->room[x->fold[i]] + x->offset[s->index] + s->at;
         float *grad = s->param->grad + s->at;
         for (int64_t e = 0; e < s->count; e++) grad[e] = present ? left[e] + grad[e] : left[e];
         present = 1;
     }
+}
+
+/* The newest node is that of this part, joined with what waited for it. */
+static void join(mhla_parts *x, int64_t part) {
+    const size_t n = (size_t)mhla_params_count(x->params);
+    x->folds = add_node(&x->own, x->count, part, x->fold);
+    for (int i = 0; i < x->folds; i++) memcpy(x->was + (size_t)i * n, x->has + (size_t)x->fold[i] * n, n);
 }
 
 static mhla_status need_grad(mhla_param *p) {
@@ -358,19 +379,19 @@ mhla_status mhla_parts_end(mhla_parts *x, int64_t part, int64_t batches, const m
     const int n = mhla_params_count(x->params);
     statistics(x, x->follow + (part - x->first) * x->followers, 0);
     x->batches[part - x->first] = batches;
-    if (!in_last_pass(x, part)) x->folds = add_node(&x->own, x->count, part, x->fold);
+    if (!in_last_pass(x, part)) join(x, part);
     const int newest = x->own.count - 1;
     mhla_status status = x->status;
     for (int i = 0; i < n && status == MHLA_OK; i++) {
         mhla_param *p = mhla_params_at(x->params, i);
         x->had[i] = p->has_grad != 0;
-        for (int k = 0; k < x->folds; k++) p->has_grad |= x->has[(size_t)x->fold[k] * (size_t)n + (size_t)i];
+        for (int k = 0; k < x->folds; k++) p->has_grad |= x->was[(size_t)k * (size_t)n + (size_t)i];
         if (p->has_grad) status = need_grad(p);
     }
     MHLA_TRY(status);
     if (x->folds > 0 && !in_last_pass(x, part)) mhla_parallel(context, x->stretches, fold_task, x);
     for (int i = 0; i < n; i++)
-        x->has[(size_t)newest * (size_t)n + (size_t)i] = mhla_params_at(x->params, i)->has_grad != 0;
+        x->has[(size_t)newest * (size_t)n + (size_t)i] = x->now[i] = mhla_params_at(x->params, i)->has_grad != 0;
     if (part == x->last - 1) return MHLA_OK; /* stays in the gradients */
     if (x->room[newest] == NULL) x->room[newest] = mhla_alloc((size_t)(x->elements + 1) * sizeof(float));
     if (x->room[newest] == NULL) return mhla_fail(MHLA_ENOMEM, "no memory for the gradient of a part");
@@ -385,10 +406,11 @@ mhla_status mhla_parts_end(mhla_parts *x, int64_t part, int64_t batches, const m
 
 static int64_t bucket_at(const mhla_parts *x, int64_t order) { return x->buckets - 1 - order; }
 
-/* Where the values of own node `k` of a stretch are; NULL: nowhere. */
+/* Where the values of own node `k` of a stretch are; NULL: the parameter has no gradient there. */
 static const float *own_values(const mhla_parts *x, int k, const mhla_stretch *s) {
-    if (k == x->own.count - 1) return s->param->grad ? s->param->grad + s->at : NULL;
-    return x->room[k] ? x->room[k] + x->offset[s->index] + s->at : NULL;
+    const int newest = k == x->own.count - 1;
+    if (!(newest ? x->now : x->has + (size_t)k * (size_t)mhla_params_count(x->params))[s->index]) return NULL;
+    return newest ? s->param->grad + s->at : x->room[k] + x->offset[s->index] + s->at;
 }
 
 static mhla_status launch(mhla_parts *x, flight *f, int64_t bucket) {
@@ -398,12 +420,13 @@ static mhla_status launch(mhla_parts *x, flight *f, int64_t bucket) {
     stretch_range(x, bucket, &first, &last);
     for (int r = 0; r < x->ranks; r++) {
         if (r == x->rank) continue;
-        const int64_t begin = out, coming = share_of(x, bucket, x->rank) * x->theirs[r].count;
+        const int64_t begin = out, coming = share_of(x, bucket, x->rank, SUMS) * x->theirs[r].count;
         for (int k = 0; k < x->own.count; k++)
             for (int64_t i = first_of(x, first, r); i < last; i += x->ranks) {
                 const mhla_stretch s = mhla_optim_stretch(x->optim, i);
                 if (!mhla_param_trains(s.param)) continue;
                 const float *values = own_values(x, k, &s);
+                f->out[out++] = values ? 1.0f : 0.0f;
                 if (values)
                     memcpy(f->out + out, values, (size_t)s.count * sizeof *values);
                 else
@@ -430,15 +453,15 @@ typedef struct summing {
  * left half, which nobody needs any more. */
 static float *value_of(const summing *w, const mhla_stretch *s, int64_t at, int level, int64_t index) {
     const mhla_parts *x = w->x;
-    const size_t n = (size_t)mhla_params_count(x->params);
     if (!exists(x->count, level, index)) return NULL;
     float *in = w->f->in;
     for (int r = 0; r < x->ranks; r++) {
         const nodes *t = &x->theirs[r];
         for (int k = 0; k < t->count; k++) {
             if (t->list[k].level != level || t->list[k].index != index) continue;
-            if (!x->all_has[((size_t)r * (size_t)x->most + (size_t)k) * n + (size_t)s->index]) return NULL;
-            return r == x->rank ? (float *)(uintptr_t)own_values(x, k, s) : in + k * w->share + at;
+            if (r == x->rank) return (float *)(uintptr_t)own_values(x, k, s);
+            float *sent = in + k * w->share + at;
+            return *sent != 0.0f ? sent + SUMS : NULL;
         }
         if (r != x->rank) in += w->share * t->count;
     }
@@ -460,7 +483,7 @@ static void sum_task(void *arg, int64_t i, int worker) {
     const int64_t mine = first_of(w->x, w->first, w->x->rank) + i * w->x->ranks;
     for (int64_t s = first_of(w->x, w->first, w->x->rank); s < mine; s += w->x->ranks) {
         const mhla_stretch t = mhla_optim_stretch(w->x->optim, s);
-        if (mhla_param_trains(t.param)) at += t.count;
+        if (mhla_param_trains(t.param)) at += SUMS + t.count;
     }
     const mhla_stretch s = mhla_optim_stretch(w->x->optim, mine);
     if (!mhla_param_trains(s.param)) return;
@@ -469,7 +492,7 @@ static void sum_task(void *arg, int64_t i, int worker) {
 }
 
 static void sum_bucket(mhla_parts *x, const flight *f, const mhla_context *context) {
-    summing w = {.x = x, .f = f, .share = share_of(x, f->bucket, x->rank)};
+    summing w = {.x = x, .f = f, .share = share_of(x, f->bucket, x->rank, SUMS)};
     stretch_range(x, f->bucket, &w.first, &w.last);
     const int64_t mine = first_of(x, w.first, x->rank);
     if (mine < w.last) mhla_parallel(context, (w.last - mine + x->ranks - 1) / x->ranks, sum_task, &w);
@@ -497,30 +520,43 @@ static mhla_status complete(mhla_parts *x, int64_t bucket, int over) {
         if (!mhla_param_trains(t.param)) continue;
         MHLA_TRY(need_grad(t.param));
         fold_stretch(x, &t, over ? x->had[t.index] : t.param->has_grad);
+        if (over) continue;
+        x->now[t.index] = t.param->has_grad != 0;
+        for (int i = 0; i < x->folds; i++)
+            x->now[t.index] |= x->was[(size_t)i * (size_t)mhla_params_count(x->params) + (size_t)t.index];
     }
+    return MHLA_OK;
+}
+
+/* The oldest buckets that have arrived make room for others. */
+static mhla_status take_arrived(mhla_parts *x) {
+    int all = 1;
+    while (all && x->done < x->next) {
+        flight *f = &x->ring[x->done % RING];
+        MHLA_TRY(mhla_dist_test(f->messages, 2 * x->ranks, &all));
+        if (all) sum_bucket(x, f, x->context), x->done++;
+    }
+    for (int64_t b = x->done + 1; b < x->next; b++)
+        MHLA_TRY(mhla_dist_test(x->ring[b % RING].messages, 2 * x->ranks, &all));
     return MHLA_OK;
 }
 
 static void after(void *arg) {
     mhla_parts *x = arg;
-    if (x->status != MHLA_OK) return;
-    while (x->next < x->buckets && x->next < RING && bucket_ready(x, bucket_at(x, x->next))) {
+    if (x->status == MHLA_OK) x->status = take_arrived(x);
+    while (x->status == MHLA_OK && x->next < x->buckets && x->next - x->done < RING &&
+           bucket_ready(x, bucket_at(x, x->next))) {
         const int64_t bucket = bucket_at(x, x->next);
         x->status = complete(x, bucket, 0);
-        if (x->status == MHLA_OK) x->status = launch(x, &x->ring[x->next % RING], bucket);
-        if (x->status != MHLA_OK) return;
-        x->next++;
-    }
-    for (int64_t b = 0; b < x->next && x->status == MHLA_OK; b++) {
-        int all;
-        x->status = mhla_dist_test(x->ring[b].messages, 2 * x->ranks, &all);
+        if (x->status == MHLA_OK) x->status = launch(x, &x->ring[x->next++ % RING], bucket);
     }
 }
 
-void mhla_parts_overlap(mhla_parts *x, mhla_tape *tape) {
+void mhla_parts_overlap(mhla_parts *x, mhla_tape *tape, const mhla_context *context) {
     for (int i = 0; i < mhla_params_count(x->params); i++) mhla_params_at(x->params, i)->touched = 0;
     if (x->ranks == 1 || x->expected == NULL) return;
-    x->folds = add_node(&x->own, x->count, x->last - 1, x->fold);
+    join(x, x->last - 1);
+    x->context = context;
     x->overlapping = 1;
     mhla_tape_after(tape, after, x);
 }
@@ -617,12 +653,12 @@ static void pack_values(const mhla_parts *x, float *buffer, int64_t bucket, int 
 static mhla_status launch_values(mhla_parts *x, flight *f, int64_t bucket) {
     int used = 0;
     int64_t in = 0;
-    const size_t mine = (size_t)share_of(x, bucket, x->rank) * sizeof(float);
+    const size_t mine = (size_t)share_of(x, bucket, x->rank, VALUES) * sizeof(float);
     f->bucket = bucket;
     pack_values(x, f->out, bucket, x->rank, 0);
     for (int r = 0; r < x->ranks; r++) {
         if (r == x->rank) continue;
-        const int64_t coming = share_of(x, bucket, r);
+        const int64_t coming = share_of(x, bucket, r, VALUES);
         MHLA_TRY(mhla_dist_receive(&f->messages[used++], f->in + in, (size_t)coming * sizeof(float), r, TAG_VALUE));
         MHLA_TRY(mhla_dist_send(&f->messages[used++], f->out, mine, r, TAG_VALUE));
         in += coming;
@@ -640,7 +676,7 @@ mhla_status mhla_parts_share(mhla_parts *x) {
         for (int r = 0; r < x->ranks; r++) {
             if (r == x->rank) continue;
             pack_values(x, f->in + in, f->bucket, r, 1);
-            in += share_of(x, f->bucket, r);
+            in += share_of(x, f->bucket, r, VALUES);
         }
         f->bucket = -1;
     }

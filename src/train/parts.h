@@ -29,7 +29,7 @@ size_t mhla_parts_bytes(const mhla_params *params, int64_t count, int ranks);
 void mhla_parts_begin(mhla_parts *x);
 /* Before the last forward and backward pass of the last part: gradients are sent while it runs, once they are complete. What a
  * pass needs for that it learns from the one of the step before. */
-void mhla_parts_overlap(mhla_parts *x, mhla_tape *tape);
+void mhla_parts_overlap(mhla_parts *x, mhla_tape *tape, const mhla_context *context);
 /* batches: how many forward passes the part had. */
 mhla_status mhla_parts_end(mhla_parts *x, int64_t part, int64_t batches, const mhla_context *context);
 

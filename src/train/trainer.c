@@ -338,7 +338,7 @@ static mhla_status take_part(mhla_trainer *t, int64_t part, double *loss, int64_
     *passes = 0;
     for (int64_t piece = 0; piece < t->pieces; piece++) {
         double share;
-        if (t->sums && part == last - 1 && piece == t->pieces - 1) mhla_parts_overlap(t->sums, t->tape);
+        if (t->sums && part == last - 1 && piece == t->pieces - 1) mhla_parts_overlap(t->sums, t->tape, t->context);
         mhla_tape_begin(t->tape, mode_of(t));
         mhla_tensor *mean = t->task->loss(t, t->tape, part * t->pieces + piece, t->parts * t->pieces, &share);
         MHLA_TRY(mhla_tape_status(t->tape));
