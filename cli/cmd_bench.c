@@ -97,9 +97,9 @@ static const cli_usage usage = {
     .text = "Times the operators and prints how much of this machine's peak they reach. A NAME\n"
             "selects a group, a shape, or with both a shape in a group; none means everything.\n"
             "\n"
-            "Groups: forward, backward, causal, causal-backward, layers, decode, mamba, models; only if you\nname "
+            "Groups: forward, backward, causal, causal-backward, layers, decode, mamba, models; only if you name\n"
             "them: resolution, DiT-S/2 from 256 to 65,536 tokens, and lm-340m, a language model, which needs\n"
-            "gigabytes and minutes.\n"
+            "gigabytes and minutes. mhla bench mpi has other options: it measures ranks and predicts more of them.\n"
             "Shapes: deit-t, dit-s-512, wan-480p, lm, dit-xl; causal T2048, T8192, T65536, and mamba2 for simple-gla,\n"
             "deltanet for gated-delta;\n"
             "rows of layers, decode, mamba, models, resolution and lm-340m (also train-2048, decode-8192,\n"
@@ -440,6 +440,10 @@ static mhla_status bench_all(bench *b, const void *arg) {
 
 int cmd_bench(int argc, char **argv) {
     bench b = {.dtypes = 1 << MHLA_F32, .operators = 1 << OPERATOR_MHLA, .name = argv};
+    if (argc > 0 && strcmp(argv[0], "mpi") == 0) return bench_mpi(argc - 1, argv + 1);
+    if (mhla_ranks() > 1)
+        return cli_wrong(usage.verb, "%d processes were started, but only mhla bench mpi runs in several",
+                         mhla_ranks());
     int code = cli_parse(&usage, argc, argv, &b.names);
     if (code < 0) code = check_options_given(&b);
     shape own = {0};

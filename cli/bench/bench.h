@@ -94,6 +94,9 @@ int bench_models_has(const char *shape);
 int bench_resolution_has(const char *shape);
 int bench_lm_has(const char *shape);
 
+/* mhla bench mpi, which has options of its own; argv behind that word. */
+int bench_mpi(int argc, char **argv);
+
 extern const char *const bench_dtype_names[];
 
 #endif

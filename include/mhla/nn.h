@@ -288,6 +288,22 @@ MHLA_API mhla_status mhla_ranks_same(const char *what, const char *text);
 /* rows [n][bytes], of which each rank has filled its own, rank, rank + ranks, ..: afterwards all ranks have all rows. */
 MHLA_API mhla_status mhla_ranks_merge(void *rows, int64_t n, size_t bytes);
 
+typedef enum mhla_ranks_work {
+    MHLA_RANKS_MESSAGE,  /* `bytes` from rank 0 to the last rank */
+    MHLA_RANKS_EXCHANGE, /* `bytes` of each rank, to every rank its share, as gradients go */
+    MHLA_RANKS_GATHER    /* `bytes` of each rank to all ranks, as summaries of blocks go */
+} mhla_ranks_work;
+/* The seconds that this takes, the best of several; 0 with one rank. budget: seconds for all of them. */
+MHLA_API mhla_status mhla_ranks_time(mhla_ranks_work work, size_t bytes, double budget, double *seconds);
+
+/* Times of a training step of a classifier or language model, on samples of no meaning: whole; forward and backward of the own parts; until
+ * the gradients are there, as far as the backward pass has not hidden it; the update. What is left is for the new weights to reach
+ * all ranks. The batch has `parts` parts of `batch` images, or of texts of `tokens` tokens. The best of the steps that `budget` seconds
+ * allow, after one that does not count. budget 0: none, for an outline as well. *activations: bytes of a pass; may be NULL. */
+enum { MHLA_RANKS_TIMES = 4 };
+MHLA_API mhla_status mhla_ranks_step(mhla_model *model, int64_t parts, int64_t batch, int64_t tokens, double budget,
+                                     double seconds[MHLA_RANKS_TIMES], size_t *activations);
+
 /* ---- 5. Reports ------------------------------------------------------------------------------------------------- */
 
 /* One self-contained HTML file with inline SVG: curves of the runs, accuracy per class, predictions, mixing matrices.
