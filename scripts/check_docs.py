@@ -119,8 +119,8 @@ class Checker:
             if verb in ("reproduce", "tokenize") and len(words) > 2:  # have verbs of their own; NAME stands for any
                 for sub in [words[2]] if re.fullmatch("[a-z]+", words[2]) else self.program.experiments():
                     known = known | self.program.flags(verb, sub)
-            if words[1:3] == ["data", "show"]:
-                known = self.program.flags("data", "show")
+            if words[1:3] in (["data", "show"], ["bench", "mpi"]):
+                known = self.program.flags(*words[1:3])
             for word in words[2:]:
                 flag = re.match(r"--[a-zA-Z][\w.-]*|-[a-zA-Z]$", word)
                 if flag and flag[0] not in known:

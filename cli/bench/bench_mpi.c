@@ -178,9 +178,12 @@ static void print_predictions(const constants *c, const work *w, const int64_t *
             json_put_int("memory", (int64_t)p.memory);
             json_put_close('}');
         } else {
-            printf("%6lld %6lld %10s %10s %10s %10s %10s %10.4g/s %6.1f %% %10s\n", (long long)p.ranks,
+            printf("%6lld %6lld %10s %10s %10s %10s %10s %10.*f/s %6.1f %% %10s\n", (long long)p.ranks,
                    (long long)p.parts, text_time(a, sizeof a, p.compute), text_time(b, sizeof b, p.exchange),
                    text_time(d, sizeof d, p.exposed), text_time(e, sizeof e, p.update), text_time(f, sizeof f, p.step),
+                   pace < 10.0     ? 3
+                   : pace < 1000.0 ? 1
+                                   : 0,
                    pace, 100.0 * pace / ideal, text_bytes(g, sizeof g, p.memory));
         }
     }

@@ -271,6 +271,9 @@ mhla_status mhla_latents_make(mhla_model *vae, const mhla_latents_desc *desc, mh
     mhla_status status = mhla_dist_agree(describe(&m));
     if (status == MHLA_OK) status = compare_ranks(&m);
     if (status == MHLA_OK) status = mhla_dist_agree(mhla_dist_rank() == 0 ? begin_or_resume(&m) : MHLA_OK);
+    if (status == MHLA_OK && mhla_dist_rank() > 0 && !mhla_latents_there(m.d.out))
+        status = mhla_fail(MHLA_EIO, "%s is not the folder of rank 0: all ranks need to reach the same one", m.d.out);
+    status = mhla_dist_agree(status);
     if (status == MHLA_OK) status = mhla_dist_agree(make(&m));
     if (status == MHLA_OK) status = count_kept(&m);
     if (status == MHLA_OK) status = mhla_dist_agree(look(&m));

@@ -9,6 +9,9 @@ images="mhla train --source data $small_model --batch 16 --steps 6 --rate 3e-3 -
     --log.steps 1 --eval.steps 3 --parts 8 --quiet"
 $images --out whole
 for n in 1 2 3 4 8; do ranks $n $images --out r$n >/dev/null; same whole r$n; done
+echo '# more buckets of gradients than may be under way at once, sent during the backward pass'
+deep="mhla train --source data $small_model --depth 36 --batch 8 --steps 4 --rate 3e-3 --drop_path 0.2 --clip 1 --log.steps 1 --eval.steps 4 --parts 8 --quiet"
+$deep --out deep >/dev/null; for n in 2 3; do ranks $n $deep --out deep$n >/dev/null; same deep deep$n; done
 echo '# as many pieces as parts; the parts of a recipe that says nothing'
 $images --accumulate 16 --out pieces >/dev/null
 ranks 2 $images --accumulate 16 --out pieces2 >/dev/null; same pieces pieces2

@@ -57,6 +57,7 @@ ranks 2 mhla eval m --longbench . 2>&1 | say
 mpirun -n 1 mhla eval run : -n 1 mhla eval run --limit 3 2>&1 | say
 small_vae other 1 8; ln -s vae v0; mkdir at1; ln -s ../other at1/v0; ln -s ../data at1/data
 mpirun -n 1 mhla latents data --vae v0 --out no : -wdir at1 -n 1 mhla latents data --vae v0 --out no 2>&1 | say
+mkdir at1/vae; cp vae/* at1/vae; mpirun -n 1 mhla latents data --vae vae --out own : -wdir at1 -n 1 mhla latents data --vae vae --out own 2>&1 | say
 cp -r run at1/run; cp -r m at1/m; echo 'Other words.' >at1/long.txt
 mpirun -n 1 mhla eval m --data long.txt : -wdir at1 -n 1 mhla eval m --data long.txt 2>&1 | say | sed 's/is [0-9a-f]*\.\./is HASH../g'
 ls no at1/no 2>&1 | sed 's/.*: //'
