@@ -179,7 +179,7 @@ mhla_status mhla_ranks_step(mhla_model *model, int64_t parts, int64_t batch, int
     if (budget > 0.0 && status == MHLA_OK) status = mhla_parts_create(&s.sums, model->params, s.optim, parts);
     if (budget > 0.0) status = mhla_dist_agree(status);
     for (int i = 0; budget > 0.0 && status == MHLA_OK && (i < 3 || spent < budget); i++) {
-        double took[MHLA_RANKS_TIMES];
+        double took[MHLA_RANKS_TIMES] = {0.0};
         status = step(&s, took);
         if (status == MHLA_OK) status = mhla_dist_spread(took, sizeof took, 0);
         spent += took[0];
