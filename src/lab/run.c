@@ -230,8 +230,8 @@ static mhla_status share_parts(mhla_lab *lab) {
 
 static mhla_status compare_ranks(const mhla_lab *lab) {
     char *text = NULL, *folder = realpath(lab->folder, NULL);
-    if (asprintf(&text, "%s, %d seeds, data %.12s, folder %s", lab->name, lab->seeds, lab->data_sum,
-                 folder ? folder : lab->folder) < 0)
+    if (asprintf(&text, "%s, %d seeds, %d parts made, data %.12s, folder %s", lab->name, lab->seeds, lab->count,
+                 lab->data_sum, folder ? folder : lab->folder) < 0)
         text = NULL;
     mhla_status status = mhla_dist_agree(text ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory for an experiment"));
     if (status == MHLA_OK) status = mhla_dist_same("the experiment", text);
