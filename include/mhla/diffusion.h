@@ -318,7 +318,8 @@ MHLA_API mhla_status mhla_codec_query(const mhla_model *model, mhla_codec_info *
 typedef struct mhla_coding {
     size_t size;
     int height, width; /* of the images, pixels: multiples of the factor; both 0: as in training */
-    size_t memory;     /* limit in bytes for the network and its workspace; 0: as much as a whole image needs */
+    size_t memory;     /* limit in bytes for the network and its workspace; 0: as much as a whole image needs. Workspace
+                          is counted as for 64 threads, so that the tiles do not depend on the number of threads */
     int tile; /* side of a tile, pixels; 0: the largest that memory allows. Tiles overlap by a quarter and are blended;
                           norms and attention see one tile, so the result differs slightly from that of the whole image */
     mhla_progress_fn progress; /* tiles done and in all; may be NULL */

@@ -8,8 +8,12 @@
 #include "core/status.h"
 #include "models/model.h"
 
-enum { LEAST = 8, SHARE = 4 }; /* side of the smallest tile, in latents; a tile over its overlap */
-enum { MOST = 1 << 20 };       /* pixels of a side */
+enum {
+    LEAST = 8,   /* side of the smallest tile, in latents */
+    SHARE = 4,   /* a tile over its overlap */
+    PLANNED = 64 /* threads that memory is planned for */
+};
+enum { MOST = 1 << 20 }; /* pixels of a side */
 
 mhla_status mhla_codec_query(const mhla_model *m, mhla_codec_info *info) {
     mhla_autoencoder_info a;
@@ -54,15 +58,26 @@ static mhla_tensor *apply(const job *j, mhla_tape *t, const float *x, int64_t he
     return j->decode ? mhla_autoencoder_decode(t, j->m, in) : mhla_autoencoder_encode(t, j->m, in);
 }
 
-/* Bytes of the network and of one tile on its way. */
+/* A dry pass computes nothing, so this is never called. */
+static void no_loop(void *user, int64_t n, mhla_task_fn task, void *arg) { (void)user, (void)n, (void)task, (void)arg; }
+
+/* Bytes of the network and of one tile on its way, as with PLANNED threads: the same limit gives the same tiles, and so the same
+ * pixels, for any number of threads. */
 static mhla_status peak_of(const job *j, int64_t side, size_t *bytes) {
-    mhla_tape *t;
-    MHLA_TRY(mhla_tape_create(&t, j->m->context));
-    mhla_tape_begin(t, MHLA_TAPE_INFER | MHLA_TAPE_DRY);
-    apply(j, t, NULL, side < j->size[0] ? side : j->size[0], side < j->size[1] ? side : j->size[1]);
-    const mhla_status status = mhla_tape_status(t);
-    *bytes = mhla_tape_peak(t) + mhla_params_bytes(j->m->params, 0);
+    const mhla_context_desc desc = {
+        .size = sizeof desc, .backend = MHLA_BACKEND_CUSTOM, .threads = PLANNED, .parallel = no_loop};
+    mhla_context *planned = NULL;
+    mhla_tape *t = NULL;
+    mhla_status status = mhla_context_create(&planned, &desc);
+    if (status == MHLA_OK) status = mhla_tape_create(&t, planned);
+    if (status == MHLA_OK) {
+        mhla_tape_begin(t, MHLA_TAPE_INFER | MHLA_TAPE_DRY);
+        apply(j, t, NULL, side < j->size[0] ? side : j->size[0], side < j->size[1] ? side : j->size[1]);
+        status = mhla_tape_status(t);
+        *bytes = mhla_tape_peak(t) + mhla_params_bytes(j->m->params, 0);
+    }
     mhla_tape_free(t);
+    mhla_context_free(planned);
     return status;
 }
 

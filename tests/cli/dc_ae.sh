@@ -31,7 +31,10 @@ mhla latents data --vae vae --size 16 --out latents --quiet; echo "-> $?"
 mhla train --source latents --model dit_micro --patch 1 --dim 16 --depth 1 --heads 1 --blocks 2 --batch 16 --steps 6 --sample.columns 1 \
     --sample.steps 2 --vae vae --out run --quiet; echo "-> $?"; ls run/samples
 mhla sample -m run --vae vae --steps 2 -c 1 --size 64x48 -o whole.png --quiet >/dev/null; echo "-> $?"
-mhla sample -m run --vae vae --steps 2 -c 1 --size 64x48 --memory 950K -o tiled.png 2>&1 | report
+for n in 1 2 9; do
+    mhla sample -m run --vae vae --steps 2 -c 1 --size 64x48 --memory 8650K --threads $n -o tiled$n.png 2>&1 | report
+done
+cmp tiled1.png tiled2.png && cmp tiled1.png tiled9.png && echo 'the same tiles for any number of threads'
 mhla reconstruct -m vae whole.png --tile 32 --threads 1 2>&1 | report; cp reconstructed.png t1.png
 mhla reconstruct -m vae whole.png --tile 32 --threads 3 --quiet >/dev/null; cmp t1.png reconstructed.png && echo 'the same for any number of threads'
 mhla reconstruct -m vae whole.png --dtype bfloat16 --quiet --json -o half.png | json | grep -v "seconds\|psnr\|bytes"

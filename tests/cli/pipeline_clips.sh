@@ -22,7 +22,7 @@ $m -p 'a cat' -n 2 -o folder | report
 mhla sample --like folder/000001-1/0004.png --quiet | report
 $m -p 'a cat' -o a.npy | report; head -c 128 a.npy | tr -d '\0' | grep -a -o "(1, 3, 9, 32, 48)"
 mhla sample -m w --steps 3 -p 'a cat' --negative '' --frames 13 --size 48x64 -o long.png 2>&1 | report
-$m -p 'a cat' --size 96x128 --memory 12M -o tiled.png | report | sed 's/[0-9]* blended tiles of [0-9]*/N blended tiles of N/'; mhla sample --like tiled.png --quiet | tail -n 1
+$m -p 'a cat' --size 96x128 --memory 33M -o tiled.png | report | sed 's/[0-9]* blended tiles of [0-9]*/N blended tiles of N/'; mhla sample --like tiled.png --quiet | tail -n 1
 mhla sample -m w -p 'a cat' --dry-run | sed -E 's/[0-9.]+ ([KM]iB|B)/SIZE/g'
 
 echo '-- killed, and gone on with'

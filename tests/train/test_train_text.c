@@ -240,7 +240,7 @@ static void wrong(void **state) {
     ASSERT_FAILS(create_text(&t, "w", "model.vocab_size=39", NULL), MHLA_EINVAL, "the tokenizer has 40 tokens");
     ASSERT_FAILS(create_text(&t, "w", "augment.flip=1", NULL), MHLA_EINVAL, "augment.flip");
     ASSERT_FAILS(create_text(&t, "w", "task=speech", NULL), MHLA_EINVAL,
-                 "the task is \"speech\": expected images, text, diffusion, autoencoder or text-to-image");
+                 "the task is \"speech\": expected images, text, diffusion, video, autoencoder or text-to-image");
     assert_int_equal(mkdir(in_root("half"), 0777), 0);
     write_text(in_root("half/train.shard"), 4, 1);
     char source[300];
