@@ -13,7 +13,7 @@ mhla bench mpi $tiny --json | json_of
 ranks 3 mhla bench mpi $tiny --model lm_micro --parts 4 --json | json_of | tail -12
 ranks 2 mhla bench mpi $tiny --predict deit_nano --ranks 1,2 | awk 'NR > 2 { print $1, $2 }'
 echo '# refused'
-say() { own | grep -a '^mhla' | sed 's/;.*//'; }
+say() { own | grep -a '^mhla' | sed 's/;.*//; s/: rank [0-9]: /: /' | awk '!said[$0]++'; } # each rank may say it
 mhla bench mpi --ranks 2 2>&1 | say
 mhla bench mpi --predict deit_tiny 2>&1 | say
 mhla bench mpi --predict deit_tiny --link 10 2>&1 | say
