@@ -57,7 +57,7 @@ static char *frame_text(const char *text, int frame) {
     return asprintf(&own, "{\"frame\":%d,%s", frame, text + 1) < 0 ? NULL : own;
 }
 
-/* One frame of a clip, as a picture of its own. */
+/* One frame of a clip as a separate picture. */
 static mhla_status write_frame(const sample_files *f, const char *path, const float *pixels, int t, const char *text) {
     mhla_picture picture = {.size = sizeof picture};
     mhla_status status = tile(f, &picture, pixels, 1, t, 1);

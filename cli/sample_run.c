@@ -1,5 +1,5 @@
 /* Sampling for `mhla sample`: progress, frames of animations, one grid or a folder of files. A folder is made batch by batch, and
- * what is there already is not made again, so that the same command goes on where it was stopped. Several processes deal the images out:
+ * existing images are kept, so that the same command resumes a stopped run. Several processes deal the images out:
  * each writes its own files, a grid is written by rank 0. */
 #include <ctype.h>
 #include <errno.h>
@@ -69,7 +69,7 @@ static void show(const pass *p, const mhla_sample_state *s) {
     bar = terminal;
 }
 
-/* Of many steps so many frames, the last step always being one. */
+/* The frame of an animation that shows this step, or -1; the last frame shows the last step. */
 static int frame_of(int step, int steps) {
     const int frames = steps < FRAMES_MOST ? steps : FRAMES_MOST;
     const int at = (int)((int64_t)step * frames / steps);

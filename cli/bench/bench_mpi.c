@@ -26,7 +26,7 @@ static const cli_option options[] = {
     {"predict", CLI_TEXT, &given.predict, "PRESET", "predict time and memory of a step of this model instead"},
     {"ranks", CLI_TEXT, &given.ranks, "LIST", "--predict: numbers of ranks, powers of two; default: 1,2,4,8,64,512"},
     {"link", CLI_TEXT, &given.link, "GBIT,US",
-     "--predict: a link of so many Gbit/s and microseconds; default: measured between the ranks"},
+     "--predict: bandwidth in Gbit/s and latency in microseconds; default: measured between the ranks"},
     {"gflops", CLI_REAL, &given.gflops, "X",
      "--predict: GFLOP/s of a rank in training; default: measured with --model"},
     {"seconds", CLI_REAL, &given.seconds, "S", "time for each measurement; default: 1"},

@@ -279,7 +279,8 @@ MHLA_API int mhla_ranks(void); /* 1 without a launcher */
  * if rank 0 has printed its own. */
 MHLA_API int mhla_rank_tells(void);
 
-/* What a program needs to share out work of its own. All ranks make these calls, in the same order; with one rank they do nothing. */
+/* For programs that divide their own work among ranks. All ranks must make the same calls in the same order. With one rank the calls do
+ * nothing. */
 
 /* MHLA_OK where all ranks have it, else the failure of the lowest rank that has one, with its message, at all ranks. */
 MHLA_API mhla_status mhla_ranks_agree(mhla_status mine);
