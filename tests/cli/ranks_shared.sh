@@ -1,4 +1,4 @@
-# Evaluation, latents, sampling and experiments under mpirun: what one process prints and writes, for any number of ranks.
+# Evaluation, latents and sampling under mpirun: what one process prints and writes, for any number of ranks.
 . "$CLI/data.inc"
 . "$CLI/vae.inc"
 . "$CLI/lm.inc"
@@ -43,11 +43,6 @@ $s -c 0,1,2 --animate --out one.png >/dev/null; ranks 2 $s -c 0,1,2 --animate --
 $s -c 1 --out one.png >/dev/null; ranks 4 $s -c 1 --out four.png >/dev/null; cmp one.png four.png && echo 'fewer images than ranks: the same'
 $s -n 3 --out f1 >/dev/null; ranks 3 $s -n 2 --out f3 | unseconds; ranks 2 $s -n 3 --out f3 | unseconds; diff -r f1 f3 && echo 'folder: the same'
 ranks 2 mhla sample --quiet --like one-grid.png --out again.png | grep -o 'the same pixels'
-echo '# an experiment: the table, of trainings with the bytes of one process'
-heads="mhla reproduce heads --quick --data data"
-$heads --work w1 >one 2>/dev/null; ranks 2 $heads --work w2 2>err | sed 's/w2/w1/g' >two
-grep -v -i 'minutes\|seconds' one >a; grep -v -i 'minutes\|seconds' two >b; cmp a b && echo 'the same table'; wc -l <w2/heads-quick/results.jsonl
-for run in w1/runs/*/; do diff -r "$run"last "w2/runs/$(basename "$run")/last"; done
 echo '# refused'
 say() { own | grep -a '^mhla' | sed 's/is [0-9a-f]\{64\}/is HASH/g'; }
 ranks 2 mhla generate -m m --prompt a 2>&1 | say
