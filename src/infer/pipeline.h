@@ -80,6 +80,8 @@ mhla_status mhla_pipeline_part(mhla_model **model, const mhla_pipeline *p, mhla_
 mhla_status mhla_make_settle(const mhla_pipeline *p, mhla_make_desc *d, const mhla_make_desc *given);
 /* Of the latents of desc, which is settled. */
 mhla_extent mhla_make_extent(const mhla_pipeline *p, const mhla_make_desc *desc);
+/* How its pixels are decoded. */
+mhla_coding mhla_make_coding(const mhla_make_desc *desc);
 
 /* ---- pipeline_run.c: a model that was trained here ---- */
 

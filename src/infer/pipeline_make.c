@@ -69,6 +69,14 @@ mhla_extent mhla_make_extent(const mhla_pipeline *p, const mhla_make_desc *d) {
     return (mhla_extent){frames, d->made_height / f, d->made_width / f};
 }
 
+mhla_coding mhla_make_coding(const mhla_make_desc *d) {
+    return (mhla_coding){.size = sizeof(mhla_coding),
+                         .height = d->made_height,
+                         .width = d->made_width,
+                         .memory = d->memory,
+                         .frames = d->frames};
+}
+
 /* Can the sampler and the transformer do this? */
 static mhla_status check_work(const mhla_pipeline *p, const mhla_make_desc *d) {
     char text[32];
@@ -95,11 +103,7 @@ static mhla_status check_work(const mhla_pipeline *p, const mhla_make_desc *d) {
 /* How it is decoded; where memory is bounded that may be impossible, which is better said before the work than after it. */
 static mhla_status settle_decoding(const mhla_pipeline *p, mhla_make_desc *d) {
     mhla_model *m;
-    mhla_coding coding = {.size = sizeof coding,
-                          .height = d->made_height,
-                          .width = d->made_width,
-                          .memory = d->memory,
-                          .frames = d->frames};
+    mhla_coding coding = mhla_make_coding(d);
     d->tiles = 1;
     d->tile = 0;
     if (d->memory == 0 || p->parts[MHLA_PART_VAE] == NULL) return MHLA_OK;
@@ -209,11 +213,8 @@ static mhla_status decode_one(job *j, mhla_model *vae, const float *latents, con
 static mhla_status preview(job *j, const float *predicted, int64_t image, const mhla_make_state *state) {
     const int64_t plane = j->extent.height * j->extent.width, frames = j->extent.frames ? j->extent.frames : 1;
     mhla_model *vae = NULL;
-    const mhla_coding coding = {.size = sizeof coding,
-                                .height = j->d.made_height,
-                                .width = j->d.made_width,
-                                .memory = j->d.memory,
-                                .frames = j->extent.frames ? 1 : 0};
+    mhla_coding coding = mhla_make_coding(&j->d);
+    coding.frames = j->extent.frames ? 1 : 0;
     MHLA_TRY(open_vae(&vae, j));
     float *first = malloc((size_t)(j->p->denoiser.channels * plane) * sizeof *first);
     mhla_status status = first ? MHLA_OK : mhla_fail(MHLA_ENOMEM, "no memory for a preview");
@@ -316,13 +317,9 @@ static mhla_status decode(job *j) {
     mhla_model *vae = NULL;
     const int64_t planes = (int64_t)j->p->autoencoder.outputs * (j->d.frames ? j->d.frames : 1);
     const int64_t each = planes * j->d.height * j->d.width;
-    const mhla_coding coding = {.size = sizeof coding,
-                                .height = j->d.made_height,
-                                .width = j->d.made_width,
-                                .memory = j->d.memory,
-                                .frames = j->d.frames,
-                                .progress = on_tile,
-                                .user = j};
+    mhla_coding coding = mhla_make_coding(&j->d);
+    coding.progress = on_tile;
+    coding.user = j;
     MHLA_TRY(open_vae(&vae, j));
     mhla_status status = MHLA_OK;
     tell(j, &(mhla_make_state){.size = sizeof(mhla_make_state), .component = MHLA_VAE, .all = j->d.images});

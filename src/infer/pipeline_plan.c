@@ -72,11 +72,7 @@ static mhla_status plan_latents(mhla_pipeline *p, mhla_component_plan *plan, con
 
 static mhla_status plan_pixels(mhla_pipeline *p, mhla_component_plan *plan, const mhla_make_desc *d) {
     mhla_model *m;
-    mhla_coding coding = {.size = sizeof coding,
-                          .height = d->made_height,
-                          .width = d->made_width,
-                          .memory = d->memory,
-                          .frames = d->frames};
+    mhla_coding coding = mhla_make_coding(d);
     if (p->parts[MHLA_PART_VAE] == NULL) return MHLA_OK; /* a model of pixels */
     MHLA_TRY(mhla_pipeline_part(&m, p, MHLA_VAE, 1));
     const mhla_status status = mhla_coding_settle(m, &coding, 1);
